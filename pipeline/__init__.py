@@ -1,0 +1,16 @@
+"""The library: pure estimation and privacy at the bottom, the command line at the top.
+
+- `errors`, `types`: the drawn error tree; the array types.
+- `linalg`: packing of symmetric matrices, eigenvalue floor, guarded solves.
+- `losses`: gdwd, logistic: value, slope, curvature and their public bounds.
+- `privacy`: calibration (mu-GDP), lattice noise, release plans, the policy.
+- `study`: the study file and its revision. `settings`: the only reader of the environment.
+- `local`: what a client computes: encode records, cut windows, summarise, privatise.
+- `messages`: what travels: releases, models, estimates, dead letters, topics.
+- `estimators`: the states that fold and the estimates they yield.
+- `reducer`: payloads in, state out; pure.
+- `offline`: the same functions in one process, without Kafka.
+- `cli`: thin commands.
+
+Importing this package opens no socket and reads no environment.
+"""

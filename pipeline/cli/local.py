@@ -1,0 +1,111 @@
+"""The commands that run Kafka and Redis on this machine: up, down, status, logs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from infra.local import LocalRuntime, Places, supervise
+from infra.local.logs import follow as follow_log
+
+FOLDER = click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(".veilstream"),
+    show_default=True,
+    help="Where data, logs and state are.",
+)
+
+
+def _overrides() -> Mapping[str, Path]:
+    """Return the operator's own places for programs, as fields of ``Places``.
+
+    TO WIRE: read from pipeline/settings.py, the one reader of the environment.
+    """
+    return {}
+
+
+def _runtime(folder: Path) -> LocalRuntime:
+    return LocalRuntime(folder, Places(**_overrides()))
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+@click.command()
+@FOLDER
+@click.option("--kafka-port", type=int, help="Default: the port of the last time, or a free one.")
+@click.option("--redis-port", type=int, help="Default: the port of the last time, or a free one.")
+@click.option("--foreground", is_flag=True, help="Stay, restart what dies, end both on Ctrl-C.")
+def up(folder: Path, kafka_port: int | None, redis_port: int | None, foreground: bool) -> None:
+    """Start Kafka and Redis, and print their addresses when both answer."""
+    runtime = _runtime(folder)
+    stop = threading.Event()
+    if foreground:
+        # Before the start: a signal while the servers start must not leave them behind.
+        _set_on_signals(stop)
+    _say("starting Kafka and Redis; the first time this fetches Kafka (44 MB)")
+    addresses = runtime.up(kafka_port=kafka_port, redis_port=redis_port)
+    click.echo(f"VEILSTREAM_KAFKA={addresses.kafka}")
+    click.echo(f"VEILSTREAM_REDIS={addresses.redis}")
+    if foreground:
+        _say("both answer; Ctrl-C ends them")
+        supervise(runtime, stop, _say)
+
+
+@click.command()
+@FOLDER
+def down(folder: Path) -> None:
+    """End Kafka and Redis; their data stays in the folder."""
+    _runtime(folder).down()
+    _say("Kafka and Redis are down")
+
+
+@click.command()
+@FOLDER
+@click.option("--json", "as_json", is_flag=True, help="One JSON list instead of a table.")
+def status(folder: Path, as_json: bool) -> None:
+    """Show for each service whether it runs, where, and whether it answers."""
+    services = _runtime(folder).status()
+    if as_json:
+        click.echo(json.dumps([asdict(service) for service in services]))
+        return
+    for service in services:
+        if service.running:
+            answers = "answers" if service.answers else "does not answer"
+            click.echo(f"{service.name}  running  pid {service.pid}  {service.address}  {answers}")
+        else:
+            click.echo(f"{service.name}  stopped")
+
+
+@click.command()
+@click.argument("service", type=click.Choice(["kafka", "redis"]))
+@FOLDER
+@click.option("-n", "lines", type=click.IntRange(min=0), default=50, show_default=True)
+@click.option("--follow", is_flag=True, help="Go on with new lines until Ctrl-C.")
+def logs(service: str, folder: Path, lines: int, follow: bool) -> None:
+    """Print the last lines that a SERVICE wrote."""
+    runtime = _runtime(folder)
+    for line in runtime.logs(service, lines):
+        click.echo(line)
+    if follow:
+        for line in follow_log(runtime.log_path(service)):
+            click.echo(line)
+
+
+def _set_on_signals(stop: threading.Event) -> None:
+    def handler(_number: int, _frame: object) -> None:
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
+COMMANDS: list[click.Command] = [up, down, status, logs]

@@ -1,0 +1,83 @@
+"""What an estimator yields: coefficients, their covariance in two parts, and how far to trust it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import ndtri
+
+from pipeline.types import Matrix, Vector
+
+#: "empty": nothing folded; "starting": only releases from the public start; "warming": too little
+#: information for intervals; "ready".
+Status = Literal["empty", "starting", "warming", "ready"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Coefficients with the two sources of their variance.
+
+    Attributes
+    ----------
+    coefficients
+        Shape (d,), the intercept first, on encoded features.
+    covariance, privacy_covariance
+        Total, and the part that the privacy noise causes; shape (d, d), or None without intervals.
+    weights
+        Class weights for the next model: negative, positive.
+    status, reason
+        Whether intervals are given, and if not, why and what would help.
+    records, releases
+        Record slots and releases folded.
+    condition
+        Condition number of the curvature after its repair; None at the start.
+    floored
+        How many eigenvalues of the noisy curvature were raised.
+    """
+
+    coefficients: Vector
+    covariance: Matrix | None
+    privacy_covariance: Matrix | None
+    weights: tuple[float, float]
+    status: Status
+    reason: str
+    records: int
+    releases: int
+    condition: float | None
+    floored: int
+
+    def standard_errors(self) -> tuple[Vector, Vector, Vector] | None:
+        """Return total, sampling and privacy standard errors, each (d,), or None.
+
+        The sampling variance is the total less the known privacy variance, never below zero; the
+        total is never below the privacy variance, which is known and not estimated.
+        """
+        if self.covariance is None or self.privacy_covariance is None:
+            return None
+        privacy = np.diag(self.privacy_covariance)
+        total = np.maximum(np.diag(self.covariance), privacy)
+        return np.sqrt(total), np.sqrt(total - privacy), np.sqrt(privacy)
+
+    def intervals(self, level: float) -> tuple[Vector, Vector] | None:
+        """Return lower and upper ends of the intervals at `level`, each (d,), or None."""
+        errors = self.standard_errors()
+        if errors is None:
+            return None
+        reach = float(ndtri((1 + level) / 2)) * errors[0]
+        return self.coefficients - reach, self.coefficients + reach
+
+
+def class_weights(negative: float, positive: float, largest: float) -> tuple[float, float]:
+    """Return n / (2 n_class) for both classes, at most `largest`; (1, 1) when `largest` is 1.
+
+    Noised counts may be zero or negative: such a class gets the largest weight.
+    """
+    if largest <= 1.0:
+        return 1.0, 1.0
+    total = max(negative, 0.0) + max(positive, 0.0)
+    if total <= 0:
+        return 1.0, 1.0
+    least = total / (2 * largest)
+    return total / (2 * max(negative, least)), total / (2 * max(positive, least))

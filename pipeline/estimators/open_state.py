@@ -1,0 +1,121 @@
+"""The state of a study without privacy: float sums of the additive form.
+
+A = sum H, b = sum (H t - g): theta = (A + n ridge)^-1 b is the exact zero of the summed
+linearised scores, whatever the expansion points were and whatever order they came in. Releases are
+added one by one in the order of the log, so that the bits do not depend on fetch batches.
+Source: spec of the renewable method, additive form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipeline.errors import StateError
+from pipeline.linalg import pack_upper, unpack_upper
+from pipeline.types import Vector
+
+SUMS = "sums"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRelease:
+    """One validated release: records, expansion (d,), gradient (d,), packed curvature and scores.
+
+    Attributes
+    ----------
+    counts
+        Records of the negative and the positive class.
+    """
+
+    records: int
+    expansion: Vector
+    gradient: Vector
+    curvature: Vector
+    scores: Vector
+    counts: Vector
+
+
+@dataclass(slots=True)
+class OpenState:
+    """Running float sums over releases.
+
+    Attributes
+    ----------
+    size
+        d, the number of coefficients.
+    sums
+        One vector: packed A, packed scores, packed sum of n t t', all of sum g t', then
+        b = sum (H t - g), then records, releases, negatives, positives.
+    dirty
+        Names of the fields that changed since they were last stored.
+    """
+
+    size: int
+    sums: Vector = field(init=False)
+    dirty: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Start from zero."""
+        packed = self.size * (self.size + 1) // 2
+        self.sums = np.zeros(3 * packed + self.size**2 + self.size + 4)
+
+    def fold(self, batch: Sequence[OpenRelease]) -> None:
+        """Add releases in order."""
+        for release in batch:
+            self.sums += self._row(release)
+        self.dirty.add(SUMS)
+
+    def add(self, other: OpenState) -> None:
+        """Add the sums of another partition; equal to folding both up to rounding."""
+        self.sums += other.sums
+
+    def part(self, name: str) -> Vector:
+        """Return one part of `sums` by name; packed parts stay packed."""
+        packed = self.size * (self.size + 1) // 2
+        lengths = {
+            "curvature": packed, "scores": packed, "expansions": packed, "cross": self.size**2,
+            "right": self.size, "records": 1, "releases": 1, "counts": 2,
+        }  # fmt: skip
+        start = 0
+        for key, length in lengths.items():
+            if key == name:
+                return self.sums[start : start + length]
+            start += length
+        raise KeyError(name)
+
+    def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        """Return the sums as little-endian float64 bytes."""
+        return {SUMS: self.sums.astype("<f8").tobytes()} if names is None or names else {}
+
+    @classmethod
+    def decode(cls, size: int, fields: dict[str, bytes]) -> OpenState:
+        """Rebuild a state from what `encode` gave.
+
+        Raises
+        ------
+        StateError
+            If a field is unknown or has the wrong length.
+        """
+        state = cls(size)
+        for name, data in fields.items():
+            if name != SUMS or len(data) != 8 * len(state.sums):
+                raise StateError(f"stored state has an unusable field {name!r}")
+            state.sums = np.frombuffer(data, dtype="<f8").copy()
+        return state
+
+    def _row(self, release: OpenRelease) -> Vector:
+        point, records = release.expansion, float(release.records)
+        right = unpack_upper(release.curvature, self.size) @ point - release.gradient
+        return np.concatenate(
+            [
+                release.curvature,
+                release.scores,
+                pack_upper(records * np.outer(point, point)),
+                np.outer(release.gradient, point).ravel(),
+                right,
+                [records, 1.0, release.counts[0], release.counts[1]],
+            ]
+        )

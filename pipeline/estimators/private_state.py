@@ -1,0 +1,164 @@
+"""The state of a private study: integer sums, the same bits in any order of arrival.
+
+Class counts are summed over all releases. Releases at the public start (model 0) add their two
+class gradients. A later release with gradient g, curvature H, expansion point t, n slots and model
+version k adds H, and the Gram matrix of z = (g, n t, n, 1) to the sums of epoch floor(log2 k). The
+last column of that matrix holds the sums of g, n t, n and the number of releases; the rest gives
+the spread between releases. Source: spec of the renewable method, section on private streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipeline.errors import StateError
+from pipeline.estimators import exact
+from pipeline.estimators.exact import BigIntegers
+from pipeline.types import Integers
+
+COUNTS, START, CURVATURE, EPOCH = "counts", "start", "curvature", "epoch."
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateBatch:
+    """Validated releases, each part with one row for each release that has it.
+
+    Attributes
+    ----------
+    counts
+        Lattice integers of all n releases, shape (n, 2).
+    start
+        Class gradients of those at the start, shape (s, 2 d).
+    versions
+        Model versions of the others, shape (m,) with m = n - s, all >= 1.
+    expansion, gradient
+        Lattice integers, shape (m, d).
+    curvature
+        Lattice integers, packed, shape (m, d (d + 1) / 2).
+    slots
+        Public number of slots of every release of the study.
+    """
+
+    counts: Integers
+    start: Integers
+    versions: Integers
+    expansion: Integers
+    gradient: Integers
+    curvature: Integers
+    slots: int
+
+
+def epoch_of(version: int) -> int:
+    """Return floor(log2 version) of a version >= 1."""
+    return version.bit_length() - 1
+
+
+@dataclass(slots=True)
+class PrivateState:
+    """Sums over the releases of one or more partitions of a private study.
+
+    Attributes
+    ----------
+    size
+        d, the number of coefficients.
+    counts
+        Sum of the class counts, then the number of releases, then of their slots.
+    start
+        Sum of the class gradients at the start, then the number of those releases.
+    curvature
+        Sum of packed curvatures, then the number of those releases, then of their slots.
+    epochs
+        Epoch to packed Gram matrix of (g, n t, n, 1), size 2 d + 2.
+    dirty
+        Names of the fields that changed since they were last stored.
+    """
+
+    size: int
+    counts: BigIntegers = field(init=False)
+    start: BigIntegers = field(init=False)
+    curvature: BigIntegers = field(init=False)
+    epochs: dict[int, BigIntegers] = field(default_factory=dict)
+    dirty: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Start from zero."""
+        self.counts = exact.zeros(4)
+        self.start = exact.zeros(2 * self.size + 1)
+        self.curvature = exact.zeros(self.size * (self.size + 1) // 2 + 2)
+
+    @property
+    def gram_length(self) -> int:
+        """Length of one packed Gram matrix."""
+        rows = 2 * self.size + 2
+        return rows * (rows + 1) // 2
+
+    def fold(self, batch: PrivateBatch) -> None:
+        """Add releases; adding them one by one, in any order, gives the same bits."""
+        releases, later = len(batch.counts), len(batch.versions)
+        self.counts = self.counts + _with(batch.counts, releases, releases * batch.slots)
+        self.dirty.add(COUNTS)
+        if len(batch.start):
+            self.start = self.start + _with(batch.start, len(batch.start))
+            self.dirty.add(START)
+        if later == 0:
+            return
+        self.curvature = self.curvature + _with(batch.curvature, later, later * batch.slots)
+        self.dirty.add(CURVATURE)
+        ones = np.ones((later, 1), dtype=np.int64)
+        rows = np.hstack([batch.gradient, batch.slots * batch.expansion, batch.slots * ones, ones])
+        epochs = np.frexp(batch.versions.astype(np.float64))[1] - 1
+        for epoch in np.unique(epochs).tolist():
+            self._add_epoch(epoch, exact.gram(rows[epochs == epoch]))
+            self.dirty.add(f"{EPOCH}{epoch}")
+
+    def add(self, other: PrivateState) -> None:
+        """Add the sums of another partition."""
+        self.counts = self.counts + other.counts
+        self.start = self.start + other.start
+        self.curvature = self.curvature + other.curvature
+        for epoch, part in other.epochs.items():
+            self._add_epoch(epoch, part)
+
+    def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        """Return fields as bytes: those of `names`, or all."""
+        if names is None:
+            names = [COUNTS, START, CURVATURE, *(f"{EPOCH}{e}" for e in sorted(self.epochs))]
+        return {name: exact.encode(self._field(name)) for name in names}
+
+    @classmethod
+    def decode(cls, size: int, fields: dict[str, bytes]) -> PrivateState:
+        """Rebuild a state from all fields that `encode` gave.
+
+        Raises
+        ------
+        StateError
+            If a field is unknown or has the wrong length.
+        """
+        state = cls(size)
+        for name, data in fields.items():
+            if name in (COUNTS, START, CURVATURE):
+                setattr(state, name, exact.decode(data, len(getattr(state, name))))
+            elif name.startswith(EPOCH):
+                epoch = int(name.removeprefix(EPOCH))
+                state.epochs[epoch] = exact.decode(data, state.gram_length)
+            else:
+                raise StateError(f"stored state has an unknown field {name!r}")
+        return state
+
+    def _field(self, name: str) -> BigIntegers:
+        if name.startswith(EPOCH):
+            return self.epochs[int(name.removeprefix(EPOCH))]
+        held: BigIntegers = getattr(self, name)
+        return held
+
+    def _add_epoch(self, epoch: int, part: BigIntegers) -> None:
+        held = self.epochs.get(epoch)
+        self.epochs[epoch] = part if held is None else held + part
+
+
+def _with(rows: Integers, *extra: int) -> BigIntegers:
+    """Return the column sums of rows with some numbers behind them."""
+    return np.concatenate([exact.column_sums(rows), np.array(extra, dtype=object)])

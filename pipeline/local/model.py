@@ -1,0 +1,72 @@
+"""The point at which clients linearise: coefficients and class weights on a public lattice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.errors import NumericError
+from pipeline.types import Integers, Vector
+
+#: Coefficients of a published model are integer multiples of 2^-12.
+COEFFICIENT_EXPONENT = -12
+#: No coefficient of a published model is larger than 2^12 in absolute value.
+COEFFICIENT_LIMIT = 2**24
+#: Class weights are integer multiples of 2^-10.
+WEIGHT_EXPONENT = -10
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """An expansion point; version 0 is the public start at zero with unit weights.
+
+    Attributes
+    ----------
+    version
+        0 for the start, then rising by one with each publication.
+    lattice
+        Coefficients in units of 2^-12, int64 of shape (d,), the intercept first.
+    weights
+        Weights of the negative and the positive class, in units of 2^-10.
+    """
+
+    version: int
+    lattice: Integers
+    weights: tuple[int, int]
+
+    @property
+    def coefficients(self) -> Vector:
+        """Coefficients as float64, exact, shape (d,)."""
+        return np.ldexp(self.lattice.astype(np.float64), COEFFICIENT_EXPONENT)
+
+    @property
+    def class_weights(self) -> tuple[float, float]:
+        """Weights of the negative and the positive class as floats, exact."""
+        negative, positive = self.weights
+        return math.ldexp(negative, WEIGHT_EXPONENT), math.ldexp(positive, WEIGHT_EXPONENT)
+
+
+def start_model(size: int) -> Model:
+    """Return the model that every client knows before the first publication."""
+    one = 1 << -WEIGHT_EXPONENT
+    return Model(0, np.zeros(size, dtype=np.int64), (one, one))
+
+
+def round_model(version: int, coefficients: Vector, weights: tuple[float, float]) -> Model:
+    """Round an estimate to the public lattice, within its limits.
+
+    The estimate itself stays as it is; only the point at which clients linearise is rounded.
+
+    Raises
+    ------
+    NumericError
+        If a coefficient is not a finite number.
+    """
+    if not np.all(np.isfinite(coefficients)):
+        raise NumericError("the estimate holds a number that is not finite")
+    lattice = np.rint(np.ldexp(coefficients, -COEFFICIENT_EXPONENT))
+    bounded = np.clip(lattice, -COEFFICIENT_LIMIT, COEFFICIENT_LIMIT).astype(np.int64)
+    negative, positive = (math.floor(math.ldexp(w, -WEIGHT_EXPONENT)) for w in weights)
+    return Model(version, bounded, (negative, positive))

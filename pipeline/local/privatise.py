@@ -1,0 +1,146 @@
+"""The only doors out of a client: `privatise`, and the loud `disclose` of studies without privacy.
+
+Messages can be made from the two result types alone, and only this module makes those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass
+
+import numpy as np
+
+from pipeline.errors import PrivacyError
+from pipeline.linalg import pack_upper, upper_is_diagonal
+from pipeline.local.model import Model
+from pipeline.local.plan import Plan
+from pipeline.local.summarise import BoundedSums, Exact, Summary
+from pipeline.privacy.channel import Channel
+from pipeline.privacy.randomness import SecureStream
+from pipeline.types import Integers, Vector
+
+_SEAL = object()
+
+
+@dataclass(frozen=True, slots=True)
+class NoisedSums:
+    """Noised integers on the study's public lattices: safe to send under its policy.
+
+    Attributes
+    ----------
+    model
+        Expansion point and its version.
+    slots
+        Public number of record slots of the window, full or empty.
+    gradient, curvature, counts
+        Lattice integers; the units are the plan's.
+    """
+
+    model: Model
+    slots: int
+    gradient: Integers
+    curvature: Integers | None
+    counts: Integers
+    seal: InitVar[object] = None
+
+    def __post_init__(self, seal: object) -> None:
+        """Refuse to be made by anything but `privatise`."""
+        _check_seal(seal)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSums:
+    """Sums of raw records, sent as they are because the study says mechanism "none".
+
+    Attributes
+    ----------
+    version
+        Version of the model that the client knew.
+    records
+        How many records entered.
+    expansion, gradient
+        Shape (d,).
+    curvature, scores
+        Packed upper triangles.
+    counts
+        Negative and positive records.
+    """
+
+    version: int
+    records: int
+    expansion: Vector
+    gradient: Vector
+    curvature: Vector
+    scores: Vector
+    counts: Vector
+    seal: InitVar[object] = None
+
+    def __post_init__(self, seal: object) -> None:
+        """Refuse to be made by anything but `disclose`."""
+        _check_seal(seal)
+
+
+def privatise(plan: Plan, sums: BoundedSums, stream: SecureStream) -> NoisedSums:
+    """Round to the lattices and add discrete Gaussian noise.
+
+    Call it once for a window: a second call would be a second release of the same records.
+
+    Raises
+    ------
+    PrivacyError
+        If the study is one without privacy, or a sum does not fit its lattice.
+    """
+    if not plan.study.private:
+        raise PrivacyError('privacy.mechanism is "none": there is no noise to add')
+    channels = plan.channels(sums.model.version)
+    curvature: Integers | None = None
+    if sums.curvature is not None and channels.curvature is not None:
+        curvature = _noised_matrix(channels.curvature, sums.curvature, plan.size, stream)
+    return NoisedSums(
+        model=sums.model,
+        slots=plan.slots,
+        gradient=_noised(channels.gradient, sums.gradient, stream),
+        curvature=curvature,
+        counts=_noised(channels.counts, sums.counts, stream),
+        seal=_SEAL,
+    )
+
+
+def disclose(plan: Plan, summary: Summary, version: int) -> OpenSums:
+    """Pass raw sums on, for a study whose file says mechanism "none".
+
+    Raises
+    ------
+    PrivacyError
+        If the study keeps a guarantee.
+    """
+    if plan.study.private:
+        raise PrivacyError("this study keeps a guarantee: its sums can only leave with noise")
+    return OpenSums(
+        version=version,
+        records=summary.records,
+        expansion=summary.expansion,
+        gradient=summary.gradient,
+        curvature=pack_upper(summary.curvature),
+        scores=pack_upper(summary.scores),
+        counts=np.array(summary.counts, dtype=np.float64),
+        seal=_SEAL,
+    )
+
+
+def _noised(part: Channel, sums: Exact, stream: SecureStream) -> Integers:
+    return part.round(sums.integers, sums.exponents) + part.noise(len(sums.integers), stream)
+
+
+def _noised_matrix(part: Channel, sums: Exact, size: int, stream: SecureStream) -> Integers:
+    """Noise of scale sigma on the diagonal and sigma / sqrt 2 beside it: isotropic in svec form."""
+    values = part.round(sums.integers, sums.exponents)
+    diagonal = upper_is_diagonal(size)
+    beside = Channel(part.exponent, part.sensitivity, part.mu, part.sigma / np.sqrt(2))
+    values[diagonal] += part.noise(size, stream)
+    values[~diagonal] += beside.noise(len(values) - size, stream)
+    return values
+
+
+def _check_seal(seal: object) -> None:
+    if seal is not _SEAL:
+        raise PrivacyError("a release is made by privatise or disclose, never by hand")

@@ -1,0 +1,46 @@
+"""What every record loss offers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pipeline.types import Vector
+
+
+class Loss(Protocol):
+    """A convex loss of one record, as a function of its linear predictor.
+
+    All methods take the predictors (n,) and the responses (n,) and return (n,).
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that a study file uses."""
+        ...
+
+    @property
+    def slope_bound(self) -> float:
+        """Largest absolute slope over all predictors and responses: a public constant."""
+        ...
+
+    @property
+    def curvature_bound(self) -> float:
+        """Largest curvature over all predictors and responses: a public constant."""
+        ...
+
+    @property
+    def start_curvature(self) -> float:
+        """Public guess of a record's curvature per squared norm, for the very first step."""
+        ...
+
+    def value(self, predictor: Vector, response: Vector) -> Vector:
+        """Return the loss of each record."""
+        ...
+
+    def slope(self, predictor: Vector, response: Vector) -> Vector:
+        """Return the derivative of the loss in the predictor."""
+        ...
+
+    def curvature(self, predictor: Vector, response: Vector) -> Vector:
+        """Return the second derivative, or its smoothed form; never negative."""
+        ...

@@ -1,0 +1,32 @@
+"""Logistic loss, log(1 + exp(-u)) with u = response times predictor and response in {-1, +1}."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import expit
+
+from pipeline.types import Vector
+
+
+class Logistic:
+    """The negative log-likelihood of a logistic regression."""
+
+    name = "logistic"
+    slope_bound = 1.0
+    curvature_bound = 0.25
+    start_curvature = 0.25
+
+    def value(self, predictor: Vector, response: Vector) -> Vector:
+        """Return log(1 + exp(-u)), shape (n,)."""
+        return np.logaddexp(0.0, -response * predictor)
+
+    def slope(self, predictor: Vector, response: Vector) -> Vector:
+        """Return the derivative in the predictor, shape (n,), in [-1, 1]."""
+        slope: Vector = -response * expit(-response * predictor)
+        return slope
+
+    def curvature(self, predictor: Vector, response: Vector) -> Vector:
+        """Return p (1 - p), shape (n,), in [0, 1/4]; it does not depend on the response."""
+        probability = expit(predictor)
+        curvature: Vector = probability * (1.0 - probability)
+        return curvature

@@ -1,0 +1,72 @@
+"""The statement of the guarantee: what is promised to whom, in fields that a program can read."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Guarantee(msgspec.Struct, frozen=True, omit_defaults=False):
+    """What holds for every release of a study, and so for all that is computed from them.
+
+    Attributes
+    ----------
+    mu
+        The stream of releases is mu-GDP for one unit; None without privacy.
+    unit
+        Whose data the promise is about: "record", or "user" (at most `unit_records` records).
+    neighbours
+        Which change of the data it hides: "zero-out" (one record becomes a null record) or
+        "replace-one".
+    adversary
+        Who may look: everybody beyond the client, with all releases and estimates.
+    guarantee
+        The sentence for people.
+    """
+
+    mechanism: str
+    epsilon: float | None
+    delta: float | None
+    mu: float | None
+    unit: str | None
+    unit_records: int | None
+    neighbours: str | None
+    adversary: str | None
+    guarantee: str
+
+
+ADVERSARY = "anyone who sees every message and estimate; only the client itself is trusted"
+
+NO_PRIVACY = Guarantee(
+    mechanism="none",
+    epsilon=None,
+    delta=None,
+    mu=None,
+    unit=None,
+    unit_records=None,
+    neighbours=None,
+    adversary=None,
+    guarantee="none: privacy is off, and releases hold exact sums of raw records",
+)
+
+
+def guarantee_of(
+    *, epsilon: float, delta: float, mu: float, unit: str, records: int | None, neighbours: str
+) -> Guarantee:
+    """State the guarantee of discrete Gaussian releases in which each record enters once."""
+    who = "one record" if unit == "record" else f"one user with at most {records} records"
+    change = "its absence" if neighbours == "zero-out" else "its replacement by any other"
+    return Guarantee(
+        mechanism="discrete-gaussian",
+        epsilon=epsilon,
+        delta=delta,
+        mu=mu,
+        unit=unit,
+        unit_records=records,
+        neighbours=neighbours,
+        adversary=ADVERSARY,
+        guarantee=(
+            f"local ({epsilon:g}, {delta:g})-differential privacy of {who} against {change}, "
+            "over the whole stream, since each record enters one release; timing, the number of "
+            "windows and which client sent them are not hidden"
+        ),
+    )

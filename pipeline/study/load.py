@@ -1,0 +1,195 @@
+"""Reading a study file: errors name the key, what is allowed and an example."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.errors import ConfigError
+from pipeline.study.model import Study
+
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+_MISSING = re.compile(r"missing required field `([^`]*)`")
+_PATH = re.compile(r" - at `\$\.?([^`]*)`$")
+
+
+def load_study(path: Path) -> Study:
+    """Read and check the study file at `path`.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is not TOML, or says something that is not allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the study file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the study file {path} is not UTF-8 text") from error
+    return parse_study(text, name=str(path))
+
+
+def parse_study(text: str, *, name: str = "study file") -> Study:
+    """Check the text of a study file; `name` stands in the messages.
+
+    Raises
+    ------
+    ConfigError
+        As `load_study`.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name} is not valid TOML: {error}") from error
+    try:
+        study = msgspec.convert(tables, Study, strict=True)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name}: {_explain(str(error))}") from error
+    try:
+        check_consistency(study)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    return study
+
+
+def check_consistency(study: Study) -> None:
+    """Refuse combinations that no single key shows.
+
+    Raises
+    ------
+    ConfigError
+        Naming the keys and the way out.
+    """
+    for feature, bounds in study.data.features.items():
+        if not (math.isfinite(bounds.min) and math.isfinite(bounds.max)):
+            raise ConfigError(f"data.features.{feature}: min and max must be finite numbers")
+        if not bounds.min < bounds.max:
+            raise ConfigError(
+                f"data.features.{feature}: min must be below max, for example "
+                "{ min = 0, max = 100 }"
+            )
+    response = study.data.response
+    if response.name in study.data.features:
+        raise ConfigError(f"data.response.name: {response.name!r} is also a feature")
+    if "intercept" in study.data.features:
+        raise ConfigError("data.features: the name 'intercept' belongs to the model")
+    if response.positive == response.negative:
+        raise ConfigError("data.response: positive and negative must be different values")
+    if study.estimator.smoothing is not None:
+        knee = study.estimator.q / (study.estimator.q + 1)
+        if study.estimator.loss != "gdwd" or not 0 < study.estimator.smoothing <= knee:
+            raise ConfigError(
+                f"estimator.smoothing: belongs to gdwd and lies in (0, q / (q + 1)], here "
+                f"(0, {knee:.6g}]"
+            )
+    _check_privacy(study)
+
+
+def _check_privacy(study: Study) -> None:
+    privacy = study.privacy
+    if privacy.mechanism == "none":
+        if privacy.epsilon is not None or privacy.delta is not None:
+            raise ConfigError(
+                'privacy.mechanism = "none" keeps no guarantee: remove epsilon and delta, or set '
+                'mechanism = "discrete-gaussian"'
+            )
+        return
+    for key, example in (("epsilon", "1.0"), ("delta", "1e-6")):
+        if getattr(privacy, key) is None:
+            raise ConfigError(
+                f"privacy.{key}: must be given; there is no default budget; for example "
+                f"{key} = {example}"
+            )
+    if privacy.neighbours == "add-remove":
+        raise ConfigError(
+            'privacy.neighbours: "add-remove" does not fit windows of a fixed number of slots, '
+            "because one inserted record shifts every later window; use zero-out or replace-one"
+        )
+    if (privacy.unit == "user") != (privacy.records is not None):
+        raise ConfigError(
+            'privacy.records: goes with unit = "user" and says how many records one user has at '
+            "most in the whole study, for example records = 20"
+        )
+
+
+def _explain(message: str) -> str:
+    """Turn a validation message into: key, what is wrong, what is allowed, an example."""
+    found = _PATH.search(message)
+    path = found.group(1) if found else ""
+    what = message[: found.start()] if found else message
+    if unknown := _UNKNOWN.search(what):
+        known = _fields(_type_at(path))
+        near = difflib.get_close_matches(unknown.group(1), known, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        key = ".".join(filter(None, [path, unknown.group(1)]))
+        return f"{key}: unknown key{hint}. Allowed here: {', '.join(known)}"
+    if missing := _MISSING.search(what):
+        path = ".".join(filter(None, [path, missing.group(1)]))
+        what = "is required"
+    allowed, example = _help_for(path)
+    parts = [f"{path or 'study'}: {what}"]
+    if allowed:
+        parts.append(f"allowed: {allowed}")
+    if example:
+        parts.append(f"example: {path.rsplit('.', maxsplit=1)[-1]} = {example}")
+    return "; ".join(parts)
+
+
+def _steps(path: str) -> list[str]:
+    return [step for step in re.split(r"[.\[]", path) if step]
+
+
+def _type_at(path: str) -> Any:
+    current: Any = Study
+    for step in _steps(path):
+        current = _child(current, step)[0]
+    return current
+
+
+def _help_for(path: str) -> tuple[str, str]:
+    current: Any = Study
+    meta: msgspec.Meta | None = None
+    for step in _steps(path):
+        current, meta = _child(current, step)
+    if meta is None:
+        return "", ""
+    example = meta.examples[0] if meta.examples else ""
+    quoted = isinstance(example, str) and example and example[0] not in "{["
+    return meta.description or "", f'"{example}"' if quoted else str(example)
+
+
+def _child(kind: Any, step: str) -> tuple[Any, msgspec.Meta | None]:
+    """Follow one step of a path: into a struct's field, or into the values of a table."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        if step in hints:
+            return _unwrap(hints[step])
+    if typing.get_origin(kind) is dict:
+        return _unwrap(typing.get_args(kind)[1])
+    return None, None
+
+
+def _unwrap(hint: Any) -> tuple[Any, msgspec.Meta | None]:
+    meta = next((m for m in getattr(hint, "__metadata__", ()) if isinstance(m, msgspec.Meta)), None)
+    bare = typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+    options = () if typing.get_origin(bare) is dict else typing.get_args(bare)
+    for option in options:
+        if hasattr(option, "__metadata__"):
+            return typing.get_args(option)[0], meta
+        if isinstance(option, type) and issubclass(option, msgspec.Struct):
+            return option, meta
+    return bare, meta
+
+
+def _fields(kind: Any) -> list[str]:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return list(kind.__struct_fields__)
+    return []

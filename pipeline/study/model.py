@@ -1,0 +1,270 @@
+"""The study file as types: every key, its range, its meaning and an example.
+
+Unknown keys are refused. The structs hold only what is public: ranges, bounds and budgets are
+declared by people, never computed from data.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all tables of a study file."""
+
+
+class Heading(Strict, frozen=True, kw_only=True):
+    """`[study]`: who is who."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
+            description="lower case letters, digits and hyphens, at most 63; names the topics",
+            examples=["shuttle"],
+        ),
+    ]
+    description: Annotated[str, Meta(description="one line for people", examples=["..."])] = ""
+
+
+class Range(Strict, frozen=True, kw_only=True):
+    """The public range of one feature, in its own unit; values beyond it are clipped."""
+
+    min: Annotated[float, Meta(description="lower end, public", examples=[0.0])]
+    max: Annotated[float, Meta(description="upper end, public, above min", examples=[100.0])]
+
+
+class Response(Strict, frozen=True, kw_only=True):
+    """`data.response`: the column to explain and its two classes."""
+
+    name: Annotated[str, Meta(min_length=1, description="column name", examples=["anomaly"])]
+    positive: Annotated[str, Meta(description="the value that means yes", examples=["1"])]
+    negative: Annotated[str, Meta(description="the value that means no", examples=["0"])]
+    kind: Annotated[Literal["class"], Meta(description='"class"', examples=["class"])] = "class"
+
+
+class Data(Strict, frozen=True, kw_only=True):
+    """`[data]`: the columns and their public ranges."""
+
+    response: Annotated[
+        Response,
+        Meta(
+            description="a table with name, positive and negative",
+            examples=['{ name = "anomaly", positive = "1", negative = "0" }'],
+        ),
+    ]
+    features: Annotated[
+        dict[Annotated[str, Meta(min_length=1)], Range],
+        Meta(
+            min_length=1,
+            max_length=1000,
+            description="one entry for each feature with its public range",
+            examples=["sensor_1 = { min = 20, max = 120 }"],
+        ),
+    ]
+    scaling: Annotated[
+        Literal["unit", "none"],
+        Meta(description='"unit": public range to [-1, 1]; "none": keep units', examples=["unit"]),
+    ] = "unit"
+
+
+class ClassWeights(Strict, frozen=True, kw_only=True):
+    """`estimator.class_weights`: weigh each class by its noised share, up to a public maximum."""
+
+    maximum: Annotated[
+        float,
+        Meta(ge=1, le=1000, description="largest weight, public", examples=[8.0]),
+    ]
+
+
+class Estimator(Strict, frozen=True, kw_only=True):
+    """`[estimator]`: what is estimated and how."""
+
+    kind: Annotated[
+        Literal["renewable"], Meta(description='"renewable"', examples=["renewable"])
+    ] = "renewable"
+    loss: Annotated[
+        Literal["gdwd", "logistic"],
+        Meta(description='"gdwd" (generalised DWD) or "logistic"', examples=["gdwd"]),
+    ]
+    q: Annotated[
+        float,
+        Meta(gt=0, le=1000, description="tail of gdwd, in (0, 1000]", examples=[1.0]),
+    ] = 1.0
+    smoothing: Annotated[
+        float | None,
+        Meta(description="half-width of gdwd's curvature ramp", examples=[0.25]),
+    ] = None
+    ridge: Annotated[
+        float,
+        Meta(ge=0, le=1e6, description="penalty per record, intercept free", examples=[1e-3]),
+    ] = 1e-3
+    norm_bound: Annotated[
+        Annotated[float, Meta(gt=1)] | None,
+        Meta(
+            description="public bound of the norm of (1, features), > 1; longer records are "
+            "shortened to it; default: the longest that the ranges allow",
+            examples=[3.0],
+        ),
+    ] = None
+    class_weights: Annotated[
+        ClassWeights | None,
+        Meta(description="a table with maximum", examples=["{ maximum = 8.0 }"]),
+    ] = None
+    level: Annotated[
+        float,
+        Meta(gt=0, lt=1, description="confidence level, in (0, 1)", examples=[0.95]),
+    ] = 0.95
+
+
+class Split(Strict, frozen=True, kw_only=True):
+    """`privacy.split`: shares of the budget; they are scaled to sum to one."""
+
+    gradient: Annotated[
+        float, Meta(gt=0, le=1, description="share of the gradient", examples=[0.7])
+    ] = 0.7
+    curvature: Annotated[
+        float, Meta(gt=0, le=1, description="share of the curvature", examples=[0.25])
+    ] = 0.25
+    counts: Annotated[
+        float, Meta(gt=0, le=1, description="share of the class counts", examples=[0.05])
+    ] = 0.05
+
+
+class Privacy(Strict, frozen=True, kw_only=True):
+    """`[privacy]`: the policy that every release keeps."""
+
+    mechanism: Annotated[
+        Literal["discrete-gaussian", "none"],
+        Meta(
+            description='"discrete-gaussian", or "none" for no privacy at all',
+            examples=["discrete-gaussian"],
+        ),
+    ]
+    epsilon: Annotated[
+        Annotated[float, Meta(gt=0, le=100)] | None,
+        Meta(description="in (0, 100]", examples=[1.0]),
+    ] = None
+    delta: Annotated[
+        Annotated[float, Meta(gt=0, lt=0.5)] | None,
+        Meta(description="in (0, 0.5)", examples=[1e-6]),
+    ] = None
+    unit: Annotated[
+        Literal["record", "user"],
+        Meta(description='"record", or "user" with records', examples=["record"]),
+    ] = "record"
+    records: Annotated[
+        Annotated[int, Meta(ge=1, le=10**6)] | None,
+        Meta(
+            description="with unit user: the most records of one user in the whole study",
+            examples=[20],
+        ),
+    ] = None
+    neighbours: Annotated[
+        Literal["zero-out", "replace-one", "add-remove"],
+        Meta(description='"zero-out" or "replace-one"', examples=["zero-out"]),
+    ] = "zero-out"
+    split: Annotated[
+        Split, Meta(description="shares of gradient, curvature and counts", examples=["{}"])
+    ] = Split()
+
+
+class Window(Strict, frozen=True, kw_only=True):
+    """`[window]`: which records make one release."""
+
+    records: Annotated[
+        int, Meta(ge=1, le=100_000, description="slots of one window, 1 to 100000", examples=[250])
+    ]
+    seconds: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="close a window after this long; empty slots count as null records",
+            examples=[60.0],
+        ),
+    ] = None
+
+
+class Publish(Strict, frozen=True, kw_only=True):
+    """`stream.publish`: how often estimates and models go out."""
+
+    releases: Annotated[
+        int, Meta(ge=1, le=10**6, description="after this many releases", examples=[8])
+    ] = 8
+    seconds: Annotated[
+        float,
+        Meta(ge=0.05, le=3600, description="or after this long, if any came", examples=[0.5]),
+    ] = 0.5
+    pause: Annotated[
+        float,
+        Meta(ge=0, le=3600, description="but never sooner than this, in seconds", examples=[0.1]),
+    ] = 0.1
+
+
+class Stream(Strict, frozen=True, kw_only=True):
+    """`[stream]`: topics and rhythm; nothing here changes what an estimate means."""
+
+    partitions: Annotated[
+        int, Meta(ge=1, le=1024, description="of the releases topic", examples=[2])
+    ] = 2
+    replication: Annotated[
+        int, Meta(ge=1, le=10, description="copies that Kafka keeps", examples=[1])
+    ] = 1
+    retention: Annotated[
+        str,
+        Meta(
+            pattern=r"^([1-9][0-9]*[smhd]|forever)$",
+            description='how long releases are kept: a number with s, m, h or d, or "forever"',
+            examples=["30d"],
+        ),
+    ] = "30d"
+    lead: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10**6,
+            description="windows that a client may release at one model before it waits for a "
+            "newer one; 0: never wait",
+            examples=[4],
+        ),
+    ] = 4
+    publish: Annotated[
+        Publish, Meta(description="rhythm of estimates", examples=["{ releases = 8 }"])
+    ] = Publish()
+
+
+class Study(Strict, frozen=True, kw_only=True):
+    """One estimation problem, as its file declares it."""
+
+    study: Annotated[Heading, Meta(description="the table [study]", examples=["[study]"])]
+    data: Annotated[Data, Meta(description="the table [data]", examples=["[data]"])]
+    estimator: Annotated[
+        Estimator, Meta(description="the table [estimator]", examples=["[estimator]"])
+    ]
+    privacy: Annotated[Privacy, Meta(description="the table [privacy]", examples=["[privacy]"])]
+    window: Annotated[Window, Meta(description="the table [window]", examples=["[window]"])]
+    stream: Annotated[Stream, Meta(description="the table [stream]", examples=["[stream]"])] = (
+        Stream()
+    )
+
+    @property
+    def name(self) -> str:
+        """Name of the study."""
+        return self.study.name
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features, in the order of the file."""
+        return tuple(self.data.features)
+
+    @property
+    def coefficient_names(self) -> tuple[str, ...]:
+        """Names of the coefficients: the intercept, then the features."""
+        return ("intercept", *self.data.features)
+
+    @property
+    def private(self) -> bool:
+        """Whether releases are noised."""
+        return self.privacy.mechanism != "none"

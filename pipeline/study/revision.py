@@ -1,0 +1,30 @@
+"""The study revision: a hash of all that changes what a release or an estimate means."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import msgspec
+
+from pipeline.study.model import Study
+
+#: Raised whenever the meaning of a release changes without a change of the study file.
+RELEASE_SEMANTICS = 1
+
+
+def revision_of(study: Study) -> str:
+    """Return 16 hexadecimal digits; names, topics and rhythm do not enter, feature order does."""
+    tables: dict[str, Any] = msgspec.to_builtins(study)
+    features = tables["data"].pop("features")
+    meaning = {
+        "semantics": RELEASE_SEMANTICS,
+        "features": [[name, bounds["min"], bounds["max"]] for name, bounds in features.items()],
+        "data": tables["data"],
+        "estimator": {k: v for k, v in tables["estimator"].items() if k != "level"},
+        "privacy": tables["privacy"],
+        "window": tables["window"]["records"],
+    }
+    text = json.dumps(meaning, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,40 @@
+"""The commented study file that `veilstream study init` writes."""
+
+TEMPLATE = """\
+[study]
+name = "my-study"
+description = "What this study estimates, in one line"
+
+[data]
+# The column to explain, and its two values. Every other value is refused record by record.
+response = { name = "anomaly", positive = "1", negative = "0" }
+scaling = "unit"              # public ranges are mapped to [-1, 1]; "none" keeps units
+
+[data.features]
+# Public ranges: what the instrument or the form can show. Never compute them from the data.
+temperature = { min = -40, max = 120 }
+pressure = { min = 0, max = 10 }
+
+[estimator]
+loss = "gdwd"                 # generalised DWD, or "logistic"
+q = 1.0
+ridge = 1e-3
+class_weights = { maximum = 8.0 }   # remove the line for unweighted classes
+level = 0.95
+
+[privacy]
+mechanism = "discrete-gaussian"     # "none" turns privacy off, loudly
+epsilon = 1.0
+delta = 1e-6                  # well below 1 / number of records
+unit = "record"               # or "user", with records = the most that one user has
+neighbours = "zero-out"       # or "replace-one"
+
+[window]
+records = 250                 # one release for every 250 records of a client
+# seconds = 60                # close a window after this long; empty slots are null records
+
+[stream]
+partitions = 2
+retention = "30d"
+publish = { releases = 8, seconds = 0.5 }
+"""
