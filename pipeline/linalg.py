@@ -39,7 +39,8 @@ def unpack_upper(packed: NDArray[Entry], size: int) -> NDArray[Entry]:
 def upper_is_diagonal(size: int) -> NDArray[np.bool_]:
     """Which entries of the packed upper triangle stand on the diagonal."""
     rows, columns = upper_indices(size)
-    return rows == columns
+    diagonal: NDArray[np.bool_] = rows == columns
+    return diagonal
 
 
 def floor_eigenvalues(matrix: Matrix, minimum: float) -> tuple[Matrix, int]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from infra.local import LocalRuntime, Places, supervise
+from infra.local import LocalRuntime, supervise
 from infra.local.logs import follow as follow_log
+from pipeline.cli.context import places
+from pipeline.settings import Settings
 
 FOLDER = click.option(
     "--folder",
@@ -23,16 +24,8 @@ FOLDER = click.option(
 )
 
 
-def _overrides() -> Mapping[str, Path]:
-    """Return the operator's own places for programs, as fields of ``Places``.
-
-    TO WIRE: read from pipeline/settings.py, the one reader of the environment.
-    """
-    return {}
-
-
 def _runtime(folder: Path) -> LocalRuntime:
-    return LocalRuntime(folder, Places(**_overrides()))
+    return LocalRuntime(folder, places(Settings.read()))
 
 
 def _say(line: str) -> None:

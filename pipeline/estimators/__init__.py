@@ -1,0 +1,6 @@
+"""States that fold releases, and the estimates they yield.
+
+- `exact`: integer sums without overflow; `private_state`, `private_estimate`: studies with noise.
+- `open_state`, `open_estimate`: studies without; the additive form.
+- `estimate`: the result type and class weights.
+"""

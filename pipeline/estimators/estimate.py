@@ -1,4 +1,4 @@
-"""What an estimator yields: coefficients, their covariance in two parts, and how far to trust it."""
+"""What an estimator yields: coefficients, both parts of their variance, how far to trust it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ def zeros(count: int) -> BigIntegers:
 
 def column_sums(rows: Integers) -> BigIntegers:
     """Return the sums over the first axis of an (n, m) array of integers below 2^42, n < 2^20."""
-    return rows.sum(axis=0).astype(object)
+    total: BigIntegers = rows.sum(axis=0).astype(object)
+    return total
 
 
 def gram(rows: Integers) -> BigIntegers:
@@ -56,14 +57,15 @@ def _gram_block(rows: Integers) -> BigIntegers:
     half = np.int64(1) << (_LIMB - 1)
     high = (rows + half) >> _LIMB
     low = (rows - (high << _LIMB)).astype(np.float64)
-    lows = pack_upper(low.T @ low).astype(np.int64).astype(object)
+    lows: BigIntegers = pack_upper(low.T @ low).astype(np.int64).astype(object)
     if not high.any():
         return lows
     upper = high.astype(np.float64)
     cross = upper.T @ low
     crosses = pack_upper(cross + cross.T).astype(np.int64).astype(object)
     highs = pack_upper(upper.T @ upper).astype(np.int64).astype(object)
-    return lows + crosses * (1 << _LIMB) + highs * (1 << (2 * _LIMB))
+    total: BigIntegers = lows + crosses * (1 << _LIMB) + highs * (1 << (2 * _LIMB))
+    return total
 
 
 def as_floats(values: BigIntegers) -> Vector:

@@ -21,7 +21,7 @@ SUMS = "sums"
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRelease:
+class OpenRow:
     """One validated release: records, expansion (d,), gradient (d,), packed curvature and scores.
 
     Attributes
@@ -62,7 +62,7 @@ class OpenState:
         packed = self.size * (self.size + 1) // 2
         self.sums = np.zeros(3 * packed + self.size**2 + self.size + 4)
 
-    def fold(self, batch: Sequence[OpenRelease]) -> None:
+    def fold(self, batch: Sequence[OpenRow]) -> None:
         """Add releases in order."""
         for release in batch:
             self.sums += self._row(release)
@@ -106,7 +106,7 @@ class OpenState:
             state.sums = np.frombuffer(data, dtype="<f8").copy()
         return state
 
-    def _row(self, release: OpenRelease) -> Vector:
+    def _row(self, release: OpenRow) -> Vector:
         point, records = release.expansion, float(release.records)
         right = unpack_upper(release.curvature, self.size) @ point - release.gradient
         return np.concatenate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,7 +80,7 @@ class Encoder:
         return Row(inside, response, clipped)
 
 
-def stack(rows: list[Row], features: int) -> tuple[Matrix, Vector]:
+def stack(rows: Sequence[Row], features: int) -> tuple[Matrix, Vector]:
     """Return the features (n, p) and responses (n,) of some rows; n may be 0."""
     if not rows:
         return np.zeros((0, features)), np.zeros(0)

@@ -228,7 +228,8 @@ def _exact_curvature(design: Matrix, curvature: Vector, columns: Integers, top: 
 
 def _exponents(plan: Plan) -> Integers:
     """Return for each column of the design the exponent of a power of two that bounds it."""
-    return np.ceil(np.log2(np.concatenate([[1.0], plan.magnitudes]))).astype(np.int64)
+    exponents: Integers = np.ceil(np.log2(np.append(1.0, plan.magnitudes))).astype(np.int64)
+    return exponents
 
 
 def _exponent(bound: float) -> int:
@@ -237,7 +238,9 @@ def _exponent(bound: float) -> int:
 
 def _truncate(values: Matrix | Vector, exponent: Integers | int) -> Matrix:
     """Cut towards zero to multiples of 2^exponent: magnitudes never grow."""
-    return np.ldexp(np.trunc(np.ldexp(values, -np.asarray(exponent))), exponent)
+    whole = np.trunc(np.ldexp(values, -np.asarray(exponent)))
+    cut: Matrix = np.ldexp(whole, exponent)
+    return cut
 
 
 def _counts(responses: Vector) -> tuple[int, int]:

@@ -1,0 +1,8 @@
+"""What travels over Kafka, and nothing about how.
+
+- `release`: the privatised message of a client, MessagePack.
+- `model`, `estimate`, `deadletter`: JSON for people and programs.
+- `envelope`: CloudEvents headers.
+- `topics`: names, keys, retention and compaction of every topic of a study.
+- `schemas/`: the published JSON Schemas.
+"""

@@ -176,7 +176,8 @@ class Window(Strict, frozen=True, kw_only=True):
     """`[window]`: which records make one release."""
 
     records: Annotated[
-        int, Meta(ge=1, le=100_000, description="slots of one window, 1 to 100000", examples=[250])
+        int,
+        Meta(ge=1, le=100_000, description="slots of one window, up to 100000", examples=[250]),
     ]
     seconds: Annotated[
         Annotated[float, Meta(gt=0)] | None,

@@ -1,0 +1,204 @@
+"""The Faust application of one study."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import faust
+from aiokafka.errors import KafkaError
+from yarl import URL
+
+from agents.folding import Folding
+from agents.publishing import Publishing
+from agents.transport import BatchSchema, BatchTransport
+from infra.connection import kafka_options, ssl_context
+from pipeline.errors import BrokerError
+from pipeline.local.plan import Plan
+from pipeline.messages.topics import Topics
+from pipeline.settings import Settings
+from state import RedisStore
+from state.connection import redis_client
+
+#: How long Kafka may be silent before the worker stops.
+PATIENCE_SECONDS = 20.0
+#: Told of an error that the worker cannot survive; it does not return.
+Fatal = Callable[[BaseException], None]
+
+
+def create_app(
+    plan: Plan, settings: Settings, *, instance: str, folder: Path, fatal: Fatal
+) -> faust.App:
+    """Build the application; nothing is opened before it starts.
+
+    Parameters
+    ----------
+    instance
+        Name of this worker within the group, stable over restarts: a worker that comes back under
+        its name resumes its partitions at once.
+    folder
+        Where Faust may keep its own files.
+    fatal
+        Called with any error of the infrastructure, before anything is acknowledged.
+    """
+    topics = Topics.of(plan.study)
+    store = RedisStore(redis_client(settings), plan)
+    link = Link(settings)
+    folding = Folding(plan, topics, store, link.send)
+    publishing = Publishing(plan, topics, store, folding, link.send)
+    app = faust.App(
+        f"veilstream-{plan.study.name}",
+        broker=[URL(f"kafka://{server}") for server in settings.kafka.split(",")],
+        broker_credentials=_credentials(settings),
+        store="memory://",
+        datadir=str(folder),
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        web_enabled=False,
+        consumer_auto_offset_reset="earliest",
+        consumer_group_instance_id=instance,
+        consumer_max_fetch_size=4 * 2**20,
+        broker_max_poll_records=1000,
+        broker_session_timeout=10.0,
+        broker_heartbeat_interval=2.0,
+        broker_commit_interval=1.0,
+        stream_wait_empty=False,
+        worker_redirect_stdouts=False,
+    )
+    app.transport = BatchTransport(app.conf.broker, app, _Guarded(folding, fatal))
+
+    @app.agent(app.topic(topics.releases.name, schema=BatchSchema()), concurrency=1)  # type: ignore[untyped-decorator]
+    async def fold(stream: Any) -> None:
+        async for event in stream.noack().events():
+            message = event.message
+            if message.generation_id != app.consumer_generation_id:
+                continue
+            try:
+                await folding.handle(message.partition, event.value)
+            except BaseException as error:
+                fatal(error)
+            event.ack()
+
+    @app.task  # type: ignore[untyped-decorator]
+    async def publish() -> None:
+        try:
+            await link.start()
+            await publishing.run()
+        except asyncio.CancelledError:
+            await link.stop()
+            raise
+        except BaseException as error:
+            fatal(error)
+
+    @app.task  # type: ignore[untyped-decorator]
+    async def watch_kafka() -> None:
+        try:
+            await link.watch()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            fatal(error)
+
+    return app
+
+
+class Link:
+    """The worker's own producer, idempotent, and its watch over Kafka."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._producer: aiokafka.AIOKafkaProducer | None = None
+        self._ready = asyncio.Event()
+
+    async def start(self) -> None:
+        """Connect."""
+        self._producer = aiokafka.AIOKafkaProducer(
+            **kafka_options(self._settings),
+            enable_idempotence=True,
+            max_request_size=32 * 2**20,
+            request_timeout_ms=int(PATIENCE_SECONDS * 1000),
+            linger_ms=2,
+        )
+        await self._producer.start()
+        self._ready.set()
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        if self._producer is not None:
+            await self._producer.stop()
+
+    async def send(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]]
+    ) -> None:
+        """Send one message and wait until Kafka has it.
+
+        Raises
+        ------
+        BrokerError
+            If Kafka does not take it in time.
+        """
+        await self._ready.wait()
+        if self._producer is None:
+            raise BrokerError("the producer has been stopped")
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._producer.send_and_wait(topic, value=value, key=key, headers=headers)
+        except (KafkaError, TimeoutError) as error:
+            raise BrokerError(
+                f"Kafka does not take a message for {topic}: {type(error).__name__}"
+            ) from error
+
+    async def watch(self) -> None:
+        """Ask Kafka for its metadata now and then; a consumer alone would wait for ever.
+
+        Raises
+        ------
+        BrokerError
+            If it has been silent for `PATIENCE_SECONDS`.
+        """
+        await self._ready.wait()
+        silent = 0.0
+        while True:
+            await asyncio.sleep(PATIENCE_SECONDS / 5)
+            if self._producer is None:
+                return
+            answered = await self._producer.client.force_metadata_update()
+            silent = 0.0 if answered else silent + PATIENCE_SECONDS / 5
+            if silent >= PATIENCE_SECONDS:
+                raise BrokerError(f"Kafka has not answered for {silent:.0f} s")
+
+
+class _Guarded:
+    """Positions whose faults stop the worker: Faust would log them and read on from anywhere."""
+
+    def __init__(self, folding: Folding, fatal: Fatal) -> None:
+        self._folding, self._fatal = folding, fatal
+
+    @property
+    def topic(self) -> str:
+        return self._folding.topic
+
+    def assign(self, bounds: Any) -> dict[int, int]:
+        try:
+            return self._folding.assign(bounds)
+        except BaseException as error:
+            self._fatal(error)
+            raise
+
+
+def _credentials(settings: Settings) -> Any:
+    """Return Faust's broker credentials, or None for plain text."""
+    if settings.kafka_security == "PLAINTEXT":
+        return None
+    context = ssl_context(settings)
+    if settings.kafka_security == "SSL":
+        return faust.SSLCredentials(context)
+    return faust.SASLCredentials(
+        mechanism=settings.kafka_sasl,
+        username=settings.kafka_username,
+        password=settings.kafka_password,
+        ssl_context=context,
+    )

@@ -1,0 +1,166 @@
+"""The estimate step: merge the partitions, estimate, publish the estimate and the next model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from agents.folding import Folding, Send
+from pipeline.errors import NumericError
+from pipeline.local.model import round_model
+from pipeline.local.plan import Plan
+from pipeline.messages.envelope import JSON, headers, rfc3339
+from pipeline.messages.estimate import write_estimate
+from pipeline.messages.model import write_model
+from pipeline.messages.topics import Topics
+from pipeline.reducer import Partition, combine
+from state import RedisStore
+
+log = logging.getLogger("veilstream.publishing")
+
+
+@dataclass(slots=True)
+class Published:
+    """What the last publication stood for."""
+
+    releases: int = -1
+    at: float = 0.0
+
+
+class Publishing:
+    """Publishes estimates and models of one study; the owner of partition 0 does it alone.
+
+    Parameters
+    ----------
+    plan, topics, store, folding
+        The study, its topics, its snapshots, and this worker's partitions.
+    send
+        As in `agents.folding`.
+    """
+
+    def __init__(
+        self, plan: Plan, topics: Topics, store: RedisStore, folding: Folding, send: Send
+    ) -> None:
+        self._plan, self._topics, self._store = plan, topics, store
+        self._folding, self._send = folding, send
+        self._last = Published()
+        self._resent = False
+
+    @property
+    def owner(self) -> bool:
+        """Whether this worker publishes."""
+        return 0 in self._folding.partitions
+
+    async def run(self) -> None:
+        """Publish at the study's rhythm until cancelled."""
+        rhythm = self._plan.study.stream.publish
+        while True:
+            await self._wait(rhythm.seconds)
+            if not self.owner:
+                self._resent = False
+                continue
+            if not self._resent:
+                await self._send_again()
+            await self.publish_if_due(time.time())
+            await asyncio.sleep(rhythm.pause)
+
+    async def publish_if_due(self, now: float) -> bool:
+        """Publish if enough releases or enough time have passed; return whether it did."""
+        rhythm = self._plan.study.stream.publish
+        partitions = self._partitions()
+        releases = sum(_folded(state) for state in partitions.values())
+        new = releases - self._last.releases
+        waited = now - self._last.at
+        if new <= 0 or (new < rhythm.releases and waited < rhythm.seconds):
+            return False
+        if releases == 0:
+            return False
+        await self._publish(partitions, now)
+        self._last = Published(releases, now)
+        return True
+
+    async def _publish(self, partitions: dict[int, Partition], now: float) -> None:
+        held = self._store.newest_model()
+        version = (held[0] if held else 0) + 1
+        try:
+            estimate, message = combine(
+                self._plan,
+                partitions,
+                topic=self._topics.releases.name,
+                model_version=version,
+                published_at=now,
+            )
+            model = round_model(version, estimate.coefficients, estimate.weights)
+        except NumericError as error:
+            log.warning("no estimate at this point: %s", error)
+            return
+        payload = write_model(self._plan, model, rfc3339(now))
+        # stored first: a crash before it is sent is mended by the next owner, see _send_again
+        self._store.store_model(version, payload)
+        written = write_estimate(message)
+        study = self._plan.study.name
+        identity = f"{study}/{self._plan.revision}/{message.state_version}"
+        await asyncio.gather(
+            self._send_model(version, payload, now),
+            *(
+                self._send(
+                    topic.name,
+                    study.encode(),
+                    written,
+                    headers(
+                        identity=identity,
+                        source=f"/veilstream/{study}",
+                        kind="veilstream.estimate",
+                        schema="estimate/1",
+                        content_type=JSON,
+                        time=rfc3339(now),
+                    ),
+                )
+                for topic in (self._topics.estimates, self._topics.latest)
+            ),
+        )
+
+    async def _send_again(self) -> None:
+        """Send the stored model once more: the last owner may have died before it was sent."""
+        held = self._store.newest_model()
+        if held is not None:
+            await self._send_model(*held, time.time())
+        self._resent = True
+
+    async def _send_model(self, version: int, payload: bytes, now: float) -> None:
+        study = self._plan.study.name
+        await self._send(
+            self._topics.models.name,
+            study.encode(),
+            payload,
+            headers(
+                identity=f"{study}/{self._plan.revision}/model/{version}",
+                source=f"/veilstream/{study}",
+                kind="veilstream.model",
+                schema="model/1",
+                content_type=JSON,
+                time=rfc3339(now),
+            ),
+        )
+
+    def _partitions(self) -> dict[int, Partition]:
+        """Return the state of every partition: this worker's own, the others' as committed."""
+        mine = self._folding.partitions
+        return {
+            number: mine[number] if number in mine else self._store.load(number)
+            for number in range(self._topics.releases.partitions)
+        }
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for a commit of this worker, or a while: other workers commit unseen."""
+        try:
+            await asyncio.wait_for(self._folding.moved.wait(), timeout=seconds)
+        except TimeoutError:
+            return
+        self._folding.moved.clear()
+
+
+def _folded(state: Partition) -> int:
+    return state.head.next_offset - state.head.dead_letters - state.head.duplicates

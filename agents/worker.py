@@ -1,0 +1,63 @@
+"""Running a worker: checks first, then Faust; faults of the infrastructure end the process."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+from pathlib import Path
+
+import faust
+
+from agents.app import create_app
+from infra.topics import check_broker, ensure_topics
+from pipeline.errors import VeilstreamError
+from pipeline.local.plan import Plan
+from pipeline.messages.topics import Topics
+from pipeline.settings import Settings
+from state import RedisStore
+from state.connection import redis_client
+
+
+def run_worker(plan: Plan, settings: Settings, *, instance: str, folder: Path) -> None:
+    """Run one worker until a signal or a fault ends it; it does not return.
+
+    Raises
+    ------
+    BrokerError, StoreError, ConfigError
+        If Kafka or Redis is not usable at the start.
+    """
+    RedisStore(redis_client(settings), plan).ping()
+    check_broker(settings)
+    ensure_topics(settings, Topics.of(plan.study).all())
+    logging.getLogger("aiokafka").setLevel(logging.ERROR)
+    folder.mkdir(parents=True, exist_ok=True)
+    app = create_app(plan, settings, instance=instance, folder=folder, fatal=stop)
+    worker = faust.Worker(
+        app,
+        loglevel="warning",
+        quiet=True,
+        redirect_stdouts=False,
+        workdir=str(folder),
+    )
+    # what lives now lives for ever; the collector need not look at it again
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    worker.execute_from_commandline()
+
+
+def stop(error: BaseException) -> None:
+    """End the process at once, with the exit code of the error.
+
+    Nothing is closed in good order, and nothing needs to be: whatever was not committed is read
+    again. An orderly stop would let Faust acknowledge what this worker did not fold.
+    """
+    code = error.exit_code if isinstance(error, VeilstreamError) else 1
+    if isinstance(error, VeilstreamError):
+        print(f"veilstream worker: {error}", file=sys.stderr)
+    else:
+        logging.getLogger("veilstream").critical("the worker failed", exc_info=error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,1 @@
+"""What the project runs on: servers on this machine (``local``) and container images."""

@@ -1,0 +1,24 @@
+"""A real Kafka and a real Redis on this machine, without Docker.
+
+::
+
+    runtime     LocalRuntime: up, down, status, logs, kill, restart
+      status    where clients connect, and how each service is
+      state     what is remembered between commands, and the locks
+      services  the two servers: settings, command, does it answer
+        java    a Java that runs Kafka
+        jars    Kafka's jars, checked against jars.sha256
+        probes  one question to a server over a socket
+      processes child processes by pid and start time
+      logs      the end of a log, and why a service died
+      ports     free loopback ports
+      places    the operator's own places for programs
+    supervise   keep a runtime up: restart what dies
+"""
+
+from infra.local.places import Places
+from infra.local.runtime import LocalRuntime
+from infra.local.status import Addresses, ServiceStatus
+from infra.local.supervise import supervise
+
+__all__ = ["Addresses", "LocalRuntime", "Places", "ServiceStatus", "supervise"]

@@ -1,0 +1,62 @@
+"""Loopback ports: one that is free, and a clear word about one that is not."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Container
+
+from pipeline.errors import ConfigError, RuntimeSetupError
+
+HOST = "127.0.0.1"
+
+# Below the ports that Linux (32768 up) and macOS (49152 up) hand to outgoing connections. A client
+# that retries a loopback port of that range while its server is down can connect to itself, and
+# then the server never gets its port back.
+PORTS = range(20_000, 32_768)
+
+
+def free_port(avoid: Container[int] = ()) -> int:
+    """Choose a loopback port that nobody listens on.
+
+    Parameters
+    ----------
+    avoid
+        Ports that are promised to somebody who does not listen yet.
+    """
+    # Random, so that two runtimes that start at once do not both take the first free one.
+    for port in random.sample(PORTS, k=1000):
+        if port not in avoid and is_free(port):
+            return port
+    raise RuntimeSetupError(f"no free port on {HOST} between {PORTS.start} and {PORTS.stop - 1}")
+
+
+def is_free(port: int) -> bool:
+    """Say whether a server could listen on this loopback port now."""
+    with socket.socket() as probe:
+        # As the servers do: a port whose last connections are still closing counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def require_free(service: str, port: int) -> None:
+    """Refuse a port that another process holds.
+
+    Raises
+    ------
+    ConfigError
+        The number is no port.
+    RuntimeSetupError
+        Somebody listens on it.
+    """
+    if not 1024 <= port <= 65_535:
+        raise ConfigError(f"{service} port {port} is not between 1024 and 65535")
+    if not is_free(port):
+        raise RuntimeSetupError(
+            f"{service} cannot listen on {HOST}:{port}: another process holds that port; "
+            f"end that process, or choose another port with --{service}-port"
+        )

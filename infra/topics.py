@@ -1,0 +1,96 @@
+"""Creating a study's topics, and refusing topics that are not what the study says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.errors import KafkaError, TopicAlreadyExistsError
+
+from infra.connection import kafka_options
+from pipeline.errors import BrokerError, ConfigError
+from pipeline.messages.topics import Topic
+from pipeline.settings import Settings
+
+
+def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
+    """Create the topics that do not exist, and return their names.
+
+    Raises
+    ------
+    ConfigError
+        If a topic exists with another number of partitions or another clean-up policy.
+    BrokerError
+        If Kafka is out of reach or refuses.
+    """
+    wanted = {topic.name: topic for topic in topics}
+    try:
+        with _admin(settings) as admin:
+            existing = set(admin.list_topics())
+            created = [name for name in wanted if name not in existing]
+            for name in created:
+                _create(admin, wanted[name])
+            for name in wanted.keys() - set(created):
+                _compare(admin, wanted[name])
+    except KafkaError as error:
+        raise BrokerError(f"Kafka at {settings.kafka}: {type(error).__name__}") from error
+    return created
+
+
+def check_broker(settings: Settings) -> None:
+    """Refuse a Kafka that does not answer.
+
+    Raises
+    ------
+    BrokerError
+        If it is out of reach or refuses.
+    """
+    try:
+        with _admin(settings) as admin:
+            admin.describe_cluster()
+    except (KafkaError, OSError) as error:
+        raise BrokerError(
+            f"Kafka at {settings.kafka} does not answer ({type(error).__name__}); start it, for "
+            "example with `veilstream up`, or set VEILSTREAM_KAFKA"
+        ) from error
+
+
+def _admin(settings: Settings) -> Any:
+    return KafkaAdminClient(
+        **kafka_options(settings), bootstrap_timeout_ms=8000, request_timeout_ms=15000
+    )
+
+
+def _create(admin: Any, topic: Topic) -> None:
+    options = {
+        "num_partitions": topic.partitions,
+        "replication_factor": topic.replication,
+        "configs": topic.config,
+    }
+    try:
+        admin.create_topics({topic.name: options}, wait_for_metadata=True)
+    except TopicAlreadyExistsError:
+        # another client of the study was faster
+        _compare(admin, topic)
+
+
+def _compare(admin: Any, topic: Topic) -> None:
+    described = admin.describe_topics([topic.name])[0]
+    partitions = len(described["partitions"])
+    if partitions != topic.partitions:
+        raise ConfigError(
+            f"topic {topic.name} has {partitions} partitions, the study says {topic.partitions}; "
+            "clients would spread over partitions that the state does not know: restore "
+            "stream.partitions or give the study a new name"
+        )
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic.name)
+    answer = admin.describe_configs([resource], config_filter="all")
+    found = next(iter(answer.values()))[topic.name]
+    policy = found["cleanup.policy"]["value"]
+    wanted = topic.config.get("cleanup.policy", "delete")
+    if policy != wanted:
+        raise ConfigError(
+            f"topic {topic.name} has cleanup.policy {policy}, the study needs {wanted}; "
+            "change it with your Kafka tools"
+        )

@@ -1,0 +1,77 @@
+"""What commands share: the study argument, settings with the local runtime's addresses, output."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from infra.local import LocalRuntime, Places
+from pipeline.errors import ConfigError, RuntimeSetupError
+from pipeline.local.plan import Plan
+from pipeline.settings import Settings
+from pipeline.study import load_study
+
+STUDY = click.argument("study", type=click.Path(dir_okay=False, path_type=Path))
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+
+
+def plan_of(path: Path) -> Plan:
+    """Load a study file and say loudly if it keeps no privacy."""
+    plan = Plan(load_study(path))
+    if not plan.study.private:
+        say(
+            f'WARNING: study {plan.study.name!r} has mechanism = "none": releases hold exact sums '
+            "of raw records, and nobody's data is protected"
+        )
+    return plan
+
+
+def places(settings: Settings) -> Places:
+    """Return where the operator keeps the programs of the local runtime."""
+    given = {
+        "cache": settings.cache,
+        "kafka_home": settings.kafka_home,
+        "archive": settings.kafka_archive,
+        "java_home": settings.java,
+    }
+    return Places(**{name: Path(value) for name, value in given.items() if value})
+
+
+def connected(settings: Settings) -> Settings:
+    """Fill in the addresses of the local runtime where the environment names none.
+
+    Raises
+    ------
+    ConfigError
+        If neither says where Kafka and Redis are.
+    """
+    if settings.kafka and settings.redis:
+        return settings
+    try:
+        addresses = LocalRuntime(settings.home, places(settings)).addresses()
+    except RuntimeSetupError:
+        raise ConfigError(
+            "nothing says where Kafka and Redis are: run `veilstream up`, or set VEILSTREAM_KAFKA "
+            "and VEILSTREAM_REDIS"
+        ) from None
+    return dataclasses.replace(
+        settings,
+        kafka=settings.kafka or addresses.kafka,
+        redis=settings.redis or addresses.redis,
+    )
+
+
+def say(line: str) -> None:
+    """Say something to people."""
+    click.echo(line, err=True)
+
+
+def put(data: Any) -> None:
+    """Print one JSON document on one line."""
+    sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,78 @@
+"""Estimates from Kafka, as an iterator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from infra.connection import kafka_options
+from pipeline.errors import BrokerError
+from pipeline.messages.estimate import EstimateMessage, read_estimate
+from pipeline.messages.topics import Topics
+from pipeline.settings import Settings
+from pipeline.study import Study
+
+
+class Feed:
+    """The estimates topic of a study.
+
+    Parameters
+    ----------
+    beginning
+        Start from the oldest estimate; else from the newest that exists.
+
+    Raises
+    ------
+    BrokerError
+        If Kafka does not answer.
+    """
+
+    def __init__(self, study: Study, settings: Settings, *, beginning: bool) -> None:
+        self._place = TopicPartition(Topics.of(study).estimates.name, 0)
+        try:
+            self._consumer = KafkaConsumer(
+                **kafka_options(settings),
+                group_id=None,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                bootstrap_timeout_ms=10_000,
+                fetch_max_wait_ms=100,
+            )
+            self._consumer.assign([self._place])
+            if beginning:
+                self._consumer.seek_to_beginning(self._place)
+            else:
+                end = self._consumer.end_offsets([self._place])[self._place]
+                first = self._consumer.beginning_offsets([self._place])[self._place]
+                self._consumer.seek(self._place, max(first, end - 1))
+        except KafkaError as error:
+            raise BrokerError(
+                f"estimates cannot be read from {settings.kafka} ({type(error).__name__}); is "
+                "Kafka up, and has a worker or a producer of this study been started?"
+            ) from error
+
+    def poll(self, seconds: float) -> list[tuple[EstimateMessage, bytes]]:
+        """Return the estimates that come within `seconds`, with their JSON as published."""
+        try:
+            batches = self._consumer.poll(timeout_ms=int(seconds * 1000))
+        except KafkaError as error:
+            raise BrokerError(f"estimates cannot be read ({type(error).__name__})") from error
+        found = []
+        for record in batches.get(self._place, []):
+            try:
+                found.append((read_estimate(record.value), record.value))
+            except (msgspec.DecodeError, TypeError):
+                continue
+        return found
+
+    def __iter__(self) -> Iterator[tuple[EstimateMessage, bytes]]:
+        """Yield estimates for ever."""
+        while True:
+            yield from self.poll(0.5)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._consumer.close()

@@ -1,0 +1,65 @@
+"""`veilstream produce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pipeline.cli.context import STUDY, connected, plan_of, say
+from pipeline.errors import ConfigError
+from pipeline.settings import Settings
+from producers.client import Progress
+from producers.run import Job, run_client
+
+
+@click.command()
+@STUDY
+@click.option("--client", required=True, help="Client id: it owns its ledger for ever.")
+@click.option(
+    "--source",
+    required=True,
+    help="A .csv, .jsonl or .ndjson file, - for standard input, or shuttle:K/N for demo data.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True,
+    help="Format of standard input.",
+)  # fmt: skip
+@click.option("--follow", is_flag=True, help="Wait for the file to grow, as tail -f does.")
+@click.option("--source-name", help="Name of the source in the ledger; default: the source's own.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records per second.")
+@click.option(
+    "--epsilon-limit", type=click.FloatRange(min=0, min_open=True),
+    help="Most that all studies together may spend on one record of this source.",
+)  # fmt: skip
+@click.option("--quiet", is_flag=True, help="No progress lines.")
+def produce(
+    study: Path, client: str, source: str, form: str, follow: bool, source_name: str | None,
+    rate: float | None, epsilon_limit: float | None, quiet: bool,
+) -> None:  # fmt: skip
+    """Read raw records, release noised windows of them to STUDY, and keep the ledger.
+
+    Nothing leaves but noised sums. Stop it at any time and start it again: no record is lost, and
+    none enters two releases.
+    """
+    settings = connected(Settings.read())
+    plan = plan_of(study)
+    limit = None
+    if epsilon_limit is not None:
+        if plan.study.privacy.delta is None:
+            raise ConfigError("--epsilon-limit: this study keeps no privacy, so it has no delta")
+        limit = (epsilon_limit, plan.study.privacy.delta)
+
+    def report(progress: Progress, share: float | None) -> None:
+        if quiet:
+            return
+        done = "" if share is None else f" ({share:.0%})"
+        waiting = f", waiting for {progress.waiting_for}" if progress.waiting_for else ""
+        say(f"{client}: {progress.records} records{done}, {progress.releases} releases{waiting}")
+
+    run_client(
+        plan,
+        settings,
+        Job(client, source, form, follow, source_name, rate, limit),
+        report=report,
+    )

@@ -1,0 +1,120 @@
+"""`veilstream state`: look at the stored state, check it against the log, make it anew."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from agents.refold import refold
+from pipeline.cli.context import AS_JSON, STUDY, connected, plan_of, put, say
+from pipeline.local.plan import Plan
+from pipeline.reducer import Partition, differences
+from pipeline.settings import Settings
+from state import RedisStore
+from state.connection import redis_client
+
+ACCEPT_LOSS = click.option(
+    "--accept-loss", is_flag=True, help="Begin with what is left of the log, if its start is gone."
+)
+
+
+@click.group()
+def state() -> None:
+    """Look at the stored state, check it against the log, or make it anew."""
+
+
+@state.command()
+@STUDY
+@AS_JSON
+def show(study: Path, as_json: bool) -> None:
+    """Print watermark and counters of each partition of STUDY."""
+    plan = plan_of(study)
+    store = RedisStore(redis_client(connected(Settings.read())), plan)
+    rows = [_row(number, store.load(number)) for number in range(plan.study.stream.partitions)]
+    if as_json:
+        put({"study": plan.study.name, "revision": plan.revision, "partitions": rows})
+        return
+    for row in rows:
+        click.echo("  ".join(f"{name} {value}" for name, value in row.items()))
+
+
+@state.command()
+@STUDY
+@AS_JSON
+@ACCEPT_LOSS
+def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
+    """Fold the log of STUDY from its start and compare with what is stored, bit by bit.
+
+    Exits with 40 if they differ. It may run beside a live worker.
+    """
+    plan, settings = plan_of(study), connected(Settings.read())
+    store = RedisStore(redis_client(settings), plan)
+    rows = []
+    for number in range(plan.study.stream.partitions):
+        stored = store.load(number)
+        end = stored.head.next_offset
+        folded = refold(
+            plan, settings, number, until=end, accept_loss=accept_loss, report=_progress
+        )
+        found = differences(stored, folded)
+        rows.append({"partition": number, "next_offset": end, "differences": found})
+    verified = not any(row["differences"] for row in rows)
+    if as_json:
+        put({"study": plan.study.name, "verified": verified, "partitions": rows})
+    else:
+        for row in rows:
+            click.echo(f"partition {row['partition']} up to {row['next_offset']}: {_verdict(row)}")
+    if not verified:
+        say("the stored state is not what the log folds to; `veilstream state rebuild` mends it")
+        sys.exit(40)
+
+
+@state.command()
+@STUDY
+@ACCEPT_LOSS
+@click.confirmation_option(
+    "--yes", prompt="All workers of this study must be stopped. Overwrite its state?"
+)
+def rebuild(study: Path, accept_loss: bool) -> None:
+    """Fold the log of STUDY from its start and store the result."""
+    plan, settings = plan_of(study), connected(Settings.read())
+    store = RedisStore(redis_client(settings), plan)
+    for number in range(plan.study.stream.partitions):
+        folded = refold(plan, settings, number, accept_loss=accept_loss, report=_progress)
+        store.replace(number, folded)
+        say(f"partition {number}: rebuilt up to {folded.head.next_offset}")
+
+
+def verified(plan: Plan, settings: Settings) -> bool:
+    """Whether every stored partition equals a fold of the log up to its watermark, bit by bit."""
+    store = RedisStore(redis_client(settings), plan)
+    for number in range(plan.study.stream.partitions):
+        stored = store.load(number)
+        folded = refold(plan, settings, number, until=stored.head.next_offset)
+        if differences(stored, folded):
+            return False
+    return True
+
+
+def _progress(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        say(f"\rfolded {done} of {total}")
+
+
+def _row(number: int, partition: Partition) -> dict[str, object]:
+    head = partition.head
+    return {
+        "partition": number,
+        "next_offset": head.next_offset,
+        "clients": len(partition.clients),
+        "duplicates": head.duplicates,
+        "dead_letters": head.dead_letters,
+        "missing": sum(progress.missing for progress in partition.clients.values()),
+    }
+
+
+def _verdict(row: dict[str, object]) -> str:
+    found = row["differences"]
+    return f"differs in {found}" if found else "equal, bit by bit"

@@ -1,0 +1,52 @@
+"""`veilstream watch`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from pipeline.cli.context import STUDY, connected, plan_of
+from pipeline.cli.feed import Feed
+from pipeline.cli.table import line, table
+from pipeline.settings import Settings
+
+
+@click.command()
+@STUDY
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON for each estimate.")
+@click.option(
+    "--from", "start", type=click.Choice(["latest", "beginning"]), default="latest",
+    show_default=True, help="Where to start.",
+)  # fmt: skip
+@click.option("--count", type=click.IntRange(min=1), help="Stop after so many estimates.")
+def watch(study: Path, as_json: bool, start: str, count: int | None) -> None:
+    """Follow the estimates of STUDY: a live table, or lines where there is no terminal."""
+    plan = plan_of(study)
+    feed = Feed(plan.study, connected(Settings.read()), beginning=start == "beginning")
+    console = Console()
+    drawn = console.is_terminal and not as_json
+    live = Live(console=console, auto_refresh=False) if drawn else None
+    seen = 0
+    try:
+        if live:
+            live.start()
+        for message, raw in feed:
+            if as_json:
+                sys.stdout.write(raw.decode() + "\n")
+                sys.stdout.flush()
+            elif live:
+                live.update(table(message), refresh=True)
+            else:
+                values = " ".join(f"{c.name}={c.value:+.3f}" for c in message.coefficients)
+                click.echo(f"{message.published_at} {line(message)}; {values}")
+            seen += 1
+            if count is not None and seen >= count:
+                return
+    finally:
+        if live:
+            live.stop()
+        feed.close()

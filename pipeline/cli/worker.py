@@ -1,0 +1,33 @@
+"""`veilstream worker`."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import click
+
+from pipeline.cli.context import STUDY, connected, plan_of
+from pipeline.settings import Settings
+
+
+@click.command()
+@STUDY
+@click.option(
+    "--instance",
+    default=lambda: f"{socket.gethostname()}-0",
+    show_default="HOST-0",
+    help="Name of this worker, its own and stable over restarts.",
+)
+def worker(study: Path, instance: str) -> None:
+    """Fold the releases of STUDY and publish estimates, until stopped.
+
+    Run it under a supervisor: it exits, with a code that says why, whenever Kafka or Redis fails,
+    and continues where the stored state ends. Give each worker of a study its own --instance.
+    """
+    from agents.worker import run_worker  # noqa: PLC0415  Faust takes a second to import
+
+    settings = connected(Settings.read())
+    run_worker(
+        plan_of(study), settings, instance=instance, folder=settings.home / "workers" / instance
+    )

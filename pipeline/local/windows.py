@@ -1,0 +1,63 @@
+"""Records to windows: consecutive slots of one client, full or empty, that make one release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pipeline.local.encode import Row
+
+
+@dataclass(slots=True)
+class Window:
+    """Slots that have come so far; what is bad or missing stays an empty slot.
+
+    Attributes
+    ----------
+    size
+        Public number of slots.
+    opened
+        When the first slot came, in seconds of the caller's clock; None while empty.
+    rows
+        The records that could be encoded.
+    faults
+        Slots whose record was set aside.
+    position
+        Where the source continues after the last slot.
+    """
+
+    size: int
+    opened: float | None = None
+    rows: list[Row] = field(default_factory=list)
+    faults: int = 0
+    position: bytes | None = None
+
+    @property
+    def taken(self) -> int:
+        """How many slots have come."""
+        return len(self.rows) + self.faults
+
+    @property
+    def room(self) -> int:
+        """How many slots are left."""
+        return self.size - self.taken
+
+    @property
+    def clipped(self) -> int:
+        """How many values were clipped to their public range."""
+        return sum(row.clipped for row in self.rows)
+
+    def add(self, row: Row | None, position: bytes, now: float) -> None:
+        """Take one slot; None for a record that was set aside."""
+        if self.opened is None:
+            self.opened = now
+        if row is None:
+            self.faults += 1
+        else:
+            self.rows.append(row)
+        self.position = position
+
+    def due(self, now: float, seconds: float | None) -> bool:
+        """Whether the window is full, or has been open for `seconds`."""
+        if self.room == 0:
+            return True
+        return self.opened is not None and seconds is not None and now - self.opened >= seconds

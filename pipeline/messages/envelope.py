@@ -1,0 +1,51 @@
+"""CloudEvents 1.0 in binary mode: identity and type of a message, in Kafka headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+#: Kafka headers: pairs of name and value.
+Headers = list[tuple[str, bytes]]
+
+MSGPACK = "application/vnd.msgpack"
+JSON = "application/json"
+
+
+def headers(
+    *, identity: str, source: str, kind: str, schema: str, content_type: str, time: str
+) -> Headers:
+    """Return the headers of a message.
+
+    Parameters
+    ----------
+    identity
+        Unique within the source: a client's `<client>/<study>/<seq>`.
+    source
+        Who sent it, as a URI reference.
+    kind
+        Reverse-DNS-like type, such as `veilstream.release`.
+    schema
+        Name and version of the payload's schema, such as `private-release/1`.
+    time
+        RFC 3339.
+    """
+    return [
+        ("ce_specversion", b"1.0"),
+        ("ce_id", identity.encode()),
+        ("ce_source", source.encode()),
+        ("ce_type", kind.encode()),
+        ("ce_time", time.encode()),
+        ("content-type", content_type.encode()),
+        ("veil_schema", schema.encode()),
+    ]
+
+
+def header(items: Iterable[tuple[str, bytes | None]], name: str) -> bytes | None:
+    """Return the first header of that name, or None."""
+    return next((value for key, value in items if key == name), None)
+
+
+def rfc3339(seconds: float) -> str:
+    """Return a time since 1970 as RFC 3339 in UTC with microseconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")[:-6] + "Z"

@@ -1,0 +1,180 @@
+"""The estimate on the wire: JSON with a published schema, readable in any Kafka tool."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from pipeline.errors import NumericError
+from pipeline.estimators.estimate import Estimate
+from pipeline.local.plan import Plan
+from pipeline.privacy.policy import Guarantee
+
+Finite = Annotated[float, Meta(description="a finite number")]
+
+
+class Coefficient(msgspec.Struct, frozen=True):
+    """One coefficient on the study's scaling; errors and interval are null until "ready"."""
+
+    name: str
+    value: Finite
+    standard_error: Finite | None
+    interval: tuple[float, float] | None
+    sampling_se: Finite | None
+    privacy_se: Finite | None
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far the log of one partition has been folded: the next offset."""
+
+    topic: str
+    partition: int
+    next_offset: Annotated[int, Meta(ge=0)]
+
+
+class Diagnostics(msgspec.Struct, frozen=True):
+    """Numbers that say how far to trust the estimate."""
+
+    condition: Finite | None
+    floored: Annotated[int, Meta(ge=0)]
+    missing: Annotated[int, Meta(ge=0, description="releases known to be missing")]
+    duplicates: Annotated[int, Meta(ge=0, description="repeated releases, dropped")]
+    dead_letters: Annotated[int, Meta(ge=0, description="releases set aside")]
+
+
+class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="type"):
+    """A live estimate with its provenance.
+
+    Attributes
+    ----------
+    records
+        Record slots behind it: with windows cut early, an upper bound of the records.
+    state_version
+        Log positions consumed in all partitions: it grows with the state, and the same version of
+        the same watermark always means the same bits.
+    model_version
+        The model that was published together with this estimate.
+    watermark
+        The log positions that the estimate stands for; empty for a fit without Kafka.
+    event_time
+        Time of the newest release in it; null before the first.
+    """
+
+    study: str
+    study_revision: str
+    estimator: str
+    loss: str
+    scaling: str
+    coefficients: list[Coefficient]
+    level: float
+    interval_method: str
+    records: int
+    releases: int
+    clients: int
+    class_weights: dict[str, float]
+    privacy: Guarantee
+    status: Literal["empty", "starting", "warming", "ready"]
+    reason: str
+    diagnostics: Diagnostics
+    state_version: int
+    model_version: int | None
+    watermark: list[Position]
+    event_time: str | None
+    published_at: str
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """What goes into a message beside the estimate itself."""
+
+    clients: int
+    missing: int
+    duplicates: int
+    dead_letters: int
+    model_version: int | None
+    watermark: list[Position]
+    event_time: str | None
+    published_at: str
+
+
+def compose(plan: Plan, estimate: Estimate, provenance: Provenance) -> EstimateMessage:
+    """Join an estimate with where it comes from and what it promises.
+
+    Raises
+    ------
+    NumericError
+        If a coefficient is not a finite number: JSON has no word for it.
+    """
+    if not np.all(np.isfinite(estimate.coefficients)):
+        raise NumericError("the estimate holds a number that is not finite")
+    study = plan.study
+    negative, positive = estimate.weights
+    return EstimateMessage(
+        study=study.name,
+        study_revision=plan.revision,
+        estimator=study.estimator.kind,
+        loss=study.estimator.loss,
+        scaling=study.data.scaling,
+        coefficients=_coefficients(plan, estimate),
+        level=study.estimator.level,
+        interval_method="sandwich, spread between releases"
+        if study.private
+        else "sandwich, record scores",
+        records=estimate.records,
+        releases=estimate.releases,
+        clients=provenance.clients,
+        class_weights={"negative": negative, "positive": positive},
+        privacy=plan.guarantee,
+        status=estimate.status,
+        reason=estimate.reason,
+        diagnostics=Diagnostics(
+            condition=_finite(estimate.condition),
+            floored=estimate.floored,
+            missing=provenance.missing,
+            duplicates=provenance.duplicates,
+            dead_letters=provenance.dead_letters,
+        ),
+        state_version=sum(position.next_offset for position in provenance.watermark),
+        model_version=provenance.model_version,
+        watermark=provenance.watermark,
+        event_time=provenance.event_time,
+        published_at=provenance.published_at,
+    )
+
+
+def write_estimate(message: EstimateMessage) -> bytes:
+    """Write an estimate as JSON; `compose` has seen to it that all numbers are finite."""
+    return msgspec.json.encode(message)
+
+
+def read_estimate(payload: bytes) -> EstimateMessage:
+    """Read an estimate.
+
+    Raises
+    ------
+    msgspec.DecodeError
+        If the payload is none.
+    """
+    return msgspec.json.decode(payload, type=EstimateMessage)
+
+
+def _coefficients(plan: Plan, estimate: Estimate) -> list[Coefficient]:
+    errors = estimate.standard_errors()
+    ends = estimate.intervals(plan.study.estimator.level)
+    rows = []
+    for i, name in enumerate(plan.study.coefficient_names):
+        value = float(estimate.coefficients[i])
+        if errors is None or ends is None:
+            rows.append(Coefficient(name, value, None, None, None, None))
+            continue
+        total, sampling, privacy = (float(part[i]) for part in errors)
+        interval = (float(ends[0][i]), float(ends[1][i]))
+        rows.append(Coefficient(name, value, total, interval, sampling, privacy))
+    return rows
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

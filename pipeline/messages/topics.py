@@ -1,0 +1,77 @@
+"""The topics of a study: names, partitions, retention, compaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.study import Study
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+#: A release is far smaller; a larger record is refused before it is decoded.
+MAX_RELEASE_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic as it is to be created.
+
+    Attributes
+    ----------
+    config
+        Topic settings in Kafka's own names.
+    """
+
+    name: str
+    partitions: int
+    replication: int
+    config: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """All topics of one study."""
+
+    releases: Topic
+    models: Topic
+    estimates: Topic
+    latest: Topic
+    dead_letters: Topic
+
+    @classmethod
+    def of(cls, study: Study) -> Topics:
+        """Return the topics of `study`."""
+        stream = study.stream
+
+        def topic(kind: str, partitions: int, **config: str) -> Topic:
+            settings = {key.replace("_", "."): value for key, value in config.items()}
+            name = f"veil.{study.name}.{kind}.v1"
+            return Topic(name, partitions, stream.replication, settings)
+
+        kept = str(retention_ms(stream.retention))
+        compact = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.1"}
+        return cls(
+            releases=topic(
+                "releases",
+                stream.partitions,
+                cleanup_policy="delete",
+                retention_ms=kept,
+                max_message_bytes=str(MAX_RELEASE_BYTES),
+            ),
+            models=topic("models", 1, **compact),
+            estimates=topic("estimates", 1, cleanup_policy="delete", retention_ms=kept),
+            latest=topic("latest", 1, **compact),
+            dead_letters=topic(
+                "dlq", 1, retention_ms="-1", max_message_bytes=str(2 * MAX_RELEASE_BYTES)
+            ),
+        )
+
+    def all(self) -> tuple[Topic, ...]:
+        """Return every topic."""
+        return (self.releases, self.models, self.estimates, self.latest, self.dead_letters)
+
+
+def retention_ms(text: str) -> int:
+    """Return a retention such as "30d" in milliseconds; -1 for "forever"."""
+    if text == "forever":
+        return -1
+    return int(text[:-1]) * _SECONDS[text[-1]] * 1000

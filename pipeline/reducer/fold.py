@@ -1,0 +1,172 @@
+"""Folding a batch of log records: decode, check, drop duplicates, add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from pipeline.errors import OffsetGap, PayloadError
+from pipeline.local.plan import Plan
+from pipeline.messages import release as wire
+from pipeline.messages.deadletter import DeadLetter
+from pipeline.messages.release import Release
+from pipeline.messages.topics import MAX_RELEASE_BYTES
+from pipeline.reducer.checks import Checker
+from pipeline.reducer.partition import Partition
+from pipeline.reducer.progress import Progress
+from pipeline.reducer.rows import OpenRows, PrivateRows, Rows
+
+
+class LogRecord(Protocol):
+    """What a consumer hands over: one record of the log."""
+
+    @property
+    def offset(self) -> int:
+        """Place in the partition."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """Time of the record, milliseconds since 1970."""
+        ...
+
+    @property
+    def key(self) -> bytes | None:
+        """Client id."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """Payload."""
+        ...
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """Headers in order."""
+        ...
+
+
+#: A release that passed the checks, with its record; a plain tuple, as one is made per release.
+Accepted = tuple[LogRecord, Release]
+
+
+class Reducer:
+    """Folds log records of one study; it keeps no state of its own.
+
+    Parameters
+    ----------
+    plan
+        The study's public numbers.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._checker = Checker(plan)
+        self._sums: Rows = PrivateRows(plan) if plan.study.private else OpenRows(plan)
+
+    def fold(self, state: Partition, records: Sequence[LogRecord]) -> list[DeadLetter]:
+        """Fold records in the order of the log, and return those that could not be.
+
+        Folding a batch equals folding its records one by one, bit for bit. Records below the
+        watermark are in the state already and are passed over.
+
+        Raises
+        ------
+        OffsetGap
+            If the batch does not continue the log where the state ends; nothing is changed.
+        """
+        fresh = [record for record in records if record.offset >= state.head.next_offset]
+        if not fresh:
+            return []
+        check_continuity(state.head.next_offset, fresh)
+        letters: list[DeadLetter] = []
+        readable = self._readable(fresh, letters)
+        sound = self._within_bounds(readable, letters)
+        duplicates, accepted = self._without_duplicates(state, sound, letters)
+        if accepted:
+            self._sums.add(state.sums, [release for _, release in accepted])
+        newest = max((record.timestamp for record, _ in accepted), default=0) * 1000
+        state.head = msgspec.structs.replace(
+            state.head,
+            next_offset=fresh[-1].offset + 1,
+            duplicates=state.head.duplicates + duplicates,
+            dead_letters=state.head.dead_letters + len(letters),
+            newest=max(state.head.newest, newest),
+        )
+        letters.sort(key=lambda letter: letter.offset)
+        return letters
+
+    def _readable(self, records: Sequence[LogRecord], letters: list[DeadLetter]) -> list[Accepted]:
+        readable: list[Accepted] = []
+        for record in records:
+            try:
+                release = _read(record.value)
+                self._checker.check(release, record.key)
+            except PayloadError as fault:
+                letters.append(_dead(record, fault))
+            else:
+                readable.append((record, release))
+        return readable
+
+    def _within_bounds(self, items: list[Accepted], letters: list[DeadLetter]) -> list[Accepted]:
+        """Set aside releases with numbers that no honest client can send."""
+        if not items or self._sums.within_bounds([release for _, release in items]):
+            return items
+        fault = PayloadError("out-of-range", "a number beyond the bounds that the study implies")
+        kept = []
+        for item in items:
+            if self._sums.within_bounds([item[1]]):
+                kept.append(item)
+            else:
+                letters.append(_dead(item[0], fault))
+        return kept
+
+    def _without_duplicates(
+        self, state: Partition, items: list[Accepted], letters: list[DeadLetter]
+    ) -> tuple[int, list[Accepted]]:
+        duplicates, kept = 0, []
+        for item in items:
+            record, release = item
+            progress = state.clients.get(release.client)
+            if progress is None:
+                progress = state.clients[release.client] = Progress(release.ledger)
+            try:
+                progress.check(release.ledger)
+                outcome = progress.accept(release.seq)
+            except PayloadError as fault:
+                letters.append(_dead(record, fault))
+                continue
+            if outcome == "duplicate":
+                duplicates += 1
+                continue
+            state.changed.add(release.client)
+            kept.append(item)
+        return duplicates, kept
+
+
+def check_continuity(expected: int, records: Sequence[LogRecord]) -> None:
+    """Refuse a batch with a hole.
+
+    Raises
+    ------
+    OffsetGap
+        Naming the offsets.
+    """
+    first, last = records[0].offset, records[-1].offset
+    if first != expected:
+        raise OffsetGap(f"offset {first} came where {expected} was expected")
+    if last - first + 1 != len(records):
+        raise OffsetGap(f"offsets {first} to {last} came as {len(records)} records")
+
+
+def _read(payload: bytes | None) -> Release:
+    if payload is None:
+        raise PayloadError("empty", "the record has no value")
+    if len(payload) > MAX_RELEASE_BYTES:
+        raise PayloadError("too-large", f"more than {MAX_RELEASE_BYTES} bytes")
+    return wire.read(payload)
+
+
+def _dead(record: LogRecord, fault: PayloadError) -> DeadLetter:
+    return DeadLetter(record.offset, record.key, record.value, tuple(record.headers), fault)

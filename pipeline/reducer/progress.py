@@ -1,0 +1,98 @@
+"""Which releases of a client have been folded: the highest number and the holes below it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from pipeline.errors import PayloadError, StateError
+
+Outcome = Literal["next", "late", "duplicate"]
+#: More holes than this mean that somebody sends numbers at random.
+MAX_HOLES = 1000
+
+
+@dataclass(slots=True)
+class Progress:
+    """Progress of one client.
+
+    Attributes
+    ----------
+    ledger
+        The privacy ledger that its first release named.
+    highest
+        Highest sequence number folded; -1 before the first.
+    holes
+        Ranges [first, last] of numbers below `highest` that have not come, in order.
+    """
+
+    ledger: str
+    highest: int = -1
+    holes: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def missing(self) -> int:
+        """How many releases below the highest have not come."""
+        return sum(last - first + 1 for first, last in self.holes)
+
+    def check(self, ledger: str) -> None:
+        """Refuse a release that another ledger vouches for.
+
+        Raises
+        ------
+        PayloadError
+            If two producers use one client id.
+        """
+        if ledger != self.ledger:
+            raise PayloadError(
+                "foreign-ledger",
+                "another producer, with a ledger of its own, uses this client id; give each "
+                "producer an id of its own, or restore the client's ledger",
+            )
+
+    def accept(self, seq: int) -> Outcome:
+        """Note a release as folded, unless it is a duplicate.
+
+        Raises
+        ------
+        PayloadError
+            If it would leave more holes than an honest client can.
+        """
+        if seq == self.highest + 1:
+            self.highest = seq
+            return "next"
+        if seq > self.highest:
+            if len(self.holes) >= MAX_HOLES:
+                raise PayloadError("too-many-holes", "the sequence numbers of this client jump")
+            self.holes.append((self.highest + 1, seq - 1))
+            self.highest = seq
+            return "next"
+        for i, (first, last) in enumerate(self.holes):
+            if first <= seq <= last:
+                rest = [(first, seq - 1), (seq + 1, last)]
+                self.holes[i : i + 1] = [(low, high) for low, high in rest if low <= high]
+                return "late"
+        return "duplicate"
+
+    def encode(self) -> bytes:
+        """Write as MessagePack."""
+        return msgspec.msgpack.encode((self.ledger, self.highest, self.holes))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Progress:
+        """Read what `encode` wrote.
+
+        Raises
+        ------
+        StateError
+            If it is not that.
+        """
+        try:
+            ledger, highest, holes = msgspec.msgpack.decode(
+                data, type=tuple[str, int, list[tuple[int, int]]]
+            )
+        except msgspec.DecodeError as error:
+            raise StateError("a client's stored progress cannot be read") from error
+        return cls(ledger, highest, holes)

@@ -1,0 +1,54 @@
+"""One window to one payload: summarise at a model, privatise, write.
+
+Clients and offline runs share this function; nothing else turns records into bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.local.encode import Row, stack
+from pipeline.local.model import Model
+from pipeline.local.plan import Plan
+from pipeline.local.privatise import disclose, privatise
+from pipeline.local.summarise import local_fit, summarise, summarise_bounded
+from pipeline.messages.release import seal
+from pipeline.privacy.randomness import SecureStream
+
+
+def release_of(
+    plan: Plan,
+    rows: Sequence[Row],
+    model: Model,
+    stream: SecureStream,
+    *,
+    client: str,
+    ledger: str,
+    seq: int,
+) -> bytes:
+    """Make the release of one window; call it once for a window, as it draws noise.
+
+    Parameters
+    ----------
+    rows
+        The encoded records, at most `plan.slots`; fewer mean empty slots.
+    model
+        The newest model that the client knows.
+    client, ledger, seq
+        The identity that goes into the payload.
+
+    Raises
+    ------
+    PrivacyError
+        If a sum does not fit its lattice.
+    """
+    features, responses = stack(rows, plan.size - 1)
+    if plan.study.private:
+        noised = privatise(plan, summarise_bounded(plan, features, responses, model), stream)
+        return seal(plan, noised, client=client, ledger=ledger, seq=seq)
+    point = model.coefficients
+    if model.version == 0 and len(rows):
+        point = local_fit(plan.loss, features, responses, plan.study.estimator.ridge)
+    summary = summarise(plan, features, responses, point, model.class_weights)
+    opened = disclose(plan, summary, model.version)
+    return seal(plan, opened, client=client, ledger=ledger, seq=seq)

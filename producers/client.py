@@ -1,0 +1,176 @@
+"""The client's loop: source, window, release, outbox, Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeline.errors import RecordError
+from pipeline.local.encode import Encoder
+from pipeline.local.plan import Plan
+from pipeline.local.windows import Window
+from pipeline.messages.envelope import MSGPACK, headers, rfc3339
+from pipeline.messages.release import schema_of
+from pipeline.privacy.randomness import SecureStream
+from pipeline.releasing import release_of
+from producers.models import ModelFeed
+from producers.sender import Sender
+from producers.sources import Slot, Source
+from producers.vault import Tally, Vault
+
+#: Releases that may wait for Kafka before the client stops reading its source.
+OUTBOX_LIMIT = 1000
+#: How long one turn waits for records, in seconds.
+TURN_SECONDS = 0.2
+
+
+@dataclass(slots=True)
+class Progress:
+    """What this run has done, for a progress line."""
+
+    records: int = 0
+    releases: int = 0
+    waiting_for: str = ""
+
+
+class Client:
+    """One client of one study.
+
+    Parameters
+    ----------
+    plan, source, vault, sender, models
+        The study, its records, the database, and the two ends at Kafka.
+    rate
+        Slots per second at most; None for as fast as they come. For demonstrations.
+    clock
+        Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        source: Source,
+        vault: Vault,
+        sender: Sender,
+        models: ModelFeed,
+        *,
+        next_seq: int,
+        source_name: str,
+        rate: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._plan, self._source, self._vault = plan, source, vault
+        self._sender, self._models = sender, models
+        self._encoder = Encoder(plan.study)
+        self._seq, self._source_name = next_seq, source_name
+        self._rate, self._clock = rate, clock
+        self._stream = SecureStream()
+        self._window = Window(plan.slots)
+        self._faults: Counter[str] = Counter()
+        self._at_model: tuple[int, int] = (0, 0)
+        self._started = clock()
+        self.progress = Progress()
+        if source.columns is not None:
+            self._encoder.check_columns(source.columns)
+
+    def turn(self) -> bool:
+        """Do one round; return False when the source has ended and its last window is out.
+
+        Raises
+        ------
+        VeilstreamError
+            Any fault after which this process must stop; everything released is kept.
+        """
+        self._sender.pump()
+        self._models.poll()
+        self.progress.waiting_for = self._obstacle()
+        if self.progress.waiting_for:
+            self._models.poll(TURN_SECONDS)
+            return True
+        if allowance := self._allowance():
+            for slot in self._source.read(allowance, TURN_SECONDS):
+                self._take(slot)
+        ended = self._source.ended
+        seconds = self._plan.study.window.seconds
+        if self._window.due(self._clock(), seconds) or (ended and self._window.taken):
+            self._release()
+        return not ended
+
+    def finish(self) -> None:
+        """Wait until Kafka has everything."""
+        self._sender.drain()
+
+    def _obstacle(self) -> str:
+        """Return what keeps this client from releasing now, or nothing."""
+        if self._vault.waiting(self._plan.study.name) >= OUTBOX_LIMIT:
+            return "Kafka"
+        version, released = self._at_model
+        lead = self._plan.study.stream.lead
+        if lead and self._models.newest.version == version and released >= lead:
+            return "a newer model"
+        return ""
+
+    def _allowance(self) -> int:
+        """Return how many slots may be read now."""
+        if self._rate is None:
+            return self._window.room
+        due = (self._clock() - self._started) * self._rate - self.progress.records
+        if due < 1:
+            time.sleep(min(TURN_SECONDS, (1 - due) / self._rate))
+            return 0
+        return min(self._window.room, int(due))
+
+    def _take(self, slot: Slot) -> None:
+        self.progress.records += 1
+        row = None
+        if slot.record is None:
+            # the reason without its line: a count for each line would grow without bound
+            self._faults[(slot.fault or "unreadable").split(": ", maxsplit=1)[-1]] += 1
+        else:
+            try:
+                row = self._encoder.encode(slot.record)
+            except RecordError as error:
+                self._faults[str(error)] += 1
+        self._window.add(row, slot.position, self._clock())
+
+    def _release(self) -> None:
+        """Release the window: noise is drawn here, once, and stored with its spend."""
+        window, model, now = self._window, self._models.newest, time.time()
+        study, client = self._plan.study.name, self._vault.client
+        if window.position is None:
+            return
+        payload = release_of(
+            self._plan,
+            window.rows,
+            model,
+            self._stream,
+            client=client,
+            ledger=self._vault.ledger,
+            seq=self._seq,
+        )
+        self._vault.release(
+            self._plan,
+            self._source_name,
+            seq=self._seq,
+            payload=payload,
+            headers=headers(
+                identity=f"{client}/{study}/{self._seq}",
+                source=f"/veilstream/{study}/{client}",
+                kind="veilstream.release",
+                schema=schema_of(self._plan),
+                content_type=MSGPACK,
+                time=rfc3339(now),
+            ),
+            position=window.position,
+            tally=Tally(len(window.rows), dict(self._faults), window.clipped),
+            now=now,
+        )
+        self._source.forget(window.position)
+        self._seq += 1
+        released = self._at_model[1] if self._at_model[0] == model.version else 0
+        self._at_model = (model.version, released + 1)
+        self._window = Window(self._plan.slots)
+        self._faults.clear()
+        self.progress.releases += 1

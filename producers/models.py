@@ -1,0 +1,84 @@
+"""The newest model that a client knows."""
+
+from __future__ import annotations
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from infra.connection import kafka_options
+from pipeline.errors import BrokerError, PayloadError
+from pipeline.local.model import Model, start_model
+from pipeline.local.plan import Plan
+from pipeline.messages.model import read_model
+from pipeline.messages.topics import Topics
+from pipeline.settings import Settings
+
+
+class ModelFeed:
+    """Follows the models topic; a message that is no model of this study is passed over.
+
+    Raises
+    ------
+    BrokerError
+        If Kafka does not answer.
+    """
+
+    def __init__(self, plan: Plan, settings: Settings, topics: Topics) -> None:
+        self._plan = plan
+        self.newest: Model = start_model(plan.size)
+        self.ignored = 0
+        place = TopicPartition(topics.models.name, 0)
+        try:
+            self._consumer = KafkaConsumer(
+                **kafka_options(settings),
+                group_id=None,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                bootstrap_timeout_ms=10_000,
+                fetch_max_wait_ms=200,
+            )
+            self._consumer.assign([place])
+            self._consumer.seek_to_beginning(place)
+            self._catch_up(place)
+        except KafkaError as error:
+            raise BrokerError(f"Kafka does not answer ({type(error).__name__})") from error
+
+    def poll(self, seconds: float = 0.0) -> Model:
+        """Take what has come, waiting at most `seconds`, and return the newest model.
+
+        Raises
+        ------
+        BrokerError
+            If Kafka fails in a way that a retry cannot mend.
+        """
+        try:
+            batches = self._consumer.poll(timeout_ms=int(seconds * 1000), max_records=1000)
+        except KafkaError as error:
+            raise BrokerError(
+                f"the models topic cannot be read ({type(error).__name__})"
+            ) from error
+        for records in batches.values():
+            for record in records:
+                self._take(record.value)
+        return self.newest
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._consumer.close()
+
+    def _catch_up(self, place: TopicPartition) -> None:
+        """Read all that is there already: a client that starts late must not begin at zero."""
+        end = self._consumer.end_offsets([place])[place]
+        while self._consumer.position(place) < end:
+            self.poll(0.2)
+
+    def _take(self, payload: bytes | None) -> None:
+        if payload is None:
+            return
+        try:
+            model = read_model(self._plan, payload)
+        except PayloadError:
+            self.ignored += 1
+            return
+        if model.version > self.newest.version:
+            self.newest = model

@@ -1,0 +1,129 @@
+"""The outbox to Kafka: stored bytes, in order, again and again until acknowledged."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from infra.connection import kafka_options
+from pipeline.errors import BrokerError
+from pipeline.messages.topics import MAX_RELEASE_BYTES, Topics
+from pipeline.settings import Settings
+from producers.vault import Vault
+
+#: How long Kafka may refuse a release before the client stops; the outbox keeps it.
+PATIENCE_SECONDS = 60
+#: Releases handed to kafka-python and not yet acknowledged.
+IN_FLIGHT = 500
+
+
+@dataclass(slots=True)
+class Pending:
+    """A release on its way and its future."""
+
+    seq: int
+    future: Any
+
+
+class Sender:
+    """Sends the outbox of one study.
+
+    Parameters
+    ----------
+    vault, study
+        Whose outbox.
+    settings, topics
+        Where to.
+
+    Raises
+    ------
+    BrokerError
+        If Kafka does not answer at the start.
+    """
+
+    def __init__(self, vault: Vault, study: str, settings: Settings, topics: Topics) -> None:
+        self._vault, self._study, self._topic = vault, study, topics.releases.name
+        self._key = vault.client.encode()
+        self._pending: deque[Pending] = deque()
+        self._handed = -1
+        self.acknowledged = 0
+        try:
+            self._producer = KafkaProducer(
+                **kafka_options(settings),
+                client_id=f"veilstream-{vault.client}",
+                enable_idempotence=True,
+                acks="all",
+                linger_ms=5,
+                max_request_size=MAX_RELEASE_BYTES,
+                delivery_timeout_ms=PATIENCE_SECONDS * 1000,
+                request_timeout_ms=15_000,
+                max_block_ms=PATIENCE_SECONDS * 1000,
+                bootstrap_timeout_ms=10_000,
+            )
+        except KafkaError as error:
+            raise _unreachable(error) from error
+
+    def pump(self) -> None:
+        """Hand stored releases to Kafka and note those that it has acknowledged.
+
+        Raises
+        ------
+        BrokerError
+            If Kafka has refused one for too long; the outbox still holds it.
+        """
+        self._collect()
+        room = IN_FLIGHT - len(self._pending)
+        if room <= 0:
+            return
+        for item in self._vault.unsent(self._study, self._handed, room):
+            try:
+                future = self._producer.send(
+                    self._topic, key=self._key, value=item.payload, headers=item.headers
+                )
+            except KafkaError as error:
+                raise _unreachable(error) from error
+            self._pending.append(Pending(item.seq, future))
+            self._handed = item.seq
+
+    def drain(self) -> None:
+        """Send everything and wait until it is acknowledged.
+
+        Raises
+        ------
+        BrokerError
+            As `pump`.
+        """
+        while True:
+            self.pump()
+            if not self._pending:
+                return
+            try:
+                self._producer.flush(timeout=PATIENCE_SECONDS)
+            except KafkaError as error:
+                raise _unreachable(error) from error
+
+    def close(self) -> None:
+        """Close the connection; what is not acknowledged stays in the outbox."""
+        self._producer.close(timeout=2)
+
+    def _collect(self) -> None:
+        done = []
+        while self._pending and self._pending[0].future.is_done:
+            item = self._pending.popleft()
+            if item.future.failed():
+                raise _unreachable(item.future.exception)
+            done.append(item.seq)
+        if done:
+            self._vault.sent(self._study, done)
+            self.acknowledged += len(done)
+
+
+def _unreachable(error: BaseException | None) -> BrokerError:
+    return BrokerError(
+        f"Kafka does not take releases ({type(error).__name__}); they are kept and will be sent "
+        "unchanged: start this client again when Kafka answers"
+    )

@@ -1,0 +1,101 @@
+"""Where raw records come from.
+
+- `base`: slots, the interface of a source, and files that are read by offsets.
+- `csv_file`, `jsonl_file`: the two forms of records in a file.
+- `spool`: standard input, kept on disk so that it can be resumed.
+- `demo`: river's Shuttle data.
+
+Every record takes a slot, good or bad; see `base`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import BinaryIO
+
+from pipeline.errors import DataError
+from producers.sources.base import RECORD_LIMIT, Slot, Source, Tape
+from producers.sources.csv_file import CsvFile
+from producers.sources.demo import STREAMED, ShuttleRows, heldout
+from producers.sources.jsonl_file import JsonLinesFile
+from producers.sources.spool import Spool, open_input
+
+__all__ = ["RECORD_LIMIT", "STREAMED", "Slot", "Source", "heldout", "open_source"]
+
+_SHUTTLE = re.compile(r"shuttle:([0-9]{1,9})/([0-9]{1,9})")
+
+
+def name_of(spec: str, form: str = "csv") -> str:
+    """Return the identity that `open_source` will give, without opening anything."""
+    if spec == "-":
+        return f"stdin:{form}"
+    if _SHUTTLE.fullmatch(spec):
+        return spec
+    path = Path(spec)
+    return f"{'csv' if path.suffix.lower() == '.csv' else 'jsonl'}:{path.name}"
+
+
+def open_source(
+    spec: str,
+    position: bytes | None,
+    *,
+    folder: Path,
+    follow: bool = False,
+    form: str = "csv",
+    stream: BinaryIO | None = None,
+) -> Source:
+    """Open a source of raw records.
+
+    Parameters
+    ----------
+    spec
+        A path that ends in .csv, .jsonl or .ndjson; "-" for standard input; or "shuttle:K/N".
+    position
+        Behind which slot to resume; None is the start.
+    folder
+        The client's own folder; standard input is spooled there.
+    follow
+        Whether a file may still grow.
+    form
+        What standard input holds: "csv" or "jsonl". With CSV, the first call waits for the
+        header line.
+    stream
+        What to read as standard input.
+
+    Raises
+    ------
+    DataError
+        If the source cannot be opened, or does not fit the position.
+    """
+    if spec == "-":
+        return _open_input(position, folder, form, stream)
+    if match := _SHUTTLE.fullmatch(spec):
+        return ShuttleRows(int(match[1]), int(match[2]), position)
+    kind = Path(spec).suffix.lower()
+    if kind not in (".csv", ".jsonl", ".ndjson"):
+        raise DataError(
+            f"{spec!r} is no source; the data owner must name a file that ends in .csv, .jsonl or "
+            ".ndjson, - for standard input, or shuttle:K/N with 0 <= K < N"
+        )
+    tape = Tape(Path(spec), follow)
+    try:
+        return CsvFile(tape, position) if kind == ".csv" else JsonLinesFile(tape, position)
+    except BaseException:
+        tape.close()
+        raise
+
+
+def _open_input(position: bytes | None, folder: Path, form: str, stream: BinaryIO | None) -> Source:
+    if form not in ("csv", "jsonl"):
+        raise DataError(
+            f"standard input cannot be {form!r}; the data owner must choose csv or jsonl"
+        )
+    spool = Spool(folder, form, stream or open_input())
+    try:
+        if form == "csv":
+            return CsvFile(spool, position, spool.columns())
+        return JsonLinesFile(spool, position)
+    except BaseException:
+        spool.close()
+        raise

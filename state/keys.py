@@ -1,0 +1,18 @@
+"""Names of the Redis keys; the braces keep a study on one slot of a Redis cluster."""
+
+from __future__ import annotations
+
+
+def snapshot(study: str, partition: int) -> str:
+    """Hash of the sums and the watermark of one partition."""
+    return f"veil:{{{study}}}:{partition}:state"
+
+
+def clients(study: str, partition: int) -> str:
+    """Hash from client id to progress, of one partition."""
+    return f"veil:{{{study}}}:{partition}:clients"
+
+
+def model(study: str) -> str:
+    """Hash of the newest model: version and payload."""
+    return f"veil:{{{study}}}:model"

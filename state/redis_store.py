@@ -1,0 +1,159 @@
+"""Snapshots in Redis: state and watermark in one step, or not at all.
+
+The calls block. A worker has nothing else to do for a partition until its commit is answered,
+and its heartbeats run in another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import TypeVar, cast
+
+import redis
+
+from pipeline.errors import StaleSnapshot, StateError, StoreError
+from pipeline.local.plan import Plan
+from pipeline.reducer import Partition
+from state import keys
+
+Answer = TypeVar("Answer")
+#: Field of the snapshot that the commit script compares.
+WATERMARK = "next_offset"
+
+
+class RedisStore:
+    """Snapshots of one study.
+
+    Parameters
+    ----------
+    client
+        A connection with `decode_responses=False`.
+    plan
+        The study.
+    """
+
+    def __init__(self, client: redis.Redis, plan: Plan) -> None:
+        self._client = client
+        self._plan = plan
+        self._study = plan.study.name
+        scripts = files("state")
+        self._commit = client.register_script((scripts / "commit.lua").read_text())
+        self._model = client.register_script((scripts / "model.lua").read_text())
+
+    def ping(self) -> None:
+        """Refuse a Redis that does not answer.
+
+        Raises
+        ------
+        StoreError
+            If it is out of reach or refuses.
+        """
+        _ask(self._client.ping)
+
+    def watermark(self, partition: int) -> int:
+        """Return the next offset of a partition; 0 before the first commit."""
+        key = keys.snapshot(self._study, partition)
+        return int(cast("bytes | None", _ask(lambda: self._client.hget(key, WATERMARK))) or 0)
+
+    def load(self, partition: int) -> Partition:
+        """Return the snapshot of a partition, or an empty one.
+
+        Raises
+        ------
+        StateError
+            If it belongs to another study revision or cannot be read.
+        StoreError
+            If Redis is out of reach.
+        """
+        # one transaction, or a commit between the two reads would tear the snapshot
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.hgetall(keys.snapshot(self._study, partition))
+        pipeline.hgetall(keys.clients(self._study, partition))
+        state, clients = cast("list[dict[bytes, bytes]]", _ask(pipeline.execute))
+        if not state:
+            return Partition.empty(self._plan)
+        fields = _text_keys(state)
+        watermark = int(fields.pop(WATERMARK, b"0"))
+        loaded = Partition.decode(self._plan, fields, _text_keys(clients))
+        if loaded.head.next_offset != watermark:
+            raise StateError("the stored watermark and state disagree; run `state rebuild`")
+        return loaded
+
+    def commit(self, partition: int, state: Partition, *, expected: int) -> None:
+        """Write what changed, if the stored watermark is the expected one.
+
+        Raises
+        ------
+        StaleSnapshot
+            If another worker has moved the partition on.
+        StoreError
+            If Redis is out of reach; the commit may or may not have happened, and repeating it
+            is harmless.
+        """
+        fields = state.fields(everything=expected == 0)
+        clients = state.client_fields(everything=expected == 0)
+        arguments: list[bytes | int | str] = [expected, state.head.next_offset, 2 * len(fields)]
+        for pairs in (fields, clients):
+            for name, data in pairs.items():
+                arguments += [name, data]
+        names = [
+            keys.snapshot(self._study, partition),
+            keys.clients(self._study, partition),
+        ]
+        _ask(lambda: self._commit(keys=names, args=arguments))
+        state.stored()
+
+    def replace(self, partition: int, state: Partition) -> None:
+        """Overwrite a snapshot, whatever is stored: for rebuilding with all workers stopped."""
+        names = keys.snapshot(self._study, partition), keys.clients(self._study, partition)
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.delete(*names)
+        head: dict[str, bytes] = {WATERMARK: str(state.head.next_offset).encode()}
+        _put(pipeline, names[0], {**state.fields(everything=True), **head})
+        _put(pipeline, names[1], state.client_fields(everything=True))
+        _ask(pipeline.execute)
+        state.stored()
+
+    def newest_model(self) -> tuple[int, bytes] | None:
+        """Return version and payload of the newest model, or None."""
+        key = keys.model(self._study)
+        held = cast(
+            "list[bytes | None]", _ask(lambda: self._client.hmget(key, "version", "payload"))
+        )
+        version, payload = held
+        return None if version is None or payload is None else (int(version), payload)
+
+    def store_model(self, version: int, payload: bytes) -> None:
+        """Store a model that follows the newest one.
+
+        Raises
+        ------
+        StaleSnapshot
+            If another worker has published in between.
+        """
+        _ask(lambda: self._model(keys=[keys.model(self._study)], args=[version, payload]))
+
+
+def _put(pipeline: redis.client.Pipeline, key: str, fields: Mapping[str, bytes]) -> None:
+    for name, data in fields.items():
+        pipeline.hset(key, name, data)
+
+
+def _text_keys(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
+    return {name.decode(): data for name, data in fields.items()}
+
+
+def _ask(call: Callable[[], Answer]) -> Answer:
+    """Make a call, with Redis's faults turned into ours."""
+    try:
+        return call()
+    except redis.ResponseError as error:
+        if str(error).startswith("STALE"):
+            raise StaleSnapshot(
+                f"another worker has moved this state on ({error}); this worker stops, and the "
+                "next one reads the state anew"
+            ) from error
+        raise StoreError(f"Redis refuses: {error}") from error
+    except redis.RedisError as error:
+        raise StoreError(f"Redis is out of reach: {type(error).__name__}") from error

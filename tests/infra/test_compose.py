@@ -1,0 +1,69 @@
+"""The containers are well described, and run Kafka and Redis as the local runtime does."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from ruamel.yaml import YAML
+
+from infra.local.services import KAFKA_SETTINGS, REDIS_SETTINGS
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "docker-compose.yml"
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    """Return the services that docker-compose.yml describes."""
+    described = YAML(typ="safe").load(COMPOSE)
+    return dict(described["services"])
+
+
+def test_compose_file_follows_the_compose_schema() -> None:
+    # The schema that check-jsonschema brings, without its command line: release 0.38 needs
+    # click 8.4, and Faust needs an older one.
+    package = importlib.util.find_spec("check_jsonschema")
+    assert package is not None
+    assert package.origin is not None
+    vendored = Path(package.origin).parent / "builtin_schemas" / "vendor" / "compose-spec.json"
+    schema = json.loads(vendored.read_text(encoding="utf-8"))
+    described = YAML(typ="safe").load(COMPOSE)
+    assert [str(error) for error in Draft202012Validator(schema).iter_errors(described)] == []
+
+
+def test_kafka_has_the_settings_of_the_local_runtime(services: dict[str, Any]) -> None:
+    given = services["kafka"]["environment"]
+    wanted = {
+        f"KAFKA_{name.upper().replace('.', '_')}": value for name, value in KAFKA_SETTINGS.items()
+    }
+    assert {name: given.get(name) for name in wanted} == wanted
+
+
+def test_redis_has_the_settings_of_the_local_runtime(services: dict[str, Any]) -> None:
+    words = services["redis"]["command"]
+    given = {name[2:]: value for name, value in pairwise(words) if name.startswith("--")}
+    assert given == REDIS_SETTINGS
+
+
+@pytest.mark.parametrize("name", ["worker", "producer"])
+def test_programs_wait_for_servers_that_answer(services: dict[str, Any], name: str) -> None:
+    needs = services[name]["depends_on"]
+    for server in ("kafka", "redis"):
+        assert needs[server]["condition"] == "service_healthy"
+        assert "healthcheck" in services[server]
+
+
+def test_images_are_pinned(services: dict[str, Any]) -> None:
+    images = [service["image"] for service in services.values()]
+    for line in (ROOT / "infra" / "Dockerfile").read_text().splitlines():
+        if line.startswith("FROM "):
+            images.append(line.split()[1])
+    for image in images:
+        tag = image.partition(":")[2]
+        assert tag.count(".") >= 2, f"{image} can change under its tag"

