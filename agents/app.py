@@ -14,7 +14,7 @@ from yarl import URL
 
 from agents.folding import Folding
 from agents.publishing import Publishing
-from agents.transport import BatchSchema, BatchTransport
+from agents.transport import BatchSchema, BatchTransport, NoTables
 from infra.connection import kafka_options, ssl_context
 from pipeline.errors import BrokerError
 from pipeline.local.plan import Plan
@@ -53,6 +53,7 @@ def create_app(
         f"veilstream-{plan.study.name}",
         broker=[URL(f"kafka://{server}") for server in settings.kafka.split(",")],
         broker_credentials=_credentials(settings),
+        TableManager=NoTables,
         store="memory://",
         datadir=str(folder),
         topic_disable_leader=True,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import faust
 from faust.events import Event
+from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
 from yarl import URL
 
@@ -76,6 +77,16 @@ class BatchTransport(driver.Transport):  # type: ignore[misc]
     def __init__(self, url: list[URL], app: faust.App, positions: Positions) -> None:
         super().__init__(url, app)
         self.positions = positions
+
+
+class NoTables(TableManager):  # type: ignore[misc]
+    """Faust waits a second for tables to be declared; here are none, and restarts must be quick."""
+
+    async def on_start(self) -> None:
+        """Go on at once."""
+        if not self.should_stop:
+            await self._update_channels()
+            await self.recovery.start()
 
 
 class BatchSchema(faust.Schema):  # type: ignore[misc]

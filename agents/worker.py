@@ -41,6 +41,8 @@ def run_worker(plan: Plan, settings: Settings, *, instance: str, folder: Path) -
         redirect_stdouts=False,
         workdir=str(folder),
     )
+    # the cursor codes of a spinner have no place in a log
+    worker.spinner = None
     # what lives now lives for ever; the collector need not look at it again
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

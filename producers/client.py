@@ -116,11 +116,12 @@ class Client:
         """Return how many slots may be read now."""
         if self._rate is None:
             return self._window.room
-        due = (self._clock() - self._started) * self._rate - self.progress.records
-        if due < 1:
-            time.sleep(min(TURN_SECONDS, (1 - due) / self._rate))
+        due = int((self._clock() - self._started) * self._rate) - self.progress.records
+        # a turn costs the same for one record as for many: wait until some are due
+        if due < min(self._window.room, max(1.0, self._rate * TURN_SECONDS)):
+            time.sleep(TURN_SECONDS / 2)
             return 0
-        return min(self._window.room, int(due))
+        return min(self._window.room, due)
 
     def _take(self, slot: Slot) -> None:
         self.progress.records += 1

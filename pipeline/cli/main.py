@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 import click
 
-from pipeline.cli import demo, fit, local, produce, state, study, watch, worker
 from pipeline.errors import VeilstreamError
 
+#: Command to the module that has it. A worker that restarts must not wait for what it does not use.
+COMMANDS = {
+    "up": "local",
+    "down": "local",
+    "status": "local",
+    "logs": "local",
+    "study": "study",
+    "produce": "produce",
+    "worker": "worker",
+    "watch": "watch",
+    "fit": "fit",
+    "state": "state",
+    "demo": "demo",
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"pipeline.cli.{COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="veilstream")
 def cli() -> None:
     """Private streaming estimation on Kafka.
@@ -18,19 +49,6 @@ def cli() -> None:
     Clients noise their summaries before anything leaves; workers keep live estimates with
     intervals. A study file says what is estimated, under which privacy policy.
     """
-
-
-for command in (
-    *local.COMMANDS,
-    study.study,
-    produce.produce,
-    worker.worker,
-    watch.watch,
-    fit.fit,
-    state.state,
-    demo.demo,
-):
-    cli.add_command(command)
 
 
 def main() -> None:

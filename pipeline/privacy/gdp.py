@@ -8,9 +8,8 @@ differential privacy (Dong, Roth and Su 2022): delta(epsilon) = Phi(-epsilon/mu 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from pipeline.errors import PrivacyError
@@ -46,8 +45,7 @@ def mu_of(epsilon: float, delta: float) -> float:
         low, high = high, 2 * high
     while delta_of(low, epsilon) > delta:
         low /= 2
-    mu: float = brentq(lambda m: delta_of(m, epsilon) - delta, low, high, xtol=1e-15, rtol=1e-13)
-    return mu
+    return _last_true(lambda mu: delta_of(mu, epsilon) <= delta, low, high)
 
 
 def epsilon_of(mu: float, delta: float) -> float:
@@ -57,13 +55,28 @@ def epsilon_of(mu: float, delta: float) -> float:
     high = 1.0
     while delta_of(mu, high) > delta:
         high *= 2
-    epsilon: float = brentq(lambda e: delta_of(mu, e) - delta, 0.0, high, xtol=1e-13)
-    return epsilon
+    return high - _last_true(lambda back: delta_of(mu, high - back) <= delta, 0.0, high)
 
 
 def compose(mus: Iterable[float]) -> float:
     """Return the mu of several releases about the same records: the root of the sum of squares."""
     return math.sqrt(math.fsum(mu * mu for mu in mus))
+
+
+def _last_true(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the largest float in [low, high] at which a condition holds that low keeps.
+
+    Plain bisection: the answer errs on the side of privacy, and a client need not load an
+    optimisation library, which takes longer than all else that it does at its start.
+    """
+    while True:
+        middle = (low + high) / 2
+        if not low < middle < high:
+            return low
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
 
 
 def check_budget(epsilon: float, delta: float) -> None:
