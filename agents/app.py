@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError
 from yarl import URL
 
 from agents.folding import Folding
+from agents.health import Health
 from agents.publishing import Publishing
 from agents.transport import BatchSchema, BatchTransport, NoTables
 from infra.connection import kafka_options, ssl_context
@@ -30,7 +31,13 @@ Fatal = Callable[[BaseException], None]
 
 
 def create_app(
-    plan: Plan, settings: Settings, *, instance: str, folder: Path, fatal: Fatal
+    plan: Plan,
+    settings: Settings,
+    *,
+    instance: str,
+    folder: Path,
+    health: tuple[str, int] | None,
+    fatal: Fatal,
 ) -> faust.App:
     """Build the application; nothing is opened before it starts.
 
@@ -41,6 +48,8 @@ def create_app(
         its name resumes its partitions at once.
     folder
         Where Faust may keep its own files.
+    health
+        Host and port of `/healthz` and `/metrics`, or None for neither.
     fatal
         Called with any error of the infrastructure, before anything is acknowledged.
     """
@@ -49,6 +58,7 @@ def create_app(
     link = Link(settings)
     folding = Folding(plan, topics, store, link.send)
     publishing = Publishing(plan, topics, store, folding, link.send)
+    pages = Health(folding, publishing)
     app = faust.App(
         f"veilstream-{plan.study.name}",
         broker=[URL(f"kafka://{server}") for server in settings.kafka.split(",")],
@@ -61,8 +71,8 @@ def create_app(
         web_enabled=False,
         consumer_auto_offset_reset="earliest",
         consumer_group_instance_id=instance,
-        consumer_max_fetch_size=4 * 2**20,
-        broker_max_poll_records=1000,
+        consumer_max_fetch_size=2 * 2**20,
+        broker_max_poll_records=4000,
         broker_session_timeout=10.0,
         broker_heartbeat_interval=2.0,
         broker_commit_interval=1.0,
@@ -79,6 +89,8 @@ def create_app(
                 continue
             try:
                 await folding.handle(message.partition, event.value)
+            except asyncio.CancelledError:
+                raise
             except BaseException as error:
                 fatal(error)
             event.ack()
@@ -86,9 +98,12 @@ def create_app(
     @app.task  # type: ignore[untyped-decorator]
     async def publish() -> None:
         try:
+            if health:
+                await pages.start(*health)
             await link.start()
             await publishing.run()
         except asyncio.CancelledError:
+            await pages.stop()
             await link.stop()
             raise
         except BaseException as error:

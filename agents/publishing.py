@@ -53,6 +53,11 @@ class Publishing:
         """Whether this worker publishes."""
         return 0 in self._folding.partitions
 
+    @property
+    def published_at(self) -> float | None:
+        """Time of this worker's last estimate, seconds since 1970, or None before the first."""
+        return self._last.at or None
+
     async def run(self) -> None:
         """Publish at the study's rhythm until cancelled."""
         rhythm = self._plan.study.stream.publish
@@ -82,8 +87,7 @@ class Publishing:
         return True
 
     async def _publish(self, partitions: dict[int, Partition], now: float) -> None:
-        held = self._store.newest_model()
-        version = (held[0] if held else 0) + 1
+        version = self._next_version(partitions)
         try:
             estimate, message = combine(
                 self._plan,
@@ -121,6 +125,15 @@ class Publishing:
                 for topic in (self._topics.estimates, self._topics.latest)
             ),
         )
+
+    def _next_version(self, partitions: dict[int, Partition]) -> int:
+        """Return a version that no client knows, even if Redis has forgotten the models.
+
+        Clients take newer versions only, and one that waits for a newer model has released at its
+        newest: that version is in the log.
+        """
+        held = self._store.newest_model()
+        return 1 + max([held[0] if held else 0, *(p.head.model for p in partitions.values())])
 
     async def _send_again(self) -> None:
         """Send the stored model once more: the last owner may have died before it was sent."""

@@ -20,7 +20,14 @@ from state import RedisStore
 from state.connection import redis_client
 
 
-def run_worker(plan: Plan, settings: Settings, *, instance: str, folder: Path) -> None:
+def run_worker(
+    plan: Plan,
+    settings: Settings,
+    *,
+    instance: str,
+    folder: Path,
+    health: tuple[str, int] | None = None,
+) -> None:
     """Run one worker until a signal or a fault ends it; it does not return.
 
     Raises
@@ -32,8 +39,10 @@ def run_worker(plan: Plan, settings: Settings, *, instance: str, folder: Path) -
     check_broker(settings)
     ensure_topics(settings, Topics.of(plan.study).all())
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
+    # it complains while a new broker makes its offsets topic; `Link.watch` sees real silence
+    logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.CRITICAL)
     folder.mkdir(parents=True, exist_ok=True)
-    app = create_app(plan, settings, instance=instance, folder=folder, fatal=stop)
+    app = create_app(plan, settings, instance=instance, folder=folder, health=health, fatal=stop)
     worker = faust.Worker(
         app,
         loglevel="warning",

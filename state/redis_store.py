@@ -125,7 +125,7 @@ class RedisStore:
         return None if version is None or payload is None else (int(version), payload)
 
     def store_model(self, version: int, payload: bytes) -> None:
-        """Store a model that follows the newest one.
+        """Store a model that is newer than the held one.
 
         Raises
         ------

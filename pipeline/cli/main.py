@@ -17,6 +17,7 @@ COMMANDS = {
     "logs": "local",
     "study": "study",
     "produce": "produce",
+    "client": "client",
     "worker": "worker",
     "watch": "watch",
     "fit": "fit",

@@ -19,7 +19,9 @@ from pipeline.settings import Settings
     show_default="HOST-0",
     help="Name of this worker, its own and stable over restarts.",
 )
-def worker(study: Path, instance: str) -> None:
+@click.option("--health-port", type=click.IntRange(1, 65535), help="Serve /healthz and /metrics.")
+@click.option("--health-host", default="127.0.0.1", show_default=True, help="On this address.")
+def worker(study: Path, instance: str, health_port: int | None, health_host: str) -> None:
     """Fold the releases of STUDY and publish estimates, until stopped.
 
     Run it under a supervisor: it exits, with a code that says why, whenever Kafka or Redis fails,
@@ -29,5 +31,9 @@ def worker(study: Path, instance: str) -> None:
 
     settings = connected(Settings.read())
     run_worker(
-        plan_of(study), settings, instance=instance, folder=settings.home / "workers" / instance
+        plan_of(study),
+        settings,
+        instance=instance,
+        folder=settings.home / "workers" / instance,
+        health=(health_host, health_port) if health_port else None,
     )

@@ -14,7 +14,7 @@ from pipeline.estimators.estimate import Estimate, Status, class_weights
 from pipeline.estimators.open_state import OpenState
 from pipeline.linalg import sandwich, solve_positive, unpack_upper
 from pipeline.local.plan import Plan
-from pipeline.types import Matrix
+from pipeline.types import Matrix, Vector
 
 #: Intervals need this many records for each coefficient.
 RECORDS_PER_COEFFICIENT = 10
@@ -34,18 +34,21 @@ def estimate_open(plan: Plan, state: OpenState) -> Estimate:
     weights = class_weights(negative, positive, plan.largest_weight)
     ridge = plan.study.estimator.ridge * np.diag([0.0] + [1.0] * (size - 1))
     bread = unpack_upper(state.part("curvature"), size) + records * ridge
-    coefficients, covariance = np.zeros(size), None
-    status: Status = "empty" if releases == 0 else "warming"
-    reason = "no release has come yet" if releases == 0 else ""
-    condition: float | None = None
+    coefficients: Vector = np.zeros(size)
+    covariance: Matrix | None = None
+    status: Status = "empty"
+    reason, condition = "no release has come yet", None
     if releases:
+        condition = float(np.linalg.cond(bread))
+        right = state.part("right")
         try:
-            coefficients = solve_positive(bread, state.part("right"))
-            condition = float(np.linalg.cond(bread))
+            coefficients = solve_positive(bread, right)
             covariance = sandwich(bread, _meat(state, ridge, size))
-            status = "ready"
+            status, reason = "ready", ""
         except NumericError as error:
-            reason = str(error)
+            # the shortest solution: clients need a point to go on from
+            coefficients = np.asarray(np.linalg.lstsq(bread, right)[0], dtype=np.float64)
+            status, reason = "warming", str(error)
         needed = RECORDS_PER_COEFFICIENT * size
         if records < needed:
             status, covariance = "warming", None

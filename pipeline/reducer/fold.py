@@ -16,7 +16,7 @@ from pipeline.messages.topics import MAX_RELEASE_BYTES
 from pipeline.reducer.checks import Checker
 from pipeline.reducer.partition import Partition
 from pipeline.reducer.progress import Progress
-from pipeline.reducer.rows import OpenRows, PrivateRows, Rows
+from pipeline.reducer.rows import Batch, OpenRows, PrivateRows, Rows, add
 
 
 class LogRecord(Protocol):
@@ -48,6 +48,8 @@ class LogRecord(Protocol):
         ...
 
 
+#: Releases joined at once: as many as the processor's cache likes.
+CHUNK = 512
 #: A release that passed the checks, with its record; a plain tuple, as one is made per release.
 Accepted = tuple[LogRecord, Release]
 
@@ -63,7 +65,7 @@ class Reducer:
 
     def __init__(self, plan: Plan) -> None:
         self._checker = Checker(plan)
-        self._sums: Rows = PrivateRows(plan) if plan.study.private else OpenRows(plan)
+        self._rows: Rows = PrivateRows(plan) if plan.study.private else OpenRows()
 
     def fold(self, state: Partition, records: Sequence[LogRecord]) -> list[DeadLetter]:
         """Fold records in the order of the log, and return those that could not be.
@@ -81,18 +83,27 @@ class Reducer:
             return []
         check_continuity(state.head.next_offset, fresh)
         letters: list[DeadLetter] = []
-        readable = self._readable(fresh, letters)
-        sound = self._within_bounds(readable, letters)
+        for start in range(0, len(fresh), CHUNK):
+            letters += self._fold_chunk(state, fresh[start : start + CHUNK])
+        return letters
+
+    def _fold_chunk(self, state: Partition, records: Sequence[LogRecord]) -> list[DeadLetter]:
+        letters: list[DeadLetter] = []
+        readable = self._readable(records, letters)
+        batch, sound = self._sound(readable, letters)
         duplicates, accepted = self._without_duplicates(state, sound, letters)
+        if len(accepted) < len(sound):
+            batch = self._join(accepted)
         if accepted:
-            self._sums.add(state.sums, [release for _, release in accepted])
+            add(state.sums, batch)
         newest = max((record.timestamp for record, _ in accepted), default=0) * 1000
         state.head = msgspec.structs.replace(
             state.head,
-            next_offset=fresh[-1].offset + 1,
+            next_offset=records[-1].offset + 1,
             duplicates=state.head.duplicates + duplicates,
             dead_letters=state.head.dead_letters + len(letters),
             newest=max(state.head.newest, newest),
+            model=max([state.head.model, *(release.version for _, release in accepted)]),
         )
         letters.sort(key=lambda letter: letter.offset)
         return letters
@@ -109,18 +120,24 @@ class Reducer:
                 readable.append((record, release))
         return readable
 
-    def _within_bounds(self, items: list[Accepted], letters: list[DeadLetter]) -> list[Accepted]:
-        """Set aside releases with numbers that no honest client can send."""
-        if not items or self._sums.within_bounds([release for _, release in items]):
-            return items
+    def _sound(
+        self, items: list[Accepted], letters: list[DeadLetter]
+    ) -> tuple[Batch, list[Accepted]]:
+        """Join releases, setting aside those with numbers that no honest client can send."""
+        batch = self._join(items)
+        if self._rows.sound(batch):
+            return batch, items
         fault = PayloadError("out-of-range", "a number beyond the bounds that the study implies")
         kept = []
         for item in items:
-            if self._sums.within_bounds([item[1]]):
+            if self._rows.sound(self._join([item])):
                 kept.append(item)
             else:
                 letters.append(_dead(item[0], fault))
-        return kept
+        return self._join(kept), kept
+
+    def _join(self, items: list[Accepted]) -> Batch:
+        return self._rows.join([release for _, release in items])
 
     def _without_duplicates(
         self, state: Partition, items: list[Accepted], letters: list[DeadLetter]

@@ -15,16 +15,18 @@ from pipeline.messages.release import OpenRelease, PrivateRelease, Release, Tens
 from pipeline.privacy.channel import Channel
 from pipeline.types import Integers, Vector
 
+Batch = PrivateBatch | list[OpenRow]
+
 
 class Rows(Protocol):
     """How releases of one kind of study become rows of a state."""
 
-    def within_bounds(self, releases: Sequence[Release]) -> bool:
-        """Whether all numbers of these releases are ones that an honest client can send."""
+    def join(self, releases: Sequence[Release]) -> Batch:
+        """Join the arrays of some releases, in order."""
         ...
 
-    def add(self, sums: PrivateState | OpenState, releases: Sequence[Release]) -> None:
-        """Add releases to a state, in order."""
+    def sound(self, batch: Batch) -> bool:
+        """Whether all its numbers are ones that an honest client can send."""
         ...
 
 
@@ -43,24 +45,19 @@ class PrivateRows:
         self._gradient = bound(step.gradient)
         self._curvature = bound(step.curvature)
 
-    def within_bounds(self, releases: Sequence[Release]) -> bool:
-        """As `Rows.within_bounds`."""
-        batch = self._batch(releases)
+    def sound(self, batch: Batch) -> bool:
+        """As `Rows.sound`."""
         return (
-            _largest(batch.counts) <= self._counts
+            isinstance(batch, PrivateBatch)
+            and _largest(batch.counts) <= self._counts
             and _largest(batch.start) <= self._start
             and _largest(batch.gradient) <= self._gradient
             and _largest(batch.curvature) <= self._curvature
             and _largest(batch.expansion) <= COEFFICIENT_LIMIT
         )
 
-    def add(self, sums: PrivateState | OpenState, releases: Sequence[Release]) -> None:
-        """As `Rows.add`."""
-        if not isinstance(sums, PrivateState):
-            raise TypeError("the state of a private study holds integers")
-        sums.fold(self._batch(releases))
-
-    def _batch(self, releases: Sequence[Release]) -> PrivateBatch:
+    def join(self, releases: Sequence[Release]) -> PrivateBatch:
+        """As `Rows.join`."""
         size = self._size
         private = [r for r in releases if isinstance(r, PrivateRelease)]
         later = [r for r in private if r.version > 0]
@@ -80,29 +77,27 @@ class PrivateRows:
 class OpenRows:
     """Rows of a study without privacy: finite floats, added one by one."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._size = plan.size
+    def join(self, releases: Sequence[Release]) -> list[OpenRow]:
+        """As `Rows.join`."""
+        return [_row(r) for r in releases if isinstance(r, OpenRelease)]
 
-    def within_bounds(self, releases: Sequence[Release]) -> bool:
-        """As `Rows.within_bounds`."""
-        return all(
-            bool(np.isfinite(_floats(tensor)).all())
-            for release in releases
-            if isinstance(release, OpenRelease)
-            for tensor in (
-                release.expansion,
-                release.gradient,
-                release.curvature,
-                release.scores,
-                release.counts,
-            )
+    def sound(self, batch: Batch) -> bool:
+        """As `Rows.sound`."""
+        return isinstance(batch, list) and all(
+            bool(np.isfinite(part).all())
+            for row in batch
+            for part in (row.expansion, row.gradient, row.curvature, row.scores, row.counts)
         )
 
-    def add(self, sums: PrivateState | OpenState, releases: Sequence[Release]) -> None:
-        """As `Rows.add`."""
-        if not isinstance(sums, OpenState):
-            raise TypeError("the state of a study without privacy holds floats")
-        sums.fold([_row(r) for r in releases if isinstance(r, OpenRelease)])
+
+def add(sums: PrivateState | OpenState, batch: Batch) -> None:
+    """Add a batch to a state of the same kind."""
+    if isinstance(sums, PrivateState):
+        if isinstance(batch, PrivateBatch):
+            return sums.fold(batch)
+    elif isinstance(batch, list):
+        return sums.fold(batch)
+    raise TypeError("a state folds releases of its own kind")
 
 
 def _row(release: OpenRelease) -> OpenRow:

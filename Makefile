@@ -1,0 +1,59 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+# The installer alone is not in the lock file; it only puts the locked packages into .venv quickly.
+UV := uv==0.13.8
+
+.PHONY: help
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+.venv/ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"Python 3.11 or later is needed, this is {v[0]}.{v[1]}; set PYTHON=" if v < (3, 11) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing the locked packages into .venv ..."
+	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check '$(UV)' \
+	  && $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock; then :; \
+	else $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; fi
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: setup
+setup: .venv/ready  ## Make .venv with the locked packages
+
+.PHONY: demo
+demo: .venv/ready  ## Real sensor data, eight clients, a crash: live private estimates
+	@$(BIN)/veilstream demo
+
+.PHONY: test
+test: .venv/ready  ## All tests but the slow statistics, on a real Kafka and Redis
+	@$(BIN)/python -m pytest -m "not slow" -q
+
+.PHONY: test-slow
+test-slow: .venv/ready  ## The slow statistics
+	@$(BIN)/python -m pytest -m slow -q
+
+.PHONY: check
+check: .venv/ready  ## Lint, format, types, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+.PHONY: format
+format: .venv/ready  ## Format and mend what ruff can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: bench
+bench: .venv/ready  ## Throughput beside a bare consumer, and latency
+	@$(BIN)/python -m benchmarks.fold
+	@$(BIN)/python -m benchmarks.latency
+
+.PHONY: lock
+lock: .venv/ready  ## Pin the newest versions that pyproject.toml allows
+	@$(BIN)/uv pip compile --universal --all-extras --generate-hashes --no-emit-index-url --no-header --quiet --upgrade -o requirements.lock pyproject.toml
+
+.PHONY: clean
+clean:  ## Remove .venv and everything generated
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

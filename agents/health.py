@@ -1,0 +1,73 @@
+"""`/healthz` and `/metrics` of a worker, on loopback unless told otherwise.
+
+The metrics come from noised releases and log positions; none names a client.
+"""
+
+from __future__ import annotations
+
+import time
+
+from aiohttp import web
+
+from agents.folding import Folding
+from agents.publishing import Publishing
+
+
+class Health:
+    """The worker's small web server.
+
+    Parameters
+    ----------
+    folding, publishing
+        What is reported on.
+    """
+
+    def __init__(self, folding: Folding, publishing: Publishing) -> None:
+        self._folding, self._publishing = folding, publishing
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; an address that is taken is an error."""
+        site = web.Application()
+        site.router.add_get("/healthz", self._healthz)
+        site.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(site, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        """Answer 200 once partitions are assigned: a fault that matters ends the process."""
+        ready = bool(self._folding.partitions)
+        facts = {"status": "ok" if ready else "starting", "publishes": self._publishing.owner}
+        return web.json_response(facts, status=200 if ready else 503)
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(text=self.exposition(time.time()), content_type="text/plain")
+
+    def exposition(self, now: float) -> str:
+        """Return the metrics in Prometheus's text format."""
+        heads = {n: p.head for n, p in sorted(self._folding.partitions.items())}
+        lines = [
+            "# TYPE veilstream_state_watermark_offset gauge",
+            *(
+                f'veilstream_state_watermark_offset{{partition="{n}"}} {head.next_offset}'
+                for n, head in heads.items()
+            ),
+            "# TYPE veilstream_releases_applied_total counter",
+            f"veilstream_releases_applied_total {self._folding.releases}",
+            "# TYPE veilstream_duplicates_dropped_total counter",
+            f"veilstream_duplicates_dropped_total {sum(h.duplicates for h in heads.values())}",
+            "# TYPE veilstream_dead_letters_total counter",
+            f"veilstream_dead_letters_total {sum(h.dead_letters for h in heads.values())}",
+        ]
+        if (at := self._publishing.published_at) is not None:
+            lines += [
+                "# TYPE veilstream_estimate_age_seconds gauge",
+                f"veilstream_estimate_age_seconds {max(0.0, now - at):.3f}",
+            ]
+        return "\n".join(lines) + "\n"

@@ -1,0 +1,94 @@
+"""A load of real releases: one per message, d = 10, noised, as clients would send them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiokafka
+import numpy as np
+
+from infra.topics import ensure_topics
+from pipeline.local.model import Model
+from pipeline.local.plan import Plan
+from pipeline.local.privatise import NoisedSums, privatise
+from pipeline.local.summarise import summarise_bounded
+from pipeline.messages.release import seal
+from pipeline.messages.topics import Topics
+from pipeline.privacy.randomness import SecureStream
+from pipeline.settings import Settings
+from pipeline.study import parse_study
+
+FEATURES = 9
+CLIENTS = 50
+STUDY = """
+[study]
+name = "{name}"
+[data]
+response = {{ name = "y", positive = "1", negative = "0" }}
+[data.features]
+{features}
+[estimator]
+loss = "gdwd"
+class_weights = {{ maximum = 8.0 }}
+[privacy]
+mechanism = "discrete-gaussian"
+epsilon = 1.0
+delta = 1e-6
+[window]
+records = 250
+[stream]
+partitions = {partitions}
+"""
+
+
+def study_text(name: str, partitions: int = 1) -> str:
+    """Return the study of the benchmarks, d = 10."""
+    features = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(FEATURES))
+    return STUDY.format(name=name, features=features, partitions=partitions)
+
+
+def plan_of(name: str, partitions: int = 1) -> Plan:
+    """Return the plan of that study."""
+    return Plan(parse_study(study_text(name, partitions)))
+
+
+def summaries(plan: Plan, count: int = 200) -> list[NoisedSums]:
+    """Return noised windows at various models; the payloads of a load are made of them."""
+    rng = np.random.default_rng(20)
+    stream = SecureStream()
+    made = []
+    for i in range(count):
+        features = rng.uniform(-1, 1, (plan.slots, FEATURES))
+        responses = np.where(features[:, 0] + 0.5 * rng.normal(size=plan.slots) > 0, 1.0, -1.0)
+        lattice = rng.integers(-4096, 4096, plan.size)
+        model = Model(33 + i % 24, lattice, (600, 4000))
+        made.append(privatise(plan, summarise_bounded(plan, features, responses, model), stream))
+    return made
+
+
+async def fill(plan: Plan, settings: Settings, count: int) -> int:
+    """Send `count` releases to the study's topic; return the size of one in bytes."""
+    topics = Topics.of(plan.study)
+    ensure_topics(settings, topics.all())
+    made = summaries(plan)
+    producer = aiokafka.AIOKafkaProducer(
+        bootstrap_servers=settings.kafka, enable_idempotence=True, linger_ms=20,
+        max_batch_size=512 * 1024, max_request_size=2**23,
+    )  # fmt: skip
+    await producer.start()
+    payload = b""
+    try:
+        futures = []
+        for i in range(count):
+            client = f"client-{i % CLIENTS}"
+            payload = seal(
+                plan, made[i % len(made)], client=client, ledger="bench", seq=i // CLIENTS
+            )
+            futures.append(await producer.send(topics.releases.name, payload, key=client.encode()))
+            if len(futures) >= 5000:
+                await asyncio.gather(*futures)
+                futures = []
+        await asyncio.gather(*futures)
+    finally:
+        await producer.stop()
+    return len(payload)

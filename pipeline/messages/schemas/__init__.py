@@ -1,0 +1,35 @@
+"""The published JSON Schemas of the JSON topics, generated from the message types.
+
+`python -m pipeline.messages.schemas` writes them anew; a test keeps files and types in step.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.model import ModelMessage
+
+TYPES: dict[str, type[msgspec.Struct]] = {"estimate.v1": EstimateMessage, "model.v1": ModelMessage}
+FOLDER = Path(__file__).parent
+
+
+def schema(name: str) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a message type."""
+    found = msgspec.json.schema(TYPES[name])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name, **found}
+
+
+def text(name: str) -> str:
+    """Return the schema as its file holds it."""
+    return json.dumps(schema(name), indent=2, sort_keys=True) + "\n"
+
+
+def write() -> None:
+    """Write all schema files."""
+    for name in TYPES:
+        (FOLDER / f"{name}.json").write_text(text(name), encoding="utf-8")

@@ -1,0 +1,5 @@
+"""Write the schema files."""
+
+from pipeline.messages.schemas import write
+
+write()

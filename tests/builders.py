@@ -1,0 +1,226 @@
+"""Small builders for tests: study texts, plans, simulated windows, payloads, log records, oracles."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from pipeline.local.encode import Row
+from pipeline.local.model import Model, round_model
+from pipeline.local.plan import Plan
+from pipeline.local.privatise import disclose, privatise
+from pipeline.local.summarise import summarise, summarise_bounded
+from pipeline.messages.release import seal
+from pipeline.privacy.randomness import SecureStream
+from pipeline.reducer import Partition, Reducer
+from pipeline.study import parse_study
+from pipeline.types import Matrix, Vector
+
+
+def study_text(
+    *,
+    p: int = 3,
+    private: bool = True,
+    epsilon: float = 2.0,
+    delta: float = 1e-5,
+    neighbours: str = "zero-out",
+    loss: str = "gdwd",
+    q: float = 1.0,
+    smoothing: float | None = None,
+    ridge: float = 0.01,
+    norm_bound: float | None = None,
+    maximum: float | None = None,
+    scaling: str = "unit",
+    low: float = -1.0,
+    high: float = 1.0,
+    records: int = 50,
+    user_records: int | None = None,
+    releases: int = 8,
+    name: str = "test",
+) -> str:
+    """Return the text of a study file."""
+    lines = [
+        f'[study]\nname = "{name}"',
+        f'[data]\nresponse = {{ name = "y", positive = "1", negative = "0" }}\n'
+        f'scaling = "{scaling}"',
+        "[data.features]",
+        *(f"x{i} = {{ min = {low}, max = {high} }}" for i in range(p)),
+        f'[estimator]\nloss = "{loss}"\nq = {q}\nridge = {ridge}',
+    ]
+    if smoothing is not None:
+        lines.append(f"smoothing = {smoothing}")
+    if norm_bound is not None:
+        lines.append(f"norm_bound = {norm_bound}")
+    if maximum is not None:
+        lines.append(f"class_weights = {{ maximum = {maximum} }}")
+    if private:
+        lines.append(
+            f'[privacy]\nmechanism = "discrete-gaussian"\nepsilon = {epsilon}\n'
+            f'delta = {delta}\nneighbours = "{neighbours}"'
+        )
+        if user_records is not None:
+            lines.append(f'unit = "user"\nrecords = {user_records}')
+    else:
+        lines.append('[privacy]\nmechanism = "none"')
+    lines.append(f"[window]\nrecords = {records}")
+    lines.append(f"[stream]\npublish = {{ releases = {releases} }}")
+    return "\n".join(lines) + "\n"
+
+
+def plan_of(**settings: object) -> Plan:
+    """Return the plan of `study_text(**settings)`."""
+    return Plan(parse_study(study_text(**settings)))  # type: ignore[arg-type]
+
+
+class SeededStream(SecureStream):
+    """A reproducible stand-in for the cryptographic stream: tests only."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = np.random.Generator(np.random.PCG64(seed))
+
+    def uint64(self, count: int) -> NDArray[np.uint64]:
+        """Return `count` uniform 64-bit integers, the same for the same seed."""
+        return self._generator.integers(0, 2**64, size=count, dtype=np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A record of the log, in memory."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int = 0
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+# --- data with a population that can be enumerated -------------------------------------------
+
+LEVELS = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+
+
+def truth(p: int) -> Vector:
+    """Return the coefficients of the simulated population: intercept, then slopes."""
+    return np.concatenate([[0.3], np.resize([1.5, -1.0, 0.5], p)])
+
+
+def simulate(rng: np.random.Generator, n: int, p: int) -> tuple[Matrix, Vector]:
+    """Draw features on five levels and responses of a logistic model."""
+    features = rng.choice(LEVELS, size=(n, p))
+    predictor = truth(p)[0] + features @ truth(p)[1:]
+    positive = rng.random(n) < 1 / (1 + np.exp(-predictor))
+    return features, np.where(positive, 1.0, -1.0)
+
+
+def population(p: int) -> tuple[Matrix, Vector, Vector]:
+    """Enumerate the population of `simulate`: features, responses, probabilities."""
+    grid = np.array(list(itertools.product(LEVELS, repeat=p)))
+    chance = 1 / (1 + np.exp(-(truth(p)[0] + grid @ truth(p)[1:])))
+    features = np.vstack([grid, grid])
+    responses = np.repeat([1.0, -1.0], len(grid))
+    return features, responses, np.concatenate([chance, 1 - chance]) / len(grid)
+
+
+def oracle(
+    features: Matrix, responses: Vector, weights: Vector, *, q: float, ridge: float
+) -> Vector:
+    """Fit generalised DWD by a general optimiser, on formulas written down once more.
+
+    The minimiser of sum w V(u) / sum w + ridge |slopes|^2 / 2; `weights` are per record.
+    """
+    design = np.column_stack([np.ones(len(responses)), features])
+    knee = q / (q + 1)
+    share = weights / np.sum(weights)
+
+    def objective(theta: Vector) -> tuple[float, Vector]:
+        u = responses * (design @ theta)
+        flat = u <= knee
+        tail = np.where(flat, 1.0, u)
+        value = np.where(flat, 1 - u, q**q / (q + 1) ** (q + 1) * tail**-q)
+        slope = np.where(flat, -1.0, -((knee / tail) ** (q + 1)))
+        gradient = design.T @ (share * responses * slope)
+        gradient[1:] += ridge * theta[1:]
+        return float(share @ value + ridge * theta[1:] @ theta[1:] / 2), gradient
+
+    point = np.zeros(design.shape[1])
+    for _ in range(5):
+        point = minimize(objective, point, jac=True, method="BFGS", options={"gtol": 1e-12}).x
+    return np.asarray(point)
+
+
+# --- streams ---------------------------------------------------------------------------------
+
+
+def rows_of(features: Matrix, responses: Vector) -> list[Row]:
+    """Return encoded rows."""
+    return [Row(x, float(y), 0) for x, y in zip(features, responses, strict=True)]
+
+
+def payload_of(
+    plan: Plan,
+    features: Matrix,
+    responses: Vector,
+    model: Model,
+    stream: SecureStream,
+    *,
+    client: str = "a",
+    ledger: str = "l",
+    seq: int = 0,
+) -> bytes:
+    """Make a release from arrays; without privacy it is taken at the model's coefficients."""
+    if plan.study.private:
+        noised = privatise(plan, summarise_bounded(plan, features, responses, model), stream)
+        return seal(plan, noised, client=client, ledger=ledger, seq=seq)
+    summary = summarise(plan, features, responses, model.coefficients, model.class_weights)
+    opened = disclose(plan, summary, model.version)
+    return seal(plan, opened, client=client, ledger=ledger, seq=seq)
+
+
+def some_model(plan: Plan, version: int, seed: int = 0) -> Model:
+    """Return a model near zero, on its lattice."""
+    rng = np.random.default_rng(seed)
+    return round_model(version, rng.normal(0, 0.3, plan.size), (1.0, 1.0))
+
+
+def sample_log(
+    plan: Plan, *, releases: int = 24, clients: int = 3, seed: int = 0, start: int = 2
+) -> list[LogEntry]:
+    """Return the log of some clients: `start` windows of each at the start, then later models."""
+    rng, stream = np.random.default_rng(seed), SeededStream(seed)
+    entries = []
+    for i in range(releases):
+        client, seq = f"client-{i % clients}", i // clients
+        version = max(0, seq - start + 1)
+        if version == 0:
+            model = Model(0, np.zeros(plan.size, dtype=np.int64), (1024, 1024))
+        else:
+            model = some_model(plan, version, seed)
+        features, responses = simulate(rng, plan.slots, plan.size - 1)
+        value = payload_of(
+            plan, features, responses, model, stream, client=client, ledger=f"l-{client}", seq=seq
+        )
+        entries.append(LogEntry(i, client.encode(), value, timestamp=1000 + i))
+    return entries
+
+
+def relogged(entries: Sequence[LogEntry]) -> list[LogEntry]:
+    """Give entries new consecutive offsets, in the order in which they stand."""
+    return [
+        LogEntry(i, entry.key, entry.value, entry.timestamp, entry.headers)
+        for i, entry in enumerate(entries)
+    ]
+
+
+def folded(plan: Plan, entries: Sequence[LogEntry], sizes: Sequence[int] = ()) -> Partition:
+    """Fold a log in batches of the given sizes, and the rest at once."""
+    partition, reducer, at = Partition.empty(plan), Reducer(plan), 0
+    for size in (*sizes, len(entries)):
+        reducer.fold(partition, entries[at : at + size])
+        at += size
+    return partition

@@ -1,0 +1,3 @@
+"""Servers for all tests; see `tests.services`."""
+
+pytest_plugins = ["tests.services"]

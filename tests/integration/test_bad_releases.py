@@ -1,0 +1,259 @@
+"""Releases that cannot be folded: each becomes a dead letter as it came, and the stream goes on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from kafka import KafkaProducer
+
+from pipeline.estimators.private_state import PrivateState
+from pipeline.local.encode import Encoder
+from pipeline.local.model import start_model
+from pipeline.local.plan import Plan
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.privacy.randomness import SecureStream
+from pipeline.reducer import LogRecord, Reducer
+from pipeline.reducer.partition import Partition
+from pipeline.releasing import release_of
+from pipeline.study import parse_study
+from tests.stage import OPEN, Stage, lines, send, study_text
+
+HEADERS = [("ce_specversion", b"1.0"), ("ce_id", b"site/7"), ("odd", b"\x00\xff"), ("odd", b"")]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """One bad record and the reason with which it must be set aside."""
+
+    name: str
+    reason: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = tuple(HEADERS)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of the run that all tests of this module look at."""
+
+    stage: Stage
+    good: list[bytes]
+    bad: list[Bad]
+    places: dict[str, Any]
+    letters: dict[tuple[int, int], Any]
+    estimate: EstimateMessage
+
+
+def release(plan: Plan, client: str, seq: int, ledger: str = "ledger") -> bytes:
+    """Make an honest release at the start."""
+    encoder = Encoder(plan.study)
+    rows = [
+        encoder.encode(dict(zip(("heat", "load", "failed"), line.strip().split(","), strict=True)))
+        for line in lines(plan.slots, seq)
+    ]
+    model = start_model(plan.size)
+    stream = SecureStream()
+    return release_of(plan, rows, model, stream, client=client, ledger=ledger, seq=seq)
+
+
+def changed(payload: bytes, **fields: Any) -> bytes:
+    """Change fields of a payload."""
+    return msgspec.msgpack.encode({**msgspec.msgpack.decode(payload), **fields})
+
+
+def bad_records(plan: Plan) -> list[Bad]:
+    """Return bad records of every kind, all in the name of client `bad`."""
+    whole = release(plan, "bad", 0)
+    fields = msgspec.msgpack.decode(whole)
+    gradient = fields["gradient"]
+    short = [gradient[0], [2], gradient[2], gradient[3][:16]]
+    huge = [*gradient[:3], np.full(2 * plan.size, 2**62, dtype="<i8").tobytes()]
+    least = [*gradient[:3], np.full(2 * plan.size, -(2**63), dtype="<i8").tobytes()]
+    floats = ["<f8", gradient[1], 0, np.full(2 * plan.size, np.nan).tobytes()]
+    unit = [*gradient[:2], 3, gradient[3]]
+    lying = [gradient[0], [2**40], gradient[2], gradient[3]]
+    name = plan.study.name
+    foreign = Plan(parse_study(study_text(name, records=plan.slots + 1)))
+    opened = Plan(parse_study(study_text(name, privacy=OPEN)))
+    noise = random.Random(3).randbytes
+    key = b"bad"
+    return [
+        Bad("truncated", "undecodable", key, whole[: len(whole) // 2]),
+        Bad("one byte short", "undecodable", key, whole[:-1]),
+        Bad("one byte more", "undecodable", key, whole + b"\x00"),
+        Bad("random", "undecodable", key, noise(300)),
+        Bad("text", "undecodable", key, b"hello"),
+        Bad("not UTF-8", "undecodable", key, whole.replace(b"bad", b"\xff\xfe\xfd")),
+        Bad("nested", "undecodable", key, b"\x91" * 100_000),
+        Bad("large", "undecodable", key, noise(7 * 2**20)),
+        Bad("empty", "undecodable", key, b""),
+        Bad("null value", "empty", key, None),
+        Bad("unknown type", "undecodable", key, changed(whole, type="private-release/9")),
+        Bad("no client", "undecodable", key, changed(whole, client="")),
+        Bad("negative seq", "undecodable", key, changed(whole, seq=-1)),
+        Bad("text as seq", "undecodable", key, changed(whole, seq="1")),
+        Bad("wrong revision", "wrong-revision", key, release(foreign, "bad", 0)),
+        Bad("wrong kind", "wrong-revision", key, release(opened, "bad", 0)),
+        Bad("wrong key", "wrong-key", b"somebody", whole),
+        Bad("no key", "wrong-key", None, whole),
+        Bad("short array", "wrong-shape", key, changed(whole, gradient=short)),
+        Bad("lying shape", "wrong-shape", key, changed(whole, gradient=lying)),
+        Bad("floats", "wrong-shape", key, changed(whole, gradient=floats)),
+        Bad("wrong unit", "wrong-unit", key, changed(whole, gradient=unit)),
+        Bad("huge numbers", "out-of-range", key, changed(whole, gradient=huge)),
+        Bad("the least number", "out-of-range", key, changed(whole, gradient=least)),
+        Bad("no curvature", "wrong-shape", key, changed(whole, version=3)),
+        Bad("more slots", "wrong-claim", key, changed(whole, slots=10**9)),
+        Bad("less privacy", "wrong-claim", key, changed(whole, epsilon=50.0)),
+        Bad("forged ledger", "foreign-ledger", b"good", release(plan, "good", 1000, "forged")),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def outcome(
+    tmp_path_factory: pytest.TempPathFactory, kafka: str, redis_url: str
+) -> Iterator[Outcome]:
+    text = study_text(partitions=1)
+    stage = Stage(tmp_path_factory.mktemp("bad"), kafka, redis_url, text)
+    try:
+        stage.ensure_topics()
+        stage.worker()
+        bad = bad_records(stage.plan)
+        # seq 5 never comes, 9 comes late, 3 comes three times
+        numbers = [n for n in range(len(bad) + 1) if n not in (5, 9)]
+        good = {n: release(stage.plan, "good", n) for n in (*numbers, 9)}
+        batch: list[dict[str, Any]] = []
+        for i, n in enumerate(numbers):
+            batch.append({"key": b"good", "value": good[n]})
+            if i < len(bad):
+                item = bad[i]
+                batch.append({"key": item.key, "value": item.value, "headers": [*item.headers]})
+        batch += [
+            {"key": item.key, "value": item.value, "headers": [*item.headers]}
+            for item in bad[len(numbers) :]
+        ]
+        batch += [{"key": b"good", "value": good[3]}] * 2
+        batch.append({"key": b"good", "value": good[9]})
+        batch.append({"key": b"late", "value": release(stage.plan, "late", 0)})
+        places = send(stage.settings.kafka, stage.topics.releases.name, batch)
+        origin = {(r["key"], r["value"]): place for r, place in zip(batch, places, strict=True)}
+        stage.caught_up()
+        found = {
+            (int(dict(r.headers)["veil_dlq_partition"]), int(dict(r.headers)["veil_dlq_offset"])): r
+            for r in stage.dead_letters()
+        }
+        yield Outcome(
+            stage,
+            [*good.values(), batch[-1]["value"]],
+            bad,
+            {item.name: origin[item.key, item.value] for item in bad},
+            found,
+            stage.final_estimate(),
+        )
+    finally:
+        stage.remove()
+
+
+@pytest.mark.parametrize("i", range(28))
+def test_a_bad_release_is_set_aside_as_it_came_with_its_reason_and_place(
+    outcome: Outcome, i: int
+) -> None:
+    bad = outcome.bad[i]
+    place = outcome.places[bad.name]
+    letter = outcome.letters[place.partition, place.offset]
+    headers = dict(letter.headers)
+    assert headers["veil_dlq_reason"] == bad.reason.encode(), (bad.name, headers)
+    assert (letter.key, letter.value) == (bad.key, bad.value)
+    assert tuple(letter.headers[: len(bad.headers)]) == bad.headers
+    assert headers["veil_dlq_topic"] == outcome.stage.topics.releases.name.encode()
+    assert headers["veil_dlq_detail"]
+
+
+def test_nothing_else_is_set_aside(outcome: Outcome) -> None:
+    assert len(outcome.bad) == len({bad.name for bad in outcome.bad}) == 28
+    assert len(outcome.letters) == len(outcome.bad)
+    assert len(outcome.stage.dead_letters()) == len(outcome.bad)
+
+
+def test_the_estimate_counts_the_good_and_reports_the_rest(outcome: Outcome) -> None:
+    estimate = outcome.estimate
+    assert estimate.releases == len(outcome.good)
+    assert estimate.records == len(outcome.good) * outcome.stage.plan.slots
+    assert estimate.clients == 2
+    assert estimate.diagnostics.missing == 1
+    assert estimate.diagnostics.duplicates == 2
+    assert estimate.diagnostics.dead_letters == len(outcome.bad)
+
+
+def test_the_state_is_that_of_the_good_releases_alone(outcome: Outcome) -> None:
+    [stored] = outcome.stage.partitions()
+    alone = Partition.empty(outcome.stage.plan)
+    records: list[LogRecord] = [r for r in outcome.stage.releases() if r.value in set(outcome.good)]
+    for record in records:
+        alone.starting_at(record.offset)
+        assert Reducer(outcome.stage.plan).fold(alone, [record]) == []
+    assert isinstance(stored.sums, PrivateState)
+    assert stored.sums.encode() == alone.sums.encode()
+    assert {n: p.encode() for n, p in stored.clients.items()} == {
+        n: p.encode() for n, p in alone.clients.items()
+    }
+
+
+def test_the_worker_is_still_there_and_its_state_verifies(outcome: Outcome) -> None:
+    assert outcome.stage.processes["w0"].poll() is None
+    assert outcome.stage.verified()
+
+
+def test_a_dead_letter_says_nothing_of_the_payload_in_its_words(outcome: Outcome) -> None:
+    for letter in outcome.letters.values():
+        detail = dict(letter.headers)["veil_dlq_detail"]
+        assert len(detail) < 200
+        assert b"forged" not in detail
+
+
+@pytest.fixture
+def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
+    made = Stage(tmp_path, kafka, redis_url, study_text(partitions=1))
+    try:
+        made.ensure_topics()
+        made.worker()
+        yield made
+    finally:
+        made.remove()
+
+
+def test_a_header_without_a_value_is_kept(stage: Stage) -> None:
+    headers = [("empty", None), ("full", b"1")]
+    bad = {"key": b"bad", "value": b"x", "headers": headers}
+    send(stage.settings.kafka, stage.topics.releases.name, [bad])
+    stage.caught_up()
+    [letter] = stage.dead_letters()
+    assert [tuple(header) for header in letter.headers[:2]] == headers
+
+
+def test_a_transaction_of_another_producer_does_not_stop_the_stream(stage: Stage) -> None:
+    """Kafka marks the end of a transaction with a record that consumers never see."""
+    topic, servers = stage.topics.releases.name, stage.settings.kafka
+    producer = KafkaProducer(bootstrap_servers=servers, transactional_id=topic)
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, key=b"good", value=release(stage.plan, "good", 0))
+        producer.commit_transaction()
+    finally:
+        producer.close(timeout=5)
+    send(servers, topic, [{"key": b"good", "value": release(stage.plan, "good", 1)}])
+    try:
+        stage.caught_up(15)
+    finally:
+        code = stage.processes["w0"].poll()
+        assert code is None, f"the worker ended with {code}: {stage.said('w0')}"
+    assert stage.final_estimate().releases == 2
+    assert stage.verified()

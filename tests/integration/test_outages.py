@@ -1,0 +1,216 @@
+"""Kafka and Redis that die, come back, or forget: nothing is lost and nothing is folded twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.local import LocalRuntime
+from pipeline.reducer import differences
+from tests.stage import Stage, study_text, until, write_csv
+
+CLIENTS = ("north", "south")
+RECORDS, SLOTS = 1000, 20
+RELEASES = len(CLIENTS) * RECORDS // SLOTS
+
+Build = Callable[..., Stage]
+
+
+@pytest.fixture
+def build(fresh_runtime: LocalRuntime, tmp_path: Path) -> Iterator[Build]:
+    """Return a function that makes a stage on a runtime of the test's own."""
+    made: list[Stage] = []
+
+    def make(**study: object) -> Stage:
+        at = fresh_runtime.addresses()
+        made.append(Stage(tmp_path / "stage", at.kafka, at.redis, study_text(**study)))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for stage in made:
+        stage.end()
+
+
+def stream(stage: Stage, rate: float = 120.0) -> None:
+    """Start a worker and the clients, and wait until some of the stream is folded."""
+    stage.ensure_topics()
+    stage.worker()
+    for seed, client in enumerate(CLIENTS):
+        source = write_csv(stage.folder / f"{client}.csv", RECORDS, seed)
+        stage.produce(client, source, "--rate", rate)
+    until(lambda: sum(stage.watermarks()) >= 15, "the stream runs")
+
+
+def complete(stage: Stage, seconds: float = 30.0) -> None:
+    """Wait for the end of the stream and check that every release counts once."""
+    for client in CLIENTS:
+        assert stage.code(client, seconds) == 0, stage.said(client)
+    stage.caught_up()
+    estimate = stage.final_estimate()
+    assert (estimate.releases, estimate.records) == (RELEASES, RELEASES * SLOTS)
+    assert (estimate.diagnostics.missing, estimate.diagnostics.dead_letters) == (0, 0)
+    assert stage.verified()
+
+
+def test_a_worker_does_not_start_without_redis(fresh_runtime: LocalRuntime, build: Build) -> None:
+    stage = build()
+    fresh_runtime.kill("redis")
+    stage.worker()
+    assert stage.code("w0", 20) == 60
+    assert "Redis is out of reach" in stage.said("w0")
+    assert "Traceback" not in stage.said("w0")
+
+
+def test_nothing_starts_without_kafka_and_nothing_is_spent(
+    fresh_runtime: LocalRuntime, build: Build
+) -> None:
+    stage = build()
+    fresh_runtime.kill("kafka")
+    stage.worker()
+    stage.produce("north", write_csv(stage.folder / "north.csv", 100))
+    for name in ("w0", "north"):
+        assert stage.code(name, 30) == 50, stage.said(name)
+        assert "Kafka" in stage.said(name)
+        assert "Traceback" not in stage.said(name)
+    assert stage.query("north", "SELECT count(*) FROM ledger") == [(0,)]
+    assert stage.query("north", "SELECT next_seq, position FROM streams") == [(0, None)]
+
+
+def test_redis_killed_in_mid_stream_stops_the_worker_which_later_goes_on(
+    fresh_runtime: LocalRuntime, build: Build
+) -> None:
+    stage = build()
+    stream(stage)
+    fresh_runtime.kill("redis")
+    assert stage.code("w0", 30) == 60, stage.said("w0")
+    assert "Redis is out of reach" in stage.said("w0")
+    fresh_runtime.restart("redis")
+    stage.worker()
+    complete(stage)
+
+    before = stage.partitions()
+    fresh_runtime.restart("redis")
+    until(lambda: _answers(stage), "Redis is back")
+    after = stage.partitions()
+    assert [differences(a, b) for a, b in zip(before, after, strict=True)] == [[], []]
+    # the state outlived Redis, and the worker that lived on takes new releases to it
+    more = write_csv(stage.folder / "west.csv", 100)
+    if stage.processes["w0"].poll() is not None:
+        stage.worker()
+    stage.produce("west", more)
+    assert stage.code("west") == 0
+    until(lambda: _restarted(stage, {41, 60}) and stage.watermarks() == stage.ends(), "folded")
+    assert stage.final_estimate().releases == RELEASES + 5
+
+
+def test_a_flushed_redis_makes_the_worker_read_the_log_again(build: Build) -> None:
+    stage = build()
+    stream(stage)
+    stage.redis.flushall()
+    assert stage.code("w0", 30) == 41, stage.said("w0")
+    stage.worker()
+    complete(stage)
+
+
+def test_a_redis_that_lost_its_last_seconds_makes_the_worker_read_them_again(
+    build: Build,
+) -> None:
+    stage = build()
+    stream(stage)
+    keys = list(stage.redis.scan_iter("*"))
+    old = {key: stage.redis.dump(key) for key in keys}
+    stood = sum(stage.watermarks())
+    until(lambda: sum(stage.watermarks()) >= stood + 20, "the stream goes on")
+    for key, value in old.items():
+        assert value is not None
+        stage.redis.restore(key, 0, value, replace=True)
+    assert stage.code("w0", 30) == 41, stage.said("w0")
+    stage.worker()
+    complete(stage)
+
+
+def test_clients_that_know_newer_models_than_a_flushed_redis_do_not_wait_for_ever(
+    build: Build,
+) -> None:
+    """Models begin again at 1 while clients stand at a higher version and wait for the next."""
+    stage = build(stream="lead = 1")
+    stage.ensure_topics()
+    stage.worker()
+    source = write_csv(stage.folder / "north.csv", 600)
+    stage.produce("north", source)
+    until(lambda: sum(stage.watermarks()) >= 10, "the stream runs")
+    stage.kill("w0")
+    stage.redis.flushall()
+    stage.worker()
+    assert stage.code("north", 25) == 0, stage.said("north")
+    assert stage.final_estimate().releases == 30
+
+
+def test_kafka_killed_in_mid_stream_holds_up_everybody_and_loses_nothing(
+    fresh_runtime: LocalRuntime, build: Build
+) -> None:
+    stage = build()
+    stream(stage)
+    fresh_runtime.kill("kafka")
+    time.sleep(2.0)
+    fresh_runtime.restart("kafka")
+    deadline = time.monotonic() + 60
+    while any(stage.processes[client].poll() is None for client in CLIENTS):
+        assert time.monotonic() < deadline, [stage.said(name) for name in stage.processes]
+        _restarted(stage, {41, 50})
+        time.sleep(0.1)
+    complete(stage)
+
+
+def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
+    fresh_runtime: LocalRuntime, build: Build
+) -> None:
+    releases = 1300
+    stage = build(records=1, stream="lead = 0", privacy='mechanism = "none"')
+    stage.ensure_topics()
+    stage.worker()
+    stage.produce("north", write_csv(stage.folder / "north.csv", releases))
+    until(lambda: sum(stage.watermarks()) > 0, "the stream runs")
+    fresh_runtime.kill("kafka")
+    began = time.monotonic()
+    until(lambda: _waiting(stage) == 1000, "the outbox is full")
+    position = stage.query("north", "SELECT position FROM streams")
+    time.sleep(1.0)
+    assert _waiting(stage) == 1000
+    assert stage.query("north", "SELECT position FROM streams") == position
+    assert stage.processes["north"].poll() is None
+    assert stage.code("w0", 45) == 50, stage.said("w0")
+    print(f"\nthe worker gave up {time.monotonic() - began:.1f} s after Kafka")
+    fresh_runtime.restart("kafka")
+    stage.worker()
+    assert stage.code("north", 60) == 0, stage.said("north")
+    assert _waiting(stage) == 0
+    stage.caught_up()
+    estimate = stage.final_estimate()
+    assert (estimate.releases, estimate.diagnostics.missing) == (releases, 0)
+    assert stage.verified()
+
+
+def _answers(stage: Stage) -> bool:
+    return bool(stage.redis.ping())
+
+
+def _waiting(stage: Stage) -> int:
+    return int(stage.query("north", "SELECT count(*) FROM outbox")[0][0])
+
+
+def _restarted(stage: Stage, allowed: set[int]) -> bool:
+    """Do as a supervisor does for those that ended for a reason that passes."""
+    for name, process in list(stage.processes.items()):
+        code = process.poll()
+        if code in (None, 0):
+            continue
+        assert code in allowed, f"{name} ended with {code}: {stage.said(name)}"
+        if name == "w0":
+            stage.worker()
+        else:
+            stage.produce(name, stage.folder / f"{name}.csv", "--rate", 120)
+    return True

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import PayloadError, StateError
+from pipeline.reducer.progress import MAX_HOLES, Progress
+
+ORDERS = st.integers(1, 40).flatmap(
+    lambda n: st.tuples(
+        st.just(n),
+        st.permutations(range(n)),
+        st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, 2 * n)), max_size=20),
+    )
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(ORDERS)
+def test_any_order_with_any_duplicates_folds_each_number_once_and_leaves_no_hole(
+    case: tuple[int, list[int], list[tuple[int, int]]],
+) -> None:
+    n, order, repeats = case
+    sequence = list(order)
+    for number, place in repeats:
+        sequence.insert(place, number)
+    progress, folded = Progress("l"), []
+    for number in sequence:
+        if progress.accept(number) != "duplicate":
+            folded.append(number)
+        seen = set(folded)
+        assert progress.highest == max(seen)
+        holes = {i for first, last in progress.holes for i in range(first, last + 1)}
+        assert holes == set(range(progress.highest)) - seen
+        assert progress.missing == len(holes)
+    assert sorted(folded) == list(range(n))
+    assert (progress.highest, progress.holes, progress.missing) == (n - 1, [], 0)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 60), max_size=60))
+def test_what_is_stored_comes_back_and_goes_on_in_the_same_way(numbers: list[int]) -> None:
+    progress = Progress("ledger")
+    for number in numbers:
+        progress.accept(number)
+    again = Progress.decode(progress.encode())
+    assert again == progress
+    for number in range(62):
+        assert again.accept(number) == progress.accept(number)
+
+
+def test_the_outcomes_have_their_names() -> None:
+    progress = Progress("l")
+    assert [progress.accept(i) for i in (0, 3, 2, 2, 0, 1, 4)] == [
+        "next", "next", "late", "duplicate", "duplicate", "late", "next",
+    ]  # fmt: skip
+
+
+def test_random_numbers_are_refused_before_the_holes_fill_the_memory() -> None:
+    progress = Progress("l")
+    with pytest.raises(PayloadError, match="too-many-holes"):
+        for i in range(MAX_HOLES + 2):
+            progress.accept(2 * i + 1)
+    assert len(progress.holes) <= MAX_HOLES
+
+
+def test_late_numbers_cannot_split_a_hole_into_more_than_the_limit() -> None:
+    progress = Progress("l")
+    progress.accept(10**9)
+    with pytest.raises(PayloadError, match="too-many-holes"):
+        for i in range(1, MAX_HOLES + 100):
+            progress.accept(2 * i)
+    assert len(progress.holes) <= MAX_HOLES
+
+
+def test_a_refused_number_changes_nothing() -> None:
+    progress = Progress("l")
+    for i in range(MAX_HOLES):
+        progress.accept(2 * i + 1)
+    before = progress.encode()
+    with pytest.raises(PayloadError):
+        progress.accept(10**6)
+    assert progress.encode() == before
+    assert progress.accept(0) == "late"
+
+
+def test_another_ledger_is_refused() -> None:
+    progress = Progress("mine")
+    progress.check("mine")
+    with pytest.raises(PayloadError, match="foreign-ledger"):
+        progress.check("yours")
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x92\xa1l\x01"])
+def test_damaged_progress_is_refused(data: bytes) -> None:
+    with pytest.raises(StateError):
+        Progress.decode(data)
+
+
+def test_long_random_orders_end_without_holes() -> None:
+    rng = np.random.default_rng(3)
+    progress = Progress("l")
+    for number in rng.permutation(900).tolist():
+        progress.accept(number)
+    assert (progress.highest, progress.missing) == (899, 0)

@@ -1,0 +1,282 @@
+"""Adversarial search: neighbouring windows, measured on the lattice, against the stated distance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from pipeline.linalg import upper_is_diagonal
+from pipeline.local.model import COEFFICIENT_LIMIT, Model
+from pipeline.local.plan import Plan
+from pipeline.local.summarise import summarise_bounded
+from pipeline.privacy.channel import Channel
+from tests.builders import plan_of
+
+Window = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass
+class Neighbours:
+    """A pair of neighbouring windows that share `rest`; `two` is None for a null record."""
+
+    rest: Window
+    one: tuple[np.ndarray, float]
+    two: tuple[np.ndarray, float] | None
+    model: Model
+
+    def windows(self) -> tuple[Window, Window]:
+        return joined(self.rest, self.one), joined(self.rest, self.two)
+
+
+def joined(rest: Window, record: tuple[np.ndarray, float] | None) -> Window:
+    if record is None:
+        return rest
+    return np.vstack([rest[0], record[0]]), np.append(rest[1], record[1])
+
+
+def distances(plan: Plan, pair: Neighbours) -> dict[str, float]:
+    """Return the distance of each part of the rounded sums, as a share of the stated one."""
+    channels = plan.channels(pair.model.version)
+    one, two = (summarise_bounded(plan, *w, pair.model) for w in pair.windows())
+
+    def apart(part: Channel, left: object, right: object, scale: np.ndarray | float) -> float:
+        difference = part.round(left.integers, left.exponents) - part.round(
+            right.integers, right.exponents
+        )
+        return float(np.linalg.norm(difference * scale)) * part.unit / part.sensitivity
+
+    shares = {
+        "gradient": apart(channels.gradient, one.gradient, two.gradient, 1.0),
+        "counts": apart(channels.counts, one.counts, two.counts, 1.0),
+    }
+    if channels.curvature is not None:
+        assert one.curvature is not None
+        svec = np.where(upper_is_diagonal(plan.size), 1.0, np.sqrt(2))
+        shares["curvature"] = apart(channels.curvature, one.curvature, two.curvature, svec)
+    return shares
+
+
+def random_record(plan: Plan, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+    kind = rng.integers(4)
+    x = rng.uniform(-1, 1, plan.size - 1)
+    if kind == 0:
+        x = np.sign(x)
+    elif kind == 1:
+        x = x * (rng.random(plan.size - 1) < 0.5)
+    elif kind == 2:
+        x = np.eye(plan.size - 1)[rng.integers(plan.size - 1)] * rng.choice([-1.0, 1.0])
+    return x * plan.magnitudes, float(rng.choice([-1.0, 1.0]))
+
+
+def random_model(plan: Plan, rng: np.random.Generator, *, start: bool) -> Model:
+    if start:
+        return Model(0, np.zeros(plan.size, dtype=np.int64), (1024, 1024))
+    scale = 10.0 ** rng.uniform(0, 7.3)
+    lattice = np.clip(rng.normal(0, scale, plan.size), -COEFFICIENT_LIMIT, COEFFICIENT_LIMIT)
+    # weights of a hostile publisher go far beyond the public maximum
+    weights = tuple(int(w) for w in 10.0 ** rng.uniform(0, 9, 2))
+    return Model(int(rng.integers(1, 2**40)), lattice.astype(np.int64), weights)  # type: ignore[arg-type]
+
+
+def random_pair(plan: Plan, rng: np.random.Generator, *, start: bool) -> Neighbours:
+    n = int(rng.integers(0, 4))
+    others = [random_record(plan, rng) for _ in range(n)]
+    rest = (
+        np.array([x for x, _ in others]).reshape(n, plan.size - 1),
+        np.array([y for _, y in others]),
+    )
+    replaced = plan.study.privacy.neighbours == "replace-one"
+    one = random_record(plan, rng)
+    two = random_record(plan, rng) if replaced else None
+    if replaced and rng.random() < 0.3:
+        two = (one[0], -one[1])
+    return Neighbours(rest, one, two, random_model(plan, rng, start=start))
+
+
+def moved(plan: Plan, rng: np.random.Generator, pair: Neighbours) -> Neighbours:
+    """Change a pair a little: one step of the hill climb."""
+    size = 10.0 ** rng.uniform(-3, 0)
+
+    def nudged(record: tuple[np.ndarray, float]) -> tuple[np.ndarray, float]:
+        x = record[0] + size * plan.magnitudes * rng.normal(size=plan.size - 1)
+        label = -record[1] if rng.random() < 0.1 else record[1]
+        return np.clip(x, -plan.magnitudes, plan.magnitudes), label
+
+    one = nudged(pair.one)
+    two = None if pair.two is None else nudged(pair.two)
+    lattice = pair.model.lattice
+    if pair.model.version:
+        factor = 1 + size * rng.normal(size=plan.size)
+        lattice = np.clip(
+            lattice * factor + 4096 * size * rng.normal(size=plan.size),
+            -COEFFICIENT_LIMIT,
+            COEFFICIENT_LIMIT,
+        ).astype(np.int64)
+    return Neighbours(pair.rest, one, two, Model(pair.model.version, lattice, pair.model.weights))
+
+
+def climbed(
+    plan: Plan,
+    rng: np.random.Generator,
+    start: Neighbours,
+    score: Callable[[dict[str, float]], float],
+    steps: int,
+) -> dict[str, float]:
+    """Climb towards a larger distance, and return the largest share seen of every part."""
+    best, most = score(distances(plan, start)), distances(plan, start)
+    for _ in range(steps):
+        candidate = moved(plan, rng, start)
+        found = distances(plan, candidate)
+        most = {name: max(most[name], found[name]) for name in most}
+        if score(found) > best:
+            best, start = score(found), candidate
+    return most
+
+
+STUDIES = {
+    "unit": {"p": 3},
+    "unit-weighted": {"p": 3, "maximum": 8.0},
+    "clipped": {"p": 4, "norm_bound": 1.6, "maximum": 3.7},
+    "barely-clipped": {"p": 2, "norm_bound": 1.05},
+    "units-kept": {"p": 3, "scaling": "none", "low": -7.0, "high": 3.0},
+    "units-kept-clipped": {"p": 3, "scaling": "none", "low": -7.0, "high": 900.0, "norm_bound": 9.0},
+    "logistic": {"p": 2, "loss": "logistic"},
+    "heavy-tail": {"p": 2, "q": 0.01},
+    "hinge-like": {"p": 2, "q": 1000.0},
+    "one-feature": {"p": 1, "norm_bound": 1.2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("settings", STUDIES.values(), ids=STUDIES.keys())
+def test_no_neighbours_are_further_apart_than_stated(
+    settings: dict[str, object], neighbours: str
+) -> None:
+    plan = plan_of(neighbours=neighbours, **settings)
+    rng = np.random.default_rng(7)
+    for start in (True, False):
+        parts = ["gradient"] if start else ["gradient", "curvature"]
+        for _ in range(60):
+            pair = random_pair(plan, rng, start=start)
+            assert max(distances(plan, pair).values()) <= 1.0
+        for part in parts:
+            for _ in range(2):
+                pair = random_pair(plan, rng, start=start)
+                most = climbed(plan, rng, pair, lambda shares, p=part: shares[p], 100)
+                assert max(most.values()) <= 1.0
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-4, 0.01, 1.0, 20.0])
+@pytest.mark.parametrize("user_records", [None, 5000, 10**6])
+def test_the_distance_holds_on_the_lattice_of_any_budget(
+    epsilon: float, user_records: int | None
+) -> None:
+    """A tiny budget makes the lattice coarser than one record; rounding is a part of the distance.
+
+    On a lattice with a unit above 1 two neighbouring counts can round to points a unit apart.
+    """
+    plan = plan_of(p=1, epsilon=epsilon, delta=1e-3, user_records=user_records)
+    none = (np.zeros((0, 1)), np.zeros(0))
+    for version in (0, 1):
+        unit = int(max(1, plan.channels(version).counts.unit))
+        for full in {0, max(0, unit // 2 - 1)}:
+            rest = (np.ones((full, 1)), np.ones(full)) if full < 10**5 else none
+            model = Model(version, np.zeros(2, dtype=np.int64), (1024, 1024))
+            pair = Neighbours(rest, (np.ones(1), 1.0), None, model)
+            assert max(distances(plan, pair).values()) <= 1.0
+
+
+def flat_model(plan: Plan) -> Model:
+    """Return a model at which every record has its full slope and, for gdwd, no curvature."""
+    top = round(plan.largest_weight * 1024)
+    return Model(1, np.zeros(plan.size, dtype=np.int64), (top, top))
+
+
+def steep_model(plan: Plan) -> Model:
+    """Return a model at which every record with y = 1 has its full curvature: u = u0 + e."""
+    loss = plan.loss
+    lattice = np.zeros(plan.size, dtype=np.int64)
+    lattice[0] = round((loss.knee + loss.smoothing) * 4096)  # type: ignore[attr-defined]
+    top = round(plan.largest_weight * 1024)
+    return Model(1, lattice, (top, top))
+
+
+NOBODY: Window = (np.zeros((0, 8)), np.zeros(0))
+
+
+def test_the_gradient_distance_is_reached_where_a_record_vanishes() -> None:
+    for maximum in (None, 8.0):
+        plan = plan_of(p=8, maximum=maximum)
+        pair = Neighbours(NOBODY, (np.ones(8), 1.0), None, flat_model(plan))
+        assert 0.97 < distances(plan, pair)["gradient"] <= 1
+        start = Model(0, np.zeros(9, dtype=np.int64), (1024, 1024))
+        pair = Neighbours(NOBODY, (np.ones(8), -1.0), None, start)
+        assert 0.97 < distances(plan, pair)["gradient"] <= 1
+
+
+def test_the_gradient_distance_is_reached_where_a_label_flips() -> None:
+    plan = plan_of(p=8, neighbours="replace-one", maximum=4.0)
+    pair = Neighbours(NOBODY, (np.ones(8), 1.0), (np.ones(8), -1.0), flat_model(plan))
+    assert 0.97 < distances(plan, pair)["gradient"] <= 1
+    assert 0.999 < distances(plan, pair)["counts"] <= 1
+
+
+def test_the_start_distance_is_nearly_reached_where_features_are_mirrored() -> None:
+    plan = plan_of(p=8, neighbours="replace-one")
+    start = Model(0, np.zeros(9, dtype=np.int64), (1024, 1024))
+    pair = Neighbours(NOBODY, (np.ones(8), 1.0), (-np.ones(8), 1.0), start)
+    # at zero the intercept's part cancels: 2 sqrt(C^2 - 1) of 2 C
+    assert 0.92 < distances(plan, pair)["gradient"] <= 1
+
+
+def test_the_curvature_distance_is_reached() -> None:
+    plan = plan_of(p=8, maximum=2.0)
+    pair = Neighbours(NOBODY, (np.ones(8), 1.0), None, steep_model(plan))
+    assert 0.97 < distances(plan, pair)["curvature"] <= 1
+    assert 0.999 < distances(plan, pair)["counts"] <= 1
+
+
+def test_the_curvature_distance_is_reached_by_orthogonal_records() -> None:
+    plan = plan_of(p=7, neighbours="replace-one")
+    nobody = (np.zeros((0, 7)), np.zeros(0))
+    one, two = np.ones(7), np.array([1.0, 1.0, 1.0, -1.0, -1.0, -1.0, -1.0])
+    assert 1 + one @ two == 0
+    pair = Neighbours(nobody, (one, 1.0), (two, 1.0), steep_model(plan))
+    assert 0.97 < distances(plan, pair)["curvature"] <= 1
+
+
+def test_the_climb_finds_the_worst_case_by_itself() -> None:
+    """The search can find what it looks for: else the tests above would prove little."""
+    plan = plan_of(p=2)
+    rng = np.random.default_rng(1)
+    for part in ("gradient", "curvature"):
+        best = 0.0
+        for _ in range(4):
+            pair = random_pair(plan, rng, start=False)
+            pair = Neighbours(NOBODY_OF_TWO, pair.one, None, flat_model(plan))
+            most = climbed(plan, rng, pair, lambda shares, p=part: shares[p], 400)
+            best = max(best, most[part])
+        assert 0.93 < best <= 1.0
+
+
+NOBODY_OF_TWO: Window = (np.zeros((0, 2)), np.zeros(0))
+
+
+@pytest.mark.parametrize("weights", [(10**15, 10**15), (0, 10**18), (-(10**9), 5), (1, -1)])
+@pytest.mark.parametrize("coefficient", [COEFFICIENT_LIMIT, -COEFFICIENT_LIMIT, 2**62, 0, 1])
+def test_a_hostile_model_moves_no_record_beyond_the_distance(
+    weights: tuple[int, int], coefficient: int
+) -> None:
+    plan = plan_of(p=3, maximum=5.0, scaling="none", low=-300.0, high=300.0)
+    rng = np.random.default_rng(2)
+    for version in (0, 1):
+        lattice = coefficient * rng.choice([-1, 1], 4)
+        model = Model(version, lattice.astype(np.int64), weights)
+        for _ in range(20):
+            pair = Neighbours(
+                (np.zeros((0, 3)), np.zeros(0)), random_record(plan, rng), None, model
+            )
+            assert max(distances(plan, pair).values()) <= 1.0

@@ -1,0 +1,321 @@
+"""A study of a test's own, with real processes around it, and what a test asks of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient
+
+from infra.topics import ensure_topics
+from pipeline.local.plan import Plan
+from pipeline.messages.estimate import EstimateMessage, read_estimate
+from pipeline.messages.topics import Topics
+from pipeline.reducer import Partition
+from pipeline.settings import Settings
+from pipeline.study import parse_study
+from producers.run import vault_path
+from state import RedisStore
+from state.connection import redis_client
+
+Found = TypeVar("Found")
+
+STUDY = """\
+[study]
+name = "{name}"
+
+[data]
+response = {{ name = "failed", positive = "yes", negative = "no" }}
+
+[data.features]
+heat = {{ min = 0, max = 100 }}
+load = {{ min = -1, max = 1 }}
+
+[estimator]
+loss = "logistic"
+
+[privacy]
+{privacy}
+
+[window]
+records = {records}
+{window}
+
+[stream]
+partitions = {partitions}
+retention = "1d"
+{stream}
+publish = {{ releases = 4, seconds = 0.2, pause = 0.05 }}
+"""
+PRIVATE = 'mechanism = "discrete-gaussian"\nepsilon = 2.0\ndelta = 1e-5'
+OPEN = 'mechanism = "none"'
+HEADER = "heat,load,failed\n"
+
+
+def study_text(
+    name: str | None = None,
+    *,
+    records: int = 20,
+    partitions: int = 2,
+    privacy: str = PRIVATE,
+    window: str = "",
+    stream: str = "",
+) -> str:
+    """Return the text of a study file, by default under a name that nobody has used."""
+    return STUDY.format(
+        name=name or f"t-{uuid.uuid4().hex[:12]}",
+        records=records,
+        partitions=partitions,
+        privacy=privacy,
+        window=window,
+        stream=stream,
+    )
+
+
+def lines(count: int, seed: int = 0) -> list[str]:
+    """Return `count` good records as CSV lines, none like another."""
+    chance = random.Random(seed)
+    made = []
+    for _ in range(count):
+        heat, load = chance.uniform(0, 100), chance.uniform(-1, 1)
+        odds = heat / 40 - 1.5 + load + chance.gauss(0, 1)
+        made.append(f"{heat:.6f},{load:.6f},{'yes' if odds > 0 else 'no'}\n")
+    return made
+
+
+def write_csv(path: Path, count: int, seed: int = 0) -> Path:
+    """Write a CSV file of good records."""
+    path.write_text(HEADER + "".join(lines(count, seed)))
+    return path
+
+
+def until(condition: Callable[[], Found], what: str, seconds: float = 30.0) -> Found:
+    """Wait until a condition holds and return what it gave; fail by a deadline."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.03)
+    return found
+
+
+class Stage:
+    """One study, its folder, and the `veilstream` processes that a test starts for it."""
+
+    def __init__(self, folder: Path, kafka: str, redis_url: str, text: str) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.plan = Plan(parse_study(text))
+        self.topics = Topics.of(self.plan.study)
+        self.study = folder / f"{self.plan.study.name}.toml"
+        self.study.write_text(text)
+        self.settings = Settings(kafka=kafka, redis=redis_url, folder=str(folder / "home"))
+        self.redis = redis_client(self.settings)
+        self.store = RedisStore(self.redis, self.plan)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.environment = {
+            **os.environ,
+            "VEILSTREAM_KAFKA": kafka,
+            "VEILSTREAM_REDIS": redis_url,
+            "VEILSTREAM_FOLDER": self.settings.folder,
+        }
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def start(self, name: str, *arguments: object, preexec: Any = None) -> subprocess.Popen[bytes]:
+        """Start `veilstream ARGUMENTS` under a name; its output goes to a log of that name."""
+        with self.log(name).open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "pipeline.cli.main", *map(str, arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+                preexec_fn=preexec,  # noqa: PLW1509  a limit of the child's own
+            )
+        return self.processes[name]
+
+    def worker(self, instance: str = "w0") -> subprocess.Popen[bytes]:
+        """Start a worker under its instance name."""
+        return self.start(instance, "worker", self.study, "--instance", instance)
+
+    def produce(
+        self, client: str, source: Path | str, *options: object, preexec: Any = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a producer under its client id."""
+        return self.start(
+            client, "produce", self.study, "--client", client, "--source", source, "--quiet",
+            *options, preexec=preexec,
+        )  # fmt: skip
+
+    def run(self, *arguments: object, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run `veilstream ARGUMENTS` to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "pipeline.cli.main", *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            timeout=seconds,
+            check=False,
+        )
+
+    def log(self, name: str) -> Path:
+        """Return the log of a process."""
+        return self.folder / f"{name}.log"
+
+    def said(self, name: str) -> str:
+        """Return what a process has written."""
+        return self.log(name).read_text(errors="replace")
+
+    def kill(self, name: str) -> None:
+        """End a process as a crash would."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def stop(self, name: str, seconds: float = 20.0) -> int:
+        """Ask a process to end and return its exit code."""
+        self.processes[name].send_signal(signal.SIGTERM)
+        return self.code(name, seconds)
+
+    def code(self, name: str, seconds: float = 60.0) -> int:
+        """Wait for a process and return its exit code."""
+        try:
+            return self.processes[name].wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"{name} still runs after {seconds} s: {self.said(name)}"
+            ) from None
+
+    def end(self) -> None:
+        """End every process of this stage."""
+        for name in self.processes:
+            self.kill(name)
+        self.redis.close()
+
+    def remove(self) -> None:
+        """End every process, and remove the study's topics and keys."""
+        for name in self.processes:
+            self.kill(name)
+        keys = list(self.redis.scan_iter(f"veil:{{{self.plan.study.name}}}:*"))
+        if keys:
+            self.redis.delete(*keys)
+        self.redis.close()
+        with KafkaAdminClient(bootstrap_servers=self.settings.kafka) as admin:
+            mine = {topic.name for topic in self.topics.all()} & set(admin.list_topics())
+            if mine:
+                admin.delete_topics(sorted(mine))
+
+    def ensure_topics(self) -> None:
+        """Make the study's topics."""
+        ensure_topics(self.settings, self.topics.all())
+
+    def database(self, client: str) -> Path:
+        """Return the file of a client's database."""
+        return vault_path(self.settings.home, client)
+
+    def query(self, client: str, statement: str) -> list[tuple[Any, ...]]:
+        """Ask a client's database, also while its producer runs."""
+        with sqlite3.connect(f"file:{self.database(client)}?mode=ro", uri=True) as db:
+            return db.execute(statement).fetchall()
+
+    def watermarks(self) -> list[int]:
+        """Return how far each partition has been committed."""
+        return [self.store.watermark(n) for n in range(self.plan.study.stream.partitions)]
+
+    def ends(self) -> list[int]:
+        """Return where the log of each partition ends."""
+        places = [
+            TopicPartition(self.topics.releases.name, n)
+            for n in range(self.plan.study.stream.partitions)
+        ]
+        with KafkaConsumer(bootstrap_servers=self.settings.kafka, group_id=None) as consumer:
+            found = consumer.end_offsets(places)
+        return [found[place] for place in places]
+
+    def partitions(self) -> list[Partition]:
+        """Return the stored state."""
+        return [self.store.load(n) for n in range(self.plan.study.stream.partitions)]
+
+    def caught_up(self, seconds: float = 60.0) -> None:
+        """Wait until everything in the log is committed."""
+        until(lambda: self.watermarks() == self.ends(), "all releases are folded", seconds)
+
+    def read(self, topic: str) -> list[Any]:
+        """Read a whole topic, in the order of each partition; joins no group."""
+        return read_topic(self.settings.kafka, topic)
+
+    def releases(self) -> list[Any]:
+        """Read the releases topic."""
+        return self.read(self.topics.releases.name)
+
+    def dead_letters(self) -> list[Any]:
+        """Read the dead letters."""
+        return self.read(self.topics.dead_letters.name)
+
+    def estimates(self) -> list[EstimateMessage]:
+        """Read all estimates."""
+        return [read_estimate(r.value) for r in self.read(self.topics.estimates.name)]
+
+    def final_estimate(self, seconds: float = 30.0) -> EstimateMessage:
+        """Wait for the estimate that stands for the whole log."""
+
+        def found() -> EstimateMessage | None:
+            newest = self.estimates()[-1:]
+            whole = newest and [p.next_offset for p in newest[0].watermark] == self.ends()
+            return newest[0] if whole else None
+
+        estimate = until(found, "an estimate of the whole log", seconds)
+        assert estimate is not None
+        return estimate
+
+    def verified(self) -> bool:
+        """Ask `veilstream state verify`."""
+        done = self.run("state", "verify", self.study, "--json")
+        assert done.returncode in (0, 40), done.stderr
+        return done.returncode == 0 and '"verified": true' in done.stdout
+
+
+def read_topic(kafka: str, topic: str, seconds: float = 30.0) -> list[Any]:
+    """Read a whole topic with an assign-only consumer."""
+    found: list[Any] = []
+    deadline = time.monotonic() + seconds
+    with KafkaConsumer(
+        bootstrap_servers=kafka, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=50
+    ) as consumer:
+        numbers: Iterable[int] = consumer.partitions_for_topic(topic) or ()
+        places = [TopicPartition(topic, n) for n in sorted(numbers)]
+        if not places:
+            return []
+        consumer.assign(places)
+        ends = consumer.end_offsets(places)
+        consumer.seek_to_beginning(*places)
+        while any(consumer.position(place) < ends[place] for place in places):
+            assert time.monotonic() < deadline, f"{topic} cannot be read to its end"
+            for records in consumer.poll(timeout_ms=200).values():
+                found += records
+    return sorted(found, key=lambda r: (r.partition, r.offset))
+
+
+def send(kafka: str, topic: str, records: Iterable[dict[str, Any]]) -> list[Any]:
+    """Send records, each as arguments of `KafkaProducer.send`, and return their places."""
+    producer = KafkaProducer(
+        bootstrap_servers=kafka, acks="all", max_request_size=16 * 2**20, linger_ms=0
+    )
+    try:
+        return [producer.send(topic, **record).get(timeout=30) for record in records]
+    finally:
+        producer.close(timeout=5)

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.errors import StateError
+from pipeline.estimators import exact
+
+TOP = 2**42 - 1
+
+
+def by_hand(rows: np.ndarray) -> list[int]:
+    values = [[int(x) for x in row] for row in rows]
+    width = rows.shape[1]
+    return [
+        sum(row[i] * row[j] for row in values) for i in range(width) for j in range(i, width)
+    ]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 511, 512, 513, 1500])
+@pytest.mark.parametrize("limit", [3, 2**21, 2**22 + 1, TOP])
+def test_gram_equals_integer_arithmetic(n: int, limit: int) -> None:
+    rng = np.random.default_rng(n)
+    rows = rng.integers(-limit, limit, size=(n, 4), endpoint=True)
+    assert exact.gram(rows).tolist() == by_hand(rows)
+
+
+@pytest.mark.parametrize(
+    "value", [TOP, -TOP, 2**41, -(2**41), 2**21, -(2**21), 2**21 - 1, -(2**21) - 1, 2**22 - 1]
+)
+def test_gram_is_exact_where_all_entries_stand_at_an_edge(value: int) -> None:
+    rows = np.full((1024, 3), value, dtype=np.int64)
+    rows[::2, 1] *= -1
+    rows[1::3, 2] -= np.sign(value)
+    assert exact.gram(rows).tolist() == by_hand(rows)
+
+
+def test_gram_does_not_depend_on_order_or_on_the_split() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.integers(-TOP, TOP, size=(700, 5))
+    whole = exact.gram(rows)
+    assert np.array_equal(whole, exact.gram(rng.permutation(rows)))
+    assert np.array_equal(whole, exact.gram(rows[:123]) + exact.gram(rows[123:]))
+
+
+def test_column_sums_equal_integer_arithmetic() -> None:
+    rows = np.full((5000, 2), TOP, dtype=np.int64)
+    assert exact.column_sums(rows).tolist() == [5000 * TOP, 5000 * TOP]
+    assert exact.column_sums(rows[:0]).tolist() == [0, 0]
+
+
+def test_stored_integers_come_back() -> None:
+    values = exact.zeros(6)
+    values[:] = [0, 1, -1, 2**127 - 1, -(2**127), -(2**64) - 5]
+    data = exact.encode(values)
+    assert len(data) == 6 * exact.WIDTH
+    assert exact.decode(data, 6).tolist() == values.tolist()
+
+
+def test_the_largest_sums_that_the_text_promises_still_fit() -> None:
+    values = exact.zeros(1)
+    values[0] = TOP * TOP * (2**41)
+    assert exact.decode(exact.encode(values), 1)[0] == TOP * TOP * 2**41
+
+
+def test_an_integer_beyond_the_width_is_refused_and_never_wrapped() -> None:
+    values = exact.zeros(1)
+    values[0] = 2**127
+    with pytest.raises(OverflowError):
+        exact.encode(values)
+
+
+def test_damaged_sums_are_refused() -> None:
+    with pytest.raises(StateError, match="state rebuild"):
+        exact.decode(b"\0" * 15, 1)

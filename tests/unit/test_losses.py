@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pipeline import losses
+from pipeline.errors import ConfigError
+from pipeline.losses import GeneralisedDWD, Logistic, Loss
+
+QS = [1e-3, 0.01, 0.1, 0.5, 1.0, 2.0, 10.0, 100.0, 1e3]
+ALL: list[Loss] = [Logistic(), *(GeneralisedDWD(q) for q in QS)]
+
+
+def name_of(loss: Loss) -> str:
+    return f"{loss.name}-{getattr(loss, 'q', '')}"
+
+
+def one(values: float) -> np.ndarray:
+    return np.array([values])
+
+
+def exact_curvature(loss: GeneralisedDWD, u: np.ndarray) -> np.ndarray:
+    q, knee = loss.q, loss.knee
+    tail = np.maximum(u, knee)
+    return np.where(u > knee, (q + 1) / tail * np.exp((q + 1) * np.log(knee / tail)), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("q", "u", "value", "slope", "curvature"),
+    [
+        (1.0, -1.0, 2.0, -1.0, 0.0),
+        (1.0, 0.3, 0.7, -1.0, None),
+        (1.0, 2.0, 0.125, -0.0625, 0.0625),
+        (2.0, 2.0, 0.037037, -0.037037, 0.055556),
+        (0.5, 2.0, 0.272166, -0.068041, 0.051031),
+    ],
+)
+def test_gdwd_has_the_golden_values_of_the_spec(
+    q: float, u: float, value: float, slope: float, curvature: float | None
+) -> None:
+    loss = GeneralisedDWD(q)
+    for y in (1.0, -1.0):
+        assert_allclose(loss.value(one(y * u), one(y)), value, atol=5e-7)
+        assert_allclose(loss.slope(one(y * u), one(y)), y * slope, atol=5e-7)
+        if curvature is not None:
+            assert_allclose(loss.curvature(one(y * u), one(y)), curvature, atol=5e-7)
+
+
+def test_the_ramp_of_quarter_width_bounds_the_curvature_as_the_spec_says() -> None:
+    assert_allclose(GeneralisedDWD(1.0, 0.25).curvature_bound, 1.185, atol=5e-4)
+
+
+@pytest.mark.parametrize("loss", ALL, ids=name_of)
+def test_the_slope_is_the_derivative_of_the_value(loss: Loss) -> None:
+    u = np.linspace(-4, 6, 401) + 1e-3
+    for y in (np.ones_like(u), -np.ones_like(u)):
+        h = 1e-6
+        numeric = (loss.value(u + h, y) - loss.value(u - h, y)) / (2 * h)
+        # across the knee of a steep tail the central difference itself errs by curvature * h
+        assert_allclose(loss.slope(u, y), numeric, atol=2e-9 + 2 * loss_top(loss) * h)
+
+
+def loss_top(loss: Loss) -> float:
+    q = getattr(loss, "q", None)
+    return 0.25 if q is None else (q + 1) ** 2 / q
+
+
+@pytest.mark.parametrize("q", QS)
+def test_the_curvature_is_the_derivative_of_the_slope_beyond_the_ramp(q: float) -> None:
+    loss = GeneralisedDWD(q)
+    u = np.geomspace(loss.knee + loss.smoothing + 1e-4, 50, 200)
+    y = np.ones_like(u)
+    h = 1e-6 * u
+    numeric = (loss.slope(u + h, y) - loss.slope(u - h, y)) / (2 * h)
+    # third derivative times h^2, and the rounding of the difference
+    assert_allclose(loss.curvature(u, y), numeric, rtol=1e-5, atol=1e-8 / loss.knee)
+    assert_allclose(loss.curvature(u, y), exact_curvature(loss, u), rtol=1e-10, atol=1e-300)
+
+
+def test_the_logistic_curvature_is_the_derivative_of_the_slope() -> None:
+    loss, u = Logistic(), np.linspace(-30, 30, 301)
+    for y in (np.ones_like(u), -np.ones_like(u)):
+        numeric = (loss.slope(u + 1e-5, y) - loss.slope(u - 1e-5, y)) / 2e-5
+        assert_allclose(loss.curvature(u, y), numeric, atol=1e-9)
+
+
+@pytest.mark.parametrize("loss", ALL, ids=name_of)
+def test_slope_and_curvature_never_pass_their_public_bounds_and_reach_them(loss: Loss) -> None:
+    rng = np.random.default_rng(1)
+    knee = getattr(loss, "knee", 0.5)
+    u = np.concatenate(
+        [
+            rng.normal(0, 10, 50_000),
+            rng.uniform(0, 2 * knee, 50_000),
+            knee + getattr(loss, "smoothing", 0.1) * rng.uniform(-1.1, 1.1, 50_000),
+            [0.0, knee, knee + getattr(loss, "smoothing", 0.1), 1e300, -1e300, 1e-300],
+        ]
+    )
+    y = rng.choice([-1.0, 1.0], len(u))
+    slope, curvature = loss.slope(y * u, y), loss.curvature(y * u, y)
+    assert np.all(np.isfinite(slope))
+    assert np.all(np.isfinite(curvature))
+    assert np.max(np.abs(slope)) <= loss.slope_bound
+    assert np.max(np.abs(slope)) > loss.slope_bound * (1 - 1e-9)
+    assert np.min(curvature) >= 0
+    # the bound comes by way of logarithms: equal up to the rounding of a power
+    assert np.max(curvature) <= loss.curvature_bound * (1 + 1e-12)
+    assert np.max(curvature) > loss.curvature_bound * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("q", QS)
+def test_value_and_slope_are_continuous_at_the_knee_and_the_ramp_at_both_ends(q: float) -> None:
+    loss = GeneralisedDWD(q)
+    top = (q + 1) ** 2 / q
+    for at in (loss.knee, loss.knee - loss.smoothing, loss.knee + loss.smoothing):
+        step = 1e-9 * loss.knee
+        u = np.array([at - step, at + step])
+        y = np.ones(2)
+        assert abs(np.diff(loss.value(u, y))[0]) <= 4 * step + 1e-15
+        assert abs(np.diff(loss.slope(u, y))[0]) <= 2 * top * step * 1.01 + 1e-14
+        jump = abs(np.diff(loss.curvature(u, y))[0])
+        assert jump <= 1e-6 * loss.curvature_bound * (q + 2)
+    assert_allclose(loss.value(one(loss.knee), one(1.0)), 1 / (q + 1), rtol=1e-12)
+    assert loss.curvature(one(loss.knee - loss.smoothing), one(1.0))[0] == pytest.approx(0)
+
+
+@pytest.mark.parametrize("loss", ALL, ids=name_of)
+def test_the_value_is_convex_and_falls(loss: Loss) -> None:
+    u = np.linspace(-3, 5, 2001)
+    value = loss.value(u, np.ones_like(u))
+    assert np.all(np.diff(value) <= 1e-12)
+    assert np.all(np.diff(value, 2) >= -1e-12)
+
+
+@pytest.mark.parametrize("q", [0.0, -1.0, float("nan"), float("inf")])
+def test_an_impossible_tail_is_refused(q: float) -> None:
+    with pytest.raises(ConfigError, match=r"estimator\.q"):
+        GeneralisedDWD(q)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, -0.1, 0.51, float("nan")])
+def test_an_impossible_ramp_is_refused(smoothing: float) -> None:
+    with pytest.raises(ConfigError, match=r"estimator\.smoothing"):
+        GeneralisedDWD(1.0, smoothing)
+
+
+def test_an_unknown_loss_is_refused_with_the_allowed_names() -> None:
+    with pytest.raises(ConfigError, match="gdwd, logistic"):
+        losses.build("hinge")

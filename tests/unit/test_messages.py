@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from pipeline.errors import NumericError, PayloadError
+from pipeline.local.model import COEFFICIENT_LIMIT, Model, round_model, start_model
+from pipeline.messages import envelope
+from pipeline.messages.estimate import read_estimate, write_estimate
+from pipeline.messages.model import read_model, write_model
+from pipeline.messages.topics import Topics, retention_ms
+from pipeline.reducer import Partition, combine
+from pipeline.study import parse_study
+from tests.builders import folded, plan_of, sample_log, some_model, study_text
+
+PLAN = plan_of(p=2, records=30)
+MODEL = Model(3, np.array([4096, -1, 12345], dtype=np.int64), (1024, 3000))
+PAYLOAD = write_model(PLAN, MODEL, "2026-01-01T00:00:00Z")
+
+
+def test_a_model_comes_back_exactly() -> None:
+    for model in (
+        MODEL,
+        Model(2**53 - 1, np.array([COEFFICIENT_LIMIT, -COEFFICIENT_LIMIT, 0]), (0, 2**20)),
+        some_model(PLAN, 7),
+    ):
+        again = read_model(PLAN, write_model(PLAN, model, "t"))
+        assert again.version == model.version
+        assert again.weights == model.weights
+        assert again.lattice.tolist() == model.lattice.tolist()
+
+
+def edited(*path: str | int, value: object) -> bytes:
+    tree = json.loads(PAYLOAD)
+    at = tree
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    return json.dumps(tree).encode()
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "undecodable"),
+        (b"\xff\xfe", "undecodable"),
+        (b"{}", "undecodable"),
+        (PAYLOAD[:-1], "undecodable"),
+        (PAYLOAD.replace(b"model/1", b"model/2"), "undecodable"),
+        (b'{"type":"model/1","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "undecodable"),
+        (edited("version", value=0), "undecodable"),
+        (edited("version", value=2**53), "undecodable"),
+        (edited("coefficients", 0, "value", value=float("nan")), "undecodable"),
+        (PAYLOAD.replace(b'"value":1.0', b'"value":1e400'), "undecodable"),
+        (edited("study", value="other"), "wrong-revision"),
+        (edited("study_revision", value="0" * 16), "wrong-revision"),
+        (edited("coefficients", 1, "name", value="x9"), "wrong-shape"),
+        (edited("coefficients", value=[]), "wrong-shape"),
+        (edited("coefficients", 0, "value", value=1.00001), "off-lattice"),
+        (edited("coefficients", 0, "value", value=2.0**-13), "off-lattice"),
+        (edited("class_weights", "positive", value=0.3), "off-lattice"),
+        (edited("coefficients", 0, "value", value=4096.0 + 2.0**-12), "out-of-range"),
+        (edited("coefficients", 0, "value", value=-4097.0), "out-of-range"),
+        (edited("coefficients", 0, "value", value=1e300), "out-of-range"),
+        (edited("coefficients", 0, "value", value=1.7e308), "out-of-range"),
+        (edited("class_weights", "negative", value=-1.0), "out-of-range"),
+        (edited("class_weights", "negative", value=1.7e308), "out-of-range"),
+    ],
+)
+def test_a_bad_model_is_refused_with_its_reason(payload: bytes, reason: str) -> None:
+    with pytest.raises(PayloadError) as caught:
+        read_model(PLAN, payload)
+    assert caught.value.reason == reason
+
+
+def test_a_model_with_fields_of_the_future_is_read() -> None:
+    assert read_model(PLAN, edited("later", value=[1, 2])).version == 3
+
+
+def test_a_rounded_model_stays_within_its_limits_and_never_raises_a_weight() -> None:
+    model = round_model(1, np.array([1e308, -1e308, 0.3]), (0.9999, 7.99999))
+    assert model.lattice.tolist() == [COEFFICIENT_LIMIT, -COEFFICIENT_LIMIT, 1229]
+    assert model.class_weights[0] <= 0.9999
+    assert model.class_weights[1] <= 7.99999
+    assert abs(model.coefficients[2] - 0.3) <= 2.0**-13
+    with pytest.raises(NumericError):
+        round_model(1, np.array([math.nan]), (1.0, 1.0))
+
+
+def test_the_start_is_zero_with_unit_weights() -> None:
+    model = start_model(3)
+    assert model.coefficients.tolist() == [0, 0, 0]
+    assert model.class_weights == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("releases", [0, 2, 24, 120])
+def test_an_estimate_is_plain_json_and_comes_back(private: bool, releases: int) -> None:
+    plan = plan_of(p=2, records=200, private=private, epsilon=8.0)
+    partition = folded(plan, sample_log(plan, releases=releases, start=1))
+    _, message = combine(plan, {0: partition}, topic="t", model_version=4, published_at=1.5)
+    data = write_estimate(message)
+    assert read_estimate(data) == message
+
+    def forbid(name: str) -> float:
+        raise AssertionError(name)
+
+    tree = json.loads(data, parse_constant=forbid)
+    assert tree["type"] == "estimate/1"
+    assert tree["published_at"] == "1970-01-01T00:00:01.500000Z"
+    assert tree["watermark"] == [{"topic": "t", "partition": 0, "next_offset": releases}]
+    assert tree["state_version"] == releases
+    assert [c["name"] for c in tree["coefficients"]] == ["intercept", "x0", "x1"]
+    assert all(math.isfinite(c["value"]) for c in tree["coefficients"])
+    ready = tree["status"] == "ready"
+    assert ready == (releases == 120 or (releases == 24 and not private) or (
+        releases == 2 and not private))  # fmt: skip
+    for coefficient in tree["coefficients"]:
+        for key in ("standard_error", "interval", "sampling_se", "privacy_se"):
+            assert (coefficient[key] is not None) == ready
+        if ready:
+            low, high = coefficient["interval"]
+            assert low < coefficient["value"] < high
+    assert bool(tree["reason"]) == (not ready)
+    assert tree["privacy"]["mechanism"] == ("discrete-gaussian" if private else "none")
+    assert (tree["event_time"] is None) == (releases == 0)
+
+
+def test_nothing_but_the_time_of_publication_differs_between_two_equal_estimates() -> None:
+    partition = folded(PLAN, sample_log(PLAN))
+    one = combine(PLAN, {0: partition}, topic="t", model_version=1, published_at=1.0)[1]
+    two = combine(PLAN, {0: partition}, topic="t", model_version=1, published_at=2.0)[1]
+    assert one != two
+    assert msgspec.structs.replace(one, published_at="") == msgspec.structs.replace(
+        two, published_at=""
+    )
+
+
+def test_an_estimate_that_is_not_finite_is_refused() -> None:
+    plan = plan_of(p=2, private=False)
+    partition = Partition.empty(plan)
+    partition.sums.sums[:] = np.inf  # type: ignore[union-attr]
+    with pytest.raises(NumericError):
+        combine(plan, {0: partition}, topic=None, model_version=None, published_at=0.0)
+
+
+def test_the_envelope_is_a_cloud_event() -> None:
+    items = envelope.headers(
+        identity="c/s/3",
+        source="veil://c",
+        kind="veilstream.release",
+        schema="private-release/1",
+        content_type=envelope.MSGPACK,
+        time=envelope.rfc3339(1_700_000_000.25),
+    )
+    found = dict(items)
+    assert found == {
+        "ce_specversion": b"1.0",
+        "ce_id": b"c/s/3",
+        "ce_source": b"veil://c",
+        "ce_type": b"veilstream.release",
+        "ce_time": b"2023-11-14T22:13:20.250000Z",
+        "content-type": b"application/vnd.msgpack",
+        "veil_schema": b"private-release/1",
+    }
+    assert envelope.header(items, "ce_id") == b"c/s/3"
+    assert envelope.header(items, "ce_none") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("30d", 2_592_000_000), ("1s", 1000), ("5m", 300_000), ("2h", 7_200_000), ("forever", -1)],
+)
+def test_retention_is_given_in_milliseconds(text: str, wanted: int) -> None:
+    assert retention_ms(text) == wanted
+
+
+def test_models_are_compacted_and_releases_kept_for_their_time() -> None:
+    topics = Topics.of(parse_study(study_text(name="abc")))
+    assert [topic.name for topic in topics.all()] == [
+        f"veil.abc.{kind}.v1" for kind in ("releases", "models", "estimates", "latest", "dlq")
+    ]
+    assert topics.models.config["cleanup.policy"] == "compact"
+    assert topics.releases.config["retention.ms"] == "2592000000"
+    assert topics.dead_letters.config["retention.ms"] == "-1"

@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+
+from pipeline.errors import OffsetGap, StateError
+from pipeline.estimators.private_state import PrivateState
+from pipeline.local.model import COEFFICIENT_LIMIT
+from pipeline.messages import release as wire
+from pipeline.messages.release import OpenRelease, PrivateRelease, Tensor
+from pipeline.messages.topics import MAX_RELEASE_BYTES
+from pipeline.reducer import Partition, Reducer, combine, differences, estimate_of
+from tests.builders import LogEntry, folded, plan_of, relogged, sample_log
+
+PRIVATE = plan_of(p=2, records=30)
+OPEN = plan_of(p=2, records=30, private=False)
+OTHER = plan_of(p=2, records=31)
+LOGS = {"private": sample_log(PRIVATE), "open": sample_log(OPEN)}
+PLANS = {"private": PRIVATE, "open": OPEN}
+
+
+def edited(entry: LogEntry, **changes: object) -> LogEntry:
+    """Return a record with fields of its payload changed."""
+    assert entry.value is not None
+    release = msgspec.structs.replace(wire.read(entry.value), **changes)
+    return dataclasses.replace(entry, value=msgspec.msgpack.encode(release))
+
+
+def with_numbers(tensor: Tensor, values: np.ndarray) -> Tensor:
+    return msgspec.structs.replace(tensor, data=values.astype(tensor.dtype).tobytes())
+
+
+def tensor_edit(part: str, change: Callable[[Tensor], Tensor]) -> Callable[[LogEntry], LogEntry]:
+    def edit(entry: LogEntry) -> LogEntry:
+        assert entry.value is not None
+        return edited(entry, **{part: change(getattr(wire.read(entry.value), part))})
+
+    return edit
+
+
+def valued(part: str, value: float) -> Callable[[LogEntry], LogEntry]:
+    """Return an edit that sets the last number of a part."""
+
+    def change(tensor: Tensor) -> Tensor:
+        numbers = np.frombuffer(tensor.data, dtype=tensor.dtype).copy()
+        numbers[-1] = value
+        return with_numbers(tensor, numbers)
+
+    return tensor_edit(part, change)
+
+
+# --- order and splits ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["private", "open"])
+def test_a_batch_equals_one_by_one_and_any_split_bit_for_bit(kind: str) -> None:
+    plan, log = PLANS[kind], LOGS[kind]
+    log = relogged([*log[:9], log[2], dataclasses.replace(log[5], value=b"?"), *log[9:], log[0]])
+    whole = folded(plan, log)
+    assert (whole.head.duplicates, whole.head.dead_letters) == (2, 1)
+    assert differences(whole, folded(plan, log, [1] * len(log))) == []
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        sizes = rng.integers(0, 6, size=8).tolist()
+        assert differences(whole, folded(plan, log, sizes)) == []
+
+
+def test_any_order_and_any_partitioning_gives_the_same_private_sums_and_progress() -> None:
+    log = sample_log(PRIVATE, releases=40, clients=5, seed=2)
+    whole = folded(PRIVATE, log)
+    wanted = whole.sums.encode()
+    rng = np.random.default_rng(1)
+    for _ in range(8):
+        shuffled = [log[i] for i in rng.permutation(len(log))]
+        count = int(rng.integers(1, 5))
+        home = {f"client-{i}".encode(): int(rng.integers(count)) for i in range(5)}
+        parts = [
+            folded(PRIVATE, relogged([entry for entry in shuffled if home[entry.key] == part]))
+            for part in range(count)
+        ]
+        merged = PrivateState(PRIVATE.size)
+        for partition in parts:
+            assert isinstance(partition.sums, PrivateState)
+            merged.add(partition.sums)
+        assert merged.encode() == wanted
+        progress = {name: p for partition in parts for name, p in partition.clients.items()}
+        assert {name: p.encode() for name, p in progress.items()} == {
+            name: p.encode() for name, p in whole.clients.items()
+        }
+        one, two = estimate_of(PRIVATE, parts), estimate_of(PRIVATE, [whole])
+        assert one.coefficients.tobytes() == two.coefficients.tobytes()
+
+
+def test_duplicates_anywhere_leave_the_private_sums_as_they_are() -> None:
+    log, rng = LOGS["private"], np.random.default_rng(4)
+    doubled = relogged([(log + log)[i] for i in rng.permutation(2 * len(log))])
+    state = folded(PRIVATE, doubled, [7, 7, 7])
+    assert state.head.duplicates == len(log)
+    assert state.sums.encode() == folded(PRIVATE, log).sums.encode()
+    assert all(p.missing == 0 for p in state.clients.values())
+
+
+def test_missing_releases_are_counted_and_late_ones_fill_the_holes() -> None:
+    log = sample_log(PRIVATE, releases=10, clients=1)
+    late = [log[i] for i in (0, 1, 5, 9, 7)]
+    state = folded(PRIVATE, relogged(late))
+    assert state.clients["client-0"].holes == [(2, 4), (6, 6), (8, 8)]
+    _, message = combine(PRIVATE, {0: state}, topic="t", model_version=None, published_at=0.0)
+    assert message.diagnostics.missing == 5
+    rest = [log[i] for i in (8, 3, 2, 6, 4)]
+    Reducer(PRIVATE).fold(state, relogged([*late, *rest])[5:])
+    assert state.clients["client-0"].missing == 0
+    assert state.sums.encode() == folded(PRIVATE, log).sums.encode()
+
+
+def test_folding_does_not_depend_on_what_the_process_folded_before() -> None:
+    reducer, log = Reducer(PRIVATE), LOGS["private"]
+    first, second = Partition.empty(PRIVATE), Partition.empty(PRIVATE)
+    reducer.fold(first, log)
+    reducer.fold(second, log)
+    assert differences(first, second) == []
+
+
+# --- the log ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("picked", [[1], [0, 2], [0, 1, 1], [0, 2, 1, 4]])
+def test_a_log_with_a_hole_is_refused_and_nothing_changes(picked: list[int]) -> None:
+    state = Partition.empty(PRIVATE)
+    with pytest.raises(OffsetGap):
+        Reducer(PRIVATE).fold(state, [LOGS["private"][i] for i in picked])
+    assert differences(state, Partition.empty(PRIVATE)) == []
+
+
+def test_records_below_the_watermark_are_passed_over() -> None:
+    log = LOGS["private"]
+    state = folded(PRIVATE, log[:10])
+    assert Reducer(PRIVATE).fold(state, log[4:9]) == []
+    assert state.head.next_offset == 10
+    Reducer(PRIVATE).fold(state, log[6:])
+    assert differences(state, folded(PRIVATE, log)) == []
+
+
+def test_the_newest_time_is_that_of_folded_releases_alone() -> None:
+    log = LOGS["private"]
+    bad = LogEntry(2, b"x", b"junk", timestamp=10**9)
+    state = folded(PRIVATE, [*log[:2], bad])
+    assert state.head.newest == 1001 * 1000
+
+
+# --- bad payloads ----------------------------------------------------------------------------
+
+PRIVATE_FAULTS: dict[str, tuple[str, Callable[[LogEntry], LogEntry]]] = {
+    "empty": ("empty", lambda e: dataclasses.replace(e, value=None)),
+    "no-bytes": ("undecodable", lambda e: dataclasses.replace(e, value=b"")),
+    "truncated": ("undecodable", lambda e: dataclasses.replace(e, value=e.value[:-5])),
+    "with-a-tail": ("undecodable", lambda e: dataclasses.replace(e, value=e.value + b"\0")),
+    "random": (
+        "undecodable",
+        lambda e: dataclasses.replace(e, value=np.random.default_rng(0).bytes(500)),
+    ),
+    "deeply-nested": (
+        "undecodable",
+        lambda e: dataclasses.replace(
+            e, value=b"\x82\xa4type\xb1private-release/1\xa1x" + b"\x91" * 100_000 + b"\x01"
+        ),
+    ),
+    "future-version": (
+        "undecodable",
+        lambda e: dataclasses.replace(
+            e, value=e.value.replace(b"private-release/1", b"private-release/2")
+        ),
+    ),
+    "too-large": (
+        "too-large",
+        lambda e: dataclasses.replace(e, value=bytes(MAX_RELEASE_BYTES + 1)),
+    ),
+    "revision": ("wrong-revision", lambda e: edited(e, revision=OTHER.revision)),
+    "no-key": ("wrong-key", lambda e: dataclasses.replace(e, key=None)),
+    "key": ("wrong-key", lambda e: dataclasses.replace(e, key=b"client-9")),
+    "client": ("wrong-key", lambda e: edited(e, client="client-9")),
+    "negative-seq": ("undecodable", lambda e: edited(e, seq=-1)),
+    "negative-version": ("undecodable", lambda e: edited(e, version=-1)),
+    "slots": ("wrong-claim", lambda e: edited(e, slots=31)),
+    "mechanism": ("wrong-claim", lambda e: edited(e, mechanism="none")),
+    "epsilon": ("wrong-claim", lambda e: edited(e, epsilon=8.0)),
+    "epsilon-nan": ("wrong-claim", lambda e: edited(e, epsilon=float("nan"))),
+    "delta": ("wrong-claim", lambda e: edited(e, delta=1e-3)),
+    "no-curvature": ("wrong-shape", lambda e: edited(e, curvature=None)),
+    "start-with-curvature": ("wrong-shape", lambda e: edited(e, version=0)),
+    "short-data": (
+        "wrong-shape",
+        tensor_edit("gradient", lambda t: msgspec.structs.replace(t, data=t.data[:-8])),
+    ),
+    "long-data": (
+        "wrong-shape",
+        tensor_edit("counts", lambda t: msgspec.structs.replace(t, data=t.data + bytes(8))),
+    ),
+    "shape": (
+        "wrong-shape",
+        tensor_edit("curvature", lambda t: msgspec.structs.replace(t, shape=(2, 3))),
+    ),
+    "dtype": (
+        "wrong-shape",
+        tensor_edit("expansion", lambda t: msgspec.structs.replace(t, dtype="<f8")),
+    ),
+    **{
+        f"unit-{part}": (
+            "wrong-unit",
+            tensor_edit(part, lambda t: msgspec.structs.replace(t, exponent=t.exponent + 1)),
+        )
+        for part in ("gradient", "curvature", "counts", "expansion")
+    },
+    **{
+        f"range-{part}-{value}": ("out-of-range", valued(part, value))
+        for part in ("gradient", "curvature", "counts")
+        for value in (2**41, -(2**41), -(2**63))
+    },
+    "expansion-beyond": ("out-of-range", valued("expansion", COEFFICIENT_LIMIT + 1)),
+    "expansion-least": ("out-of-range", valued("expansion", -(2**63))),
+    "open-release": (
+        "wrong-kind",
+        lambda e: edited(dataclasses.replace(LOGS["open"][9], offset=9), revision=PRIVATE.revision),
+    ),
+    "other-ledger": ("foreign-ledger", lambda e: edited(e, ledger="somebody else's")),
+}
+
+
+def huge(part: str, value: float) -> tuple[str, Callable[[LogEntry], LogEntry]]:
+    return "out-of-range", valued(part, value)
+
+
+OPEN_FAULTS: dict[str, tuple[str, Callable[[LogEntry], LogEntry]]] = {
+    **{
+        f"{part}-{value}": huge(part, value)
+        for part in ("expansion", "gradient", "curvature", "scores", "counts")
+        for value in (float("nan"), float("inf"), float("-inf"))
+    },
+    "records": ("wrong-claim", lambda e: edited(e, records=31)),
+    "private-release": (
+        "wrong-kind",
+        lambda e: edited(dataclasses.replace(LOGS["private"][9], offset=9), revision=OPEN.revision),
+    ),
+    "shape": (
+        "wrong-shape",
+        tensor_edit("scores", lambda t: msgspec.structs.replace(t, data=t.data[:-8])),
+    ),
+}
+
+
+def check_fault(kind: str, reason: str, edit: Callable[[LogEntry], LogEntry]) -> None:
+    """Put one bad record among good ones: it alone is set aside, in a batch and one by one."""
+    plan, log = PLANS[kind], list(LOGS[kind])
+    log[9] = dataclasses.replace(edit(log[9]), offset=9)
+    for batches in (1, len(log)):
+        state, reducer, letters = Partition.empty(plan), Reducer(plan), []
+        for part in np.array_split(np.arange(len(log)), batches):
+            letters += reducer.fold(state, [log[i] for i in part])
+        assert [(letter.offset, letter.fault.reason) for letter in letters] == [(9, reason)]
+        assert letters[0].value == log[9].value
+        assert letters[0].key == log[9].key
+        assert state.head.dead_letters == 1
+        assert state.head.next_offset == len(log)
+        clean = folded(plan, relogged([entry for entry in log if entry.offset != 9]))
+        assert state.sums.encode() == clean.sums.encode()
+
+
+@pytest.mark.parametrize("name", PRIVATE_FAULTS)
+def test_a_bad_private_release_is_set_aside_with_its_reason_and_the_others_are_folded(
+    name: str,
+) -> None:
+    check_fault("private", *PRIVATE_FAULTS[name])
+
+
+@pytest.mark.parametrize("name", OPEN_FAULTS)
+def test_a_bad_open_release_is_set_aside_with_its_reason_and_the_others_are_folded(
+    name: str,
+) -> None:
+    check_fault("open", *OPEN_FAULTS[name])
+
+
+def test_a_start_release_beyond_its_range_is_set_aside() -> None:
+    log = list(LOGS["private"])
+    log[0] = valued("gradient", 2**41)(log[0])
+    assert [x.fault.reason for x in Reducer(PRIVATE).fold(Partition.empty(PRIVATE), log)] == [
+        "out-of-range"
+    ]
+
+
+def test_finite_numbers_whose_products_overflow_do_not_poison_an_open_state() -> None:
+    log = list(LOGS["open"])
+    log[9] = valued("gradient", 1e200)(valued("expansion", 1e200)(log[9]))
+    state = Partition.empty(OPEN)
+    letters = Reducer(OPEN).fold(state, log)
+    assert [letter.fault.reason for letter in letters] == ["out-of-range"]
+    assert np.all(np.isfinite(state.sums.sums))  # type: ignore[union-attr]
+
+
+def test_no_mutation_of_a_payload_raises_anything_but_becomes_a_dead_letter() -> None:
+    """Thousands of byte flips, cuts and insertions: each is folded or set aside."""
+    rng = np.random.default_rng(5)
+    reducer = Reducer(PRIVATE)
+    for i in range(3000):
+        value = bytearray(LOGS["private"][int(rng.integers(24))].value or b"")
+        for _ in range(int(rng.integers(1, 4))):
+            place = int(rng.integers(len(value)))
+            action = int(rng.integers(3))
+            if action == 0:
+                value[place] = int(rng.integers(256))
+            elif action == 1:
+                del value[place : place + int(rng.integers(1, 9))]
+            else:
+                value[place:place] = rng.bytes(int(rng.integers(1, 5)))
+            value = value or bytearray(b"\0")
+        state = Partition.empty(PRIVATE)
+        letters = reducer.fold(state, [LogEntry(0, b"client-0", bytes(value))])
+        assert state.head.next_offset == 1
+        if not letters:
+            sums = state.sums.encode()
+            assert all(len(data) % 16 == 0 for data in sums.values()), i
+
+
+def test_dead_letters_say_where_they_come_from_and_never_what_they_hold() -> None:
+    secret = "s3cr3t-value"  # noqa: S105
+    value = msgspec.msgpack.encode({"type": "private-release/1", "client": 1, "x": secret})
+    entry = LogEntry(7, b"k", value, headers=(("ce_id", b"1"), ("null", None)))
+    state = Partition.empty(PRIVATE).starting_at(7)
+    (letter,) = Reducer(PRIVATE).fold(state, [entry])
+    headers = letter.annotated("topic", 3)
+    assert ("ce_id", b"1") in headers
+    assert ("veil_dlq_reason", b"undecodable") in headers
+    assert ("veil_dlq_topic", b"topic") in headers
+    assert ("veil_dlq_partition", b"3") in headers
+    assert ("veil_dlq_offset", b"7") in headers
+    assert all(secret.encode() not in content for _, content in headers)
+    assert secret not in str(letter.fault)
+
+
+def test_a_foreign_ledger_never_takes_over_a_client() -> None:
+    log = sample_log(PRIVATE, releases=4, clients=1)
+    thief = edited(log[1], ledger="thief")
+    state = folded(PRIVATE, relogged([log[0], thief, log[1], log[2]]))
+    assert state.head.dead_letters == 1
+    assert state.clients["client-0"].highest == 2
+    assert state.clients["client-0"].ledger == "l-client-0"
+
+
+# --- the stored form -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["private", "open"])
+def test_a_stored_partition_comes_back_and_goes_on_in_the_same_way(kind: str) -> None:
+    plan, log = PLANS[kind], LOGS[kind]
+    state = folded(plan, log[:11])
+    again = Partition.decode(
+        plan, state.fields(everything=True), state.client_fields(everything=True)
+    )
+    assert differences(state, again) == []
+    Reducer(plan).fold(again, log[11:])
+    assert differences(again, folded(plan, log)) == []
+
+
+@pytest.mark.parametrize("kind", ["private", "open"])
+def test_storing_only_what_changed_keeps_the_stored_form_complete(kind: str) -> None:
+    plan, log = PLANS[kind], LOGS[kind]
+    state, reducer = Partition.empty(plan), Reducer(plan)
+    fields, clients = state.fields(everything=True), {}
+    for start in range(0, len(log), 5):
+        reducer.fold(state, log[start : start + 5])
+        fields |= state.fields(everything=False)
+        clients |= state.client_fields(everything=False)
+        state.stored()
+        assert differences(state, Partition.decode(plan, fields, clients)) == []
+    reducer.fold(state, log[-3:])
+    assert not state.changed
+
+
+def test_state_of_another_schema_or_revision_is_refused() -> None:
+    state = folded(PRIVATE, LOGS["private"])
+    fields, clients = state.fields(everything=True), state.client_fields(everything=True)
+    with pytest.raises(StateError, match="revision"):
+        Partition.decode(OTHER, fields, clients)
+    head = msgspec.msgpack.encode(msgspec.structs.replace(state.head, schema=99))
+    with pytest.raises(StateError, match="schema 99"):
+        Partition.decode(PRIVATE, {**fields, "head": head}, clients)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"head": b"\xc1"},
+        {"sums.counts": b"123"},
+        {"sums.what": b""},
+        {"sums.epoch.0": bytes(16)},
+        {"sums.epoch.x": bytes(16)},
+    ],
+)
+def test_damaged_state_is_refused(damage: dict[str, bytes]) -> None:
+    state = folded(PRIVATE, LOGS["private"])
+    fields = {**state.fields(everything=True), **damage}
+    with pytest.raises(StateError):
+        Partition.decode(PRIVATE, fields, state.client_fields(everything=True))
+
+
+def test_state_without_a_head_is_refused() -> None:
+    with pytest.raises(StateError, match="head"):
+        Partition.decode(PRIVATE, {}, {})
+
+
+def test_damaged_open_sums_are_refused() -> None:
+    fields = {**folded(OPEN, LOGS["open"]).fields(everything=True), "sums.sums": b"12345678"}
+    with pytest.raises(StateError):
+        Partition.decode(OPEN, fields, {})
+
+
+def test_read_returns_the_types_that_were_written() -> None:
+    assert isinstance(wire.read(LOGS["private"][0].value or b""), PrivateRelease)
+    assert isinstance(wire.read(LOGS["open"][0].value or b""), OpenRelease)

@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError, PrivacyError
+from pipeline.local.plan import Plan
+from pipeline.study import TEMPLATE, load_study, parse_study, revision_of
+
+BASE = """\
+[study]
+name = "base"
+description = "text"
+
+[data]
+response = { name = "y", positive = "1", negative = "0", kind = "class" }
+scaling = "unit"
+
+[data.features]
+heat = { min = -40, max = 120 }
+force = { min = 0, max = 10 }
+
+[estimator]
+kind = "renewable"
+loss = "gdwd"
+q = 1.0
+smoothing = 0.25
+ridge = 1e-3
+norm_bound = 1.5
+class_weights = { maximum = 8.0 }
+level = 0.95
+
+[privacy]
+mechanism = "discrete-gaussian"
+epsilon = 1.0
+delta = 1e-6
+unit = "record"
+neighbours = "zero-out"
+split = { gradient = 0.7, curvature = 0.25, counts = 0.05 }
+
+[window]
+records = 250
+seconds = 60
+
+[stream]
+partitions = 2
+replication = 1
+retention = "30d"
+lead = 4
+publish = { releases = 8, seconds = 0.5, pause = 0.1 }
+"""
+
+
+def changed(old: str, new: str) -> str:
+    assert BASE.count(old) == 1, old
+    return BASE.replace(old, new)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_study(text, name="file.toml")
+    message = str(caught.value)
+    assert message.startswith("file.toml: ")
+    return message
+
+
+def test_the_template_and_the_base_are_accepted() -> None:
+    Plan(parse_study(TEMPLATE))
+    Plan(parse_study(BASE))
+
+
+#: Every key of the file: what is written, something outside its range, its full name.
+KEYS = [
+    ('name = "base"', 'name = "Base!"', "study.name"),
+    ('name = "base"', 'name = ""', "study.name"),
+    ('name = "base"', 'name = "base\\n"', "study.name"),
+    ('description = "text"', "description = 3", "study.description"),
+    ('name = "y"', 'name = ""', "data.response.name"),
+    ('positive = "1"', "positive = 1", "data.response.positive"),
+    ('negative = "0"', "negative = 0", "data.response.negative"),
+    ('kind = "class"', 'kind = "number"', "data.response.kind"),
+    ('scaling = "unit"', 'scaling = "sd"', "data.scaling"),
+    ("min = -40", 'min = "a"', "data.features.heat.min"),
+    ("max = 10", "max = true", "data.features.force.max"),
+    ('kind = "renewable"', 'kind = "other"', "estimator.kind"),
+    ('loss = "gdwd"', 'loss = "hinge"', "estimator.loss"),
+    ("q = 1.0", "q = 0.0", "estimator.q"),
+    ("q = 1.0", "q = 1001.0", "estimator.q"),
+    ("q = 1.0", "q = nan", "estimator.q"),
+    ("smoothing = 0.25", 'smoothing = "a"', "estimator.smoothing"),
+    ("ridge = 1e-3", "ridge = -1.0", "estimator.ridge"),
+    ("ridge = 1e-3", "ridge = nan", "estimator.ridge"),
+    ("ridge = 1e-3", "ridge = inf", "estimator.ridge"),
+    ("norm_bound = 1.5", "norm_bound = 1.0", "estimator.norm_bound"),
+    ("norm_bound = 1.5", "norm_bound = nan", "estimator.norm_bound"),
+    ("norm_bound = 1.5", "norm_bound = inf", "estimator.norm_bound"),
+    ("maximum = 8.0", "maximum = 0.5", "estimator.class_weights.maximum"),
+    ("maximum = 8.0", "maximum = 1001.0", "estimator.class_weights.maximum"),
+    ("level = 0.95", "level = 1.0", "estimator.level"),
+    ("level = 0.95", "level = 0.0", "estimator.level"),
+    ('mechanism = "discrete-gaussian"', 'mechanism = "laplace"', "privacy.mechanism"),
+    ("epsilon = 1.0", "epsilon = 0.0", "privacy.epsilon"),
+    ("epsilon = 1.0", "epsilon = 101.0", "privacy.epsilon"),
+    ("epsilon = 1.0", "epsilon = nan", "privacy.epsilon"),
+    ("delta = 1e-6", "delta = 0.0", "privacy.delta"),
+    ("delta = 1e-6", "delta = 0.5", "privacy.delta"),
+    ('unit = "record"', 'unit = "device"', "privacy.unit"),
+    ('unit = "record"', 'unit = "user"\nrecords = 0', "privacy.records"),
+    ('neighbours = "zero-out"', 'neighbours = "both"', "privacy.neighbours"),
+    ("gradient = 0.7", "gradient = 0.0", "privacy.split.gradient"),
+    ("curvature = 0.25", "curvature = 1.5", "privacy.split.curvature"),
+    ("counts = 0.05", "counts = -0.1", "privacy.split.counts"),
+    ("records = 250", "records = 0", "window.records"),
+    ("records = 250", "records = 100001", "window.records"),
+    ("records = 250", "records = 2.5", "window.records"),
+    ("seconds = 60", "seconds = 0", "window.seconds"),
+    ("partitions = 2", "partitions = 0", "stream.partitions"),
+    ("replication = 1", "replication = 0", "stream.replication"),
+    ('retention = "30d"', 'retention = "30 days"', "stream.retention"),
+    ('retention = "30d"', 'retention = "30d\\n"', "stream.retention"),
+    ("lead = 4", "lead = -1", "stream.lead"),
+    ("releases = 8", "releases = 0", "stream.publish.releases"),
+    ("seconds = 0.5", "seconds = 0.01", "stream.publish.seconds"),
+    ("pause = 0.1", "pause = -1", "stream.publish.pause"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "key"), KEYS, ids=[f"{k[2]}-{k[1]!r}" for k in KEYS])
+def test_a_bad_value_is_refused_with_the_key_what_is_allowed_and_an_example(
+    old: str, new: str, key: str
+) -> None:
+    message = refusal(changed(old, new))
+    last = key.rsplit(".", maxsplit=1)[-1]
+    assert message.startswith(f"file.toml: {key}: ")
+    assert "allowed: " in message
+    assert re.search(rf"example: {last} = \S", message)
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('name = "base"\n', "study.name"),
+        ('loss = "gdwd"\n', "estimator.loss"),
+        ('mechanism = "discrete-gaussian"\n', "privacy.mechanism"),
+        ("records = 250\n", "window.records"),
+        ("min = 0, ", "data.features.force.min"),
+    ],
+)
+def test_a_missing_key_is_named_with_an_example(line: str, key: str) -> None:
+    message = refusal(changed(line, ""))
+    assert message.startswith(f"file.toml: {key}: is required; allowed: ")
+    assert "example: " in message
+
+
+@pytest.mark.parametrize("table", ["study", "estimator", "privacy", "window"])
+def test_a_missing_table_is_named(table: str) -> None:
+    start = BASE.index(f"[{table}]")
+    text = BASE[:start] + BASE[BASE.find("\n[", start) + 1 :]
+    assert f"file.toml: {table}: is required" in refusal(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "meant"),
+    [
+        ("q = 1.0", "qq = 1.0", "estimator.qq", None),
+        ("ridge = 1e-3", "rigde = 1e-3", "estimator.rigde", "ridge"),
+        ("epsilon = 1.0", "epsilom = 1.0", "privacy.epsilom", "epsilon"),
+        ("records = 250", "record = 250", "window.record", "records"),
+        ("max = 120", "maxx = 120", "data.features.heat.maxx", "max"),
+        ("[window]", "[windows]", "windows", "window"),
+        ("gradient = 0.7", "gradients = 0.7", "privacy.split.gradients", "gradient"),
+        ("maximum = 8.0", "maximun = 8.0", "estimator.class_weights.maximun", "maximum"),
+        ("pause = 0.1", "pauses = 0.1", "stream.publish.pauses", "pause"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_a_suggestion(
+    old: str, new: str, key: str, meant: str | None
+) -> None:
+    message = refusal(changed(old, new))
+    assert message.startswith(f"file.toml: {key}: unknown key")
+    assert "Allowed here: " in message
+    if meant is not None:
+        assert f"did you mean {meant!r}" in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('neighbours = "zero-out"', 'neighbours = "add-remove"', ["add-remove", "zero-out"]),
+        ('mechanism = "discrete-gaussian"', 'mechanism = "none"', ["none", "remove epsilon"]),
+        ("epsilon = 1.0\n", "", ["privacy.epsilon", "no default", "epsilon = 1.0"]),
+        ("delta = 1e-6\n", "", ["privacy.delta", "delta = 1e-6"]),
+        ('unit = "record"', 'unit = "user"', ["privacy.records", "records = 20"]),
+        ('unit = "record"', "records = 5", ["privacy.records", "user"]),
+        ("min = -40, max = 120", "min = 5, max = 5", ["data.features.heat", "below max"]),
+        ("min = -40, max = 120", "min = 6, max = 5", ["data.features.heat", "below max"]),
+        ("min = -40", "min = nan", ["data.features.heat", "finite"]),
+        ("max = 120", "max = inf", ["data.features.heat", "finite"]),
+        ("smoothing = 0.25", "smoothing = 0.51", ["estimator.smoothing", "0.5"]),
+        ("smoothing = 0.25", "smoothing = 0.0", ["estimator.smoothing"]),
+        ("smoothing = 0.25", "smoothing = nan", ["estimator.smoothing"]),
+        ('loss = "gdwd"', 'loss = "logistic"', ["estimator.smoothing", "gdwd"]),
+        ('name = "y"', 'name = "heat"', ["data.response.name", "feature"]),
+        ("heat = {", "intercept = {", ["intercept"]),
+        ('negative = "0"', 'negative = "1"', ["different"]),
+    ],
+)
+def test_a_combination_that_makes_no_sense_is_refused_with_the_way_out(
+    old: str, new: str, words: list[str]
+) -> None:
+    message = refusal(changed(old, new))
+    assert all(word in message for word in words), message
+
+
+def test_a_user_with_a_number_of_records_is_accepted_and_gets_that_much_more_noise() -> None:
+    alone = Plan(parse_study(BASE))
+    user = Plan(parse_study(changed('unit = "record"', 'unit = "user"\nrecords = 20')))
+    assert user.mu == pytest.approx(alone.mu / 20, rel=1e-6)
+    assert user.guarantee.mu == pytest.approx(alone.guarantee.mu, rel=1e-6)
+    assert user.guarantee.unit_records == 20
+
+
+def test_a_user_s_slack_grows_with_the_releases_that_hold_their_records() -> None:
+    """A user's k records touch up to k releases, so k times as many samples are not exact."""
+
+    def allowed(records: int) -> float:
+        plan = Plan(
+            parse_study(
+                changed('unit = "record"', f'unit = "user"\nrecords = {records}').replace(
+                    "delta = 1e-6", "delta = 1e-10"
+                )
+            )
+        )
+        assert plan.guarantee.mu is not None
+        return plan.guarantee.mu
+
+    try:
+        many = allowed(1000)
+    except PrivacyError:
+        return  # refused: that many inexact samples do not fit this delta
+    assert many < allowed(1) * (1 - 1e-9)
+
+
+def test_a_budget_that_cannot_be_kept_is_refused_with_advice_that_helps() -> None:
+    with pytest.raises(PrivacyError) as caught:
+        Plan(parse_study(changed("delta = 1e-6", "delta = 1e-14")))
+    least = float(re.findall(r"at least ([0-9.e-]+)", str(caught.value))[0])
+    Plan(parse_study(changed("delta = 1e-6", f"delta = {1.2 * least}")))
+    with pytest.raises(PrivacyError) as caught:
+        Plan(parse_study(changed("epsilon = 1.0", "epsilon = 100.0")))
+    advice = re.findall(r"at least ([0-9.e+-]+)", str(caught.value))
+    assert all(float(number) < 0.5 for number in advice), "no delta can be so large"
+
+
+def test_windows_that_do_not_fit_the_lattice_are_refused() -> None:
+    with pytest.raises(PrivacyError, match=r"window\.records"):
+        Plan(
+            parse_study(
+                changed("records = 250", "records = 100000").replace(
+                    "epsilon = 1.0", "epsilon = 20.0"
+                )
+            )
+        ) and Plan(
+            parse_study(
+                changed("records = 250", "records = 100000")
+                .replace("epsilon = 1.0", "epsilon = 20.0")
+                .replace("counts = 0.05", "counts = 1.0")
+            )
+        ) and pytest.fail("both fit")
+
+
+MATTERS = [
+    ("min = -40", "min = -41"),
+    ("max = 10", "max = 11"),
+    ("heat = {", "heat2 = {"),
+    ('positive = "1"', 'positive = "yes"'),
+    ('negative = "0"', 'negative = "no"'),
+    ('name = "y"', 'name = "z"'),
+    ('scaling = "unit"', 'scaling = "none"'),
+    ('loss = "gdwd"\nq = 1.0\nsmoothing = 0.25', 'loss = "logistic"'),
+    ("q = 1.0", "q = 2.0"),
+    ("smoothing = 0.25", "smoothing = 0.2"),
+    ("ridge = 1e-3", "ridge = 2e-3"),
+    ("norm_bound = 1.5", "norm_bound = 1.6"),
+    ("norm_bound = 1.5\n", ""),
+    ("maximum = 8.0", "maximum = 9.0"),
+    ("class_weights = { maximum = 8.0 }\n", ""),
+    ("epsilon = 1.0", "epsilon = 1.1"),
+    ("delta = 1e-6", "delta = 1e-7"),
+    ('unit = "record"', 'unit = "user"\nrecords = 2'),
+    ('neighbours = "zero-out"', 'neighbours = "replace-one"'),
+    ("gradient = 0.7", "gradient = 0.6"),
+    ("records = 250", "records = 251"),
+    (
+        "heat = { min = -40, max = 120 }\nforce = { min = 0, max = 10 }",
+        "force = { min = 0, max = 10 }\nheat = { min = -40, max = 120 }",
+    ),
+]
+
+MATTERS_NOT = [
+    ('name = "base"', 'name = "other"'),
+    ('description = "text"', 'description = "other"'),
+    ("level = 0.95", "level = 0.9"),
+    ("seconds = 60", "seconds = 61"),
+    ("partitions = 2", "partitions = 4"),
+    ("replication = 1", "replication = 3"),
+    ('retention = "30d"', 'retention = "forever"'),
+    ("lead = 4", "lead = 0"),
+    ("releases = 8", "releases = 9"),
+    ("seconds = 0.5", "seconds = 1"),
+    ("pause = 0.1", "pause = 0"),
+    ("min = -40", "min = -40.0"),
+    ("norm_bound = 1.5", "norm_bound = 1.50 # same"),
+    ('kind = "renewable"\n', ""),
+    ('scaling = "unit"\n', ""),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), MATTERS)
+def test_the_revision_changes_with_what_a_release_means(old: str, new: str) -> None:
+    one, two = revision_of(parse_study(BASE)), revision_of(parse_study(changed(old, new)))
+    assert one != two
+    assert re.fullmatch("[0-9a-f]{16}", two)
+
+
+@pytest.mark.parametrize(("old", "new"), MATTERS_NOT)
+def test_the_revision_stays_with_names_rhythm_and_spelling(old: str, new: str) -> None:
+    assert revision_of(parse_study(BASE)) == revision_of(parse_study(changed(old, new)))
+
+
+def test_all_revisions_that_matter_differ_from_each_other() -> None:
+    revisions = {revision_of(parse_study(changed(old, new))) for old, new in MATTERS}
+    assert len(revisions) == len(MATTERS)
+
+
+def test_the_order_of_tables_does_not_matter() -> None:
+    start = BASE.index("[window]")
+    text = BASE[start:] + "\n" + BASE[:start]
+    assert revision_of(parse_study(text)) == revision_of(parse_study(BASE))
+
+
+def test_a_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_study(tmp_path / "none.toml")
+    path = tmp_path / "study.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load_study(path)
+    path.write_text("[study", encoding="utf-8")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_study(path)
+    path.write_text(BASE, encoding="utf-8")
+    assert load_study(path).name == "base"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("min = -40, max = 120", "min = 0, max = 5e-324"),
+        ("min = -40, max = 120", "min = -1.7e308, max = 1.7e308"),
+        ("q = 1.0\nsmoothing = 0.25", "q = 1e-320"),
+        ("q = 1.0\nsmoothing = 0.25", "q = 1e-300"),
+    ],
+)
+def test_extreme_numbers_are_planned_or_refused_but_never_crash(old: str, new: str) -> None:
+    from pipeline.errors import RecordError
+    from pipeline.local.encode import Encoder
+
+    try:
+        study = parse_study(changed(old, new))
+        Plan(study)
+    except (ConfigError, PrivacyError):
+        return
+    try:
+        row = Encoder(study).encode({"y": "1", "heat": 0, "force": 3})
+    except RecordError:
+        return
+    assert all(-1 <= value <= 1 for value in row.features)
