@@ -21,7 +21,7 @@ from pipeline.cli.feed import Feed
 from pipeline.cli.processes import Processes, signals_as_exit
 from pipeline.cli.scoring import Shuttle
 from pipeline.cli.state import verified
-from pipeline.cli.table import line, privacy_line, table
+from pipeline.cli.table import comparison, line, privacy_line, table
 from pipeline.errors import VeilstreamError
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
@@ -88,6 +88,7 @@ def run(folder: Path, rate: float) -> dict[str, object]:
             processes.end()
     say("scoring on the held-out records, and streaming once more without privacy ...")
     plain = shuttle.fit(Plan(without_privacy(plan.study)))
+    Console().print(comparison(final, plain))
     return {
         "demo": plan.study.name,
         "records": final.records,
@@ -195,7 +196,7 @@ class Stage:
             return
         self._shown = time.monotonic()
         values = " ".join(f"{c.value:+.2f}" for c in self._newest.coefficients)
-        sys.stdout.write(f"{line(self._newest)}; coefficients {values}\n")
+        sys.stdout.write(f"{line(self._newest, brief=True)}; coefficients {values}\n")
         sys.stdout.flush()
 
 

@@ -16,21 +16,41 @@ def table(message: EstimateMessage) -> RenderableType:
     for name in ("coefficient", "estimate", f"{level} interval", "sampling se", "privacy se"):
         grid.add_column(name, justify="left" if name == "coefficient" else "right")
     for row in message.coefficients:
-        ends = "-" if row.interval is None else f"[{row.interval[0]:.3f}, {row.interval[1]:.3f}]"
         grid.add_row(
-            row.name, f"{row.value:+.4f}", ends, _number(row.sampling_se), _number(row.privacy_se)
+            row.name,
+            f"{row.value:+.4f}",
+            _interval(row.interval),
+            _number(row.sampling_se),
+            _number(row.privacy_se),
         )
     return Group(grid, Text(line(message)), Text(privacy_line(message), style="dim"))
 
 
-def line(message: EstimateMessage) -> str:
-    """Return the state of an estimate in one line."""
+def comparison(private: EstimateMessage, plain: EstimateMessage) -> RenderableType:
+    """Return two estimates of one stream side by side: with privacy, and without."""
+    grid = Table(title=f"{private.study}: what privacy costs", expand=False)
+    grid.add_column("coefficient")
+    for name in ("private", f"{private.level:.0%} interval", "without", "interval"):
+        grid.add_column(name, justify="right")
+    for one, other in zip(private.coefficients, plain.coefficients, strict=True):
+        grid.add_row(
+            one.name,
+            f"{one.value:+.3f}",
+            _interval(one.interval),
+            f"{other.value:+.3f}",
+            _interval(other.interval),
+        )
+    return Group(grid, Text(f"private: {private.status} {private.reason}".rstrip()))
+
+
+def line(message: EstimateMessage, *, brief: bool = False) -> str:
+    """Return the state of an estimate in one line; a brief one leaves the reason out."""
     parts = [
         f"{message.records} records",
         f"{message.releases} releases",
         f"{message.clients} clients",
         f"model {message.model_version}",
-        message.status if not message.reason else f"{message.status}: {message.reason}",
+        message.status if brief or not message.reason else f"{message.status}: {message.reason}",
     ]
     found = message.diagnostics
     for count, word in (
@@ -46,6 +66,10 @@ def line(message: EstimateMessage) -> str:
 def privacy_line(message: EstimateMessage) -> str:
     """Return the guarantee in one line."""
     return f"privacy: {message.privacy.guarantee}"
+
+
+def _interval(ends: tuple[float, float] | None) -> str:
+    return "-" if ends is None else f"[{ends[0]:.3f}, {ends[1]:.3f}]"
 
 
 def _number(value: float | None) -> str:

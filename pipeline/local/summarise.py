@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, solve_positive, upper_indices
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
@@ -122,9 +123,18 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
         Shapes (n, p) and (n,) with n <= plan.slots; slots without a record contribute nothing.
     model
         The expansion point. Whatever it holds, one record moves the sums by no more than the
-        plan's sensitivities: weights beyond the public maximum are cut here.
+        plan's sensitivities: weights beyond the public maximum are cut here, and so are features
+        beyond their public range.
+
+    Raises
+    ------
+    PrivacyError
+        If there are more records than slots.
     """
-    design = _with_intercept(features, plan)
+    if len(responses) > plan.slots:
+        raise PrivacyError(f"a window holds at most {plan.slots} records (window.records)")
+    inside = np.clip(features, -plan.magnitudes, plan.magnitudes)
+    design = _with_intercept(inside, plan)
     columns = _exponents(plan)
     counts = Exact(np.array(_counts(responses)), np.zeros(2, dtype=np.int64))
     predictor = design @ model.coefficients
