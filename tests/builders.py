@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from pipeline.local.encode import Row
-from pipeline.local.model import Model, round_model
+from pipeline.local.model import Model, round_model, start_model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import disclose, privatise
-from pipeline.local.summarise import summarise, summarise_bounded
+from pipeline.local.summarise import local_fit, summarise, summarise_bounded
 from pipeline.messages.release import seal
 from pipeline.privacy.randomness import SecureStream
-from pipeline.reducer import Partition, Reducer
+from pipeline.reducer import Partition, Reducer, estimate_of
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector
 
@@ -40,6 +40,7 @@ def study_text(
     high: float = 1.0,
     records: int = 50,
     user_records: int | None = None,
+    split: str | None = None,
     releases: int = 8,
     name: str = "test",
 ) -> str:
@@ -65,6 +66,8 @@ def study_text(
         )
         if user_records is not None:
             lines.append(f'unit = "user"\nrecords = {user_records}')
+        if split is not None:
+            lines.append(f"split = {{ {split} }}")
     else:
         lines.append('[privacy]\nmechanism = "none"')
     lines.append(f"[window]\nrecords = {records}")
@@ -223,4 +226,32 @@ def folded(plan: Plan, entries: Sequence[LogEntry], sizes: Sequence[int] = ()) -
     for size in (*sizes, len(entries)):
         reducer.fold(partition, entries[at : at + size])
         at += size
+    return partition
+
+
+def population_target(p: int, *, q: float, ridge: float) -> Vector:
+    """Return what a study of `simulate` estimates: the penalised minimiser of its population."""
+    features, responses, chance = population(p)
+    return oracle(features, responses, chance, q=q, ridge=ridge)
+
+
+def whole_stream(plan: Plan, *, seed: int, rounds: int, clients: int) -> Partition:
+    """Run a stream: each round every client releases one window at the newest model."""
+    rng, stream = np.random.default_rng(seed), SeededStream(seed)
+    reducer, partition = Reducer(plan), Partition.empty(plan)
+    model, offset = start_model(plan.size), 0
+    for number in range(rounds):
+        entries = []
+        for c in range(clients):
+            features, responses = simulate(rng, plan.slots, plan.size - 1)
+            at = model
+            if number == 0 and not plan.study.private:
+                ridge = plan.study.estimator.ridge
+                at = round_model(1, local_fit(plan.loss, features, responses, ridge), (1.0, 1.0))
+            value = payload_of(plan, features, responses, at, stream, client=f"c{c}", seq=number)
+            entries.append(LogEntry(offset, f"c{c}".encode(), value))
+            offset += 1
+        assert reducer.fold(partition, entries) == []
+        estimate = estimate_of(plan, [partition])
+        model = round_model(number + 1, estimate.coefficients, estimate.weights)
     return partition

@@ -12,9 +12,7 @@ TOP = 2**42 - 1
 def by_hand(rows: np.ndarray) -> list[int]:
     values = [[int(x) for x in row] for row in rows]
     width = rows.shape[1]
-    return [
-        sum(row[i] * row[j] for row in values) for i in range(width) for j in range(i, width)
-    ]
+    return [sum(row[i] * row[j] for row in values) for i in range(width) for j in range(i, width)]
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 511, 512, 513, 1500])

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigError, PrivacyError
+from pipeline.errors import ConfigError, PrivacyError, RecordError
+from pipeline.local.encode import Encoder
 from pipeline.local.plan import Plan
 from pipeline.study import TEMPLATE, load_study, parse_study, revision_of
 
@@ -248,27 +249,23 @@ def test_a_budget_that_cannot_be_kept_is_refused_with_advice_that_helps() -> Non
         Plan(parse_study(changed("delta = 1e-6", "delta = 1e-14")))
     least = float(re.findall(r"at least ([0-9.e-]+)", str(caught.value))[0])
     Plan(parse_study(changed("delta = 1e-6", f"delta = {1.2 * least}")))
-    with pytest.raises(PrivacyError) as caught:
+
+
+def test_a_huge_budget_is_planned_or_refused_with_a_delta_that_exists() -> None:
+    try:
         Plan(parse_study(changed("epsilon = 1.0", "epsilon = 100.0")))
-    advice = re.findall(r"at least ([0-9.e+-]+)", str(caught.value))
+    except PrivacyError as error:
+        message = str(error)
+    else:
+        return
+    advice = re.findall(r"at least ([0-9.e+-]+)", message)
     assert all(float(number) < 0.5 for number in advice), "no delta can be so large"
 
 
-def test_windows_that_do_not_fit_the_lattice_are_refused() -> None:
-    with pytest.raises(PrivacyError, match=r"window\.records"):
-        Plan(
-            parse_study(
-                changed("records = 250", "records = 100000").replace(
-                    "epsilon = 1.0", "epsilon = 20.0"
-                )
-            )
-        ) and Plan(
-            parse_study(
-                changed("records = 250", "records = 100000")
-                .replace("epsilon = 1.0", "epsilon = 20.0")
-                .replace("counts = 0.05", "counts = 1.0")
-            )
-        ) and pytest.fail("both fit")
+def test_the_largest_windows_fit_the_lattice() -> None:
+    for epsilon in (1e-4, 1.0, 10.0):
+        text = changed("records = 250", "records = 100000")
+        Plan(parse_study(text.replace("epsilon = 1.0", f"epsilon = {epsilon}")))
 
 
 MATTERS = [
@@ -365,9 +362,6 @@ def test_a_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) -> 
     ],
 )
 def test_extreme_numbers_are_planned_or_refused_but_never_crash(old: str, new: str) -> None:
-    from pipeline.errors import RecordError
-    from pipeline.local.encode import Encoder
-
     try:
         study = parse_study(changed(old, new))
         Plan(study)

@@ -1,0 +1,263 @@
+"""The command line: what it prints where, and the exit code of each kind of fault."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from infra.local import LocalRuntime
+from pipeline.messages.estimate import EstimateMessage, read_estimate
+from tests.stage import OPEN, Stage, study_text, until, write_csv
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Stage:
+    """Return a stage that no server stands behind."""
+    stage = Stage(tmp_path, "127.0.0.1:9", "redis://127.0.0.1:9/0", study_text())
+    for name in ("VEILSTREAM_KAFKA", "VEILSTREAM_REDIS"):
+        del stage.environment[name]
+    return stage
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory, kafka: str, redis_url: str) -> Iterator[Stage]:
+    """Yield a study whose stream has been folded to its end, and whose worker has been stopped."""
+    stage = Stage(tmp_path_factory.mktemp("cli"), kafka, redis_url, study_text())
+    try:
+        stage.ensure_topics()
+        stage.worker()
+        for k in range(3):
+            stage.produce(f"c{k}", write_csv(stage.folder / f"c{k}.csv", 200, k))
+        assert [stage.code(f"c{k}") for k in range(3)] == [0, 0, 0]
+        stage.caught_up()
+        stage.final_estimate()
+        assert stage.stop("w0") == 0, stage.said("w0")
+        yield stage
+    finally:
+        stage.remove()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        ("ridge", "rigde", "estimator.rigde: unknown key (did you mean 'ridge'?)"),
+        ("loss", "los", "estimator.los: unknown key (did you mean 'loss'?)"),
+        ('"logistic"', '"logit"', "estimator.loss"),
+        ("max = 100", "max = -1", "min must be below max"),
+        ("[window]", "[window", "not valid TOML"),
+    ],
+)
+def test_a_wrong_study_file_ends_with_10_and_names_the_key(
+    bare: Stage, old: str, new: str, word: str
+) -> None:
+    text = bare.study.read_text().replace('"logistic"', '"logistic"\nridge = 1e-3')
+    bare.study.write_text(text.replace(old, new, 1))
+    done = bare.run("study", "check", bare.study)
+    assert done.returncode == 10, done.stderr
+    assert word in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_study_file_that_is_not_there_ends_with_10(bare: Stage) -> None:
+    done = bare.run("study", "check", bare.folder / "none.toml")
+    assert (done.returncode, done.stdout) == (10, "")
+    assert "No such file" in done.stderr
+
+
+def test_an_unknown_setting_ends_with_10_and_a_hint(bare: Stage) -> None:
+    bare.environment["VEILSTREAM_KAFKKA"] = "x:1"
+    done = bare.run("worker", bare.study)
+    assert done.returncode == 10
+    assert "did you mean VEILSTREAM_KAFKA?" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["worker", "produce", "watch", "state"])
+def test_commands_that_need_servers_say_how_to_name_them(bare: Stage, command: str) -> None:
+    source = write_csv(bare.folder / "data.csv", 10)
+    arguments = {
+        "worker": ["worker", bare.study],
+        "produce": ["produce", bare.study, "--client", "c", "--source", source],
+        "watch": ["watch", bare.study],
+        "state": ["state", "show", bare.study],
+    }[command]
+    done = bare.run(*arguments)
+    assert done.returncode == 10
+    assert "run `veilstream up`, or set VEILSTREAM_KAFKA and VEILSTREAM_REDIS" in done.stderr
+
+
+def test_a_wrong_option_ends_with_2(bare: Stage) -> None:
+    assert bare.run("worker", bare.study, "--instanse", "x").returncode == 2
+    assert bare.run("nonsense").returncode == 2
+
+
+def test_a_port_that_is_taken_ends_with_70_and_leaves_nothing_behind(bare: Stage) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        folder = bare.folder / "runtime"
+        done = bare.run("up", "--folder", folder, "--kafka-port", port)
+    assert done.returncode == 70, done.stderr
+    assert str(port) in done.stderr
+    rows = json.loads(bare.run("status", "--folder", folder, "--json").stdout)
+    assert [row["running"] for row in rows] == [False, False]
+
+
+def test_up_down_and_status_look_where_the_other_commands_look(
+    bare: Stage, local_runtime: LocalRuntime
+) -> None:
+    """Workers find the local runtime in VEILSTREAM_FOLDER; `status` must speak of the same."""
+    bare.environment["VEILSTREAM_FOLDER"] = str(local_runtime.folder)
+    shown = bare.run("state", "show", bare.study, "--json")
+    assert shown.returncode == 0, shown.stderr
+    rows = json.loads(bare.run("status", "--json").stdout)
+    assert [row["running"] for row in rows] == [True, True]
+
+
+def test_study_check_prints_what_the_study_means(bare: Stage) -> None:
+    facts = json.loads(bare.run("study", "check", bare.study, "--json").stdout)
+    assert facts["study"] == bare.plan.study.name
+    assert facts["revision"] == bare.plan.revision
+    assert (facts["privacy"]["epsilon"], facts["privacy"]["delta"]) == (2.0, 1e-5)
+    assert set(facts["topics"]) == {topic.name for topic in bare.topics.all()}
+
+
+def test_a_study_without_privacy_is_loud_on_standard_error(bare: Stage) -> None:
+    bare.study.write_text(study_text(privacy=OPEN))
+    done = bare.run("study", "check", bare.study, "--json")
+    assert done.returncode == 0
+    assert "WARNING" in done.stderr
+    assert json.loads(done.stdout)["privacy"]["mechanism"] == "none"
+
+
+def test_study_init_writes_a_file_that_checks_and_never_overwrites(bare: Stage) -> None:
+    path = bare.folder / "new.toml"
+    assert bare.run("study", "init", path).returncode == 0
+    assert bare.run("study", "check", path).returncode == 0
+    path.write_text("mine")
+    assert bare.run("study", "init", path).returncode == 10
+    assert path.read_text() == "mine"
+
+
+def test_fit_gives_an_estimate_message_as_json(bare: Stage) -> None:
+    source = write_csv(bare.folder / "data.csv", 2000)
+    done = bare.run("fit", bare.study, "--input", source, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    message = read_estimate(done.stdout.encode())
+    assert set(document) == {*EstimateMessage.__struct_fields__, "type"}
+    assert json.loads(msgspec.json.encode(message)) == document
+    assert (message.records, message.releases, message.clients) == (2000, 100, 1)
+    assert [c.name for c in message.coefficients] == ["intercept", "heat", "load"]
+
+
+def test_fit_by_client_column_counts_clients(bare: Stage) -> None:
+    source = write_csv(bare.folder / "data.csv", 100)
+    rows = source.read_text().splitlines()
+    marked = [rows[0] + ",site", *(f"{row},s{i % 4}" for i, row in enumerate(rows[1:]))]
+    source.write_text("\n".join(marked) + "\n")
+    done = bare.run("fit", bare.study, "--input", source, "--client-column", "site", "--json")
+    assert read_estimate(done.stdout.encode()).clients == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("heat,failed\n1,yes\n", "has no column 'load'"),
+        ("heat,load,failed\n", "holds no records"),
+        ("", "header"),
+    ],
+)
+def test_fit_on_a_file_that_does_not_fit_ends_with_20(bare: Stage, content: str, word: str) -> None:
+    source = bare.folder / "data.csv"
+    source.write_text(content)
+    done = bare.run("fit", bare.study, "--input", source, "--json")
+    assert (done.returncode, done.stdout) == (20, ""), done.stderr
+    assert word in done.stderr
+
+
+def test_produce_on_a_missing_file_ends_with_20(live: Stage) -> None:
+    done = live.run("produce", live.study, "--client", "x", "--source", "/no/such.csv")
+    assert done.returncode == 20
+    assert "cannot be opened" in done.stderr
+
+
+def test_produce_without_a_column_of_the_study_ends_with_20(live: Stage) -> None:
+    source = live.folder / "short.csv"
+    source.write_text("heat,failed\n1,yes\n")
+    done = live.run("produce", live.study, "--client", "x", "--source", source)
+    assert done.returncode == 20
+    assert "has no column 'load'" in done.stderr
+
+
+def test_watch_prints_the_newest_estimate_and_ends_after_its_count(live: Stage) -> None:
+    done = live.run("watch", live.study, "--json", "--count", "1")
+    assert done.returncode == 0, done.stderr
+    [line] = done.stdout.splitlines()
+    assert read_estimate(line.encode()) == live.estimates()[-1]
+
+
+def test_watch_in_lines_from_the_beginning(live: Stage) -> None:
+    done = live.run("watch", live.study, "--from", "beginning", "--count", "2")
+    assert len(done.stdout.splitlines()) == 2
+    assert "heat=" in done.stdout
+
+
+def test_state_show_prints_each_partition(live: Stage) -> None:
+    shown = json.loads(live.run("state", "show", live.study, "--json").stdout)
+    assert [row["next_offset"] for row in shown["partitions"]] == live.watermarks()
+    assert sum(row["clients"] for row in shown["partitions"]) == 3
+    assert live.run("state", "show", live.study).returncode == 0
+
+
+def test_state_verify_tells_a_damaged_state_and_rebuild_mends_it_bit_by_bit(live: Stage) -> None:
+    assert live.verified()
+    keys = sorted(live.redis.scan_iter(f"veil:{{{live.plan.study.name}}}:[0-9]*"))
+    before = {key: live.redis.hgetall(key) for key in keys}
+    key = next(key for key in keys if key.endswith(b":state"))
+    counts = live.redis.hget(key, "sums.counts")
+    assert counts is not None
+    live.redis.hset(key, "sums.counts", counts[:-1] + bytes([counts[-1] ^ 1]))
+    done = live.run("state", "verify", live.study, "--json")
+    assert done.returncode == 40
+    found = json.loads(done.stdout)
+    assert found["verified"] is False
+    assert ["sums.counts"] in [row["differences"] for row in found["partitions"]]
+    live.redis.delete(*keys)
+    assert live.run("state", "rebuild", live.study, "--yes").returncode == 0
+    assert {key: live.redis.hgetall(key) for key in keys} == before
+    assert live.verified()
+
+
+def test_state_rebuild_asks_before_it_overwrites(live: Stage) -> None:
+    done = live.run("state", "rebuild", live.study)
+    assert done.returncode != 0
+    assert live.verified()
+
+
+def test_a_state_of_another_revision_is_refused_with_40(live: Stage) -> None:
+    other = live.folder / "other.toml"
+    other.write_text(live.study.read_text().replace("epsilon = 2.0", "epsilon = 3.0"))
+    done = live.run("state", "show", other)
+    assert done.returncode == 40
+    assert "revision" in done.stderr
+    done = live.run("worker", other, "--instance", "w9", seconds=30)
+    assert done.returncode == 40, done.stderr
+
+
+def test_a_worker_stopped_by_a_signal_ends_with_0_and_goes_on_where_it_was(live: Stage) -> None:
+    before = live.estimates()[-1]
+    live.worker()
+    source = write_csv(live.folder / "c9.csv", 40, 9)
+    live.produce("c9", source)
+    assert live.code("c9") == 0, live.said("c9")
+    live.caught_up()
+    assert live.final_estimate().releases == before.releases + 2
+    assert live.stop("w0") == 0
+    until(lambda: live.processes["w0"].poll() is not None, "the worker has ended")

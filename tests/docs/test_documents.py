@@ -1,0 +1,59 @@
+"""What the documents say is checked against the program."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline import errors
+from pipeline.cli.main import COMMANDS, cli
+from pipeline.settings import PREFIX, Settings
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+def words_after(text, command):
+    return re.findall(rf"(?:^|[`|(])\s*{command} ([a-z]+)", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_every_command_that_a_document_shows_exists(document):
+    for name in words_after(document.read_text(encoding="utf-8"), "veilstream"):
+        assert name in COMMANDS
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_every_link_to_a_file_leads_somewhere(document):
+    for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text(encoding="utf-8")):
+        assert (document.parent / target).exists(), target
+
+
+def test_every_make_target_that_a_document_shows_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for document in DOCUMENTS:
+        for name in re.findall(r"^make ([a-z-]+)", document.read_text(), flags=re.MULTILINE):
+            assert name in targets
+
+
+def test_the_table_of_exit_codes_holds_every_code():
+    table = (ROOT / "docs" / "operations.md").read_text()
+    codes = {
+        kind.exit_code
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.VeilstreamError)
+    }
+    # 1: no class of its own; 21, 22, 25: faults of one record or one estimate, which end no process
+    for code in codes - {1, 21, 22, 25}:
+        assert f"| {code} |" in table
+
+
+def test_the_table_of_settings_holds_every_setting():
+    table = (ROOT / "docs" / "operations.md").read_text()
+    for name in Settings.__dataclass_fields__:
+        assert re.search(rf"[| ,]{name.upper()}[ ,|]", table), f"{PREFIX}{name.upper()}"
+
+
+def test_every_command_has_a_help_text():
+    for name in COMMANDS:
+        assert cli.get_command(None, name).help

@@ -1,0 +1,89 @@
+"""Topics are made as the study says, and others under their names are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+
+from infra.topics import ensure_topics
+from pipeline.errors import ConfigError
+from tests.stage import Stage, study_text
+
+DAY = str(86_400_000)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
+    made = Stage(tmp_path, kafka, redis_url, study_text(partitions=3))
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+@pytest.fixture
+def admin(kafka: str) -> Iterator[KafkaAdminClient]:
+    with KafkaAdminClient(bootstrap_servers=kafka) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("kind", "partitions", "expected"),
+    [
+        ("releases", 3, {"cleanup.policy": "delete", "retention.ms": DAY}),
+        ("models", 1, {"cleanup.policy": "compact"}),
+        ("estimates", 1, {"cleanup.policy": "delete", "retention.ms": DAY}),
+        ("latest", 1, {"cleanup.policy": "compact"}),
+        ("dlq", 1, {"cleanup.policy": "delete", "retention.ms": "-1"}),
+    ],
+)
+def test_a_topic_is_made_as_designed(
+    stage: Stage, admin: KafkaAdminClient, kind: str, partitions: int, expected: dict[str, str]
+) -> None:
+    stage.ensure_topics()
+    name = f"veil.{stage.plan.study.name}.{kind}.v1"
+    assert len(admin.describe_topics([name])[0]["partitions"]) == partitions
+    found = configuration(admin, name)
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_dead_letters_hold_the_largest_release_with_its_headers(
+    stage: Stage, admin: KafkaAdminClient
+) -> None:
+    stage.ensure_topics()
+    releases, letters = (
+        int(configuration(admin, topic.name)["max.message.bytes"])
+        for topic in (stage.topics.releases, stage.topics.dead_letters)
+    )
+    assert letters > releases
+
+
+def test_making_topics_twice_changes_nothing(stage: Stage) -> None:
+    names = [topic.name for topic in stage.topics.all()]
+    assert sorted(ensure_topics(stage.settings, stage.topics.all())) == sorted(names)
+    assert ensure_topics(stage.settings, stage.topics.all()) == []
+
+
+def test_a_topic_with_other_partitions_is_refused(stage: Stage, admin: KafkaAdminClient) -> None:
+    name = stage.topics.releases.name
+    admin.create_topics({name: {"num_partitions": 5, "replication_factor": 1}})
+    with pytest.raises(ConfigError, match=r"has 5 partitions, the study says 3"):
+        stage.ensure_topics()
+
+
+def test_a_topic_with_another_clean_up_policy_is_refused(
+    stage: Stage, admin: KafkaAdminClient
+) -> None:
+    name = stage.topics.models.name
+    admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1}})
+    with pytest.raises(ConfigError, match=r"cleanup.policy delete, the study needs compact"):
+        stage.ensure_topics()
+
+
+def configuration(admin: KafkaAdminClient, topic: str) -> dict[str, str]:
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+    answer = next(iter(admin.describe_configs([resource], config_filter="all").values()))
+    return {key: entry["value"] for key, entry in answer[topic].items()}

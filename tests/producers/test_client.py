@@ -1,0 +1,250 @@
+"""The client's loop: when it releases, when it waits, what a bad record does, what never leaves."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from pipeline.local.model import Model, round_model
+from pipeline.local.plan import Plan
+from pipeline.messages.model import write_model
+from pipeline.messages.release import OpenRelease, PrivateRelease, Release, read
+from pipeline.study import parse_study
+from tests.stage import HEADER, OPEN, Stage, lines, send, study_text, until, write_csv
+
+
+@pytest.fixture
+def stages(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[list[Stage]]:
+    made: list[Stage] = []
+    yield made
+    for stage in made:
+        stage.remove()
+
+
+@pytest.fixture
+def build(stages: list[Stage], tmp_path: Path, kafka: str, redis_url: str) -> object:
+    def make(**study: object) -> Stage:
+        text = study_text(**study)  # type: ignore[arg-type]
+        stages.append(Stage(tmp_path / "stage", kafka, redis_url, text))
+        stages[-1].ensure_topics()
+        return stages[-1]
+
+    return make
+
+
+def decoded(stage: Stage) -> list[Release]:
+    return [read(record.value) for record in stage.releases()]
+
+
+def publish(stage: Stage, version: int, *, plan: Plan | None = None) -> None:
+    plan = plan or stage.plan
+    model = round_model(version, np.full(plan.size, 0.25), (1.0, 1.0))
+    value = write_model(plan, model, "2026-01-01T00:00:00Z")
+    key = stage.plan.study.name.encode()
+    send(stage.settings.kafka, stage.topics.models.name, [{"key": key, "value": value}])
+
+
+def test_a_client_waits_for_a_newer_model_after_its_lead(build) -> None:
+    stage = build(stream="lead = 2")
+    client = stage.produce("site", write_csv(stage.folder / "data.csv", 100))
+    until(lambda: len(decoded(stage)) == 2, "two releases at the start")
+    time.sleep(1.0)
+    assert [r.version for r in decoded(stage)] == [0, 0]
+    publish(stage, 1)
+    until(lambda: len(decoded(stage)) == 4, "two releases at model 1")
+    publish(stage, 7)
+    assert stage.code("site") == 0, stage.said("site")
+    assert client.poll() == 0
+    assert [r.version for r in decoded(stage)] == [0, 0, 1, 1, 7]
+    later = [r for r in decoded(stage) if r.version]
+    assert {r.expansion.data for r in later} == {np.full(3, 1024, dtype="<i8").tobytes()}
+
+
+def test_a_client_that_starts_late_begins_at_the_newest_model(build) -> None:
+    stage = build(stream="lead = 0")
+    for version in (1, 2, 5, 4):
+        publish(stage, version)
+    stage.produce("site", write_csv(stage.folder / "data.csv", 60))
+    assert stage.code("site") == 0
+    assert [r.version for r in decoded(stage)] == [5, 5, 5]
+
+
+def test_models_that_are_not_of_this_study_are_ignored(build) -> None:
+    stage = build(stream="lead = 0")
+    name = stage.plan.study.name
+    publish(stage, 9, plan=Plan(parse_study(study_text(name, records=21))))
+    far = Model(8, np.full(stage.plan.size, 2**24 + 1, dtype=np.int64), (1024, 1024))
+    off = write_model(stage.plan, Model(7, np.zeros(3, np.int64), (1024, 1024)), "t")
+    bad: list[bytes | None] = [
+        None,
+        b"no json",
+        b"\xff\xfe",
+        write_model(stage.plan, far, "t"),
+        off.replace(b'"value":0.0', b'"value":0.1'),
+        off.replace(b'"value":0.0', b'"value":1e400'),
+        off.replace(b'"heat"', b'"heart"'),
+        off.replace(b'"version":7', b'"version":0'),
+    ]
+    key = name.encode()
+    topic = stage.topics.models.name
+    send(stage.settings.kafka, topic, [{"key": key, "value": value} for value in bad])
+    publish(stage, 3)
+    stage.produce("site", write_csv(stage.folder / "data.csv", 20))
+    assert stage.code("site") == 0, stage.said("site")
+    assert [r.version for r in decoded(stage)] == [3]
+
+
+def test_an_open_window_is_closed_after_its_time_with_empty_slots(build) -> None:
+    stage = build(stream="lead = 0", window="seconds = 1.0", privacy=OPEN)
+    source = write_csv(stage.folder / "data.csv", 25)
+    stage.produce("site", source, "--follow")
+    until(lambda: len(decoded(stage)) == 2, "the full window and the short one")
+    assert [_records(r) for r in decoded(stage)] == [20, 5]
+    with source.open("a") as file:
+        file.write("".join(lines(3, 9)))
+    until(lambda: len(decoded(stage)) == 3, "the next short window")
+    assert _records(decoded(stage)[-1]) == 3
+    assert stage.stop("site") == 0
+    assert stage.query("site", "SELECT next_seq, records FROM streams") == [(3, 28)]
+
+
+def test_a_private_short_window_does_not_tell_how_many_records_it_holds(build) -> None:
+    stage = build(stream="lead = 0", window="seconds = 0.5")
+    stage.produce("site", write_csv(stage.folder / "data.csv", 21), "--follow")
+    until(lambda: len(decoded(stage)) == 2, "a full window and one with a single record")
+    full, short = decoded(stage)
+    assert isinstance(short, PrivateRelease)
+    assert (short.slots, len(short.counts.data)) == (20, 16)
+    fields = [set(msgspec.to_builtins(r)) for r in (full, short)]
+    assert fields[0] == fields[1]
+
+
+def test_a_stop_leaves_the_open_window_to_the_next_start(build) -> None:
+    stage = build(stream="lead = 0")
+    source = write_csv(stage.folder / "data.csv", 30)
+    stage.produce("site", source, "--follow")
+    until(lambda: len(decoded(stage)) == 1, "the full window")
+    assert stage.stop("site") == 0, stage.said("site")
+    assert len(decoded(stage)) == 1
+    stage.produce("site", source)
+    assert stage.code("site") == 0
+    assert stage.query("site", "SELECT next_seq, records FROM streams") == [(2, 30)]
+    stage.produce("site", source)
+    assert stage.code("site") == 0
+    assert len(decoded(stage)) == 2
+
+
+def test_bad_records_keep_their_slots_and_are_counted_by_reason(build) -> None:
+    stage = build(stream="lead = 0", privacy=OPEN, records=15)
+    good = lines(6, 4)
+    bad = [
+        "1,2\n",  # a field too few
+        "1,2,yes,4\n",  # one too many
+        "warm,0.5,yes\n",  # text in a number
+        "NaN,0.5,yes\n",
+        "inf,0.5,yes\n",
+        "1,-Infinity,no\n",
+        "1e999,0.5,yes\n",
+        ",0.5,yes\n",  # an empty field
+        "1,0.5,maybe\n",  # a class that the study does not know
+    ]
+    source = stage.folder / "data.csv"
+    source.write_text(HEADER + "".join(good[:3] + bad + good[3:]) + "".join(lines(15, 5)))
+    stage.produce("site", source)
+    assert stage.code("site") == 0, stage.said("site")
+    first, second = decoded(stage)
+    assert (_records(first), _records(second)) == (6, 15)
+    assert stage.query("site", "SELECT records, rejected, clipped FROM streams") == [(21, 9, 0)]
+    reasons = dict(stage.query("site", "SELECT reason, count FROM rejects"))
+    assert sum(reasons.values()) == 9
+    assert reasons["column 'heat': not a finite number"] == 3
+    assert reasons["column 'heat': not a number"] == 2
+    assert reasons["column 'load': not a finite number"] == 1
+    assert reasons["column 'failed': unknown class; allowed: 'yes', 'no'"] == 1
+
+
+def test_values_beyond_the_public_range_count_as_its_ends(build) -> None:
+    stage = build(stream="lead = 0", privacy=OPEN, records=4)
+    beyond, ends = stage.folder / "beyond.csv", stage.folder / "ends.csv"
+    beyond.write_text(HEADER + "1e6,0,yes\n-5,0,no\n50,-3,yes\n50,99,no\n")
+    ends.write_text(HEADER + "100,0,yes\n0,0,no\n50,-1,yes\n50,1,no\n")
+    for client, source in (("beyond", beyond), ("ends", ends)):
+        stage.produce(client, source)
+        assert stage.code(client) == 0, stage.said(client)
+    one, other = decoded(stage)
+    assert isinstance(one, OpenRelease)
+    assert isinstance(other, OpenRelease)
+    assert (one.gradient, one.curvature) == (other.gradient, other.curvature)
+    assert stage.query("beyond", "SELECT clipped FROM streams") == [(4,)]
+    assert stage.query("ends", "SELECT clipped FROM streams") == [(0,)]
+
+
+def test_an_empty_file_releases_nothing(build) -> None:
+    stage = build()
+    source = stage.folder / "data.csv"
+    source.write_text(HEADER)
+    stage.produce("site", source)
+    assert stage.code("site") == 0, stage.said("site")
+    assert decoded(stage) == []
+
+
+def test_raw_values_never_leave_the_client(build) -> None:
+    """Canaries in every place of a record are looked for in every byte that the system makes."""
+    stage = build(records=5)
+    stage.worker()
+    canaries = ["31337.4242", "CANARYCLASS", "CANARYTEXT", "CANARYEXTRA", "0.271828182", "7.7717"]
+    number, label, text, extra, inside, clipped = canaries
+    source = stage.folder / "data.csv"
+    rows = [
+        f"{number},0.5,yes,{extra}\n",  # far beyond the range
+        f"50,{inside},no,{extra}\n",  # within it
+        f"{text},0.5,yes,{extra}\n",
+        f"50,0.5,{label},{extra}\n",
+        f"50,{clipped},no,{extra}\n",
+        f'50,0.5,"{text},{extra}\n',  # a quote that does not close
+        f"{text},{text}\n",
+    ]
+    more = [line.replace("\n", f",{extra}\n") for line in lines(60, 3)]
+    source.write_text("heat,load,failed,note\n" + "".join(rows + more))
+    done = stage.run("produce", stage.study, "--client", "site", "--source", source)
+    assert done.returncode == 0, done.stderr
+    stage.caught_up()
+    stage.final_estimate()
+    assert stage.query("site", "SELECT rejected FROM streams")[0][0] >= 3
+    places: dict[str, bytes] = {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
+    for topic in stage.topics.all():
+        for r in stage.read(topic.name):
+            parts = [r.key, r.value, *(v for _, v in r.headers)]
+            places[f"{r.topic}/{r.partition}/{r.offset}"] = b"|".join(p or b"" for p in parts)
+    for key in stage.redis.scan_iter(f"veil:{{{stage.plan.study.name}}}:*"):
+        places[f"redis {key!r}"] = repr(stage.redis.hgetall(key)).encode()
+    for path in stage.folder.rglob("*"):
+        if path.is_file() and path != source:
+            places[str(path)] = path.read_bytes()
+    assert len(places) > 20
+    floats = [np.float64(value).tobytes() for value in (31337.4242, 0.271828182, 7.7717)]
+    searched = [c.encode() for c in canaries] + [b"31337", b"CANARY"] + floats
+    found = [(where, what) for where, data in places.items() for what in searched if what in data]
+    assert found == []
+
+
+def test_a_missing_column_ends_with_20_and_spends_nothing(build) -> None:
+    stage = build()
+    source = stage.folder / "data.csv"
+    source.write_text("heat,failed\n1,yes\n")
+    stage.produce("site", source)
+    assert stage.code("site") == 20
+    said = stage.said("site")
+    assert re.search(r"has no column 'load'; the study needs heat, load, failed", said)
+    assert stage.query("site", "SELECT count(*) FROM ledger") == [(0,)]
+
+
+def _records(release: Release) -> int:
+    assert isinstance(release, OpenRelease)
+    return release.records

@@ -1,0 +1,28 @@
+from types import SimpleNamespace
+
+from agents.health import Health
+from pipeline.reducer.partition import Head
+
+
+def health(published_at):
+    heads = {
+        0: Head(revision="r", next_offset=12, duplicates=1, dead_letters=2),
+        3: Head(revision="r", next_offset=5),
+    }
+    folding = SimpleNamespace(
+        partitions={n: SimpleNamespace(head=head) for n, head in heads.items()}, releases=14
+    )
+    return Health(folding, SimpleNamespace(owner=True, published_at=published_at))
+
+
+def test_metrics_name_partitions_and_totals():
+    lines = health(published_at=100.0).exposition(now=102.5).splitlines()
+    assert 'veilstream_state_watermark_offset{partition="0"} 12' in lines
+    assert 'veilstream_state_watermark_offset{partition="3"} 5' in lines
+    assert "veilstream_duplicates_dropped_total 1" in lines
+    assert "veilstream_dead_letters_total 2" in lines
+    assert "veilstream_estimate_age_seconds 2.500" in lines
+
+
+def test_a_worker_that_has_published_nothing_reports_no_age():
+    assert "age" not in health(published_at=None).exposition(now=1.0)

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pipeline.errors import PrivacyError
+from pipeline.linalg import upper_is_diagonal
+from pipeline.local.privatise import NoisedSums, OpenSums, disclose, privatise
+from pipeline.local.summarise import summarise, summarise_bounded
+from pipeline.messages.release import read, seal
+from pipeline.privacy import channel
+from pipeline.privacy.channel import slack
+from pipeline.privacy.discrete_gaussian import DiscreteGaussian
+from pipeline.privacy.randomness import SecureStream
+from tests.builders import SeededStream, plan_of, simulate, some_model
+
+ROOT = Path(__file__).parents[2]
+PRIVATE = plan_of(p=2)
+OPEN = plan_of(p=2, private=False)
+FEATURES, RESPONSES = simulate(np.random.default_rng(0), 50, 2)
+MODEL = some_model(PRIVATE, 1)
+SUMS = summarise_bounded(PRIVATE, FEATURES, RESPONSES, MODEL)
+SUMMARY = summarise(OPEN, FEATURES, RESPONSES, MODEL.coefficients, (1.0, 1.0))
+IDENTITY = {"client": "c", "ledger": "l", "seq": 0}
+
+
+def test_a_release_cannot_be_made_by_hand() -> None:
+    none = np.zeros(3, dtype=np.int64)
+    for seal_ in (None, object(), True):
+        with pytest.raises(PrivacyError, match="never by hand"):
+            NoisedSums(MODEL, 50, none, none, none, seal=seal_)
+        with pytest.raises(PrivacyError, match="never by hand"):
+            OpenSums(0, 1, np.zeros(3), np.zeros(3), np.zeros(6), np.zeros(6), np.zeros(2), seal_)
+
+
+def test_a_release_cannot_be_changed_or_copied_with_other_numbers() -> None:
+    noised = privatise(PRIVATE, SUMS, SecureStream())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        noised.gradient = SUMS.gradient.integers  # type: ignore[misc]
+    with pytest.raises(PrivacyError):
+        dataclasses.replace(noised, gradient=SUMS.gradient.integers)
+    opened = disclose(OPEN, SUMMARY, 1)
+    with pytest.raises(PrivacyError):
+        dataclasses.replace(opened, gradient=np.zeros(3))
+
+
+def test_raw_sums_of_a_private_study_cannot_be_disclosed() -> None:
+    with pytest.raises(PrivacyError, match="only leave with noise"):
+        disclose(PRIVATE, SUMMARY, 1)
+
+
+def test_a_study_without_privacy_has_no_noise_to_add() -> None:
+    with pytest.raises(PrivacyError, match="no noise"):
+        privatise(OPEN, SUMS, SecureStream())
+
+
+@pytest.mark.parametrize("raw", [SUMMARY, SUMS], ids=["Summary", "BoundedSums"])
+@pytest.mark.parametrize("plan", [PRIVATE, OPEN], ids=["private", "open"])
+def test_raw_sums_have_no_encoder(raw: object, plan: object) -> None:
+    with pytest.raises((TypeError, AttributeError, PrivacyError)):
+        seal(plan, raw, **IDENTITY)  # type: ignore[arg-type]
+
+
+def test_something_that_only_looks_like_a_release_is_not_written() -> None:
+    channels = PRIVATE.step
+    assert channels.curvature is not None
+    assert SUMS.curvature is not None
+    raw = SimpleNamespace(
+        model=MODEL,
+        slots=50,
+        gradient=channels.gradient.round(SUMS.gradient.integers, SUMS.gradient.exponents),
+        curvature=channels.curvature.round(SUMS.curvature.integers, SUMS.curvature.exponents),
+        counts=SUMS.counts.integers,
+    )
+    with pytest.raises((TypeError, PrivacyError)):
+        seal(PRIVATE, raw, **IDENTITY)  # type: ignore[arg-type]
+
+
+def test_open_sums_are_not_written_as_a_release_of_a_private_study() -> None:
+    with pytest.raises(PrivacyError):
+        seal(PRIVATE, disclose(OPEN, SUMMARY, 1), **IDENTITY)
+
+
+def test_mypy_refuses_raw_sums_where_a_release_is_written(tmp_path: Path) -> None:
+    code = tmp_path / "raw_sums.py"
+    code.write_text(
+        "from pipeline.local.plan import Plan\n"
+        "from pipeline.local.summarise import BoundedSums, Summary\n"
+        "from pipeline.messages.release import seal\n\n\n"
+        "def leak(plan: Plan, summary: Summary, sums: BoundedSums) -> None:\n"
+        '    seal(plan, summary, client="c", ledger="l", seq=0)\n'
+        '    seal(plan, sums, client="c", ledger="l", seq=0)\n',
+        encoding="utf-8",
+    )
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", tmp_path / "mypy.ini", "--cache-dir",
+         ROOT / ".mypy_cache" / "tests", "--follow-imports", "silent", code],
+        cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "MYPYPATH": str(ROOT)},
+    )  # fmt: skip
+    errors = [line.split("error: ")[1] for line in done.stdout.splitlines() if "error: " in line]
+    wanted = 'Argument 2 to "seal" has incompatible type "{}"; expected "NoisedSums | OpenSums"'
+    assert errors == [
+        f"{wanted.format(name)}  [arg-type]" for name in ("Summary", "BoundedSums")
+    ], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_the_noise_of_a_release_has_the_scale_of_its_channels(version: int) -> None:
+    """2000 releases of one window; every number within 6 standard errors: alarm 1e-8."""
+    plan = plan_of(p=2)
+    model = some_model(plan, version)
+    sums = summarise_bounded(plan, FEATURES, RESPONSES, model)
+    channels, stream = plan.channels(version), SeededStream(3)
+    noised = [privatise(plan, sums, stream) for _ in range(2000)]
+    parts = {"gradient": channels.gradient, "counts": channels.counts}
+    for name, part in parts.items():
+        exact = getattr(sums, name)
+        noise = np.array([getattr(n, name) for n in noised]) - part.round(
+            exact.integers, exact.exponents
+        )
+        check_noise(noise, np.full(noise.shape[1], part.sigma))
+    if version:
+        part = channels.curvature
+        assert part is not None
+        assert sums.curvature is not None
+        noise = np.array([n.curvature for n in noised]) - part.round(
+            sums.curvature.integers, sums.curvature.exponents
+        )
+        diagonal = upper_is_diagonal(plan.size)
+        check_noise(noise, np.where(diagonal, part.sigma, part.sigma / math.sqrt(2)))
+
+
+def check_noise(noise: np.ndarray, sigma: np.ndarray) -> None:
+    n = len(noise)
+    assert np.all(np.abs(noise.mean(axis=0)) < 6 * sigma / math.sqrt(n))
+    assert np.all(np.abs(noise.var(axis=0) / sigma**2 - 1) < 6 * math.sqrt(2 / n))
+    correlation = np.corrcoef(noise.T) - np.eye(noise.shape[1])
+    assert np.abs(correlation).max() < 6 / math.sqrt(n)
+
+
+def test_every_sampler_is_covered_by_the_proof_and_by_the_slack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each coordinate must cover a Gaussian of its share, and the slack all their deviations.
+
+    In svec form, where an off-diagonal number counts sqrt 2 times, every coordinate of a part
+    needs tau = sensitivity / unit / mu, so the number itself needs the variance
+    tau_number^2 + 1/12 of `calibrate`, with tau_number = tau / sqrt 2 off the diagonal.
+    """
+    used: list[tuple[float, int]] = []
+
+    class Noting(DiscreteGaussian):
+        def draw(self, count: int, stream: SecureStream) -> np.ndarray:
+            used.append((self.sigma, count))
+            return super().draw(count, stream)
+
+    monkeypatch.setattr(channel, "DiscreteGaussian", Noting)
+    plan = plan_of(p=2)
+    privatise(plan, SUMS, SeededStream(0))
+    part = plan.step.curvature
+    assert part is not None
+    assert sum(count for _, count in used) == 3 + 6 + 2
+    tau = part.sensitivity / part.unit / part.mu
+    beside = next(sigma for sigma, _ in used if sigma < 0.8 * part.sigma and _is_beside(sigma, tau))
+    assert beside**2 - tau**2 / 2 >= 1 / 12 * (1 - 1e-3)
+    epsilon, delta = slack(sum(count for _, count in used), 1.0)
+    assert epsilon >= 2 * sum(count * 16 / sigma**4 for sigma, count in used)
+    distance = sum(count * DiscreteGaussian(sigma).total_variation for sigma, count in used)
+    assert delta >= (1 + math.e) * distance
+
+
+def _is_beside(sigma: float, tau: float) -> bool:
+    return math.isclose(sigma, tau / math.sqrt(2), rel_tol=1e-6)
+
+
+def test_two_releases_of_one_window_never_share_their_noise() -> None:
+    stream = SecureStream()
+    one, two = (privatise(PRIVATE, SUMS, stream) for _ in range(2))
+    assert not np.array_equal(one.gradient, two.gradient)
+
+
+def test_a_release_holds_the_sums_and_the_noise_in_the_units_it_names() -> None:
+    payload = seal(PRIVATE, privatise(PRIVATE, SUMS, SeededStream(1)), **IDENTITY)
+    release = read(payload)
+    assert (release.client, release.ledger, release.seq) == ("c", "l", 0)
+    assert release.gradient.exponent == PRIVATE.step.gradient.exponent
+    gradient = np.frombuffer(release.gradient.data, "<i8") * 2.0**release.gradient.exponent
+    wanted = np.ldexp(SUMS.gradient.integers.astype(float), SUMS.gradient.exponents)
+    # ten standard deviations of the noise
+    assert_allclose(gradient, wanted, atol=10 * PRIVATE.step.gradient.standard_deviation)
+    assert not np.array_equal(gradient, wanted)

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pipeline.errors import PrivacyError
+from pipeline.linalg import pack_upper, unpack_upper
+from pipeline.local import summarise as module
+from pipeline.local.model import Model, round_model, start_model
+from pipeline.local.plan import Plan, integer_bound
+from pipeline.local.summarise import BoundedSums, Exact, local_fit, summarise, summarise_bounded
+from pipeline.privacy.channel import INTEGER_LIMIT, Channel, calibrate
+from tests.builders import oracle, plan_of, simulate, some_model
+
+
+def values(part: Exact) -> np.ndarray:
+    return np.ldexp(part.integers.astype(float), part.exponents)
+
+
+def window(plan: Plan, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    features = rng.uniform(-1, 1, (n, plan.size - 1)) * plan.magnitudes
+    return features, rng.choice([-1.0, 1.0], n)
+
+
+PLANS = {
+    "gdwd": plan_of(p=4, maximum=8.0),
+    "logistic": plan_of(p=4, loss="logistic"),
+    "units": plan_of(p=3, scaling="none", low=-900.0, high=7.0),
+    "steep": plan_of(p=2, q=500.0),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_bounded_sums_equal_the_plain_ones_up_to_truncation(name: str) -> None:
+    """Each record errs by less than one last bit of each factor: 2^-20 and 2^-20, 2^-12 and 2^-14.
+
+    A factor is below the power of two above its bound, so for a column bounded by 2^c and a
+    slope bounded by 2^s a product errs by at most 2^(c + s) (2^-20 + 2^-20); for curvatures, of
+    columns c and e and a curvature bounded by 2^h, 2^(c + e + h) (2 * 2^-12 + 2^-14).
+    """
+    plan = PLANS[name]
+    n = 3000
+    features, responses = window(plan, n, 1)
+    features /= 50 if name == "units" else 1
+    model = some_model(plan, 3)
+    model = Model(3, model.lattice, (1500, 1000))
+    weights = tuple(min(w, plan.largest_weight) for w in model.class_weights)
+    plain = summarise(plan, features, responses, model.coefficients, weights)  # type: ignore[arg-type]
+    bounded = summarise_bounded(plan, features, responses, model)
+    column = 2.0 ** np.ceil(np.log2(np.append(1.0, plan.magnitudes)))
+    slope = 2.0 ** np.ceil(np.log2(plan.largest_weight * plan.loss.slope_bound))
+    curved = 2.0 ** np.ceil(np.log2(plan.largest_weight * plan.loss.curvature_bound))
+    gap = np.abs(values(bounded.gradient) - plain.gradient)
+    assert np.all(gap <= n * column * slope * 2.0**-19)
+    assert bounded.curvature is not None
+    gap = np.abs(values(bounded.curvature) - pack_upper(plain.curvature))
+    limit = n * curved * (2 * 2.0**-12 + 2.0**-14) * pack_upper(np.outer(column, column))
+    assert np.all(gap <= limit)
+    assert tuple(values(bounded.counts)) == plain.counts
+
+
+def test_truncation_is_far_below_the_noise() -> None:
+    plan = PLANS["gdwd"]
+    features, responses = window(plan, plan.slots, 2)
+    model = some_model(plan, 1)
+    plain = summarise(plan, features, responses, model.coefficients, model.class_weights)
+    bounded = summarise_bounded(plan, features, responses, model)
+    assert plan.step.curvature is not None
+    assert bounded.curvature is not None
+    gap = np.abs(values(bounded.curvature) - pack_upper(plain.curvature))
+    assert gap.max() < 0.01 * plan.step.curvature.standard_deviation
+    gap = np.abs(values(bounded.gradient) - plain.gradient)
+    assert gap.max() < 1e-3 * plan.step.gradient.standard_deviation
+
+
+def test_the_start_gives_one_unweighted_gradient_for_each_class_negative_first() -> None:
+    plan = plan_of(p=3, maximum=8.0)
+    features, responses = window(plan, 200, 3)
+    sums = summarise_bounded(plan, features, responses, start_model(plan.size))
+    assert sums.curvature is None
+    design = np.column_stack([np.ones(200), features])
+    # at zero the slope of y is -y
+    wanted = [design[responses < 0].sum(axis=0), -design[responses > 0].sum(axis=0)]
+    assert_allclose(values(sums.gradient), np.concatenate(wanted), atol=200 * 2.0**-19)
+
+
+def everything(sums: BoundedSums) -> list[np.ndarray]:
+    parts = [sums.gradient, sums.counts, *([sums.curvature] if sums.curvature else [])]
+    return [array for part in parts for array in (part.integers, part.exponents)]
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("version", [0, 5])
+def test_bounded_sums_do_not_depend_on_the_order_of_records_in_a_single_bit(
+    name: str, version: int
+) -> None:
+    plan, rng = PLANS[name], np.random.default_rng(4)
+    features, responses = window(plan, 2500, 5)
+    model = some_model(plan, version)
+    wanted = everything(summarise_bounded(plan, features, responses, model))
+    for _ in range(5):
+        order = rng.permutation(2500)
+        found = everything(summarise_bounded(plan, features[order], responses[order], model))
+        assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
+
+
+@pytest.mark.parametrize("version", [0, 5])
+def test_windows_that_are_split_add_up_exactly(version: int) -> None:
+    plan = PLANS["gdwd"]
+    features, responses = window(plan, 2500, 6)
+    model = some_model(plan, version)
+    whole = summarise_bounded(plan, features, responses, model)
+    for at in (0, 1, 1023, 1024, 1025, 2048, 2499):
+        one = summarise_bounded(plan, features[:at], responses[:at], model)
+        two = summarise_bounded(plan, features[at:], responses[at:], model)
+        assert np.array_equal(
+            whole.gradient.integers, one.gradient.integers + two.gradient.integers
+        )
+        assert np.array_equal(whole.counts.integers, one.counts.integers + two.counts.integers)
+        if whole.curvature and one.curvature and two.curvature:
+            assert np.array_equal(
+                whole.curvature.integers, one.curvature.integers + two.curvature.integers
+            )
+
+
+@pytest.mark.parametrize("block", [1, 7, 100, 1023])
+def test_bounded_sums_do_not_depend_on_the_block_size(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = PLANS["logistic"]
+    features, responses = window(plan, 600, 7)
+    wanted = everything(summarise_bounded(plan, features, responses, some_model(plan, 2)))
+    monkeypatch.setattr(module, "BLOCK", block)
+    found = everything(summarise_bounded(plan, features, responses, some_model(plan, 2)))
+    assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
+
+
+def test_the_worst_window_of_the_largest_size_is_exact() -> None:
+    """A hundred thousand equal records: the sum is that many times one of them."""
+    plan = plan_of(p=2, records=100_000, maximum=1000.0)
+    x = np.array([1.0, -(1 - 2.0**-20)])
+    model = Model(1, np.zeros(3, dtype=np.int64), (10**6, 10**6))
+    one = summarise_bounded(plan, x[None], np.ones(1), model)
+    many = summarise_bounded(plan, np.tile(x, (100_000, 1)), np.ones(100_000), model)
+    assert many.gradient.integers.tolist() == (100_000 * one.gradient.integers).tolist()
+    assert one.curvature is not None
+    assert many.curvature is not None
+    assert many.curvature.integers.tolist() == (100_000 * one.curvature.integers).tolist()
+    for part, sums in ((plan.step.gradient, many.gradient), (plan.step.curvature, many.curvature)):
+        assert part is not None
+        rounded = part.round(sums.integers, sums.exponents)
+        assert np.abs(rounded).max() + 16 * part.sigma <= integer_bound(part, plan.slots) + 1
+        assert integer_bound(part, plan.slots) < INTEGER_LIMIT
+
+
+def test_an_empty_window_sums_to_zero() -> None:
+    plan = PLANS["gdwd"]
+    none = (np.zeros((0, 4)), np.zeros(0))
+    for version in (0, 1):
+        sums = summarise_bounded(plan, *none, some_model(plan, version))
+        assert all(not part.integers.any() for part in (sums.gradient, sums.counts))
+    assert summarise(plan, *none, np.zeros(5), (1.0, 1.0)).records == 0
+
+
+def test_rounding_is_to_the_nearest_and_moves_two_values_apart_by_less_than_one_unit() -> None:
+    rng = np.random.default_rng(8)
+    for exponent in (-30, -5, 0, 7):
+        part = Channel(exponent, 1.0, 1.0, 2.0**14)
+        integers = rng.integers(-(2**40), 2**40, 2000)
+        exponents = rng.integers(exponent - 35, exponent - 1, 2000)
+        real = np.ldexp(integers.astype(float), exponents)
+        rounded = part.round(integers, exponents)
+        assert np.all(np.abs(rounded * part.unit - real) <= part.unit / 2)
+    integers = rng.integers(-(2**30), 2**30, 1000)
+    finer = Channel(-10, 1.0, 1.0, 2.0**14)
+    assert finer.round(integers, np.zeros(1000, dtype=np.int64)).tolist() == [
+        1024 * int(i) for i in integers
+    ]
+
+
+@pytest.mark.parametrize(
+    ("integer", "exponent"), [(2**42, 0), (-(2**42), 0), (1, 42), (-1, 60), (2**50, -8)]
+)
+def test_a_sum_that_does_not_fit_is_refused_and_never_wrapped(integer: int, exponent: int) -> None:
+    part = Channel(0, 1.0, 1.0, 2.0**14)
+    with pytest.raises(PrivacyError, match="does not fit"):
+        part.round(np.array([integer, 0]), np.array([exponent, 0]))
+
+
+@pytest.mark.parametrize("sensitivity", [0.0, -1.0, float("inf"), float("nan")])
+def test_an_impossible_sensitivity_is_refused(sensitivity: float) -> None:
+    with pytest.raises(PrivacyError):
+        calibrate(sensitivity, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("sensitivity", [1e-6, 0.3, 1.0, 1000.0])
+@pytest.mark.parametrize("mu", [1e-5, 0.1, 1.0, 30.0])
+def test_a_channel_has_the_noise_that_its_sensitivity_needs(sensitivity: float, mu: float) -> None:
+    part = calibrate(sensitivity, 3.0, mu)
+    assert part.sensitivity == pytest.approx(sensitivity + 3 * part.unit)
+    needed = (part.sensitivity / part.unit / mu) ** 2 + 1 / 12
+    assert part.sigma**2 == pytest.approx(needed, rel=1e-12)
+    assert 2**14 <= part.sigma <= 2**15 * (1 + 1e-3) + 3 / mu
+
+
+def test_the_parts_of_a_release_share_the_whole_budget() -> None:
+    for settings in ({}, {"maximum": 5.0, "neighbours": "replace-one"}, {"user_records": 3}):
+        plan = plan_of(p=3, **settings)
+        assert plan.start.mu == pytest.approx(plan.mu, rel=1e-12)
+        assert plan.step.mu == pytest.approx(plan.mu, rel=1e-12)
+        assert plan.start.curvature is None
+
+
+def test_the_plain_sums_are_the_derivatives_of_the_objective() -> None:
+    plan = plan_of(p=2, private=False, loss="logistic")
+    features, responses = window(plan, 300, 9)
+    weights = (2.0, 0.5)
+    at = np.array([0.2, -0.4, 0.7])
+
+    def objective(theta: np.ndarray) -> float:
+        design = np.column_stack([np.ones(300), features])
+        weight = np.where(responses > 0, weights[1], weights[0])
+        return float(weight @ plan.loss.value(design @ theta, responses))
+
+    found = summarise(plan, features, responses, at, weights)
+    steps = 1e-5 * np.eye(3)
+    gradient = [(objective(at + s) - objective(at - s)) / 2e-5 for s in steps]
+    assert_allclose(found.gradient, gradient, atol=1e-5)
+    for i, s in enumerate(steps):
+        up = summarise(plan, features, responses, at + s, weights).gradient
+        down = summarise(plan, features, responses, at - s, weights).gradient
+        assert_allclose(found.curvature[i], (up - down) / 2e-5, atol=1e-5)
+    assert found.scores == pytest.approx(found.scores.T)
+    assert sum(found.counts) == found.records == 300
+
+
+def test_the_local_fit_lowers_the_objective_close_to_its_least() -> None:
+    features, responses = simulate(np.random.default_rng(10), 4000, 3)
+    plan = plan_of(p=3, private=False)
+    found = local_fit(plan.loss, features, responses, 0.01)
+    wanted = oracle(features, responses, np.ones(4000), q=1.0, ridge=0.01)
+    assert_allclose(found, wanted, atol=0.1)
+
+
+@pytest.mark.parametrize("label", [1.0, -1.0])
+def test_the_local_fit_survives_a_window_of_one_class(label: float) -> None:
+    plan = plan_of(p=3, private=False)
+    features, _ = simulate(np.random.default_rng(11), 30, 3)
+    for x in (features, features[:1], np.zeros((5, 3))):
+        found = local_fit(plan.loss, x, np.full(len(x), label), 0.0)
+        assert np.all(np.isfinite(found))
+        assert np.abs(found).max() < 4096
+
+
+def test_packing_a_symmetric_matrix_is_undone_by_unpacking() -> None:
+    rng = np.random.default_rng(12)
+    half = rng.normal(size=(5, 5))
+    whole = half + half.T
+    assert np.array_equal(unpack_upper(pack_upper(whole), 5), whole)
+
+
+def test_a_model_on_its_lattice_is_exact_in_float64() -> None:
+    model = round_model(1, np.array([1 / 3, -4000.123]), (1.0, 1.0))
+    assert np.array_equal(np.ldexp(model.coefficients, 12), model.lattice)
