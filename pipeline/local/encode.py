@@ -25,18 +25,34 @@ class Row:
     clipped: int
 
 
+class Column:
+    """One feature with its public range, and how it is scaled."""
+
+    __slots__ = ("centre", "half", "high", "low", "name", "unit")
+
+    def __init__(self, name: str, low: float, high: float, *, unit: bool) -> None:
+        self.name, self.low, self.high, self.unit = name, low, high, unit
+        # halves first: the sum of two ends may overflow where each of them does not
+        self.centre = low / 2 + high / 2
+        self.half = high / 2 - low / 2
+
+    def scale(self, value: float) -> float:
+        """Map a value of the range to [-1, 1], or keep its unit."""
+        if not self.unit:
+            return value
+        # the division may leave [-1, 1] by a rounding error; the bound must hold exactly
+        return min(max((value - self.centre) / self.half, -1.0), 1.0)
+
+
 class Encoder:
     """Encodes the records of one study with its public ranges only."""
 
     def __init__(self, study: Study) -> None:
+        unit = study.data.scaling == "unit"
         self._names = study.feature_names
-        ranges = list(study.data.features.values())
-        self._low = np.array([r.min for r in ranges])
-        self._high = np.array([r.max for r in ranges])
-        self._unit = study.data.scaling == "unit"
-        # halves first: the sum of two ends may overflow where each of them does not
-        self._centre = self._low / 2 + self._high / 2
-        self._half = self._high / 2 - self._low / 2
+        self._columns = [
+            Column(name, r.min, r.max, unit=unit) for name, r in study.data.features.items()
+        ]
         response = study.data.response
         self._response = response.name
         self._classes = {response.positive: 1.0, response.negative: -1.0}
@@ -65,19 +81,21 @@ class Encoder:
             If a column is missing, a value is no finite number, or the class is unknown. The
             message names the column, never the value.
         """
-        values = np.array([_number(record, name) for name in self._names])
+        clipped = 0
+        features = []
+        for column in self._columns:
+            value = _number(record, column.name)
+            if not column.low <= value <= column.high:
+                value = min(max(value, column.low), column.high)
+                clipped += 1
+            features.append(column.scale(value))
         response = self._classes.get(_text(record, self._response))
         if response is None:
             raise RecordError(
                 f"column {self._response!r}: unknown class; allowed: "
                 f"{', '.join(map(repr, self._classes))}"
             )
-        inside = np.clip(values, self._low, self._high)
-        clipped = int(np.count_nonzero(inside != values))
-        if self._unit:
-            # the division may leave [-1, 1] by a rounding error; the bound must hold exactly
-            inside = np.clip((inside - self._centre) / self._half, -1.0, 1.0)
-        return Row(inside, response, clipped)
+        return Row(np.array(features), response, clipped)
 
 
 def stack(rows: Sequence[Row], features: int) -> tuple[Matrix, Vector]:
@@ -97,10 +115,15 @@ def _text(record: Record, name: str) -> str:
 
 
 def _number(record: Record, name: str) -> float:
-    text = _text(record, name)
+    value = record.get(name)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        value = _text(record, name)
+        if "_" in value:
+            # Python reads 1_000 as a number; no other program does
+            raise RecordError(f"column {name!r}: not a number")
     try:
-        number = float(text)
-    except ValueError:
+        number = float(value)
+    except (ValueError, OverflowError):
         raise RecordError(f"column {name!r}: not a number") from None
     if not math.isfinite(number):
         raise RecordError(f"column {name!r}: not a finite number")
