@@ -1,4 +1,4 @@
-"""Small builders for tests: study texts, plans, simulated windows, payloads, log records, oracles."""
+"""Small builders for tests: study texts, plans, simulated windows, payloads, logs, oracles."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def study_text(
     """Return the text of a study file."""
     lines = [
         f'[study]\nname = "{name}"',
-        f'[data]\nresponse = {{ name = "y", positive = "1", negative = "0" }}\n'
+        '[data]\nresponse = { name = "y", positive = "1", negative = "0" }',
         f'scaling = "{scaling}"',
         "[data.features]",
         *(f"x{i} = {{ min = {low}, max = {high} }}" for i in range(p)),

@@ -210,14 +210,17 @@ class Stage:
         """End every process, and remove the study's topics and keys."""
         for name in self.processes:
             self.kill(name)
-        keys = list(self.redis.scan_iter(f"veil:{{{self.plan.study.name}}}:*"))
-        if keys:
+        if keys := self.stored_keys():
             self.redis.delete(*keys)
         self.redis.close()
         with KafkaAdminClient(bootstrap_servers=self.settings.kafka) as admin:
             mine = {topic.name for topic in self.topics.all()} & set(admin.list_topics())
             if mine:
                 admin.delete_topics(sorted(mine))
+
+    def stored_keys(self) -> list[bytes]:
+        """Return the study's keys in Redis."""
+        return sorted(self.redis.scan_iter(f"veil:{{{self.plan.study.name}}}:*"))
 
     def ensure_topics(self) -> None:
         """Make the study's topics."""

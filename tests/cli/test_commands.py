@@ -188,10 +188,18 @@ def test_produce_on_a_missing_file_ends_with_20(live: Stage) -> None:
     assert "cannot be opened" in done.stderr
 
 
+def test_a_mistyped_source_does_not_bind_the_client_to_it(live: Stage) -> None:
+    source = write_csv(live.folder / "right.csv", 20)
+    client = ["produce", live.study, "--client", "z", "--quiet", "--source"]
+    assert live.run(*client, live.folder / "wrong.csv").returncode == 20
+    done = live.run(*client, source)
+    assert done.returncode == 0, done.stderr
+
+
 def test_produce_without_a_column_of_the_study_ends_with_20(live: Stage) -> None:
     source = live.folder / "short.csv"
     source.write_text("heat,failed\n1,yes\n")
-    done = live.run("produce", live.study, "--client", "x", "--source", source)
+    done = live.run("produce", live.study, "--client", "y", "--source", source)
     assert done.returncode == 20
     assert "has no column 'load'" in done.stderr
 
@@ -252,10 +260,10 @@ def test_a_state_of_another_revision_is_refused_with_40(live: Stage) -> None:
 
 
 def test_a_worker_stopped_by_a_signal_ends_with_0_and_goes_on_where_it_was(live: Stage) -> None:
-    before = live.estimates()[-1]
     live.worker()
-    source = write_csv(live.folder / "c9.csv", 40, 9)
-    live.produce("c9", source)
+    live.caught_up()
+    before = live.final_estimate()
+    live.produce("c9", write_csv(live.folder / "c9.csv", 40, 9))
     assert live.code("c9") == 0, live.said("c9")
     live.caught_up()
     assert live.final_estimate().releases == before.releases + 2

@@ -44,8 +44,10 @@ def _of(folder: Path, parent: int) -> list[int]:
             continue
         try:
             words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            # Redis writes its title over both, but it works in its folder
+            words += os.fsencode((entry / "cwd").readlink())
         except OSError:
             continue
-        if str(folder).encode() in words:
+        if os.fsencode(folder) in words:
             found.append(int(entry.name))
     return found

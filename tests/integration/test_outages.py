@@ -13,7 +13,7 @@ from pipeline.reducer import differences
 from tests.stage import Stage, study_text, until, write_csv
 
 CLIENTS = ("north", "south")
-RECORDS, SLOTS = 1000, 20
+RECORDS, SLOTS = 700, 20
 RELEASES = len(CLIENTS) * RECORDS // SLOTS
 
 Build = Callable[..., Stage]
@@ -55,23 +55,21 @@ def complete(stage: Stage, seconds: float = 30.0) -> None:
     assert stage.verified()
 
 
-def test_a_worker_does_not_start_without_redis(fresh_runtime: LocalRuntime, build: Build) -> None:
+def test_nothing_starts_without_redis_or_kafka_and_nothing_is_spent(
+    fresh_runtime: LocalRuntime, build: Build
+) -> None:
     stage = build()
     fresh_runtime.kill("redis")
     stage.worker()
     assert stage.code("w0", 20) == 60
     assert "Redis is out of reach" in stage.said("w0")
     assert "Traceback" not in stage.said("w0")
+    fresh_runtime.restart("redis")
 
-
-def test_nothing_starts_without_kafka_and_nothing_is_spent(
-    fresh_runtime: LocalRuntime, build: Build
-) -> None:
-    stage = build()
     fresh_runtime.kill("kafka")
-    stage.worker()
+    stage.worker("w1")
     stage.produce("north", write_csv(stage.folder / "north.csv", 100))
-    for name in ("w0", "north"):
+    for name in ("w1", "north"):
         assert stage.code(name, 30) == 50, stage.said(name)
         assert "Kafka" in stage.said(name)
         assert "Traceback" not in stage.said(name)
@@ -106,22 +104,38 @@ def test_redis_killed_in_mid_stream_stops_the_worker_which_later_goes_on(
     assert stage.final_estimate().releases == RELEASES + 5
 
 
-def test_a_flushed_redis_makes_the_worker_read_the_log_again(build: Build) -> None:
-    stage = build()
+@pytest.fixture
+def shared(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Build]:
+    """Return a function that makes a stage on the servers of all tests; do not harm them."""
+    made: list[Stage] = []
+
+    def make(**study: object) -> Stage:
+        text = study_text(**study)  # type: ignore[arg-type]
+        made.append(Stage(tmp_path / "stage", kafka, redis_url, text))
+        return made[-1]
+
+    yield make
+    for stage in made:
+        stage.remove()
+
+
+def test_a_redis_that_forgot_everything_makes_the_worker_read_the_log_again(
+    shared: Build,
+) -> None:
+    stage = shared()
     stream(stage)
-    stage.redis.flushall()
+    stage.redis.delete(*stage.stored_keys())
     assert stage.code("w0", 30) == 41, stage.said("w0")
     stage.worker()
     complete(stage)
 
 
 def test_a_redis_that_lost_its_last_seconds_makes_the_worker_read_them_again(
-    build: Build,
+    shared: Build,
 ) -> None:
-    stage = build()
+    stage = shared()
     stream(stage)
-    keys = list(stage.redis.scan_iter("*"))
-    old = {key: stage.redis.dump(key) for key in keys}
+    old = {key: stage.redis.dump(key) for key in stage.stored_keys()}
     stood = sum(stage.watermarks())
     until(lambda: sum(stage.watermarks()) >= stood + 20, "the stream goes on")
     for key, value in old.items():
@@ -132,18 +146,18 @@ def test_a_redis_that_lost_its_last_seconds_makes_the_worker_read_them_again(
     complete(stage)
 
 
-def test_clients_that_know_newer_models_than_a_flushed_redis_do_not_wait_for_ever(
-    build: Build,
+def test_clients_that_know_newer_models_than_a_redis_that_forgot_do_not_wait_for_ever(
+    shared: Build,
 ) -> None:
     """Models begin again at 1 while clients stand at a higher version and wait for the next."""
-    stage = build(stream="lead = 1")
+    stage = shared(stream="lead = 1")
     stage.ensure_topics()
     stage.worker()
     source = write_csv(stage.folder / "north.csv", 600)
     stage.produce("north", source)
     until(lambda: sum(stage.watermarks()) >= 10, "the stream runs")
     stage.kill("w0")
-    stage.redis.flushall()
+    stage.redis.delete(*stage.stored_keys())
     stage.worker()
     assert stage.code("north", 25) == 0, stage.said("north")
     assert stage.final_estimate().releases == 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,8 @@ from pipeline.messages.release import OpenRelease, PrivateRelease, Release, read
 from pipeline.study import parse_study
 from tests.stage import HEADER, OPEN, Stage, lines, send, study_text, until, write_csv
 
+Build = Callable[..., Stage]
+
 
 @pytest.fixture
 def stages(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[list[Stage]]:
@@ -28,7 +30,7 @@ def stages(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[list[Stage]]:
 
 
 @pytest.fixture
-def build(stages: list[Stage], tmp_path: Path, kafka: str, redis_url: str) -> object:
+def build(stages: list[Stage], tmp_path: Path, kafka: str, redis_url: str) -> Build:
     def make(**study: object) -> Stage:
         text = study_text(**study)  # type: ignore[arg-type]
         stages.append(Stage(tmp_path / "stage", kafka, redis_url, text))
@@ -50,7 +52,7 @@ def publish(stage: Stage, version: int, *, plan: Plan | None = None) -> None:
     send(stage.settings.kafka, stage.topics.models.name, [{"key": key, "value": value}])
 
 
-def test_a_client_waits_for_a_newer_model_after_its_lead(build) -> None:
+def test_a_client_waits_for_a_newer_model_after_its_lead(build: Build) -> None:
     stage = build(stream="lead = 2")
     client = stage.produce("site", write_csv(stage.folder / "data.csv", 100))
     until(lambda: len(decoded(stage)) == 2, "two releases at the start")
@@ -66,7 +68,7 @@ def test_a_client_waits_for_a_newer_model_after_its_lead(build) -> None:
     assert {r.expansion.data for r in later} == {np.full(3, 1024, dtype="<i8").tobytes()}
 
 
-def test_a_client_that_starts_late_begins_at_the_newest_model(build) -> None:
+def test_a_client_that_starts_late_begins_at_the_newest_model(build: Build) -> None:
     stage = build(stream="lead = 0")
     for version in (1, 2, 5, 4):
         publish(stage, version)
@@ -75,7 +77,7 @@ def test_a_client_that_starts_late_begins_at_the_newest_model(build) -> None:
     assert [r.version for r in decoded(stage)] == [5, 5, 5]
 
 
-def test_models_that_are_not_of_this_study_are_ignored(build) -> None:
+def test_models_that_are_not_of_this_study_are_ignored(build: Build) -> None:
     stage = build(stream="lead = 0")
     name = stage.plan.study.name
     publish(stage, 9, plan=Plan(parse_study(study_text(name, records=21))))
@@ -100,7 +102,7 @@ def test_models_that_are_not_of_this_study_are_ignored(build) -> None:
     assert [r.version for r in decoded(stage)] == [3]
 
 
-def test_an_open_window_is_closed_after_its_time_with_empty_slots(build) -> None:
+def test_an_open_window_is_closed_after_its_time_with_empty_slots(build: Build) -> None:
     stage = build(stream="lead = 0", window="seconds = 1.0", privacy=OPEN)
     source = write_csv(stage.folder / "data.csv", 25)
     stage.produce("site", source, "--follow")
@@ -114,7 +116,7 @@ def test_an_open_window_is_closed_after_its_time_with_empty_slots(build) -> None
     assert stage.query("site", "SELECT next_seq, records FROM streams") == [(3, 28)]
 
 
-def test_a_private_short_window_does_not_tell_how_many_records_it_holds(build) -> None:
+def test_a_private_short_window_does_not_tell_how_many_records_it_holds(build: Build) -> None:
     stage = build(stream="lead = 0", window="seconds = 0.5")
     stage.produce("site", write_csv(stage.folder / "data.csv", 21), "--follow")
     until(lambda: len(decoded(stage)) == 2, "a full window and one with a single record")
@@ -125,7 +127,7 @@ def test_a_private_short_window_does_not_tell_how_many_records_it_holds(build) -
     assert fields[0] == fields[1]
 
 
-def test_a_stop_leaves_the_open_window_to_the_next_start(build) -> None:
+def test_a_stop_leaves_the_open_window_to_the_next_start(build: Build) -> None:
     stage = build(stream="lead = 0")
     source = write_csv(stage.folder / "data.csv", 30)
     stage.produce("site", source, "--follow")
@@ -140,7 +142,7 @@ def test_a_stop_leaves_the_open_window_to_the_next_start(build) -> None:
     assert len(decoded(stage)) == 2
 
 
-def test_bad_records_keep_their_slots_and_are_counted_by_reason(build) -> None:
+def test_bad_records_keep_their_slots_and_are_counted_by_reason(build: Build) -> None:
     stage = build(stream="lead = 0", privacy=OPEN, records=15)
     good = lines(6, 4)
     bad = [
@@ -169,7 +171,7 @@ def test_bad_records_keep_their_slots_and_are_counted_by_reason(build) -> None:
     assert reasons["column 'failed': unknown class; allowed: 'yes', 'no'"] == 1
 
 
-def test_values_beyond_the_public_range_count_as_its_ends(build) -> None:
+def test_values_beyond_the_public_range_count_as_its_ends(build: Build) -> None:
     stage = build(stream="lead = 0", privacy=OPEN, records=4)
     beyond, ends = stage.folder / "beyond.csv", stage.folder / "ends.csv"
     beyond.write_text(HEADER + "1e6,0,yes\n-5,0,no\n50,-3,yes\n50,99,no\n")
@@ -185,7 +187,7 @@ def test_values_beyond_the_public_range_count_as_its_ends(build) -> None:
     assert stage.query("ends", "SELECT clipped FROM streams") == [(0,)]
 
 
-def test_an_empty_file_releases_nothing(build) -> None:
+def test_an_empty_file_releases_nothing(build: Build) -> None:
     stage = build()
     source = stage.folder / "data.csv"
     source.write_text(HEADER)
@@ -194,7 +196,7 @@ def test_an_empty_file_releases_nothing(build) -> None:
     assert decoded(stage) == []
 
 
-def test_raw_values_never_leave_the_client(build) -> None:
+def test_raw_values_never_leave_the_client(build: Build) -> None:
     """Canaries in every place of a record are looked for in every byte that the system makes."""
     stage = build(records=5)
     stage.worker()
@@ -234,7 +236,7 @@ def test_raw_values_never_leave_the_client(build) -> None:
     assert found == []
 
 
-def test_a_missing_column_ends_with_20_and_spends_nothing(build) -> None:
+def test_a_missing_column_ends_with_20_and_spends_nothing(build: Build) -> None:
     stage = build()
     source = stage.folder / "data.csv"
     source.write_text("heat,failed\n1,yes\n")

@@ -355,9 +355,7 @@ class Killed(vault.Vault):
             def trace(statement):
                 word = statement.split()[0]
                 if step == "before BEGIN" and word == "BEGIN": die()
-                if step == "before ledger" and "INTO ledger" in statement: die()
                 if step == "before outbox" and "INTO outbox" in statement: die()
-                if step == "before streams" and "UPDATE streams" in statement: die()
                 if step == "before COMMIT" and word == "COMMIT": die()
             self._db.set_trace_callback(trace)
         super().release(plan, source, seq=seq, payload=payload, **rest)
@@ -382,8 +380,8 @@ run.run_client(
 )
 """
 STEPS = (
-    "before BEGIN", "before ledger", "before outbox", "before streams", "before COMMIT",
-    "after COMMIT", "after send", "after ack", "after sent",
+    "before BEGIN", "before outbox", "before COMMIT", "after COMMIT", "after send", "after ack",
+    "after sent",
 )  # fmt: skip
 
 

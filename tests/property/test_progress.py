@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -58,11 +60,15 @@ def test_the_outcomes_have_their_names() -> None:
     ]  # fmt: skip
 
 
+def accept_all(progress: Progress, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        progress.accept(number)
+
+
 def test_random_numbers_are_refused_before_the_holes_fill_the_memory() -> None:
     progress = Progress("l")
     with pytest.raises(PayloadError, match="too-many-holes"):
-        for i in range(MAX_HOLES + 2):
-            progress.accept(2 * i + 1)
+        accept_all(progress, range(1, 2 * MAX_HOLES + 4, 2))
     assert len(progress.holes) <= MAX_HOLES
 
 
@@ -70,8 +76,7 @@ def test_late_numbers_cannot_split_a_hole_into_more_than_the_limit() -> None:
     progress = Progress("l")
     progress.accept(10**9)
     with pytest.raises(PayloadError, match="too-many-holes"):
-        for i in range(1, MAX_HOLES + 100):
-            progress.accept(2 * i)
+        accept_all(progress, range(2, 2 * MAX_HOLES + 200, 2))
     assert len(progress.holes) <= MAX_HOLES
 
 

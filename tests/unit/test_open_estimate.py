@@ -237,3 +237,24 @@ def test_a_singular_or_broken_matrix_is_refused() -> None:
     half = np.array([[2.0, 0.5], [0.5, 1.0]])
     inverse = np.linalg.inv(half)
     assert_allclose(sandwich(half, np.eye(2)), inverse @ inverse)
+
+
+@pytest.mark.parametrize("q", [0.5, 1.0, 2.0])
+def test_the_bread_of_an_open_study_is_the_derivative_of_the_mean_score(q: float) -> None:
+    """A curvature that is too small on average makes every standard error too large.
+
+    No noise is added to it here, so nothing is gained by a ramp that loses a third of it.
+    """
+    plan = plan_of(p=3, private=False, q=q)
+    rng = np.random.default_rng(9)
+    features = rng.uniform(-1, 1, (200_000, 3))
+    at = np.array([0.25, 1.2, -0.75, 0.4])
+    chance = 1 / (1 + np.exp(-(features @ [1.5, -1.0, 0.5] + 0.3)))
+    responses = np.where(rng.random(len(features)) < chance, 1.0, -1.0)
+
+    def score(theta: np.ndarray) -> np.ndarray:
+        return summarise(plan, features, responses, theta, (1.0, 1.0)).gradient
+
+    wanted = [(score(at + s) - score(at - s))[i] / 0.04 for i, s in enumerate(0.02 * np.eye(4))]
+    found = summarise(plan, features, responses, at, (1.0, 1.0)).curvature
+    assert_allclose(np.diag(found), wanted, rtol=0.1)

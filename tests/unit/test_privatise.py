@@ -105,7 +105,8 @@ def test_mypy_refuses_raw_sums_where_a_release_is_written(tmp_path: Path) -> Non
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", tmp_path / "mypy.ini", "--cache-dir",
          ROOT / ".mypy_cache" / "tests", "--follow-imports", "silent", code],
-        cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "MYPYPATH": str(ROOT)},
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
     )  # fmt: skip
     errors = [line.split("error: ")[1] for line in done.stdout.splitlines() if "error: " in line]
     wanted = 'Argument 2 to "seal" has incompatible type "{}"; expected "NoisedSums | OpenSums"'

@@ -25,10 +25,10 @@ def window(plan: Plan, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 PLANS = {
-    "gdwd": plan_of(p=4, maximum=8.0),
-    "logistic": plan_of(p=4, loss="logistic"),
-    "units": plan_of(p=3, scaling="none", low=-900.0, high=7.0),
-    "steep": plan_of(p=2, q=500.0),
+    "gdwd": plan_of(p=4, maximum=8.0, records=3000),
+    "logistic": plan_of(p=4, loss="logistic", records=3000),
+    "units": plan_of(p=3, scaling="none", low=-900.0, high=7.0, records=3000),
+    "steep": plan_of(p=2, q=500.0, records=3000),
 }
 
 
@@ -76,7 +76,7 @@ def test_truncation_is_far_below_the_noise() -> None:
 
 
 def test_the_start_gives_one_unweighted_gradient_for_each_class_negative_first() -> None:
-    plan = plan_of(p=3, maximum=8.0)
+    plan = plan_of(p=3, maximum=8.0, records=200)
     features, responses = window(plan, 200, 3)
     sums = summarise_bounded(plan, features, responses, start_model(plan.size))
     assert sums.curvature is None
@@ -162,6 +162,14 @@ def test_an_empty_window_sums_to_zero() -> None:
         sums = summarise_bounded(plan, *none, some_model(plan, version))
         assert all(not part.integers.any() for part in (sums.gradient, sums.counts))
     assert summarise(plan, *none, np.zeros(5), (1.0, 1.0)).records == 0
+
+
+def test_more_records_than_slots_are_refused() -> None:
+    plan = plan_of(p=2, records=5)
+    features, responses = window(plan, 6, 1)
+    summarise_bounded(plan, features[:5], responses[:5], some_model(plan, 1))
+    with pytest.raises(PrivacyError, match=r"window\.records"):
+        summarise_bounded(plan, features, responses, some_model(plan, 1))
 
 
 def test_rounding_is_to_the_nearest_and_moves_two_values_apart_by_less_than_one_unit() -> None:
