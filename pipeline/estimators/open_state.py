@@ -100,6 +100,8 @@ class OpenState:
             If a field is unknown or has the wrong length.
         """
         state = cls(size)
+        if SUMS not in fields:
+            raise StateError(f"stored state lacks its field {SUMS!r}")
         for name, data in fields.items():
             if name != SUMS or len(data) != 8 * len(state.sums):
                 raise StateError(f"stored state has an unusable field {name!r}")

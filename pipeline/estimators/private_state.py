@@ -135,13 +135,15 @@ class PrivateState:
         Raises
         ------
         StateError
-            If a field is unknown or has the wrong length.
+            If a field is missing, unknown or of the wrong length.
         """
         state = cls(size)
+        if missing := {COUNTS, START, CURVATURE} - fields.keys():
+            raise StateError(f"stored state lacks its field {sorted(missing)[0]!r}")
         for name, data in fields.items():
             if name in (COUNTS, START, CURVATURE):
                 setattr(state, name, exact.decode(data, len(getattr(state, name))))
-            elif name.startswith(EPOCH):
+            elif name.startswith(EPOCH) and name.removeprefix(EPOCH).isdecimal():
                 epoch = int(name.removeprefix(EPOCH))
                 state.epochs[epoch] = exact.decode(data, state.gram_length)
             else:

@@ -66,7 +66,8 @@ def round_model(version: int, coefficients: Vector, weights: tuple[float, float]
     """
     if not np.all(np.isfinite(coefficients)):
         raise NumericError("the estimate holds a number that is not finite")
-    lattice = np.rint(np.ldexp(coefficients, -COEFFICIENT_EXPONENT))
-    bounded = np.clip(lattice, -COEFFICIENT_LIMIT, COEFFICIENT_LIMIT).astype(np.int64)
+    largest = math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
+    bounded = np.clip(coefficients, -largest, largest)
+    lattice = np.rint(np.ldexp(bounded, -COEFFICIENT_EXPONENT)).astype(np.int64)
     negative, positive = (math.floor(math.ldexp(w, -WEIGHT_EXPONENT)) for w in weights)
-    return Model(version, bounded, (negative, positive))
+    return Model(version, lattice, (negative, positive))

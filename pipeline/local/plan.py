@@ -82,12 +82,15 @@ class Plan:
         privacy = self.study.privacy
         if privacy.epsilon is None or privacy.delta is None:
             raise PrivacyError("this study keeps no guarantee: it has no epsilon and no delta")
-        samples = 2 * self.size + self.size * (self.size + 1) // 2 + 2
+        # a user's records may be in as many releases as there are records
+        samples = (2 * self.size + self.size * (self.size + 1) // 2 + 2) * (privacy.records or 1)
         epsilon, delta = channel.slack(samples, privacy.epsilon)
         if delta >= privacy.delta / 2:
             raise PrivacyError(
                 f"privacy.delta: {privacy.delta:g} is below what the sampler can promise for "
-                f"{samples} numbers; use at least {2 * delta:.1g}"
+                f"{samples} numbers at epsilon {privacy.epsilon:g}; use "
+                + (f"at least {2.1 * delta:.2g}, or " if delta < 0.2 else "")
+                + "a smaller epsilon"
             )
         whole = gdp.mu_of(privacy.epsilon - epsilon, privacy.delta - delta)
         return whole / (privacy.records or 1)
@@ -141,8 +144,11 @@ class Plan:
                 math.sqrt(entries),
                 self.mu * math.sqrt(gradient / total),
             ),
+            # counts are whole numbers, but with a tiny budget their lattice is coarser than that
             counts=channel.calibrate(
-                sensitivity.of_class_counts(neighbours), 0.0, self.mu * math.sqrt(counts / total)
+                sensitivity.of_class_counts(neighbours),
+                math.sqrt(2),
+                self.mu * math.sqrt(counts / total),
             ),
             curvature=channel.calibrate(
                 sensitivity.of_curvature(

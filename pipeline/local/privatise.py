@@ -132,12 +132,11 @@ def _noised(part: Channel, sums: Exact, stream: SecureStream) -> Integers:
 
 
 def _noised_matrix(part: Channel, sums: Exact, size: int, stream: SecureStream) -> Integers:
-    """Noise of scale sigma on the diagonal and sigma / sqrt 2 beside it: isotropic in svec form."""
+    """Add noise that is isotropic in svec form."""
     values = part.round(sums.integers, sums.exponents)
     diagonal = upper_is_diagonal(size)
-    beside = Channel(part.exponent, part.sensitivity, part.mu, part.sigma / np.sqrt(2))
     values[diagonal] += part.noise(size, stream)
-    values[~diagonal] += beside.noise(len(values) - size, stream)
+    values[~diagonal] += part.off_diagonal().noise(len(values) - size, stream)
     return values
 
 

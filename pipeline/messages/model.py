@@ -39,6 +39,10 @@ class ModelMessage(msgspec.Struct, frozen=True, tag="model/1", tag_field="type")
     published_at: str
 
 
+LARGEST_COEFFICIENT = math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
+#: The study file allows no maximum beyond this.
+LARGEST_WEIGHT = 1000.0
+
 _DECODER = msgspec.json.Decoder(ModelMessage)
 
 
@@ -68,20 +72,22 @@ def read_model(plan: Plan, payload: bytes) -> Model:
     """
     try:
         message = _DECODER.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise PayloadError("undecodable", "the payload is no model of a known version") from None
     if (message.study, message.study_revision) != (plan.study.name, plan.revision):
         raise PayloadError("wrong-revision", "the model belongs to another study or revision")
     if tuple(c.name for c in message.coefficients) != plan.study.coefficient_names:
         raise PayloadError("wrong-shape", "the model has other coefficients than the study")
+    given = [message.class_weights.negative, message.class_weights.positive]
+    # before any scaling: a number near the end of the range would overflow
+    if not (
+        all(abs(c.value) <= LARGEST_COEFFICIENT for c in message.coefficients)
+        and all(0 <= weight <= LARGEST_WEIGHT for weight in given)
+    ):
+        raise PayloadError("out-of-range", "the model is beyond its public limits")
     scaled = [math.ldexp(c.value, -COEFFICIENT_EXPONENT) for c in message.coefficients]
-    weights = [
-        math.ldexp(w, -WEIGHT_EXPONENT)
-        for w in (message.class_weights.negative, message.class_weights.positive)
-    ]
+    weights = [math.ldexp(weight, -WEIGHT_EXPONENT) for weight in given]
     if not all(value == math.floor(value) for value in (*scaled, *weights)):
         raise PayloadError("off-lattice", "the model is not on its public lattice")
-    if any(abs(value) > COEFFICIENT_LIMIT for value in scaled) or min(weights) < 0:
-        raise PayloadError("out-of-range", "the model is beyond its public limits")
     lattice = np.array([int(value) for value in scaled], dtype=np.int64)
     return Model(message.version, lattice, (int(weights[0]), int(weights[1])))

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from pipeline.errors import PayloadError
+from pipeline.errors import PayloadError, PrivacyError
 from pipeline.local.model import COEFFICIENT_EXPONENT
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import NoisedSums, OpenSums
@@ -100,7 +100,19 @@ _DECODER: msgspec.msgpack.Decoder[Release] = msgspec.msgpack.Decoder(PrivateRele
 
 
 def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, seq: int) -> bytes:
-    """Write a sealed summary as the payload of a release."""
+    """Write a sealed summary as the payload of a release.
+
+    Raises
+    ------
+    TypeError
+        If it is anything but what `privatise` or `disclose` made.
+    PrivacyError
+        If it was made for a study of the other kind.
+    """
+    if not isinstance(sums, NoisedSums | OpenSums):
+        raise TypeError("only sums that privatise or disclose made can be written")
+    if plan.study.private != isinstance(sums, NoisedSums):
+        raise PrivacyError("these sums were made for a study under another privacy policy")
     if isinstance(sums, OpenSums):
         return _ENCODER.encode(
             OpenRelease(
@@ -156,7 +168,7 @@ def read(payload: bytes) -> Release:
     """
     try:
         return _DECODER.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise PayloadError("undecodable", "the payload is no release of a known version") from None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,6 +73,14 @@ class Channel:
             integers << np.maximum(-shift, 0),
         )
 
+    def off_diagonal(self) -> Channel:
+        """Return the channel of a symmetric matrix's entries beside the diagonal.
+
+        Each of them stands for two, so half the variance makes the noise isotropic in svec form.
+        """
+        continuous = (self.sigma**2 - 1 / 12) / 2
+        return replace(self, sigma=math.sqrt(continuous + 1 / 12))
+
     def noise(self, count: int, stream: SecureStream) -> Integers:
         """Draw `count` independent discrete Gaussians, in lattice units."""
         return DiscreteGaussian(self.sigma).draw(count, stream)
@@ -110,6 +118,7 @@ def slack(samples: int, epsilon: float) -> tuple[float, float]:
     The first part covers the difference between a discrete and a rounded Gaussian, the second the
     distance of the sampler from the exact law (module `discrete_gaussian`).
     """
-    smallest = 2.0**NOISE_BITS
+    # beside the diagonal of a matrix the scale is 1 / sqrt 2 of the smallest
+    smallest = 2.0 ** (NOISE_BITS - 0.5)
     distance = DiscreteGaussian(smallest).total_variation
     return 2 * samples * 16 / smallest**4, (1 + math.exp(epsilon)) * samples * 2 * distance

@@ -3,11 +3,11 @@
 - `fold`: a batch of log records into a partition's state; bad ones come back as dead letters.
 - `partition`: that state and its stored form. `progress`: which releases of a client it holds.
 - `checks`: what a release must be.
-- `combine`: the states of all partitions to one estimate and the next model.
+- `merging`: the states of all partitions to one estimate and the next model.
 """
 
-from pipeline.reducer.combine import combine, estimate_of
 from pipeline.reducer.fold import LogRecord, Reducer
+from pipeline.reducer.merging import combine, estimate_of
 from pipeline.reducer.partition import Partition, differences
 
 __all__ = ["LogRecord", "Partition", "Reducer", "combine", "differences", "estimate_of"]

@@ -72,7 +72,10 @@ class Progress:
         for i, (first, last) in enumerate(self.holes):
             if first <= seq <= last:
                 rest = [(first, seq - 1), (seq + 1, last)]
-                self.holes[i : i + 1] = [(low, high) for low, high in rest if low <= high]
+                left = [(low, high) for low, high in rest if low <= high]
+                if len(self.holes) + len(left) - 1 > MAX_HOLES:
+                    raise PayloadError("too-many-holes", "the sequence numbers of this client jump")
+                self.holes[i : i + 1] = left
                 return "late"
         return "duplicate"
 

@@ -74,8 +74,12 @@ class PrivateRows:
         )
 
 
+#: No float of an open release may be larger: products of two must stay finite.
+LARGEST_FLOAT = 1e100
+
+
 class OpenRows:
-    """Rows of a study without privacy: finite floats, added one by one."""
+    """Rows of a study without privacy: bounded floats, added one by one."""
 
     def join(self, releases: Sequence[Release]) -> list[OpenRow]:
         """As `Rows.join`."""
@@ -84,7 +88,7 @@ class OpenRows:
     def sound(self, batch: Batch) -> bool:
         """As `Rows.sound`."""
         return isinstance(batch, list) and all(
-            bool(np.isfinite(part).all())
+            bool((np.abs(part) <= LARGEST_FLOAT).all())
             for row in batch
             for part in (row.expansion, row.gradient, row.curvature, row.scores, row.counts)
         )

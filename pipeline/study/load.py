@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import tomllib
 import typing
@@ -13,8 +12,10 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import ConfigError
-from pipeline.study.model import Study
+from pipeline.study.model import Range, Study
 
+#: No end of a range may be larger, and no range narrower than one part in it.
+WIDEST = 1e100
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
@@ -52,7 +53,8 @@ def parse_study(text: str, *, name: str = "study file") -> Study:
     try:
         study = msgspec.convert(tables, Study, strict=True)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{name}: {_explain(str(error))}") from error
+        message = str(error).replace("[...]", f".{_faulty_feature(tables)}")
+        raise ConfigError(f"{name}: {_explain(message)}") from error
     try:
         check_consistency(study)
     except ConfigError as error:
@@ -69,13 +71,17 @@ def check_consistency(study: Study) -> None:
         Naming the keys and the way out.
     """
     for feature, bounds in study.data.features.items():
-        if not (math.isfinite(bounds.min) and math.isfinite(bounds.max)):
-            raise ConfigError(f"data.features.{feature}: min and max must be finite numbers")
+        if not max(abs(bounds.min), abs(bounds.max)) <= WIDEST:
+            raise ConfigError(
+                f"data.features.{feature}: min and max must be finite, within +-{WIDEST:g}"
+            )
         if not bounds.min < bounds.max:
             raise ConfigError(
                 f"data.features.{feature}: min must be below max, for example "
                 "{ min = 0, max = 100 }"
             )
+        if bounds.max - bounds.min < 1 / WIDEST:
+            raise ConfigError(f"data.features.{feature}: min and max are too close to tell apart")
     response = study.data.response
     if response.name in study.data.features:
         raise ConfigError(f"data.response.name: {response.name!r} is also a feature")
@@ -118,6 +124,18 @@ def _check_privacy(study: Study) -> None:
             'privacy.records: goes with unit = "user" and says how many records one user has at '
             "most in the whole study, for example records = 20"
         )
+
+
+def _faulty_feature(tables: dict[str, Any]) -> str:
+    """Return the name of the first feature whose range is wrong; the library does not say."""
+    data = tables.get("data")
+    features = data.get("features") if isinstance(data, dict) else None
+    for feature, bounds in (features if isinstance(features, dict) else {}).items():
+        try:
+            msgspec.convert(bounds, Range, strict=True)
+        except msgspec.ValidationError:
+            return str(feature)
+    return "..."
 
 
 def _explain(message: str) -> str:

@@ -22,7 +22,7 @@ class Heading(Strict, frozen=True, kw_only=True):
     name: Annotated[
         str,
         Meta(
-            pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
+            pattern=r"^[a-z0-9][a-z0-9-]{0,62}\Z",
             description="lower case letters, digits and hyphens, at most 63; names the topics",
             examples=["shuttle"],
         ),
@@ -92,7 +92,7 @@ class Estimator(Strict, frozen=True, kw_only=True):
     ]
     q: Annotated[
         float,
-        Meta(gt=0, le=1000, description="tail of gdwd, in (0, 1000]", examples=[1.0]),
+        Meta(ge=1e-6, le=1000, description="tail of gdwd, in [1e-6, 1000]", examples=[1.0]),
     ] = 1.0
     smoothing: Annotated[
         float | None,
@@ -103,10 +103,10 @@ class Estimator(Strict, frozen=True, kw_only=True):
         Meta(ge=0, le=1e6, description="penalty per record, intercept free", examples=[1e-3]),
     ] = 1e-3
     norm_bound: Annotated[
-        Annotated[float, Meta(gt=1)] | None,
+        Annotated[float, Meta(gt=1, le=1e12)] | None,
         Meta(
-            description="public bound of the norm of (1, features), > 1; longer records are "
-            "shortened to it; default: the longest that the ranges allow",
+            description="public bound of the norm of (1, features), in (1, 1e12]; longer records "
+            "are shortened to it; default: the longest that the ranges allow",
             examples=[3.0],
         ),
     ] = None
@@ -145,8 +145,8 @@ class Privacy(Strict, frozen=True, kw_only=True):
         ),
     ]
     epsilon: Annotated[
-        Annotated[float, Meta(gt=0, le=100)] | None,
-        Meta(description="in (0, 100]", examples=[1.0]),
+        Annotated[float, Meta(ge=1e-4, le=20)] | None,
+        Meta(description="in [1e-4, 20]", examples=[1.0]),
     ] = None
     delta: Annotated[
         Annotated[float, Meta(gt=0, lt=0.5)] | None,
@@ -216,7 +216,7 @@ class Stream(Strict, frozen=True, kw_only=True):
     retention: Annotated[
         str,
         Meta(
-            pattern=r"^([1-9][0-9]*[smhd]|forever)$",
+            pattern=r"^([1-9][0-9]{0,5}[smhd]|forever)\Z",
             description='how long releases are kept: a number with s, m, h or d, or "forever"',
             examples=["30d"],
         ),

@@ -170,8 +170,11 @@ def test_no_neighbours_are_further_apart_than_stated(
                 assert max(most.values()) <= 1.0
 
 
-@pytest.mark.parametrize("epsilon", [1e-6, 1e-4, 0.01, 1.0, 20.0])
-@pytest.mark.parametrize("user_records", [None, 5000, 10**6])
+@pytest.mark.parametrize(
+    ("epsilon", "user_records"),
+    [(1e-4, None), (0.01, None), (1.0, None), (10.0, None), (1e-4, 5000), (1.0, 5000),
+     (10.0, 5000), (1.0, 10**5)],
+)  # fmt: skip
 def test_the_distance_holds_on_the_lattice_of_any_budget(
     epsilon: float, user_records: int | None
 ) -> None:
@@ -179,7 +182,7 @@ def test_the_distance_holds_on_the_lattice_of_any_budget(
 
     On a lattice with a unit above 1 two neighbouring counts can round to points a unit apart.
     """
-    delta = 1e-3 if epsilon > 10 else 1e-9
+    delta = 1e-3 if epsilon > 5 else 1e-7
     plan = plan_of(p=1, epsilon=epsilon, delta=delta, user_records=user_records, records=100_000)
     zero = np.zeros(2, dtype=np.int64)
     for part in (plan.start.counts, plan.step.counts):

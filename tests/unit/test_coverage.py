@@ -60,7 +60,7 @@ def check_coverage(hits: np.ndarray, coefficients: int) -> None:
 
 def quarter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Break an estimator: its covariance is a quarter of what it should be."""
-    module = importlib.import_module("pipeline.reducer.combine")
+    module = importlib.import_module("pipeline.reducer.merging")
     original = getattr(module, name)
 
     def broken(plan: Plan, state: object) -> Estimate:

@@ -113,7 +113,10 @@ def test_slope_and_curvature_never_pass_their_public_bounds_and_reach_them(loss:
 def test_value_and_slope_are_continuous_at_the_knee_and_the_ramp_at_both_ends(q: float) -> None:
     loss = GeneralisedDWD(q)
     top = (q + 1) ** 2 / q
-    for at in (loss.knee, loss.knee - loss.smoothing, loss.knee + loss.smoothing):
+    end = loss.knee + loss.smoothing
+    gained = 1 - (loss.knee / end) ** (q + 1)
+    foot = end - 2 * gained / loss.curvature_bound
+    for at in (loss.knee, foot, end):
         step = 1e-9 * loss.knee
         u = np.array([at - step, at + step])
         y = np.ones(2)
@@ -122,7 +125,19 @@ def test_value_and_slope_are_continuous_at_the_knee_and_the_ramp_at_both_ends(q:
         jump = abs(np.diff(loss.curvature(u, y))[0])
         assert jump <= 1e-6 * loss.curvature_bound * (q + 2)
     assert_allclose(loss.value(one(loss.knee), one(1.0)), 1 / (q + 1), rtol=1e-12)
-    assert loss.curvature(one(loss.knee - loss.smoothing), one(1.0))[0] == pytest.approx(0)
+    assert loss.curvature(one(foot), one(1.0))[0] == pytest.approx(0)
+
+
+@pytest.mark.parametrize("q", QS)
+def test_the_released_curvature_has_the_area_of_the_slope_s_rise(q: float) -> None:
+    loss = GeneralisedDWD(q)
+    end = loss.knee + loss.smoothing
+    foot = end - 2 * (1 - (loss.knee / end) ** (q + 1)) / loss.curvature_bound
+    u = np.linspace(foot, end, 200_001)
+    area = np.trapezoid(loss.curvature(u, np.ones_like(u)), u)
+    rise = (loss.slope(one(end), one(1.0)) - loss.slope(one(loss.knee - 1.0), one(1.0)))[0]
+    # the trapezoid rule is exact on a line; its last piece may straddle the end
+    assert_allclose(area, rise, rtol=1e-6)
 
 
 @pytest.mark.parametrize("loss", ALL, ids=name_of)

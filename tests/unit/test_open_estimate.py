@@ -156,8 +156,11 @@ def test_an_open_study_gives_no_interval_before_it_has_records_enough() -> None:
 
 def test_no_curvature_gives_a_reason_and_no_made_up_number() -> None:
     plan = plan_of(p=3, private=False, ridge=0.0)
-    window = simulate(np.random.default_rng(6), 50, 3)
-    found = estimate_open(plan, state_of(plan, [row_of(plan, *window, np.zeros(4))]))
+    features, responses = simulate(np.random.default_rng(6), 50, 3)
+    # far on the wrong side, where the loss is a straight line
+    far = np.array([-9.0 * responses[0], 0.0, 0.0, 0.0])
+    one_class = np.full_like(responses, responses[0])
+    found = estimate_open(plan, state_of(plan, [row_of(plan, features, one_class, far)]))
     assert found.status == "warming"
     assert "not positive definite" in found.reason
     assert found.covariance is None
