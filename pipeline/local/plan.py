@@ -48,7 +48,10 @@ class Plan:
         self.study = study
         self.revision = revision_of(study)
         self.loss: Loss = losses.build(
-            study.estimator.loss, q=study.estimator.q, smoothing=study.estimator.smoothing
+            study.estimator.loss,
+            q=study.estimator.q,
+            smoothing=study.estimator.smoothing,
+            noised=study.private,
         )
         #: Number of coefficients, the intercept included.
         self.size = len(study.data.features) + 1

@@ -15,9 +15,20 @@ from pipeline.losses.logistic import Logistic
 NAMES = ("gdwd", "logistic")
 
 
-def build(name: str, *, q: float = 1.0, smoothing: float | None = None) -> Loss:
-    """Return the loss called `name`; `q` and `smoothing` belong to gdwd alone."""
+def build(
+    name: str, *, q: float = 1.0, smoothing: float | None = None, noised: bool = True
+) -> Loss:
+    """Return the loss called `name`; the other arguments belong to gdwd alone.
+
+    Parameters
+    ----------
+    noised
+        Whether the curvature will carry noise: smoothing lowers that noise, and without any a
+        sharper curvature is the better default.
+    """
     if name == "gdwd":
+        if smoothing is None and not noised:
+            smoothing = GeneralisedDWD(q).smoothing / 5
         return GeneralisedDWD(q, smoothing)
     if name == "logistic":
         return Logistic()

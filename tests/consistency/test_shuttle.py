@@ -28,8 +28,8 @@ def score(shuttle, message):
 
 
 def test_without_privacy_the_stream_reaches_the_reference(shuttle, plain):
-    # spec of the demonstration: 98.0 to 98.7 % streamed without privacy; rounded to a tenth here
-    assert 0.9785 <= score(shuttle, plain) <= 0.9875
+    # the reference for this stream without privacy: 98.0 to 98.7 %, depending on small choices
+    assert 0.98 <= score(shuttle, plain) <= 0.9875
     assert plain.status == "ready"
     assert plain.privacy.mechanism == "none"
 
@@ -40,7 +40,7 @@ def private(shuttle):
 
 
 def test_at_epsilon_one_the_private_stream_comes_within_two_points(shuttle, plain, private):
-    # the noise is fresh in every run; of 300 runs the mean was 0.5 and the worst 1.2 points below
+    # the noise is fresh in every run; of 300 runs the mean was 1.0 and the worst 1.5 points below
     assert score(shuttle, private) >= score(shuttle, plain) - 0.02
     assert private.releases == 160
     assert private.records == 40_000
