@@ -11,7 +11,8 @@ from kafka.errors import KafkaError
 
 from infra.connection import kafka_options
 from pipeline.errors import BrokerError
-from pipeline.messages.topics import MAX_RELEASE_BYTES, Topics
+from pipeline.messages.release import MAX_RELEASE_BYTES
+from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from producers.vault import Vault
 

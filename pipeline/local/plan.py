@@ -20,11 +20,17 @@ from pipeline.types import Vector
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The noised parts of one kind of release; releases at the start carry no curvature."""
+    """The noised parts of one kind of release; at the start without curvature."""
 
     gradient: Channel
     counts: Channel
     curvature: Channel | None
+
+    @property
+    def exponents(self) -> tuple[int, ...]:
+        """Exponents of the lattice units, in the order in which a release holds the parts."""
+        parts = (self.gradient, self.curvature, self.counts)
+        return tuple(part.exponent for part in parts if part is not None)
 
     @property
     def mu(self) -> float:
@@ -138,31 +144,31 @@ class Plan:
         if neighbours == "add-remove":
             raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
         total = gradient + curvature + counts
-        entries = self.size if curvature else 2 * self.size
-        return Channels(
-            gradient=channel.calibrate(
-                sensitivity.of_gradient(
-                    self.norm_bound, weight * self.loss.slope_bound, neighbours
-                ),
-                math.sqrt(entries),
+        slope, bend = weight * self.loss.slope_bound, weight * self.loss.curvature_bound
+        # sensitivity, what rounding adds to it in lattice units, and mu of each part; counts are
+        # whole numbers, but with a tiny budget the lattice is coarser than that
+        parts = [
+            (
+                sensitivity.of_gradient(self.norm_bound, slope, neighbours),
+                math.sqrt(self.size if curvature else 2 * self.size),
                 self.mu * math.sqrt(gradient / total),
             ),
-            # counts are whole numbers, but with a tiny budget their lattice is coarser than that
-            counts=channel.calibrate(
+            (
                 sensitivity.of_class_counts(neighbours),
                 math.sqrt(2),
                 self.mu * math.sqrt(counts / total),
             ),
-            curvature=channel.calibrate(
-                sensitivity.of_curvature(
-                    self.norm_bound, weight * self.loss.curvature_bound, neighbours
-                ),
-                float(self.size),
-                self.mu * math.sqrt(curvature / total),
+        ]
+        if curvature:
+            parts.append(
+                (
+                    sensitivity.of_curvature(self.norm_bound, bend, neighbours),
+                    float(self.size),
+                    self.mu * math.sqrt(curvature / total),
+                )
             )
-            if curvature
-            else None,
-        )
+        made = [channel.calibrate(*part) for part in parts]
+        return Channels(made[0], made[1], made[2] if curvature else None)
 
     def _check_fit(self) -> None:
         """Refuse a study whose largest possible sums would not fit the lattice."""

@@ -1,4 +1,4 @@
-"""The release on the wire: MessagePack with explicit dtype, shape and unit of every array.
+"""The release on the wire: MessagePack with explicit type, length and unit of every vector.
 
 Only the two sealed types of `pipeline.local.privatise` can be written; raw summaries have no
 encoder. Unknown fields are ignored on reading, so that newer clients can send more.
@@ -20,16 +20,22 @@ from pipeline.local.privatise import NoisedSums, OpenSums
 
 # The structs below opt out of the garbage collector (gc=False): they cannot form cycles, and a
 # worker makes hundreds of thousands of them a second.
+#: A release is far smaller; a larger payload is refused before it is decoded.
+MAX_RELEASE_BYTES = 8 * 2**20
+
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Sequence = Annotated[int, Meta(ge=0, lt=2**62)]
 
 
-class Tensor(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A little-endian array; the real value is the stored one times 2^exponent."""
+class Numbers(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A little-endian vector of one or more parts.
+
+    The real value of a number is the stored one times 2^exponent, with the exponent of its part.
+    """
 
     dtype: Literal["<i8", "<f8"]
-    shape: tuple[int, ...]
-    exponent: int
+    length: int
+    exponents: tuple[int, ...]
     data: bytes
 
 
@@ -48,10 +54,13 @@ class PrivateRelease(
         The model at which it was taken, version and coefficients; the fold needs no other topic.
     slots
         Public number of record slots.
-    mechanism, epsilon, delta
-        What the client claims; the worker compares it with the study.
-    gradient, curvature, counts
-        Noised integers; at version 0 two class gradients and no curvature.
+    claim
+        The policy that the client kept, as `Guarantee.claim` words it; the worker compares it with
+        the study's.
+    sums
+        Noised integers, one after the other. At version 0: the gradients of the negative and of the
+        positive class (d each), and the two class counts. Later: the gradient (d), the curvature's
+        packed upper triangle, row by row (d (d + 1) / 2), and the two class counts.
     """
 
     client: Name
@@ -60,13 +69,9 @@ class PrivateRelease(
     revision: Name
     version: Annotated[int, Meta(ge=0, lt=2**53)]
     slots: Annotated[int, Meta(ge=1)]
-    mechanism: str
-    epsilon: float
-    delta: float
-    expansion: Tensor
-    gradient: Tensor
-    curvature: Tensor | None
-    counts: Tensor
+    claim: str
+    expansion: Numbers
+    sums: Numbers
 
 
 class OpenRelease(msgspec.Struct, frozen=True, tag="open-release/1", tag_field="type", gc=False):
@@ -76,8 +81,9 @@ class OpenRelease(msgspec.Struct, frozen=True, tag="open-release/1", tag_field="
     ----------
     records
         How many records entered.
-    curvature, scores
-        Packed upper triangles.
+    sums
+        Floats, one after the other: gradient (d), packed curvature and packed sum of score products
+        (d (d + 1) / 2 each), and the two class counts.
     """
 
     client: Name
@@ -86,11 +92,8 @@ class OpenRelease(msgspec.Struct, frozen=True, tag="open-release/1", tag_field="
     revision: Name
     version: Annotated[int, Meta(ge=0, lt=2**53)]
     records: Annotated[int, Meta(ge=0, lt=2**31)]
-    expansion: Tensor
-    gradient: Tensor
-    curvature: Tensor
-    scores: Tensor
-    counts: Tensor
+    expansion: Numbers
+    sums: Numbers
 
 
 Release = PrivateRelease | OpenRelease
@@ -122,17 +125,15 @@ def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, s
                 revision=plan.revision,
                 version=sums.version,
                 records=sums.records,
-                expansion=_tensor(sums.expansion),
-                gradient=_tensor(sums.gradient),
-                curvature=_tensor(sums.curvature),
-                scores=_tensor(sums.scores),
-                counts=_tensor(sums.counts),
+                expansion=_numbers(sums.expansion),
+                sums=_numbers(
+                    np.concatenate([sums.gradient, sums.curvature, sums.scores, sums.counts])
+                ),
             )
         )
-    channels, policy = plan.channels(sums.model.version), plan.guarantee
-    curvature: Tensor | None = None
-    if sums.curvature is not None and channels.curvature is not None:
-        curvature = _tensor(sums.curvature, channels.curvature.exponent)
+    parts = [sums.gradient, sums.counts]
+    if sums.curvature is not None:
+        parts.insert(1, sums.curvature)
     return _ENCODER.encode(
         PrivateRelease(
             client=client,
@@ -141,13 +142,9 @@ def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, s
             revision=plan.revision,
             version=sums.model.version,
             slots=sums.slots,
-            mechanism=policy.mechanism,
-            epsilon=policy.epsilon or 0.0,
-            delta=policy.delta or 0.0,
-            expansion=_tensor(sums.model.lattice, COEFFICIENT_EXPONENT),
-            gradient=_tensor(sums.gradient, channels.gradient.exponent),
-            curvature=curvature,
-            counts=_tensor(sums.counts, channels.counts.exponent),
+            claim=plan.guarantee.claim,
+            expansion=_numbers(sums.model.lattice, (COEFFICIENT_EXPONENT,)),
+            sums=_numbers(np.concatenate(parts), plan.channels(sums.model.version).exponents),
         )
     )
 
@@ -157,21 +154,27 @@ def schema_of(plan: Plan) -> str:
     return "private-release/1" if plan.study.private else "open-release/1"
 
 
-def read(payload: bytes) -> Release:
+def read(payload: bytes | None) -> Release:
     """Read a payload.
 
     Raises
     ------
     PayloadError
-        If it is no release of a known version. The text of the fault stays out of the message: it
-        can echo the payload.
+        If it is empty, too large, or no release of a known version. The text of the fault stays out
+        of the message: it can echo the payload.
     """
+    if payload is None:
+        raise PayloadError("empty", "the record has no value")
+    if len(payload) > MAX_RELEASE_BYTES:
+        raise PayloadError("too-large", f"more than {MAX_RELEASE_BYTES} bytes")
     try:
         return _DECODER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise PayloadError("undecodable", "the payload is no release of a known version") from None
 
 
-def _tensor(values: NDArray[np.int64] | NDArray[np.float64], exponent: int = 0) -> Tensor:
+def _numbers(
+    values: NDArray[np.int64] | NDArray[np.float64], exponents: tuple[int, ...] = (0,)
+) -> Numbers:
     dtype: Literal["<i8", "<f8"] = "<i8" if values.dtype.kind == "i" else "<f8"
-    return Tensor(dtype, values.shape, exponent, values.astype(dtype, copy=False).tobytes())
+    return Numbers(dtype, len(values), exponents, values.astype(dtype, copy=False).tobytes())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.study import Study
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-#: A release is far smaller; a larger record is refused before it is decoded.
-MAX_RELEASE_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)

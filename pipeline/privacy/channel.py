@@ -12,7 +12,7 @@ from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from pipeline.privacy.randomness import SecureStream
 from pipeline.types import Integers
 
-#: The noise has a standard deviation of 2^14 to 2^15 lattice units: fine enough that rounding
+#: The noise has a standard deviation of at least 2^14 lattice units: fine enough that rounding
 #: costs well under a percent of it, coarse enough that sums of releases stay far from overflow.
 NOISE_BITS = 14
 #: No released integer may reach this: sums over a fetch batch stay exact in int64 and float64.

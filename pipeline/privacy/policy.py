@@ -33,6 +33,12 @@ class Guarantee(msgspec.Struct, frozen=True, omit_defaults=False):
     adversary: str | None
     guarantee: str
 
+    @property
+    def claim(self) -> str:
+        """The promise in short, for a release to carry."""
+        who = self.unit if self.unit_records is None else f"{self.unit}:{self.unit_records}"
+        return f"{self.mechanism} {self.epsilon!r} {self.delta!r} {who} {self.neighbours}"
+
 
 ADVERSARY = "anyone who sees every message and estimate; only the client itself is trusted"
 

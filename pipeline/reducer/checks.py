@@ -5,36 +5,38 @@ from __future__ import annotations
 from pipeline.errors import PayloadError
 from pipeline.local.model import COEFFICIENT_EXPONENT
 from pipeline.local.plan import Plan
-from pipeline.messages.release import OpenRelease, PrivateRelease, Release, Tensor
+from pipeline.messages.release import Numbers, OpenRelease, PrivateRelease, Release
 
 
 class Layout:
-    """The only form in which one array of a release may come."""
+    """The only form in which one vector of a release may come."""
 
-    __slots__ = ("_bytes", "_dtype", "_exponent", "_shape")
+    __slots__ = ("_bytes", "_dtype", "_exponents", "_length", "_name")
 
-    def __init__(self, dtype: str, length: int, exponent: int) -> None:
-        self._dtype, self._shape, self._exponent = dtype, (length,), exponent
+    def __init__(self, name: str, dtype: str, length: int, exponents: tuple[int, ...]) -> None:
+        self._name, self._dtype, self._length, self._exponents = name, dtype, length, exponents
         self._bytes = 8 * length
 
-    def check(self, name: str, tensor: Tensor) -> None:
+    def check(self, numbers: Numbers) -> None:
         """Refuse any other form.
 
         Raises
         ------
         PayloadError
-            Naming the array and its form.
+            Naming the vector and its form.
         """
         if (
-            tensor.shape != self._shape
-            or len(tensor.data) != self._bytes
-            or tensor.dtype != self._dtype
+            numbers.length != self._length
+            or len(numbers.data) != self._bytes
+            or numbers.dtype != self._dtype
         ):
             raise PayloadError(
-                "wrong-shape", f"{name} must be {self._shape[0]} numbers of type {self._dtype}"
+                "wrong-shape", f"{self._name} must be {self._length} numbers of type {self._dtype}"
             )
-        if tensor.exponent != self._exponent:
-            raise PayloadError("wrong-unit", f"{name} must be in units of 2^{self._exponent}")
+        if numbers.exponents != self._exponents:
+            raise PayloadError(
+                "wrong-unit", f"{self._name} must be in units of 2 to the {self._exponents}"
+            )
 
 
 class Checker:
@@ -47,23 +49,17 @@ class Checker:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+        self._private, self._revision = plan.study.private, plan.revision
+        self._slots = plan.slots
+        self._claim = plan.guarantee.claim
         size, packed = plan.size, plan.size * (plan.size + 1) // 2
-        floats = {"expansion": size, "gradient": size, "curvature": packed, "scores": packed}
-        self._open = {name: Layout("<f8", n, 0) for name, n in {**floats, "counts": 2}.items()}
-        if plan.study.private:
-            start, step, policy = plan.start, plan.step, plan.guarantee
-            if step.curvature is None:
-                raise ValueError("a step releases its curvature")
-            self._expansion = Layout("<i8", size, COEFFICIENT_EXPONENT)
-            self._start = Layout("<i8", 2 * size, start.gradient.exponent)
-            self._start_counts = Layout("<i8", 2, start.counts.exponent)
-            self._gradient = Layout("<i8", size, step.gradient.exponent)
-            self._curvature = Layout(
-                "<i8", packed, step.curvature.exponent if step.curvature else 0
-            )
-            self._counts = Layout("<i8", 2, step.counts.exponent)
-            self._claim = (plan.slots, policy.mechanism, policy.epsilon, policy.delta)
+        if self._private:
+            self._expansion = Layout("expansion", "<i8", size, (COEFFICIENT_EXPONENT,))
+            self._start = Layout("sums", "<i8", 2 * size + 2, plan.start.exponents)
+            self._step = Layout("sums", "<i8", size + packed + 2, plan.step.exponents)
+        else:
+            self._expansion = Layout("expansion", "<f8", size, (0,))
+            self._step = Layout("sums", "<f8", size + 2 * packed + 2, (0,))
 
     def check(self, release: Release, key: bytes | None) -> None:
         """Check one release.
@@ -73,10 +69,10 @@ class Checker:
         PayloadError
             With a stable reason; the detail names the field and what was expected.
         """
-        if release.revision != self._plan.revision:
+        if release.revision != self._revision:
             raise PayloadError(
                 "wrong-revision",
-                f"made under another study revision than {self._plan.revision}; update the "
+                f"made under another study revision than {self._revision}; update the "
                 "client's study file",
             )
         if key is None or key != release.client.encode():
@@ -87,30 +83,19 @@ class Checker:
             self._check_open(release)
 
     def _check_private(self, release: PrivateRelease) -> None:
-        if not self._plan.study.private:
+        if not self._private:
             raise PayloadError("wrong-kind", "a private release in a study without privacy")
-        claim = (release.slots, release.mechanism, release.epsilon, release.delta)
-        if claim != self._claim:
+        if release.claim != self._claim or release.slots != self._slots:
             raise PayloadError(
-                "wrong-claim", "slots, mechanism, epsilon or delta are not those of the study"
+                "wrong-claim", f"the slots or the policy are not the study's: {self._claim}"
             )
-        self._expansion.check("expansion", release.expansion)
-        if release.version == 0:
-            if release.curvature is not None:
-                raise PayloadError("wrong-shape", "a release at the start has no curvature")
-            self._start.check("gradient", release.gradient)
-            self._start_counts.check("counts", release.counts)
-            return
-        if release.curvature is None:
-            raise PayloadError("wrong-shape", "a release after the start needs its curvature")
-        self._gradient.check("gradient", release.gradient)
-        self._curvature.check("curvature", release.curvature)
-        self._counts.check("counts", release.counts)
+        self._expansion.check(release.expansion)
+        (self._step if release.version else self._start).check(release.sums)
 
     def _check_open(self, release: OpenRelease) -> None:
-        if self._plan.study.private:
+        if self._private:
             raise PayloadError("wrong-kind", "a release without privacy in a private study")
-        if release.records > self._plan.slots:
+        if release.records > self._slots:
             raise PayloadError("wrong-claim", "more records than the window has slots")
-        for name, layout in self._open.items():
-            layout.check(name, getattr(release, name))
+        self._expansion.check(release.expansion)
+        self._step.check(release.sums)

@@ -37,13 +37,14 @@ class Progress:
         """How many releases below the highest have not come."""
         return sum(last - first + 1 for first, last in self.holes)
 
-    def check(self, ledger: str) -> None:
-        """Refuse a release that another ledger vouches for.
+    def accept(self, ledger: str, seq: int) -> Outcome:
+        """Note a release as folded, unless it is a duplicate.
 
         Raises
         ------
         PayloadError
-            If two producers use one client id.
+            If another ledger vouches for it, so that two producers use one client id; or if it
+            would leave more holes than an honest client can.
         """
         if ledger != self.ledger:
             raise PayloadError(
@@ -51,15 +52,6 @@ class Progress:
                 "another producer, with a ledger of its own, uses this client id; give each "
                 "producer an id of its own, or restore the client's ledger",
             )
-
-    def accept(self, seq: int) -> Outcome:
-        """Note a release as folded, unless it is a duplicate.
-
-        Raises
-        ------
-        PayloadError
-            If it would leave more holes than an honest client can.
-        """
         if seq == self.highest + 1:
             self.highest = seq
             return "next"

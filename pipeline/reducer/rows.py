@@ -11,7 +11,7 @@ from pipeline.estimators.open_state import OpenRow, OpenState
 from pipeline.estimators.private_state import PrivateBatch, PrivateState
 from pipeline.local.model import COEFFICIENT_LIMIT
 from pipeline.local.plan import Plan, integer_bound
-from pipeline.messages.release import OpenRelease, PrivateRelease, Release, Tensor
+from pipeline.messages.release import Numbers, OpenRelease, Release
 from pipeline.privacy.channel import Channel
 from pipeline.types import Integers, Vector
 
@@ -59,17 +59,17 @@ class PrivateRows:
     def join(self, releases: Sequence[Release]) -> PrivateBatch:
         """As `Rows.join`."""
         size = self._size
-        private = [r for r in releases if isinstance(r, PrivateRelease)]
-        later = [r for r in private if r.version > 0]
+        start = [r for r in releases if not r.version]
+        later = [r for r in releases if r.version] if start else releases
+        first = _stack([r.sums.data for r in start], 2 * size + 2)
+        sums = _stack([r.sums.data for r in later], size + size * (size + 1) // 2 + 2)
         return PrivateBatch(
-            counts=_stack([r.counts for r in private], 2),
-            start=_stack([r.gradient for r in private if r.version == 0], 2 * size),
+            counts=np.concatenate([first[:, -2:], sums[:, -2:]]),
+            start=first[:, :-2],
             versions=np.array([r.version for r in later], dtype=np.int64),
-            expansion=_stack([r.expansion for r in later], size),
-            gradient=_stack([r.gradient for r in later], size),
-            curvature=_stack(
-                [r.curvature for r in later if r.curvature is not None], size * (size + 1) // 2
-            ),
+            expansion=_stack([r.expansion.data for r in later], size),
+            gradient=sums[:, :size],
+            curvature=sums[:, size:-2],
             slots=self._slots,
         )
 
@@ -81,9 +81,12 @@ LARGEST_FLOAT = 1e100
 class OpenRows:
     """Rows of a study without privacy: bounded floats, added one by one."""
 
+    def __init__(self, plan: Plan) -> None:
+        self._size = plan.size
+
     def join(self, releases: Sequence[Release]) -> list[OpenRow]:
         """As `Rows.join`."""
-        return [_row(r) for r in releases if isinstance(r, OpenRelease)]
+        return [self._row(r) for r in releases if isinstance(r, OpenRelease)]
 
     def sound(self, batch: Batch) -> bool:
         """As `Rows.sound`."""
@@ -91,6 +94,21 @@ class OpenRows:
             bool((np.abs(part) <= LARGEST_FLOAT).all())
             for row in batch
             for part in (row.expansion, row.gradient, row.curvature, row.scores, row.counts)
+        )
+
+    def _row(self, release: OpenRelease) -> OpenRow:
+        size, packed = self._size, self._size * (self._size + 1) // 2
+        sums = _floats(release.sums)
+        gradient, curvature, scores, counts = np.split(
+            sums, [size, size + packed, size + 2 * packed]
+        )
+        return OpenRow(
+            records=release.records,
+            expansion=_floats(release.expansion),
+            gradient=gradient,
+            curvature=curvature,
+            scores=scores,
+            counts=counts,
         )
 
 
@@ -104,20 +122,8 @@ def add(sums: PrivateState | OpenState, batch: Batch) -> None:
     raise TypeError("a state folds releases of its own kind")
 
 
-def _row(release: OpenRelease) -> OpenRow:
-    return OpenRow(
-        records=release.records,
-        expansion=_floats(release.expansion),
-        gradient=_floats(release.gradient),
-        curvature=_floats(release.curvature),
-        scores=_floats(release.scores),
-        counts=_floats(release.counts),
-    )
-
-
-def _stack(tensors: Sequence[Tensor], width: int) -> Integers:
-    joined = b"".join([tensor.data for tensor in tensors])
-    return np.frombuffer(joined, dtype="<i8").reshape(-1, width)
+def _stack(parts: Sequence[bytes], width: int) -> Integers:
+    return np.frombuffer(b"".join(parts), dtype="<i8").reshape(-1, width)
 
 
 def _largest(values: Integers) -> float:
@@ -127,5 +133,5 @@ def _largest(values: Integers) -> float:
     return max(float(values.max()), -float(values.min()))
 
 
-def _floats(tensor: Tensor) -> Vector:
-    return np.frombuffer(tensor.data, dtype="<f8")
+def _floats(numbers: Numbers) -> Vector:
+    return np.frombuffer(numbers.data, dtype="<f8")

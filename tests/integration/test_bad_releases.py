@@ -74,13 +74,13 @@ def bad_records(plan: Plan) -> list[Bad]:
     """Return bad records of every kind, all in the name of client `bad`."""
     whole = release(plan, "bad", 0)
     fields = msgspec.msgpack.decode(whole)
-    gradient = fields["gradient"]
-    short = [gradient[0], [2], gradient[2], gradient[3][:16]]
-    huge = [*gradient[:3], np.full(2 * plan.size, 2**62, dtype="<i8").tobytes()]
-    least = [*gradient[:3], np.full(2 * plan.size, -(2**63), dtype="<i8").tobytes()]
-    floats = ["<f8", gradient[1], 0, np.full(2 * plan.size, np.nan).tobytes()]
-    unit = [*gradient[:2], 3, gradient[3]]
-    lying = [gradient[0], [2**40], gradient[2], gradient[3]]
+    gradient = fields["sums"]
+    short = [gradient[0], 2, gradient[2], gradient[3][:16]]
+    huge = [*gradient[:3], np.full(2 * plan.size + 2, 2**62, dtype="<i8").tobytes()]
+    least = [*gradient[:3], np.full(2 * plan.size + 2, -(2**63), dtype="<i8").tobytes()]
+    floats = ["<f8", gradient[1], gradient[2], np.full(2 * plan.size + 2, np.nan).tobytes()]
+    unit = [*gradient[:2], [3, 3], gradient[3]]
+    lying = [gradient[0], 2**40, gradient[2], gradient[3]]
     name = plan.study.name
     foreign = Plan(parse_study(study_text(name, records=plan.slots + 1)))
     opened = Plan(parse_study(study_text(name, privacy=OPEN)))
@@ -105,15 +105,15 @@ def bad_records(plan: Plan) -> list[Bad]:
         Bad("wrong kind", "wrong-revision", key, release(opened, "bad", 0)),
         Bad("wrong key", "wrong-key", b"somebody", whole),
         Bad("no key", "wrong-key", None, whole),
-        Bad("short array", "wrong-shape", key, changed(whole, gradient=short)),
-        Bad("lying shape", "wrong-shape", key, changed(whole, gradient=lying)),
-        Bad("floats", "wrong-shape", key, changed(whole, gradient=floats)),
-        Bad("wrong unit", "wrong-unit", key, changed(whole, gradient=unit)),
-        Bad("huge numbers", "out-of-range", key, changed(whole, gradient=huge)),
-        Bad("the least number", "out-of-range", key, changed(whole, gradient=least)),
+        Bad("short array", "wrong-shape", key, changed(whole, sums=short)),
+        Bad("lying shape", "wrong-shape", key, changed(whole, sums=lying)),
+        Bad("floats", "wrong-shape", key, changed(whole, sums=floats)),
+        Bad("wrong unit", "wrong-unit", key, changed(whole, sums=unit)),
+        Bad("huge numbers", "out-of-range", key, changed(whole, sums=huge)),
+        Bad("the least number", "out-of-range", key, changed(whole, sums=least)),
         Bad("no curvature", "wrong-shape", key, changed(whole, version=3)),
         Bad("more slots", "wrong-claim", key, changed(whole, slots=10**9)),
-        Bad("less privacy", "wrong-claim", key, changed(whole, epsilon=50.0)),
+        Bad("less privacy", "wrong-claim", key, changed(whole, claim=plan.guarantee.claim.replace("1.0", "50.0"))),
         Bad("forged ledger", "foreign-ledger", b"good", release(plan, "good", 1000, "forged")),
     ]  # fmt: skip
 

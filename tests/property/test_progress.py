@@ -19,6 +19,9 @@ ORDERS = st.integers(1, 40).flatmap(
 )
 
 
+LEDGER = "l"
+
+
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(ORDERS)
 def test_any_order_with_any_duplicates_folds_each_number_once_and_leaves_no_hole(
@@ -28,9 +31,9 @@ def test_any_order_with_any_duplicates_folds_each_number_once_and_leaves_no_hole
     sequence = list(order)
     for number, place in repeats:
         sequence.insert(place, number)
-    progress, folded = Progress("l"), []
+    progress, folded = Progress(LEDGER), []
     for number in sequence:
-        if progress.accept(number) != "duplicate":
+        if progress.accept(LEDGER, number) != "duplicate":
             folded.append(number)
         seen = set(folded)
         assert progress.highest == max(seen)
@@ -44,58 +47,59 @@ def test_any_order_with_any_duplicates_folds_each_number_once_and_leaves_no_hole
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 60), max_size=60))
 def test_what_is_stored_comes_back_and_goes_on_in_the_same_way(numbers: list[int]) -> None:
-    progress = Progress("ledger")
+    progress = Progress(LEDGER)
     for number in numbers:
-        progress.accept(number)
+        progress.accept(LEDGER, number)
     again = Progress.decode(progress.encode())
     assert again == progress
     for number in range(62):
-        assert again.accept(number) == progress.accept(number)
+        assert again.accept(LEDGER, number) == progress.accept(LEDGER, number)
 
 
 def test_the_outcomes_have_their_names() -> None:
-    progress = Progress("l")
-    assert [progress.accept(i) for i in (0, 3, 2, 2, 0, 1, 4)] == [
+    progress = Progress(LEDGER)
+    assert [progress.accept(LEDGER, i) for i in (0, 3, 2, 2, 0, 1, 4)] == [
         "next", "next", "late", "duplicate", "duplicate", "late", "next",
     ]  # fmt: skip
 
 
 def accept_all(progress: Progress, numbers: Iterable[int]) -> None:
     for number in numbers:
-        progress.accept(number)
+        progress.accept(LEDGER, number)
 
 
 def test_random_numbers_are_refused_before_the_holes_fill_the_memory() -> None:
-    progress = Progress("l")
+    progress = Progress(LEDGER)
     with pytest.raises(PayloadError, match="too-many-holes"):
         accept_all(progress, range(1, 2 * MAX_HOLES + 4, 2))
     assert len(progress.holes) <= MAX_HOLES
 
 
 def test_late_numbers_cannot_split_a_hole_into_more_than_the_limit() -> None:
-    progress = Progress("l")
-    progress.accept(10**9)
+    progress = Progress(LEDGER)
+    progress.accept(LEDGER, 10**9)
     with pytest.raises(PayloadError, match="too-many-holes"):
         accept_all(progress, range(2, 2 * MAX_HOLES + 200, 2))
     assert len(progress.holes) <= MAX_HOLES
 
 
 def test_a_refused_number_changes_nothing() -> None:
-    progress = Progress("l")
+    progress = Progress(LEDGER)
     for i in range(MAX_HOLES):
-        progress.accept(2 * i + 1)
+        progress.accept(LEDGER, 2 * i + 1)
     before = progress.encode()
     with pytest.raises(PayloadError):
-        progress.accept(10**6)
+        progress.accept(LEDGER, 10**6)
     assert progress.encode() == before
-    assert progress.accept(0) == "late"
+    assert progress.accept(LEDGER, 0) == "late"
 
 
 def test_another_ledger_is_refused() -> None:
     progress = Progress("mine")
-    progress.check("mine")
+    assert progress.accept("mine", 0) == "next"
     with pytest.raises(PayloadError, match="foreign-ledger"):
-        progress.check("yours")
+        progress.accept("yours", 1)
+    assert progress.highest == 0
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x92\xa1l\x01"])
@@ -106,7 +110,7 @@ def test_damaged_progress_is_refused(data: bytes) -> None:
 
 def test_long_random_orders_end_without_holes() -> None:
     rng = np.random.default_rng(3)
-    progress = Progress("l")
+    progress = Progress(LEDGER)
     for number in rng.permutation(900).tolist():
-        progress.accept(number)
+        progress.accept(LEDGER, number)
     assert (progress.highest, progress.missing) == (899, 0)

@@ -194,8 +194,9 @@ def test_a_release_holds_the_sums_and_the_noise_in_the_units_it_names() -> None:
     payload = seal(PRIVATE, privatise(PRIVATE, SUMS, SeededStream(1)), **IDENTITY)
     release = read(payload)
     assert (release.client, release.ledger, release.seq) == ("c", "l", 0)
-    assert release.gradient.exponent == PRIVATE.step.gradient.exponent
-    gradient = np.frombuffer(release.gradient.data, "<i8") * 2.0**release.gradient.exponent
+    assert release.sums.exponents == PRIVATE.step.exponents
+    sums = np.frombuffer(release.sums.data, "<i8")
+    gradient = sums[: PRIVATE.size] * 2.0 ** release.sums.exponents[0]
     wanted = np.ldexp(SUMS.gradient.integers.astype(float), SUMS.gradient.exponents)
     # ten standard deviations of the noise
     assert_allclose(gradient, wanted, atol=10 * PRIVATE.step.gradient.standard_deviation)

@@ -11,8 +11,7 @@ from pipeline.errors import OffsetGap, StateError
 from pipeline.estimators.private_state import PrivateState
 from pipeline.local.model import COEFFICIENT_LIMIT
 from pipeline.messages import release as wire
-from pipeline.messages.release import OpenRelease, PrivateRelease, Tensor
-from pipeline.messages.topics import MAX_RELEASE_BYTES
+from pipeline.messages.release import MAX_RELEASE_BYTES, Numbers, OpenRelease, PrivateRelease
 from pipeline.reducer import Partition, Reducer, combine, differences, estimate_of
 from tests.builders import LogEntry, folded, plan_of, relogged, sample_log
 
@@ -23,6 +22,10 @@ LOGS = {"private": sample_log(PRIVATE), "open": sample_log(OPEN)}
 PLANS = {"private": PRIVATE, "open": OPEN}
 
 
+#: Where each part of a release after the start ends, with d = 3 and six packed entries.
+LAST_OF = {"expansion": -1, "gradient": 2, "curvature": 8, "scores": 14, "counts": -1}
+
+
 def edited(entry: LogEntry, **changes: object) -> LogEntry:
     """Return a record with fields of its payload changed."""
     assert entry.value is not None
@@ -30,11 +33,7 @@ def edited(entry: LogEntry, **changes: object) -> LogEntry:
     return dataclasses.replace(entry, value=msgspec.msgpack.encode(release))
 
 
-def with_numbers(tensor: Tensor, values: np.ndarray) -> Tensor:
-    return msgspec.structs.replace(tensor, data=values.astype(tensor.dtype).tobytes())
-
-
-def tensor_edit(part: str, change: Callable[[Tensor], Tensor]) -> Callable[[LogEntry], LogEntry]:
+def vector_edit(part: str, change: Callable[[Numbers], Numbers]) -> Callable[[LogEntry], LogEntry]:
     def edit(entry: LogEntry) -> LogEntry:
         assert entry.value is not None
         return edited(entry, **{part: change(getattr(wire.read(entry.value), part))})
@@ -43,14 +42,19 @@ def tensor_edit(part: str, change: Callable[[Tensor], Tensor]) -> Callable[[LogE
 
 
 def valued(part: str, value: float) -> Callable[[LogEntry], LogEntry]:
-    """Return an edit that sets the last number of a part."""
+    """Return an edit that sets the last number of a part of a release with three coefficients."""
 
-    def change(tensor: Tensor) -> Tensor:
-        numbers = np.frombuffer(tensor.data, dtype=tensor.dtype).copy()
-        numbers[-1] = value
-        return with_numbers(tensor, numbers)
+    def change(numbers: Numbers) -> Numbers:
+        values = np.frombuffer(numbers.data, dtype=numbers.dtype).copy()
+        values[LAST_OF[part]] = value
+        return msgspec.structs.replace(numbers, data=values.tobytes())
 
-    return tensor_edit(part, change)
+    return vector_edit("expansion" if part == "expansion" else "sums", change)
+
+
+def claim_with(**changes: object) -> str:
+    """Return the claim of a policy that differs from the study's."""
+    return msgspec.structs.replace(PRIVATE.guarantee, **changes).claim
 
 
 # --- order and splits ------------------------------------------------------------------------
@@ -186,39 +190,44 @@ PRIVATE_FAULTS: dict[str, tuple[str, Callable[[LogEntry], LogEntry]]] = {
     "negative-seq": ("undecodable", lambda e: edited(e, seq=-1)),
     "negative-version": ("undecodable", lambda e: edited(e, version=-1)),
     "slots": ("wrong-claim", lambda e: edited(e, slots=31)),
-    "mechanism": ("wrong-claim", lambda e: edited(e, mechanism="none")),
-    "epsilon": ("wrong-claim", lambda e: edited(e, epsilon=8.0)),
-    "epsilon-nan": ("wrong-claim", lambda e: edited(e, epsilon=float("nan"))),
-    "delta": ("wrong-claim", lambda e: edited(e, delta=1e-3)),
-    "no-curvature": ("wrong-shape", lambda e: edited(e, curvature=None)),
+    "mechanism": ("wrong-claim", lambda e: edited(e, claim="none None None None None")),
+    "epsilon": ("wrong-claim", lambda e: edited(e, claim=claim_with(epsilon=8.0))),
+    "delta": ("wrong-claim", lambda e: edited(e, claim=claim_with(delta=1e-3))),
+    "unit": ("wrong-claim", lambda e: edited(e, claim=claim_with(unit="user", unit_records=3))),
+    "neighbours": ("wrong-claim", lambda e: edited(e, claim=claim_with(neighbours="replace-one"))),
     "start-with-curvature": ("wrong-shape", lambda e: edited(e, version=0)),
     "short-data": (
         "wrong-shape",
-        tensor_edit("gradient", lambda t: msgspec.structs.replace(t, data=t.data[:-8])),
+        vector_edit("sums", lambda t: msgspec.structs.replace(t, data=t.data[:-8])),
     ),
     "long-data": (
         "wrong-shape",
-        tensor_edit("counts", lambda t: msgspec.structs.replace(t, data=t.data + bytes(8))),
+        vector_edit("sums", lambda t: msgspec.structs.replace(t, data=t.data + bytes(8))),
     ),
     "shape": (
         "wrong-shape",
-        tensor_edit("curvature", lambda t: msgspec.structs.replace(t, shape=(2, 3))),
+        vector_edit("sums", lambda t: msgspec.structs.replace(t, length=2)),
     ),
     "dtype": (
         "wrong-shape",
-        tensor_edit("expansion", lambda t: msgspec.structs.replace(t, dtype="<f8")),
+        vector_edit("expansion", lambda t: msgspec.structs.replace(t, dtype="<f8")),
     ),
     **{
         f"unit-{part}": (
             "wrong-unit",
-            tensor_edit(part, lambda t: msgspec.structs.replace(t, exponent=t.exponent + 1)),
+            vector_edit(
+                part,
+                lambda t: msgspec.structs.replace(
+                    t, exponents=(*t.exponents[:-1], t.exponents[-1] + 1)
+                ),
+            ),
         )
-        for part in ("gradient", "curvature", "counts", "expansion")
+        for part in ("sums", "expansion")
     },
     **{
         f"range-{part}-{value}": ("out-of-range", valued(part, value))
         for part in ("gradient", "curvature", "counts")
-        for value in (2**41, -(2**41), -(2**63))
+        for value in (2**62, -(2**62), -(2**63))
     },
     "expansion-beyond": ("out-of-range", valued("expansion", COEFFICIENT_LIMIT + 1)),
     "expansion-least": ("out-of-range", valued("expansion", -(2**63))),
@@ -247,7 +256,7 @@ OPEN_FAULTS: dict[str, tuple[str, Callable[[LogEntry], LogEntry]]] = {
     ),
     "shape": (
         "wrong-shape",
-        tensor_edit("scores", lambda t: msgspec.structs.replace(t, data=t.data[:-8])),
+        vector_edit("sums", lambda t: msgspec.structs.replace(t, data=t.data[:-8])),
     ),
 }
 
@@ -285,7 +294,7 @@ def test_a_bad_open_release_is_set_aside_with_its_reason_and_the_others_are_fold
 
 def test_a_start_release_beyond_its_range_is_set_aside() -> None:
     log = list(LOGS["private"])
-    log[0] = valued("gradient", 2**41)(log[0])
+    log[0] = valued("gradient", 2**62)(log[0])
     assert [x.fault.reason for x in Reducer(PRIVATE).fold(Partition.empty(PRIVATE), log)] == [
         "out-of-range"
     ]
