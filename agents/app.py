@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,15 @@ def create_app(
     topics = Topics.of(plan.study)
     store = RedisStore(redis_client(settings), plan)
     link = Link(settings)
-    folding = Folding(plan, topics, store, link.send)
+
+    async def reread(partition: int, offset: int) -> None:
+        place = next(
+            tp for tp in app.consumer.assignment()
+            if (tp.topic, tp.partition) == (topics.releases.name, partition)
+        )  # fmt: skip
+        await app.consumer.seek(place, offset)
+
+    folding = Folding(plan, topics, store, link.send, reread)
     publishing = Publishing(plan, topics, store, folding, link.send)
     pages = Health(folding, publishing)
     app = faust.App(
@@ -88,12 +96,13 @@ def create_app(
             if message.generation_id != app.consumer_generation_id:
                 continue
             try:
-                await folding.handle(message.partition, event.value)
+                folded = await folding.handle(message.partition, event.value)
             except asyncio.CancelledError:
                 raise
             except BaseException as error:
                 fatal(error)
-            event.ack()
+            if folded:
+                event.ack()
 
     @app.task  # type: ignore[untyped-decorator]
     async def publish() -> None:
@@ -147,7 +156,11 @@ class Link:
             await self._producer.stop()
 
     async def send(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]]
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
     ) -> None:
         """Send one message and wait until Kafka has it.
 
@@ -161,7 +174,9 @@ class Link:
             raise BrokerError("the producer has been stopped")
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._producer.send_and_wait(topic, value=value, key=key, headers=headers)
+                await self._producer.send_and_wait(
+                    topic, value=value, key=key, headers=list(headers)
+                )
         except (KafkaError, TimeoutError) as error:
             raise BrokerError(
                 f"Kafka does not take a message for {topic}: {type(error).__name__}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from pipeline.errors import OffsetGap, StateError
@@ -12,8 +13,13 @@ from pipeline.messages.topics import Topics
 from pipeline.reducer import LogRecord, Partition, Reducer
 from state import RedisStore
 
+log = logging.getLogger("veilstream.folding")
+#: Reads a partition again from an offset.
+Reread = Callable[[int, int], Awaitable[object]]
 #: Sends one message: topic, key, value, headers.
-Send = Callable[[str, bytes | None, bytes | None, list[tuple[str, bytes]]], Awaitable[object]]
+Send = Callable[
+    [str, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]], Awaitable[object]
+]
 
 
 class Folding:
@@ -25,10 +31,17 @@ class Folding:
         The study, its topics and where its snapshots are.
     send
         For dead letters; it returns when Kafka has them.
+    reread
+        Makes the consumer go back to an offset of a partition.
     """
 
-    def __init__(self, plan: Plan, topics: Topics, store: RedisStore, send: Send) -> None:
+    def __init__(
+        self, plan: Plan, topics: Topics, store: RedisStore, send: Send, reread: Reread
+    ) -> None:
         self._plan, self._topics, self._store, self._send = plan, topics, store, send
+        self._reread = reread
+        #: Partition to a hole that was seen once: the watermark and the offset that came instead.
+        self._suspects: dict[int, tuple[int, int]] = {}
         self._reducer = Reducer(plan)
         self.partitions: dict[int, Partition] = {}
         #: Set after each commit: the estimate step waits on it.
@@ -56,30 +69,57 @@ class Folding:
             check_log(self.topic, partition, state.head.next_offset, first, after)
             loaded[partition] = state
         self.partitions = loaded
+        self._suspects.clear()
         return {partition: state.head.next_offset for partition, state in loaded.items()}
 
-    async def handle(self, partition: int, records: Sequence[LogRecord]) -> None:
-        """Fold a batch of one partition and commit it; return when it may be acknowledged.
+    async def handle(self, partition: int, records: Sequence[LogRecord]) -> bool:
+        """Fold a batch of one partition and commit it; return whether it may be acknowledged.
 
         Dead letters go out before the commit: a crash in between repeats them, and never loses
         one. Their headers name topic, partition and offset, so that a repeat is seen as one.
 
         Raises
         ------
-        StaleSnapshot, StoreError, OffsetGap, BrokerError
+        StaleSnapshot, StoreError, BrokerError
             The worker must stop without acknowledging.
         """
         state = self.partitions.get(partition)
         if state is None:
-            return
+            return False
         before = state.head.next_offset
-        letters = self._reducer.fold(state, records)
+        if not await self._continues(partition, before, records):
+            return False
+        letters = self._reducer.fold(state, records, holes=True)
         if state.head.next_offset == before:
-            return
+            return True
         await self._send_letters(partition, letters)
         self._store.commit(partition, state, expected=before)
         self.releases += len(records) - len(letters)
         self.moved.set()
+        return True
+
+    async def _continues(
+        self, partition: int, watermark: int, records: Sequence[LogRecord]
+    ) -> bool:
+        """Whether a batch goes on where the state ends, or after a hole of the log itself.
+
+        The end of a transaction takes an offset that nobody is handed, and so does a record that
+        went astray on its way here. So the first sight of a hole makes the consumer read again
+        from the watermark; the same hole a second time is one of the log.
+        """
+        first = next((r.offset for r in records if r.offset >= watermark), watermark)
+        suspect = self._suspects.get(partition)
+        if first == watermark or suspect == (watermark, first):
+            self._suspects.pop(partition, None)
+            return True
+        if suspect is None or suspect[0] != watermark or first < suspect[1]:
+            log.warning(
+                "%s[%d]: offset %d came where %d was expected; reading again from there",
+                self.topic, partition, first, watermark,
+            )  # fmt: skip
+            self._suspects[partition] = (watermark, first)
+            await self._reread(partition, watermark)
+        return False
 
     async def _send_letters(self, partition: int, letters: Sequence[DeadLetter]) -> None:
         await asyncio.gather(

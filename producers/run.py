@@ -77,6 +77,9 @@ def run_client(
     path = vault_path(settings.home, job.client)
     with Vault(path, job.client) as vault:
         name = job.source_name or name_of(job.source, job.form)
+        if job.source != "-":
+            # a source that cannot be opened must not bind the study to it
+            open_source(job.source, None, folder=path.parent).close()
         stream_state = vault.open_stream(plan, name, job.limit)
         source = open_source(
             job.source,

@@ -79,15 +79,21 @@ class Vault:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(path.with_suffix(".lock"), client)
         try:
-            self._db = sqlite3.connect(path, isolation_level=None)
-            path.chmod(0o600)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.executescript((files("producers") / "schema.sql").read_text())
-            self.ledger = self._identify()
-        except sqlite3.Error as error:
+            with _faults():
+                self._db = sqlite3.connect(path, isolation_level=None)
+        except BaseException:
             self._lock.close()
-            raise _unusable(error) from error
+            raise
+        try:
+            path.chmod(0o600)
+            with _faults():
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = FULL")
+                self._db.executescript((files("producers") / "schema.sql").read_text())
+            self.ledger = self._identify()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Vault:
         """Return the vault."""
@@ -116,13 +122,14 @@ class Vault:
             Stable name of the data source: all studies that read it share its budget.
         limit
             The (epsilon, delta) that all studies together may spend on one record of the source;
-            None keeps what was set before, or takes the study's own. It can be raised, never
-            lowered below what is spent.
+            None keeps what was set before, or takes the study's own. The epsilon can be raised,
+            never lowered below what is spent; the delta stays what it was at first.
 
         Raises
         ------
         ConfigError
-            If the study was begun under another revision or on another source.
+            If the study was begun under another revision or on another source, or the limit is
+            below what is spent.
         """
         privacy = plan.study.privacy
         with self._transaction():
@@ -153,9 +160,12 @@ class Vault:
                 (source, *wanted),
             )
             if limit is not None:
+                # the delta that the source was opened with stays: a looser one is no higher limit
                 self._db.execute(
-                    "UPDATE sources SET epsilon = ?, delta = ? WHERE source = ?", (*limit, source)
+                    "UPDATE sources SET epsilon = ? WHERE source = ? AND epsilon IS NOT NULL",
+                    (limit[0], source),
                 )
+                self._check_limit(source)
         return Stream(row[2], row[3])
 
     def release(
@@ -204,11 +214,12 @@ class Vault:
 
     def unsent(self, study: str, after: int, limit: int) -> list[Outgoing]:
         """Return stored releases with a number above `after`, in order."""
-        rows = self._db.execute(
-            "SELECT seq, payload, headers FROM outbox WHERE study = ? AND seq > ? "
-            "ORDER BY seq LIMIT ?",
-            (study, after, limit),
-        )
+        with _faults():
+            rows = self._db.execute(
+                "SELECT seq, payload, headers FROM outbox WHERE study = ? AND seq > ? "
+                "ORDER BY seq LIMIT ?",
+                (study, after, limit),
+            ).fetchall()
         return [
             Outgoing(seq, payload, msgspec.msgpack.decode(headers, type=Headers))
             for seq, payload, headers in rows
@@ -216,8 +227,9 @@ class Vault:
 
     def waiting(self, study: str) -> int:
         """Return how many releases Kafka has not acknowledged."""
-        row = self._db.execute("SELECT count(*) FROM outbox WHERE study = ?", (study,)).fetchone()
-        return int(row[0])
+        with _faults():
+            query = "SELECT count(*) FROM outbox WHERE study = ?"
+            return int(self._db.execute(query, (study,)).fetchone()[0])
 
     def sent(self, study: str, numbers: list[int]) -> None:
         """Drop the bytes of acknowledged releases; their ledger rows stay."""
@@ -259,9 +271,39 @@ class Vault:
                 "--epsilon-limit if the data owner agrees, or stop this study"
             )
 
+    def _check_limit(self, source: str) -> None:
+        """Refuse a limit below what has been spent on the source."""
+        epsilon, delta = self._db.execute(
+            "SELECT epsilon, delta FROM sources WHERE source = ?", (source,)
+        ).fetchone()
+        spent = self._db.execute(
+            "SELECT max(mu) FROM ledger WHERE source = ? AND mu IS NOT NULL GROUP BY study",
+            (source,),
+        ).fetchall()
+        if epsilon is None or not spent:
+            return
+        reached = gdp.epsilon_of(gdp.compose(mu for (mu,) in spent), delta)
+        if reached > epsilon * (1 + 1e-6):
+            raise ConfigError(
+                f"--epsilon-limit: {epsilon:g} is below the {reached:.4g} (at delta {delta:g}) "
+                f"that studies have spent on source {source!r}"
+            )
+
     def _identify(self) -> str:
+        """Return the ledger's id, making one for a new file.
+
+        The lock file remembers it: a database that was emptied or removed must not pass for that
+        of a new client, which would release every record again.
+        """
+        self._lock.seek(0)
+        remembered = self._lock.read().decode(errors="replace")
         with self._transaction():
             row = self._db.execute("SELECT schema, client, ledger FROM identity").fetchone()
+            if row is None and remembered:
+                raise LocalStoreError(
+                    f"the client database has lost ledger {remembered}: put the file back, or give "
+                    "this producer a new --client; a fresh ledger would release records again"
+                )
             if row is None:
                 row = (SCHEMA, self.client, secrets.token_hex(8))
                 self._db.execute("INSERT INTO identity VALUES (1, ?, ?, ?, datetime('now'))", row)
@@ -275,27 +317,27 @@ class Vault:
                 f"the client database belongs to client {row[1]!r}, not {self.client!r}; a ledger "
                 "belongs to one client for ever"
             )
+        if not remembered:
+            self._lock.write(row[2].encode())
+            self._lock.flush()
         return str(row[2])
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        try:
+        with _faults():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise _unusable(error) from error
 
 
 def _lock(path: Path, client: str) -> IO[bytes]:
     try:
-        handle = path.open("ab")
+        handle = path.open("a+b")
     except OSError as error:
         raise LocalStoreError(
             f"cannot write beside the client database: {error.strerror}"
@@ -311,8 +353,13 @@ def _lock(path: Path, client: str) -> IO[bytes]:
     return handle
 
 
-def _unusable(error: sqlite3.Error) -> LocalStoreError:
-    return LocalStoreError(
-        f"the client database cannot be used ({error}); nothing was spent and nothing is lost: "
-        "free some disk space or repair the file, then start again"
-    )
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Turn the database's faults into ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise LocalStoreError(
+            f"the client database cannot be used ({error}); nothing was spent and nothing is "
+            "lost: free some disk space or repair the file, then start again"
+        ) from error

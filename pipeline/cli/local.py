@@ -18,8 +18,8 @@ from pipeline.settings import Settings
 FOLDER = click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path(".veilstream"),
-    show_default=True,
+    default=lambda: Settings.read().home,
+    show_default="VEILSTREAM_FOLDER or .veilstream",
     help="Where data, logs and state are.",
 )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.errors import PayloadError
-from pipeline.messages.envelope import Headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +27,10 @@ class DeadLetter:
     headers: tuple[tuple[str, bytes | None], ...]
     fault: PayloadError
 
-    def annotated(self, topic: str, partition: int) -> Headers:
+    def annotated(self, topic: str, partition: int) -> list[tuple[str, bytes | None]]:
         """Return the original headers with the reason and the origin behind them."""
-        kept: Headers = [(name, value) for name, value in self.headers if value is not None]
         return [
-            *kept,
+            *self.headers,
             ("veil_dlq_reason", self.fault.reason.encode()),
             ("veil_dlq_detail", self.fault.detail.encode()),
             ("veil_dlq_topic", topic.encode()),

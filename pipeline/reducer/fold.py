@@ -66,11 +66,19 @@ class Reducer:
         self._checker = Checker(plan)
         self._rows: Rows = PrivateRows(plan) if plan.study.private else OpenRows(plan)
 
-    def fold(self, state: Partition, records: Sequence[LogRecord]) -> list[DeadLetter]:
+    def fold(
+        self, state: Partition, records: Sequence[LogRecord], *, holes: bool = False
+    ) -> list[DeadLetter]:
         """Fold records in the order of the log, and return those that could not be.
 
         Folding a batch equals folding its records one by one, bit for bit. Records below the
         watermark are in the state already and are passed over.
+
+        Parameters
+        ----------
+        holes
+            Whether the caller knows that offsets missing here are missing in the log: the ends of
+            transactions take an offset and are never handed out.
 
         Raises
         ------
@@ -80,7 +88,8 @@ class Reducer:
         fresh = [record for record in records if record.offset >= state.head.next_offset]
         if not fresh:
             return []
-        check_continuity(state.head.next_offset, fresh)
+        if not holes:
+            check_continuity(state.head.next_offset, fresh)
         letters: list[DeadLetter] = []
         for start in range(0, len(fresh), CHUNK):
             letters += self._fold_chunk(state, fresh[start : start + CHUNK])

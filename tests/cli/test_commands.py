@@ -188,14 +188,6 @@ def test_produce_on_a_missing_file_ends_with_20(live: Stage) -> None:
     assert "cannot be opened" in done.stderr
 
 
-def test_a_mistyped_source_does_not_bind_the_client_to_it(live: Stage) -> None:
-    source = write_csv(live.folder / "right.csv", 20)
-    client = ["produce", live.study, "--client", "z", "--quiet", "--source"]
-    assert live.run(*client, live.folder / "wrong.csv").returncode == 20
-    done = live.run(*client, source)
-    assert done.returncode == 0, done.stderr
-
-
 def test_produce_without_a_column_of_the_study_ends_with_20(live: Stage) -> None:
     source = live.folder / "short.csv"
     source.write_text("heat,failed\n1,yes\n")
@@ -269,3 +261,11 @@ def test_a_worker_stopped_by_a_signal_ends_with_0_and_goes_on_where_it_was(live:
     assert live.final_estimate().releases == before.releases + 2
     assert live.stop("w0") == 0
     until(lambda: live.processes["w0"].poll() is not None, "the worker has ended")
+
+
+def test_a_mistyped_source_does_not_bind_the_client_to_it(live: Stage) -> None:
+    source = write_csv(live.folder / "right.csv", 20)
+    client = ["produce", live.study, "--client", "z", "--quiet", "--source"]
+    assert live.run(*client, live.folder / "wrong.csv").returncode == 20
+    done = live.run(*client, source)
+    assert done.returncode == 0, done.stderr

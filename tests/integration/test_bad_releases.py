@@ -17,7 +17,7 @@ from kafka import KafkaProducer
 
 from pipeline.estimators.private_state import PrivateState
 from pipeline.local.encode import Encoder
-from pipeline.local.model import start_model
+from pipeline.local.model import Model, start_model
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.privacy.randomness import SecureStream
@@ -25,7 +25,7 @@ from pipeline.reducer import LogRecord, Reducer
 from pipeline.reducer.partition import Partition
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
-from tests.stage import OPEN, Stage, lines, send, study_text
+from tests.stage import OPEN, Stage, lines, send, study_text, write_csv
 
 HEADERS = [("ce_specversion", b"1.0"), ("ce_id", b"site/7"), ("odd", b"\x00\xff"), ("odd", b"")]
 
@@ -79,6 +79,7 @@ def bad_records(plan: Plan) -> list[Bad]:
     huge = [*gradient[:3], np.full(2 * plan.size + 2, 2**62, dtype="<i8").tobytes()]
     least = [*gradient[:3], np.full(2 * plan.size + 2, -(2**63), dtype="<i8").tobytes()]
     floats = ["<f8", gradient[1], gradient[2], np.full(2 * plan.size + 2, np.nan).tobytes()]
+    weaker = plan.guarantee.claim.replace(f" {plan.guarantee.epsilon!r} ", " 50.0 ")
     unit = [*gradient[:2], [3, 3], gradient[3]]
     lying = [gradient[0], 2**40, gradient[2], gradient[3]]
     name = plan.study.name
@@ -113,7 +114,7 @@ def bad_records(plan: Plan) -> list[Bad]:
         Bad("the least number", "out-of-range", key, changed(whole, sums=least)),
         Bad("no curvature", "wrong-shape", key, changed(whole, version=3)),
         Bad("more slots", "wrong-claim", key, changed(whole, slots=10**9)),
-        Bad("less privacy", "wrong-claim", key, changed(whole, claim=plan.guarantee.claim.replace("1.0", "50.0"))),
+        Bad("less privacy", "wrong-claim", key, changed(whole, claim=weaker)),
         Bad("forged ledger", "foreign-ledger", b"good", release(plan, "good", 1000, "forged")),
     ]  # fmt: skip
 
@@ -248,6 +249,21 @@ async def _send_with_headers(stage: Stage, headers: list[tuple[str, bytes | None
         await producer.send_and_wait(topic, value=b"x", key=b"bad", headers=headers)
     finally:
         await producer.stop()
+
+
+def test_a_release_that_claims_a_far_model_version_does_not_stop_the_others(stage: Stage) -> None:
+    """Clients take newer models only, so nobody may push the version to the end of its range."""
+    whole = release(stage.plan, "liar", 0)
+    size = stage.plan.size
+    model = Model(2**53 - 1, np.zeros(size, dtype=np.int64), (1024, 1024))
+    value = release_of(stage.plan, [], model, SecureStream(), client="liar", ledger="ledger", seq=1)
+    records = [{"key": b"liar", "value": payload} for payload in (whole, value)]
+    send(stage.settings.kafka, stage.topics.releases.name, records)
+    stage.caught_up()
+    stage.produce("honest", write_csv(stage.folder / "honest.csv", 400))
+    assert stage.code("honest", 20) == 0, stage.said("honest")
+    stage.caught_up()
+    assert stage.final_estimate().clients == 2
 
 
 def test_a_transaction_of_another_producer_does_not_stop_the_stream(stage: Stage) -> None:
