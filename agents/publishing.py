@@ -130,10 +130,13 @@ class Publishing:
         """Return a version that no client knows, even if Redis has forgotten the models.
 
         Clients take newer versions only, and one that waits for a newer model has released at its
-        newest: that version is in the log.
+        newest: that version is in the log. While Redis remembers, the log is not asked: a release
+        can claim any version.
         """
         held = self._store.newest_model()
-        return 1 + max([held[0] if held else 0, *(p.head.model for p in partitions.values())])
+        if held is not None:
+            return held[0] + 1
+        return 1 + max((p.head.model for p in partitions.values()), default=0)
 
     async def _send_again(self) -> None:
         """Send the stored model once more: the last owner may have died before it was sent."""

@@ -24,6 +24,8 @@ from pipeline.local.privatise import NoisedSums, OpenSums
 MAX_RELEASE_BYTES = 8 * 2**20
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
+#: Far below what a model message can hold, so that a forged version leaves room for true ones.
+Version = Annotated[int, Meta(ge=0, lt=2**40)]
 Sequence = Annotated[int, Meta(ge=0, lt=2**62)]
 
 
@@ -67,7 +69,7 @@ class PrivateRelease(
     ledger: Name
     seq: Sequence
     revision: Name
-    version: Annotated[int, Meta(ge=0, lt=2**53)]
+    version: Version
     slots: Annotated[int, Meta(ge=1)]
     claim: str
     expansion: Numbers
@@ -90,7 +92,7 @@ class OpenRelease(msgspec.Struct, frozen=True, tag="open-release/1", tag_field="
     ledger: Name
     seq: Sequence
     revision: Name
-    version: Annotated[int, Meta(ge=0, lt=2**53)]
+    version: Version
     records: Annotated[int, Meta(ge=0, lt=2**31)]
     expansion: Numbers
     sums: Numbers

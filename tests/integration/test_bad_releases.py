@@ -25,7 +25,7 @@ from pipeline.reducer import LogRecord, Reducer
 from pipeline.reducer.partition import Partition
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
-from tests.stage import OPEN, Stage, lines, send, study_text, write_csv
+from tests.stage import OPEN, Stage, lines, send, study_text, until, write_csv
 
 HEADERS = [("ce_specversion", b"1.0"), ("ce_id", b"site/7"), ("odd", b"\x00\xff"), ("odd", b"")]
 
@@ -277,6 +277,8 @@ def test_a_transaction_of_another_producer_does_not_stop_the_stream(stage: Stage
         producer.commit_transaction()
     finally:
         producer.close(timeout=5)
+    until(lambda: stage.watermarks() == [1], "the record of the transaction is folded")
+    assert stage.verified()  # the log ends with the mark of the transaction
     send(servers, topic, [{"key": b"good", "value": release(stage.plan, "good", 1)}])
     try:
         stage.caught_up(15)
