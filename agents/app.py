@@ -65,7 +65,7 @@ def create_app(
         await app.consumer.seek(place, offset)
 
     folding = Folding(plan, topics, store, link.send, reread)
-    publishing = Publishing(plan, topics, store, folding, link.send)
+    publishing = Publishing(plan, topics, store, folding, link.send, link.read)
     pages = Health(folding, publishing)
     app = faust.App(
         f"veilstream-{plan.study.name}",
@@ -181,6 +181,33 @@ class Link:
             raise BrokerError(
                 f"Kafka does not take a message for {topic}: {type(error).__name__}"
             ) from error
+
+    async def read(self, topic: str) -> list[bytes | None]:
+        """Return the values of all messages of a small topic with one partition.
+
+        Raises
+        ------
+        BrokerError
+            If Kafka does not answer in time.
+        """
+        place = aiokafka.TopicPartition(topic, 0)
+        consumer = aiokafka.AIOKafkaConsumer(
+            **kafka_options(self._settings), enable_auto_commit=False, auto_offset_reset="earliest"
+        )
+        values: list[bytes | None] = []
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await consumer.start()
+                consumer.assign([place])
+                end = (await consumer.end_offsets([place]))[place]
+                while await consumer.position(place) < end:
+                    for records in (await consumer.getmany(timeout_ms=200)).values():
+                        values += [record.value for record in records]
+        except (KafkaError, TimeoutError) as error:
+            raise BrokerError(f"{topic} cannot be read: {type(error).__name__}") from error
+        finally:
+            await consumer.stop()
+        return values
 
     async def watch(self) -> None:
         """Ask Kafka for its metadata now and then; a consumer alone would wait for ever.

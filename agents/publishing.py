@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from agents.folding import Folding, Send
-from pipeline.errors import NumericError
+from pipeline.errors import NumericError, PayloadError
 from pipeline.local.model import round_model
 from pipeline.local.plan import Plan
 from pipeline.messages.envelope import JSON, headers, rfc3339
 from pipeline.messages.estimate import write_estimate
-from pipeline.messages.model import write_model
+from pipeline.messages.model import read_model, write_model
 from pipeline.messages.topics import Topics
 from pipeline.reducer import Partition, combine
 from state import RedisStore
 
 log = logging.getLogger("veilstream.publishing")
+#: Reads a topic of one partition: name to values.
+Read = Callable[[str], Awaitable[Sequence[bytes | None]]]
 
 
 @dataclass(slots=True)
@@ -38,13 +41,21 @@ class Publishing:
         The study, its topics, its snapshots, and this worker's partitions.
     send
         As in `agents.folding`.
+    read
+        Returns the values of all messages that a small topic holds.
     """
 
     def __init__(
-        self, plan: Plan, topics: Topics, store: RedisStore, folding: Folding, send: Send
+        self,
+        plan: Plan,
+        topics: Topics,
+        store: RedisStore,
+        folding: Folding,
+        send: Send,
+        read: Read,
     ) -> None:
         self._plan, self._topics, self._store = plan, topics, store
-        self._folding, self._send = folding, send
+        self._folding, self._send, self._read = folding, send, read
         self._last = Published()
         self._resent = False
 
@@ -87,7 +98,7 @@ class Publishing:
         return True
 
     async def _publish(self, partitions: dict[int, Partition], now: float) -> None:
-        version = self._next_version(partitions)
+        version = self._next_version()
         try:
             estimate, message = combine(
                 self._plan,
@@ -126,24 +137,36 @@ class Publishing:
             ),
         )
 
-    def _next_version(self, partitions: dict[int, Partition]) -> int:
-        """Return a version that no client knows, even if Redis has forgotten the models.
-
-        Clients take newer versions only, and one that waits for a newer model has released at its
-        newest: that version is in the log. While Redis remembers, the log is not asked: a release
-        can claim any version.
-        """
+    def _next_version(self) -> int:
         held = self._store.newest_model()
-        if held is not None:
-            return held[0] + 1
-        return 1 + max((p.head.model for p in partitions.values()), default=0)
+        return 1 + (held[0] if held else 0)
 
     async def _send_again(self) -> None:
-        """Send the stored model once more: the last owner may have died before it was sent."""
+        """Bring Redis and the models topic to the same newest model.
+
+        The last owner may have died between storing a model and sending it. Redis may have lost
+        its last second, or everything; clients take newer versions only, so none may be given
+        twice. The topic is believed, and no release is asked: a client can claim any version.
+        """
         held = self._store.newest_model()
-        if held is not None:
+        sent = self._newest_of(await self._read(self._topics.models.name))
+        if sent is not None and (held is None or sent[0] > held[0]):
+            self._store.store_model(*sent)
+        elif held is not None:
             await self._send_model(*held, time.time())
         self._resent = True
+
+    def _newest_of(self, payloads: Sequence[bytes | None]) -> tuple[int, bytes] | None:
+        """Return version and payload of the newest model of this study among some messages."""
+        newest: tuple[int, bytes] | None = None
+        for payload in payloads:
+            try:
+                version = read_model(self._plan, payload or b"").version
+            except PayloadError:
+                continue
+            if newest is None or version > newest[0]:
+                newest = version, payload or b""
+        return newest
 
     async def _send_model(self, version: int, payload: bytes, now: float) -> None:
         study = self._plan.study.name

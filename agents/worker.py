@@ -35,7 +35,11 @@ def run_worker(
     BrokerError, StoreError, ConfigError
         If Kafka or Redis is not usable at the start.
     """
-    RedisStore(redis_client(settings), plan).ping()
+    store = RedisStore(redis_client(settings), plan)
+    for partition in range(plan.study.stream.partitions):
+        # a state that this worker must refuse is refused before it joins the group, where it
+        # would hold partitions that others could serve
+        store.load(partition)
     check_broker(settings)
     ensure_topics(settings, Topics.of(plan.study).all())
     logging.getLogger("aiokafka").setLevel(logging.ERROR)

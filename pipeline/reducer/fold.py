@@ -111,7 +111,6 @@ class Reducer:
             duplicates=state.head.duplicates + duplicates,
             dead_letters=state.head.dead_letters + len(letters),
             newest=max(state.head.newest, newest),
-            model=max([state.head.model, *(release.version for _, release in accepted)]),
         )
         letters.sort(key=lambda letter: letter.offset)
         return letters

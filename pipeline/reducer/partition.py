@@ -28,8 +28,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         Records of the log that changed no sum.
     newest
         Time of the newest release, in microseconds since 1970; 0 before the first.
-    model
-        Highest model version that a release was taken at.
     """
 
     schema: int = SCHEMA
@@ -38,7 +36,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: int = 0
     dead_letters: int = 0
     newest: int = 0
-    model: int = 0
 
 
 @dataclass(slots=True)
