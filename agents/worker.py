@@ -46,6 +46,11 @@ def run_worker(
     # it complains while a new broker makes its offsets topic; `Link.watch` sees real silence
     logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.CRITICAL)
     folder.mkdir(parents=True, exist_ok=True)
+    print(
+        f"veilstream worker {instance}: folding study {plan.study.name} (revision {plan.revision})",
+        file=sys.stderr,
+        flush=True,
+    )
     app = create_app(plan, settings, instance=instance, folder=folder, health=health, fatal=stop)
     worker = faust.Worker(
         app,

@@ -104,5 +104,5 @@ class Settings:
 
     @property
     def home(self) -> Path:
-        """The folder as a path."""
-        return Path(self.folder)
+        """The folder as an absolute path: a worker changes its working directory."""
+        return Path(self.folder).absolute()

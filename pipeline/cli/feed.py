@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -31,6 +32,7 @@ class Feed:
     """
 
     def __init__(self, study: Study, settings: Settings, *, beginning: bool) -> None:
+        self._kept: list[tuple[EstimateMessage, bytes]] = []
         self._place = TopicPartition(Topics.of(study).estimates.name, 0)
         try:
             self._consumer = KafkaConsumer(
@@ -68,8 +70,16 @@ class Feed:
                 continue
         return found
 
+    def ready(self, seconds: float) -> bool:
+        """Whether an estimate comes within `seconds`; it is kept for the iteration."""
+        deadline = time.monotonic() + seconds
+        while not self._kept and time.monotonic() < deadline:
+            self._kept = self.poll(0.2)
+        return bool(self._kept)
+
     def __iter__(self) -> Iterator[tuple[EstimateMessage, bytes]]:
         """Yield estimates for ever."""
+        yield from self._kept
         while True:
             yield from self.poll(0.5)
 

@@ -46,7 +46,7 @@ def comparison(private: EstimateMessage, plain: EstimateMessage) -> RenderableTy
 def line(message: EstimateMessage, *, brief: bool = False) -> str:
     """Return the state of an estimate in one line; a brief one leaves the reason out."""
     parts = [
-        f"{message.records} records",
+        f"{message.records} record slots",
         f"{message.releases} releases",
         f"{message.clients} clients",
         f"model {message.model_version}",

@@ -9,10 +9,13 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from pipeline.cli.context import STUDY, connected, plan_of
+from pipeline.cli.context import STUDY, connected, plan_of, say
 from pipeline.cli.feed import Feed
 from pipeline.cli.table import line, table
 from pipeline.settings import Settings
+
+#: How long to wait for a first estimate before saying what may be missing.
+PATIENCE_SECONDS = 3.0
 
 
 @click.command()
@@ -34,6 +37,8 @@ def watch(study: Path, as_json: bool, start: str, count: int | None) -> None:
     try:
         if live:
             live.start()
+        if not feed.ready(PATIENCE_SECONDS):
+            say("no estimate yet: is a worker of this study running, and has a client released?")
         for message, raw in feed:
             if as_json:
                 sys.stdout.write(raw.decode() + "\n")

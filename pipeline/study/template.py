@@ -23,7 +23,7 @@ class_weights = { maximum = 8.0 }   # remove the line for unweighted classes
 level = 0.95
 
 [privacy]
-mechanism = "discrete-gaussian"     # "none" turns privacy off, loudly
+mechanism = "discrete-gaussian"     # "none" (without epsilon and delta): no privacy, loudly
 epsilon = 1.0
 delta = 1e-6                  # well below 1 / number of records
 unit = "record"               # or "user", with records = the most that one user has

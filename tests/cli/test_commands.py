@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -269,3 +271,26 @@ def test_a_mistyped_source_does_not_bind_the_client_to_it(live: Stage) -> None:
     assert live.run(*client, live.folder / "wrong.csv").returncode == 20
     done = live.run(*client, source)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_worker_runs_from_a_folder_with_nothing_set_but_the_addresses(live: Stage) -> None:
+    """The default folder is relative to where the worker was started, and it moves about."""
+    home = live.folder / "elsewhere"
+    home.mkdir()
+    environment = {k: v for k, v in live.environment.items() if k != "VEILSTREAM_FOLDER"}
+    name = f"{live.plan.study.name}-home"
+    study = home / "study.toml"
+    study.write_text(study_text(name))
+    command = [sys.executable, "-m", "pipeline.cli.main", "worker", "study.toml"]
+    process = subprocess.Popen(
+        command, cwd=home, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        assert "folding study" in process.stderr.readline()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+        assert (home / ".veilstream" / "workers").is_dir()
+    finally:
+        process.terminate()
+        process.wait(timeout=15)
