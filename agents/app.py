@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aiokafka
 import faust
-from aiokafka.errors import KafkaError
 from yarl import URL
 
 from agents.folding import Folding
 from agents.health import Health
+from agents.link import Link, ReleasesLog
 from agents.publishing import Publishing
 from agents.transport import BatchSchema, BatchTransport, NoTables
-from infra.connection import kafka_options, ssl_context
-from pipeline.errors import BrokerError
+from infra.connection import ssl_context
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
 
-#: How long Kafka may be silent before the worker stops.
-PATIENCE_SECONDS = 20.0
 #: Told of an error that the worker cannot survive; it does not return.
 Fatal = Callable[[BaseException], None]
 
@@ -56,15 +52,9 @@ def create_app(
     topics = Topics.of(plan.study)
     store = RedisStore(redis_client(settings), plan)
     link = Link(settings)
+    log = ReleasesLog(lambda: app.consumer, topics.releases.name)
 
-    async def reread(partition: int, offset: int) -> None:
-        place = next(
-            tp for tp in app.consumer.assignment()
-            if (tp.topic, tp.partition) == (topics.releases.name, partition)
-        )  # fmt: skip
-        await app.consumer.seek(place, offset)
-
-    folding = Folding(plan, topics, store, link.send, reread)
+    folding = Folding(plan, topics, store, link.send, log.reread, log.bounds)
     publishing = Publishing(plan, topics, store, folding, link.send, link.read)
     pages = Health(folding, publishing)
     app = faust.App(
@@ -104,6 +94,10 @@ def create_app(
             if folded:
                 event.ack()
 
+    @app.on_partitions_revoked.connect  # type: ignore[untyped-decorator]
+    async def release(_app: Any, revoked: Any, **_: Any) -> None:
+        folding.release(tp.partition for tp in revoked if tp.topic == topics.releases.name)
+
     @app.task  # type: ignore[untyped-decorator]
     async def publish() -> None:
         try:
@@ -128,105 +122,6 @@ def create_app(
             fatal(error)
 
     return app
-
-
-class Link:
-    """The worker's own producer, idempotent, and its watch over Kafka."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._producer: aiokafka.AIOKafkaProducer | None = None
-        self._ready = asyncio.Event()
-
-    async def start(self) -> None:
-        """Connect."""
-        self._producer = aiokafka.AIOKafkaProducer(
-            **kafka_options(self._settings),
-            enable_idempotence=True,
-            max_request_size=32 * 2**20,
-            request_timeout_ms=int(PATIENCE_SECONDS * 1000),
-            linger_ms=2,
-        )
-        await self._producer.start()
-        self._ready.set()
-
-    async def stop(self) -> None:
-        """Disconnect."""
-        if self._producer is not None:
-            await self._producer.stop()
-
-    async def send(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[tuple[str, bytes | None]],
-    ) -> None:
-        """Send one message and wait until Kafka has it.
-
-        Raises
-        ------
-        BrokerError
-            If Kafka does not take it in time.
-        """
-        await self._ready.wait()
-        if self._producer is None:
-            raise BrokerError("the producer has been stopped")
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._producer.send_and_wait(
-                    topic, value=value, key=key, headers=list(headers)
-                )
-        except (KafkaError, TimeoutError) as error:
-            raise BrokerError(
-                f"Kafka does not take a message for {topic}: {type(error).__name__}"
-            ) from error
-
-    async def read(self, topic: str) -> list[bytes | None]:
-        """Return the values of all messages of a small topic with one partition.
-
-        Raises
-        ------
-        BrokerError
-            If Kafka does not answer in time.
-        """
-        place = aiokafka.TopicPartition(topic, 0)
-        consumer = aiokafka.AIOKafkaConsumer(
-            **kafka_options(self._settings), enable_auto_commit=False, auto_offset_reset="earliest"
-        )
-        values: list[bytes | None] = []
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await consumer.start()
-                consumer.assign([place])
-                end = (await consumer.end_offsets([place]))[place]
-                while await consumer.position(place) < end:
-                    for records in (await consumer.getmany(timeout_ms=200)).values():
-                        values += [record.value for record in records]
-        except (KafkaError, TimeoutError) as error:
-            raise BrokerError(f"{topic} cannot be read: {type(error).__name__}") from error
-        finally:
-            await consumer.stop()
-        return values
-
-    async def watch(self) -> None:
-        """Ask Kafka for its metadata now and then; a consumer alone would wait for ever.
-
-        Raises
-        ------
-        BrokerError
-            If it has been silent for `PATIENCE_SECONDS`.
-        """
-        await self._ready.wait()
-        silent = 0.0
-        while True:
-            await asyncio.sleep(PATIENCE_SECONDS / 5)
-            if self._producer is None:
-                return
-            answered = await self._producer.client.force_metadata_update()
-            silent = 0.0 if answered else silent + PATIENCE_SECONDS / 5
-            if silent >= PATIENCE_SECONDS:
-                raise BrokerError(f"Kafka has not answered for {silent:.0f} s")
 
 
 class _Guarded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from pipeline.errors import OffsetGap, StateError
 from pipeline.local.plan import Plan
@@ -14,6 +14,10 @@ from pipeline.reducer import LogRecord, Partition, Reducer
 from state import RedisStore
 
 log = logging.getLogger("veilstream.folding")
+#: First and next offset of a partition's log.
+Bounds = Callable[[int], Awaitable[tuple[int, int]]]
+#: Batches that may come after a hole before the second reading must have shown it again.
+PATIENCE_BATCHES = 100
 #: Reads a partition again from an offset.
 Reread = Callable[[int, int], Awaitable[object]]
 #: Sends one message: topic, key, value, headers.
@@ -31,17 +35,24 @@ class Folding:
         The study, its topics and where its snapshots are.
     send
         For dead letters; it returns when Kafka has them.
-    reread
-        Makes the consumer go back to an offset of a partition.
+    reread, bounds
+        Makes the consumer go back to an offset of a partition; asks how far the log reaches.
     """
 
     def __init__(
-        self, plan: Plan, topics: Topics, store: RedisStore, send: Send, reread: Reread
+        self,
+        plan: Plan,
+        topics: Topics,
+        store: RedisStore,
+        send: Send,
+        reread: Reread,
+        bounds: Bounds,
     ) -> None:
         self._plan, self._topics, self._store, self._send = plan, topics, store, send
-        self._reread = reread
+        self._reread, self._bounds = reread, bounds
         #: Partition to a hole that was seen once: the watermark and the offset that came instead.
         self._suspects: dict[int, tuple[int, int]] = {}
+        self._since_suspect = 0
         self._reducer = Reducer(plan)
         self.partitions: dict[int, Partition] = {}
         #: Set after each commit: the estimate step waits on it.
@@ -72,6 +83,11 @@ class Folding:
         self._suspects.clear()
         return {partition: state.head.next_offset for partition, state in loaded.items()}
 
+    def release(self, partitions: Iterable[int]) -> None:
+        """Give up partitions: they belong to nobody until the next assignment."""
+        for partition in partitions:
+            self.partitions.pop(partition, None)
+
     async def handle(self, partition: int, records: Sequence[LogRecord]) -> bool:
         """Fold a batch of one partition and commit it; return whether it may be acknowledged.
 
@@ -80,7 +96,7 @@ class Folding:
 
         Raises
         ------
-        StaleSnapshot, StoreError, BrokerError
+        StaleSnapshot, StoreError, BrokerError, OffsetGap, StateError
             The worker must stop without acknowledging.
         """
         state = self.partitions.get(partition)
@@ -105,20 +121,37 @@ class Folding:
 
         The end of a transaction takes an offset that nobody is handed, and so does a record that
         went astray on its way here. So the first sight of a hole makes the consumer read again
-        from the watermark; the same hole a second time is one of the log.
+        from the watermark; the same hole a second time is one of the log, unless the log has
+        lost its beginning meanwhile.
+
+        Raises
+        ------
+        OffsetGap
+            If retention has passed the watermark, or the second reading does not come.
         """
         first = next((r.offset for r in records if r.offset >= watermark), watermark)
         suspect = self._suspects.get(partition)
-        if first == watermark or suspect == (watermark, first):
+        if first == watermark:
             self._suspects.pop(partition, None)
             return True
+        if suspect == (watermark, first):
+            check_log(self.topic, partition, watermark, *await self._bounds(partition))
+            log.warning("offsets %d to %d are not in the log", watermark, first - 1)
+            self._suspects.pop(partition, None)
+            return True
+        self._since_suspect += 1
         if suspect is None or suspect[0] != watermark or first < suspect[1]:
             log.warning(
                 "%s[%d]: offset %d came where %d was expected; reading again from there",
                 self.topic, partition, first, watermark,
             )  # fmt: skip
             self._suspects[partition] = (watermark, first)
+            self._since_suspect = 0
             await self._reread(partition, watermark)
+        elif self._since_suspect > PATIENCE_BATCHES:
+            raise OffsetGap(
+                f"{self.topic}[{partition}]: offsets {watermark} to {suspect[1] - 1} do not come"
+            )
         return False
 
     async def _send_letters(self, partition: int, letters: Sequence[DeadLetter]) -> None:

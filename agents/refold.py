@@ -8,7 +8,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from infra.connection import kafka_options
-from pipeline.errors import BrokerError, OffsetGap
+from pipeline.errors import BrokerError, OffsetGap, StateError
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.reducer import Partition, Reducer
@@ -42,6 +42,8 @@ def refold(
     ------
     OffsetGap
         If the log no longer begins at 0 and the loss is not accepted.
+    StateError
+        If the log ends before `until`.
     BrokerError
         If Kafka fails.
     """
@@ -59,7 +61,13 @@ def refold(
         with consumer:
             consumer.assign([place])
             first = consumer.beginning_offsets([place])[place]
-            end = consumer.end_offsets([place])[place] if until is None else until
+            log_end = consumer.end_offsets([place])[place]
+            end = log_end if until is None else until
+            if end > log_end:
+                raise StateError(
+                    f"{place.topic}[{partition}]: the state stands at {end} and the log ends at "
+                    f"{log_end}: the topic was made anew"
+                )
             if first > 0:
                 if not accept_loss:
                     raise OffsetGap(

@@ -66,7 +66,6 @@ class Client:
         self._encoder = Encoder(plan.study)
         self._seq, self._source_name = next_seq, source_name
         self._rate, self._clock = rate, clock
-        self._stream = SecureStream()
         self._window = Window(plan.slots)
         self._faults: Counter[str] = Counter()
         self._at_model: tuple[int, int] = (0, 0)
@@ -138,7 +137,8 @@ class Client:
 
     def _release(self) -> None:
         """Release the window: noise is drawn here, once, and stored with its spend."""
-        window, model, now = self._window, self._models.newest, time.time()
+        # whole seconds: a window's time need not tell when its last record came to the microsecond
+        window, model, now = self._window, self._models.newest, float(int(time.time()))
         study, client = self._plan.study.name, self._vault.client
         if window.position is None:
             return
@@ -146,7 +146,8 @@ class Client:
             self._plan,
             window.rows,
             model,
-            self._stream,
+            # a new key for each release: a resumed copy of this process must not repeat its noise
+            SecureStream(),
             client=client,
             ledger=self._vault.ledger,
             seq=self._seq,

@@ -84,7 +84,8 @@ def run_client(
         source = open_source(
             job.source,
             stream_state.position,
-            folder=path.with_suffix(".input"),
+            # a spool for each study: one must not forget what another still needs
+            folder=path.with_suffix(".input") / plan.study.name,
             follow=job.follow,
             form=job.form,
             stream=stream,

@@ -159,7 +159,21 @@ class Vault:
                 "INSERT INTO sources VALUES (?, ?, ?) ON CONFLICT (source) DO NOTHING",
                 (source, *wanted),
             )
+            bare = "SELECT 1 FROM ledger WHERE source = ? AND mu IS NULL"
+            if plan.study.private:
+                # a study without privacy that never released anything lifts no limit
+                self._db.execute(
+                    "UPDATE sources SET epsilon = ?, delta = ? WHERE source = ? "
+                    "AND epsilon IS NULL AND NOT EXISTS (SELECT 1 FROM ledger "
+                    "WHERE source = ? AND mu IS NULL)",
+                    (*wanted, source, source),
+                )
             if limit is not None:
+                if self._db.execute(bare, (source,)).fetchone():
+                    raise ConfigError(
+                        f"--epsilon-limit: a study without privacy has released source {source!r}; "
+                        "no limit holds for it any more"
+                    )
                 # the delta that the source was opened with stays: a looser one is no higher limit
                 self._db.execute(
                     "UPDATE sources SET epsilon = ? WHERE source = ? AND epsilon IS NOT NULL",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -32,15 +33,18 @@ from producers.run import Job, run_client
     "--epsilon-limit", type=click.FloatRange(min=0, min_open=True),
     help="Most that all studies together may spend on one record of this source.",
 )  # fmt: skip
-@click.option("--quiet", is_flag=True, help="No progress lines.")
+@click.option(
+    "--quiet", is_flag=True, help="No progress lines (without a terminal there are none anyway)."
+)
 def produce(
     study: Path, client: str, source: str, form: str, follow: bool, source_name: str | None,
     rate: float | None, epsilon_limit: float | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Read raw records, release noised windows of them to STUDY, and keep the ledger.
 
-    Nothing leaves but noised sums. Stop it at any time and start it again: no record is lost, and
-    none enters two releases.
+    Nothing leaves but noised sums. Stop it at any time and start it again: no record of a file is
+    lost, and none enters two releases. Standard input cannot be read again: what was still in the
+    pipe is lost, and what is fed a second time is released a second time.
     """
     settings = connected(Settings.read())
     plan = plan_of(study)
@@ -51,7 +55,8 @@ def produce(
         limit = (epsilon_limit, plan.study.privacy.delta)
 
     def report(progress: Progress, share: float | None) -> None:
-        if quiet:
+        # counts of an open window are for the person at the terminal, not for a log collector
+        if quiet or not sys.stderr.isatty():
             return
         done = "" if share is None else f" ({share:.0%})"
         waiting = f", waiting for {progress.waiting_for}" if progress.waiting_for else ""

@@ -420,3 +420,13 @@ def check_complete(stage: Stage, windows: int) -> dict[int, set[bytes]]:
     assert stage.query("site", "SELECT count(*) FROM ledger") == [(windows,)]
     assert stage.query("site", "SELECT count(*) FROM outbox") == [(0,)]
     return found
+
+
+def test_a_study_without_privacy_that_never_released_lifts_no_limit(path: Path) -> None:
+    plain = plan_of("plain", open_=True)
+    with Vault(path, "site") as vault:
+        vault.open_stream(plain, SOURCE, None)
+        for name in ("one", "two"):
+            vault.open_stream(plan_of(name), SOURCE, None)
+        release(vault, plan_of("one"))
+        refused(vault, plan_of("two"), path)

@@ -1,0 +1,157 @@
+"""The worker's own ends at Kafka: a producer with a watch, and the place in the releases log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import aiokafka
+from aiokafka.errors import KafkaError
+
+from infra.connection import kafka_options
+from pipeline.errors import BrokerError
+from pipeline.settings import Settings
+
+#: How long Kafka may be silent before the worker stops.
+PATIENCE_SECONDS = 20.0
+
+
+class ReleasesLog:
+    """Where the consumer stands in the releases topic.
+
+    Parameters
+    ----------
+    consumer
+        Gives Faust's consumer, which does not exist before the application starts.
+    topic
+        The releases topic.
+    """
+
+    def __init__(self, consumer: Callable[[], Any], topic: str) -> None:
+        self._consumer, self._topic = consumer, topic
+
+    async def reread(self, partition: int, offset: int) -> None:
+        """Go back to an offset; nothing happens if the partition has been taken away."""
+        if (place := self._place(partition)) is not None:
+            await self._consumer().seek(place, offset)
+
+    async def bounds(self, partition: int) -> tuple[int, int]:
+        """Return the first and the next offset of a partition.
+
+        Raises
+        ------
+        BrokerError
+            If the partition has been taken away.
+        """
+        place = self._place(partition)
+        if place is None:
+            raise BrokerError(f"partition {partition} was taken away; start this worker again")
+        first = await self._consumer().earliest_offsets(place)
+        after = await self._consumer().highwaters(place)
+        return first[place], after[place]
+
+    def _place(self, partition: int) -> Any:
+        for place in self._consumer().assignment():
+            if (place.topic, place.partition) == (self._topic, partition):
+                return place
+        return None
+
+
+class Link:
+    """The worker's own producer, idempotent, and its watch over Kafka."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._producer: aiokafka.AIOKafkaProducer | None = None
+        self._ready = asyncio.Event()
+
+    async def start(self) -> None:
+        """Connect."""
+        self._producer = aiokafka.AIOKafkaProducer(
+            **kafka_options(self._settings),
+            enable_idempotence=True,
+            max_request_size=32 * 2**20,
+            request_timeout_ms=int(PATIENCE_SECONDS * 1000),
+            linger_ms=2,
+        )
+        await self._producer.start()
+        self._ready.set()
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        if self._producer is not None:
+            await self._producer.stop()
+
+    async def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> None:
+        """Send one message and wait until Kafka has it.
+
+        Raises
+        ------
+        BrokerError
+            If Kafka does not take it in time.
+        """
+        await self._ready.wait()
+        if self._producer is None:
+            raise BrokerError("the producer has been stopped")
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._producer.send_and_wait(
+                    topic, value=value, key=key, headers=list(headers)
+                )
+        except (KafkaError, TimeoutError) as error:
+            raise BrokerError(
+                f"Kafka does not take a message for {topic}: {type(error).__name__}"
+            ) from error
+
+    async def read(self, topic: str) -> list[bytes | None]:
+        """Return the values of all messages of a small topic with one partition.
+
+        Raises
+        ------
+        BrokerError
+            If Kafka does not answer in time.
+        """
+        place = aiokafka.TopicPartition(topic, 0)
+        consumer = aiokafka.AIOKafkaConsumer(
+            **kafka_options(self._settings), enable_auto_commit=False, auto_offset_reset="earliest"
+        )
+        values: list[bytes | None] = []
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await consumer.start()
+                consumer.assign([place])
+                end = (await consumer.end_offsets([place]))[place]
+                while await consumer.position(place) < end:
+                    for records in (await consumer.getmany(timeout_ms=200)).values():
+                        values += [record.value for record in records]
+        except (KafkaError, TimeoutError) as error:
+            raise BrokerError(f"{topic} cannot be read: {type(error).__name__}") from error
+        finally:
+            await consumer.stop()
+        return values
+
+    async def watch(self) -> None:
+        """Ask Kafka for its metadata now and then; a consumer alone would wait for ever.
+
+        Raises
+        ------
+        BrokerError
+            If it has been silent for `PATIENCE_SECONDS`.
+        """
+        await self._ready.wait()
+        silent = 0.0
+        while True:
+            await asyncio.sleep(PATIENCE_SECONDS / 5)
+            if self._producer is None:
+                return
+            answered = await self._producer.client.force_metadata_update()
+            silent = 0.0 if answered else silent + PATIENCE_SECONDS / 5
+            if silent >= PATIENCE_SECONDS:
+                raise BrokerError(f"Kafka has not answered for {silent:.0f} s")
