@@ -90,13 +90,16 @@ class Processes:
 @contextmanager
 def signals_as_exit() -> Iterator[None]:
     """Turn SIGTERM and SIGHUP into SystemExit, so that `finally` runs as it does on Ctrl-C."""
-    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+    handled = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in handled}
 
     def leave(number: int, _frame: object) -> None:
         sys.exit(128 + number)
 
-    for number in before:
+    for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)
+    # a shell starts background jobs with SIGINT ignored; whoever sends one means it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
