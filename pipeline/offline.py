@@ -14,7 +14,6 @@ from pipeline.local.encode import Row
 from pipeline.local.model import Model, round_model, start_model
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import Partition, Reducer, combine
 from pipeline.releasing import release_of
 
@@ -42,7 +41,6 @@ class OfflineRun:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._reducer = Reducer(plan)
-        self._stream = SecureStream()
         self._sequences: dict[str, int] = {}
         self.partition = Partition.empty(plan)
         self.model: Model = start_model(plan.size)
@@ -52,9 +50,7 @@ class OfflineRun:
         """Release and fold one window of one client."""
         seq = self._sequences.get(client, 0)
         self._sequences[client] = seq + 1
-        payload = release_of(
-            self._plan, rows, self.model, self._stream, client=client, ledger="offline", seq=seq
-        )
+        payload = release_of(self._plan, rows, self.model, client=client, ledger="offline", seq=seq)
         record = OfflineRecord(self.partition.head.next_offset, client.encode(), payload)
         letters = self._reducer.fold(self.partition, [record])
         if letters:

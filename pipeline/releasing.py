@@ -14,13 +14,14 @@ from pipeline.local.privatise import disclose, privatise
 from pipeline.local.summarise import local_fit, summarise, summarise_bounded
 from pipeline.messages.release import seal
 from pipeline.privacy.randomness import SecureStream
+from pipeline.privacy.simulation import SeededStream
 
 
 def release_of(
     plan: Plan,
     rows: Sequence[Row],
     model: Model,
-    stream: SecureStream,
+    stream: SecureStream | None = None,
     *,
     client: str,
     ledger: str,
@@ -34,6 +35,10 @@ def release_of(
         The encoded records, at most `plan.slots`; fewer mean empty slots.
     model
         The newest model that the client knows.
+    stream
+        Where noise comes from; by default a stream of the release's own: under a fresh key, so
+        that a resumed copy of a process cannot repeat its noise, or under the study's seed in a
+        simulation.
     client, ledger, seq
         The identity that goes into the payload.
 
@@ -43,7 +48,8 @@ def release_of(
         If a sum does not fit its lattice.
     """
     features, responses = stack(rows, plan.size - 1)
-    if plan.study.private:
+    if plan.study.noised:
+        stream = stream or _stream(plan, client, seq)
         noised = privatise(plan, summarise_bounded(plan, features, responses, model), stream)
         return seal(plan, noised, client=client, ledger=ledger, seq=seq)
     point = model.coefficients
@@ -52,3 +58,8 @@ def release_of(
     summary = summarise(plan, features, responses, point, model.class_weights)
     opened = disclose(plan, summary, model.version)
     return seal(plan, opened, client=client, ledger=ledger, seq=seq)
+
+
+def _stream(plan: Plan, client: str, seq: int) -> SecureStream:
+    seed = plan.study.privacy.seed
+    return SecureStream() if seed is None else SeededStream(seed, client, seq)

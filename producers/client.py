@@ -13,7 +13,6 @@ from pipeline.local.plan import Plan
 from pipeline.local.windows import Window
 from pipeline.messages.envelope import MSGPACK, headers, rfc3339
 from pipeline.messages.release import schema_of
-from pipeline.privacy.randomness import SecureStream
 from pipeline.releasing import release_of
 from producers.models import ModelFeed
 from producers.sender import Sender
@@ -146,8 +145,6 @@ class Client:
             self._plan,
             window.rows,
             model,
-            # a new key for each release: a resumed copy of this process must not repeat its noise
-            SecureStream(),
             client=client,
             ledger=self._vault.ledger,
             seq=self._seq,

@@ -25,8 +25,8 @@ def plan_of(path: Path) -> Plan:
     plan = Plan(load_study(path))
     if not plan.study.private:
         say(
-            f'WARNING: study {plan.study.name!r} has mechanism = "none": releases hold exact sums '
-            "of raw records, and nobody's data is protected"
+            f'WARNING: study {plan.study.name!r} has mechanism = "{plan.study.privacy.mechanism}": '
+            f"nobody's data is protected ({plan.guarantee.guarantee})"
         )
     return plan
 

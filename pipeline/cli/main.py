@@ -18,6 +18,7 @@ COMMANDS = {
     "study": "study",
     "produce": "produce",
     "client": "client",
+    "privacy": "privacy",
     "worker": "worker",
     "watch": "watch",
     "fit": "fit",

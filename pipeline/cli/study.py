@@ -58,7 +58,7 @@ def _facts(plan: Plan) -> dict[str, object]:
         "coefficients": ", ".join(plan.study.coefficient_names),
         "privacy": msgspec.to_builtins(plan.guarantee),
     }
-    if plan.study.private and plan.step.curvature is not None:
+    if plan.study.noised and plan.step.curvature is not None:
         facts["noise"] = {
             "gradient_sd": plan.step.gradient.standard_deviation,
             "curvature_sd": plan.step.curvature.standard_deviation,

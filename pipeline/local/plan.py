@@ -11,9 +11,17 @@ import numpy as np
 from pipeline import losses
 from pipeline.errors import PrivacyError
 from pipeline.losses import Loss
-from pipeline.privacy import channel, gdp, sensitivity
+from pipeline.privacy import sensitivity
+from pipeline.privacy.accounting import Cost
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
-from pipeline.privacy.policy import NO_PRIVACY, Guarantee, guarantee_of
+from pipeline.privacy.mechanisms import (
+    GaussianMechanism,
+    LaplaceMechanism,
+    Mechanism,
+    Simulation,
+)
+from pipeline.privacy.policy import NO_PRIVACY, Guarantee, guarantee_of, simulation_of
+from pipeline.privacy.sensitivity import Bounds
 from pipeline.study import Study, revision_of
 from pipeline.types import Vector
 
@@ -31,12 +39,6 @@ class Channels:
         """Exponents of the lattice units, in the order in which a release holds the parts."""
         parts = (self.gradient, self.curvature, self.counts)
         return tuple(part.exponent for part in parts if part is not None)
-
-    @property
-    def mu(self) -> float:
-        """The mu of the whole release."""
-        parts = [self.gradient.mu, self.counts.mu]
-        return gdp.compose(parts + ([self.curvature.mu] if self.curvature else []))
 
 
 class Plan:
@@ -57,7 +59,7 @@ class Plan:
             study.estimator.loss,
             q=study.estimator.q,
             smoothing=study.estimator.smoothing,
-            noised=study.private,
+            noised=study.noised,
         )
         #: Number of coefficients, the intercept included.
         self.size = len(study.data.features) + 1
@@ -65,7 +67,7 @@ class Plan:
         self.largest_weight = (
             study.estimator.class_weights.maximum if study.estimator.class_weights else 1.0
         )
-        if study.private:
+        if study.noised:
             self._check_fit()
 
     @cached_property
@@ -86,23 +88,41 @@ class Plan:
         return min(self.study.estimator.norm_bound or self.longest, self.longest)
 
     @cached_property
-    def mu(self) -> float:
-        """The mu of one release for one record."""
+    def bounds(self) -> Bounds:
+        """Public bounds of a record (1, features)."""
+        p = self.size - 1
+        within = 1.0 + math.sqrt(p) * math.sqrt(max(self.norm_bound**2 - 1.0, 0.0))
+        return Bounds(self.size, min(1.0 + float(np.sum(self.magnitudes)), within), self.norm_bound)
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """What noises the releases of this study.
+
+        Raises
+        ------
+        PrivacyError
+            If the study has no noise.
+        """
         privacy = self.study.privacy
-        if privacy.epsilon is None or privacy.delta is None:
+        if privacy.epsilon is None:
             raise PrivacyError("this study keeps no guarantee: it has no epsilon and no delta")
+        if privacy.delta is None:
+            return LaplaceMechanism(privacy.epsilon)
+        gaussian = GaussianMechanism(privacy.epsilon, privacy.delta)
+        return Simulation(gaussian) if privacy.mechanism == "insecure-simulation" else gaussian
+
+    @cached_property
+    def budget(self) -> float:
+        """What one release may cost one record, in the mechanism's own terms: mu or epsilon."""
         # a user's records may be in as many releases as there are records
-        samples = (2 * self.size + self.size * (self.size + 1) // 2 + 2) * (privacy.records or 1)
-        epsilon, delta = channel.slack(samples, privacy.epsilon)
-        if delta >= privacy.delta / 2:
-            raise PrivacyError(
-                f"privacy.delta: {privacy.delta:g} is below what the sampler can promise for "
-                f"{samples} numbers at epsilon {privacy.epsilon:g}; use "
-                + (f"at least {2.1 * delta:.2g}, or " if delta < 0.2 else "")
-                + "a smaller epsilon"
-            )
-        whole = gdp.mu_of(privacy.epsilon - epsilon, privacy.delta - delta)
-        return whole / (privacy.records or 1)
+        records = self.study.privacy.records or 1
+        numbers = 2 * self.size + self.size * (self.size + 1) // 2 + 2
+        return self.mechanism.budget(numbers * records) / records
+
+    @cached_property
+    def cost(self) -> Cost:
+        """What all releases of the study cost one record, under the study's neighbours."""
+        return self.mechanism.cost(self.budget)
 
     @cached_property
     def start(self) -> Channels:
@@ -128,12 +148,15 @@ class Plan:
     def guarantee(self) -> Guarantee:
         """The statement that goes with every estimate."""
         privacy = self.study.privacy
-        if privacy.epsilon is None or privacy.delta is None:
+        if privacy.epsilon is None:
             return NO_PRIVACY
+        if not self.study.private:
+            return simulation_of(epsilon=privacy.epsilon, delta=privacy.delta or 0.0)
         return guarantee_of(
+            mechanism=privacy.mechanism,
             epsilon=privacy.epsilon,
-            delta=privacy.delta,
-            mu=self.mu * (privacy.records or 1),
+            delta=privacy.delta or 0.0,
+            mu=self.cost.times(privacy.records or 1).mu,
             unit=privacy.unit,
             records=privacy.records,
             neighbours=privacy.neighbours,
@@ -145,42 +168,38 @@ class Plan:
             raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
         total = gradient + curvature + counts
         slope, bend = weight * self.loss.slope_bound, weight * self.loss.curvature_bound
-        # sensitivity, what rounding adds to it in lattice units, and mu of each part; counts are
-        # whole numbers, but with a tiny budget the lattice is coarser than that
-        parts = [
-            (
-                sensitivity.of_gradient(self.norm_bound, slope, neighbours),
-                math.sqrt(self.size if curvature else 2 * self.size),
-                self.mu * math.sqrt(gradient / total),
+        bounds, order = self.bounds, self.mechanism.order
+
+        def part(distance: float, rounding: float, share: float) -> Channel:
+            return self.mechanism.channel(distance, rounding, self.budget, share / total)
+
+        return Channels(
+            gradient=part(
+                sensitivity.of_gradient(bounds, slope, neighbours, order),
+                sensitivity.rounding_of_vector(self.size if curvature else 2 * self.size, order),
+                gradient,
             ),
-            (
-                sensitivity.of_class_counts(neighbours),
-                math.sqrt(2),
-                self.mu * math.sqrt(counts / total),
+            # counts are whole numbers, but with a tiny budget the lattice is coarser than that
+            counts=part(
+                sensitivity.of_class_counts(neighbours, order),
+                sensitivity.rounding_of_vector(2, order),
+                counts,
             ),
-        ]
-        if curvature:
-            parts.append(
-                (
-                    sensitivity.of_curvature(self.norm_bound, bend, neighbours),
-                    float(self.size),
-                    self.mu * math.sqrt(curvature / total),
-                )
+            curvature=part(
+                sensitivity.of_curvature(bounds, bend, neighbours, order),
+                sensitivity.rounding_of_matrix(self.size, order),
+                curvature,
             )
-        made = [channel.calibrate(*part) for part in parts]
-        return Channels(made[0], made[1], made[2] if curvature else None)
+            if curvature
+            else None,
+        )
 
     def _check_fit(self) -> None:
         """Refuse a study whose largest possible sums would not fit the lattice."""
         for channels in (self.start, self.step):
             for part in (channels.gradient, channels.curvature, channels.counts):
-                if part is not None and integer_bound(part, self.slots) >= INTEGER_LIMIT:
+                if part is not None and part.largest(self.slots) >= INTEGER_LIMIT:
                     raise PrivacyError(
                         "window.records: the sums of so many records do not fit the lattice; "
                         "use smaller windows"
                     )
-
-
-def integer_bound(part: Channel, slots: int) -> float:
-    """Return an upper bound of every integer that a release of `slots` records can hold."""
-    return slots * part.sensitivity / part.unit + 1 + 16 * part.sigma

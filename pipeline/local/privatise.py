@@ -80,27 +80,27 @@ class OpenSums:
 
 
 def privatise(plan: Plan, sums: BoundedSums, stream: SecureStream) -> NoisedSums:
-    """Round to the lattices and add discrete Gaussian noise.
+    """Round to the lattices and add the noise of the study's mechanism.
 
     Call it once for a window: a second call would be a second release of the same records.
 
     Raises
     ------
     PrivacyError
-        If the study is one without privacy, or a sum does not fit its lattice.
+        If the study has no noise, or a sum does not fit its lattice.
     """
-    if not plan.study.private:
+    if not plan.study.noised:
         raise PrivacyError('privacy.mechanism is "none": there is no noise to add')
     channels = plan.channels(sums.model.version)
     curvature: Integers | None = None
     if sums.curvature is not None and channels.curvature is not None:
-        curvature = _noised_matrix(channels.curvature, sums.curvature, plan.size, stream)
+        curvature = _noised_matrix(channels.curvature, sums.curvature, plan, stream)
     return NoisedSums(
         model=sums.model,
         slots=plan.slots,
-        gradient=_noised(channels.gradient, sums.gradient, stream),
+        gradient=_noised(channels.gradient, sums.gradient, plan.slots, stream),
         curvature=curvature,
-        counts=_noised(channels.counts, sums.counts, stream),
+        counts=_noised(channels.counts, sums.counts, plan.slots, stream),
         seal=_SEAL,
     )
 
@@ -111,10 +111,10 @@ def disclose(plan: Plan, summary: Summary, version: int) -> OpenSums:
     Raises
     ------
     PrivacyError
-        If the study keeps a guarantee.
+        If the study's releases are noised.
     """
-    if plan.study.private:
-        raise PrivacyError("this study keeps a guarantee: its sums can only leave with noise")
+    if plan.study.noised:
+        raise PrivacyError("releases of this study are noised: its sums can only leave with noise")
     return OpenSums(
         version=version,
         records=summary.records,
@@ -127,16 +127,16 @@ def disclose(plan: Plan, summary: Summary, version: int) -> OpenSums:
     )
 
 
-def _noised(part: Channel, sums: Exact, stream: SecureStream) -> Integers:
-    return part.round(sums.integers, sums.exponents) + part.noise(len(sums.integers), stream)
+def _noised(part: Channel, sums: Exact, slots: int, stream: SecureStream) -> Integers:
+    return part.noised(part.round(sums.integers, sums.exponents), slots, stream)
 
 
-def _noised_matrix(part: Channel, sums: Exact, size: int, stream: SecureStream) -> Integers:
+def _noised_matrix(part: Channel, sums: Exact, plan: Plan, stream: SecureStream) -> Integers:
     """Add noise that is isotropic in svec form."""
     values = part.round(sums.integers, sums.exponents)
-    diagonal = upper_is_diagonal(size)
-    values[diagonal] += part.noise(size, stream)
-    values[~diagonal] += part.off_diagonal().noise(len(values) - size, stream)
+    diagonal = upper_is_diagonal(plan.size)
+    values[diagonal] = part.noised(values[diagonal], plan.slots, stream)
+    values[~diagonal] = part.off_diagonal().noised(values[~diagonal], plan.slots, stream)
     return values
 
 

@@ -121,7 +121,7 @@ def compose(plan: Plan, estimate: Estimate, provenance: Provenance) -> EstimateM
         coefficients=_coefficients(plan, estimate),
         level=study.estimator.level,
         interval_method="sandwich, spread between releases"
-        if study.private
+        if study.noised
         else "sandwich, record scores",
         records=estimate.records,
         releases=estimate.releases,

@@ -116,7 +116,7 @@ def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, s
     """
     if not isinstance(sums, NoisedSums | OpenSums):
         raise TypeError("only sums that privatise or disclose made can be written")
-    if plan.study.private != isinstance(sums, NoisedSums):
+    if plan.study.noised != isinstance(sums, NoisedSums):
         raise PrivacyError("these sums were made for a study under another privacy policy")
     if isinstance(sums, OpenSums):
         return _ENCODER.encode(
@@ -153,7 +153,7 @@ def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, s
 
 def schema_of(plan: Plan) -> str:
     """Return the schema name that releases of this study carry."""
-    return "private-release/1" if plan.study.private else "open-release/1"
+    return "private-release/1" if plan.study.noised else "open-release/1"
 
 
 def read(payload: bytes | None) -> Release:

@@ -1,22 +1,48 @@
-"""One noised quantity: its lattice, its sensitivity and the scale of its noise."""
+"""One noised quantity: its lattice, its sensitivity and its noise."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from pipeline.errors import PrivacyError
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
+from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
 from pipeline.types import Integers
 
-#: The noise has a standard deviation of at least 2^14 lattice units: fine enough that rounding
-#: costs well under a percent of it, coarse enough that sums of releases stay far from overflow.
+#: The noise has a scale of at least 2^14 lattice units: fine enough that the discrete law is as
+#: good as the continuous one, coarse enough that sums of releases stay far from overflow.
 NOISE_BITS = 14
+#: Rounding to the lattice adds at most this share to the sensitivity.
+ROUNDING_SHARE = 1 / 256
 #: No released integer may reach this: sums over a fetch batch stay exact in int64 and float64.
 INTEGER_LIMIT = 2**42
+
+
+class Noise(Protocol):
+    """Integer noise of mean zero."""
+
+    @property
+    def standard_deviation(self) -> float:
+        """Standard deviation, in lattice units."""
+        ...
+
+    @property
+    def reach(self) -> float:
+        """What a draw practically never passes, in lattice units."""
+        ...
+
+    def beside_diagonal(self) -> Noise:
+        """Return the noise of a symmetric matrix's entries beside the diagonal."""
+        ...
+
+    def draw(self, count: int, stream: SecureStream) -> Integers:
+        """Return `count` independent draws, int64 of shape (count,)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +54,14 @@ class Channel:
     exponent
         The lattice unit is 2^exponent.
     sensitivity
-        L2 distance between neighbours, in real units, rounding to the lattice included.
-    mu
-        Share of the budget: the release of this vector alone is mu-GDP.
-    sigma
-        Standard deviation of the noise, in lattice units.
+        Distance between neighbours in the mechanism's norm, in real units, rounding included.
+    noise
+        What is added, in lattice units.
     """
 
     exponent: int
     sensitivity: float
-    mu: float
-    sigma: float
+    noise: Noise
 
     @property
     def unit(self) -> float:
@@ -48,7 +71,7 @@ class Channel:
     @property
     def standard_deviation(self) -> float:
         """Standard deviation of the noise, in real units."""
-        return self.sigma * self.unit
+        return self.noise.standard_deviation * self.unit
 
     def round(self, integers: Integers, exponents: Integers) -> Integers:
         """Round integers[i] * 2^exponents[i] to the nearest lattice point, in lattice units.
@@ -73,20 +96,27 @@ class Channel:
             integers << np.maximum(-shift, 0),
         )
 
-    def off_diagonal(self) -> Channel:
-        """Return the channel of a symmetric matrix's entries beside the diagonal.
+    def largest(self, slots: int) -> float:
+        """Return an upper bound of every integer that a release of `slots` records can hold."""
+        return slots * self.sensitivity / self.unit + 1 + self.noise.reach
 
-        Each of them stands for two, so half the variance makes the noise isotropic in svec form.
+    def noised(self, lattice: Integers, slots: int, stream: SecureStream) -> Integers:
+        """Add noise to the lattice integers of a window of at most `slots` records.
+
+        Noise has no end, integers have: what would pass the public bound is cut to it. That is
+        post-processing, and happens less than once in 10^27 numbers.
         """
-        continuous = (self.sigma**2 - 1 / 12) / 2
-        return replace(self, sigma=math.sqrt(continuous + 1 / 12))
+        bound = math.floor(self.largest(slots))
+        total = lattice + self.noise.draw(len(lattice), stream)
+        within: Integers = np.clip(total, -bound, bound)
+        return within
 
-    def noise(self, count: int, stream: SecureStream) -> Integers:
-        """Draw `count` independent discrete Gaussians, in lattice units."""
-        return DiscreteGaussian(self.sigma).draw(count, stream)
+    def off_diagonal(self) -> Channel:
+        """Return the channel of a symmetric matrix's entries beside the diagonal."""
+        return replace(self, noise=self.noise.beside_diagonal())
 
 
-def calibrate(sensitivity: float, rounding: float, mu: float) -> Channel:
+def gaussian(sensitivity: float, rounding: float, mu: float) -> Channel:
     """Choose lattice and noise so that the release of a vector is mu-GDP.
 
     Parameters
@@ -104,21 +134,50 @@ def calibrate(sensitivity: float, rounding: float, mu: float) -> Channel:
     The discrete Gaussian of variance tau^2 + 1/12 has the same law up to a factor within
     exp(+-16 / sigma^4) per coordinate (docs/privacy/discrete-gaussian.md); `slack` pays for that.
     """
-    if not (sensitivity > 0 and math.isfinite(sensitivity) and mu > 0):
-        raise PrivacyError("sensitivity and mu must be finite and > 0")
-    exponent = math.floor(math.log2(sensitivity / mu)) - NOISE_BITS
-    unit = math.ldexp(1.0, exponent)
-    whole = sensitivity + rounding * unit
-    return Channel(exponent, whole, mu, math.sqrt((whole / unit / mu) ** 2 + 1 / 12))
+    exponent, whole = _lattice(sensitivity, rounding, mu)
+    scale = whole / math.ldexp(1.0, exponent) / mu
+    return Channel(exponent, whole, DiscreteGaussian(math.sqrt(scale**2 + 1 / 12)))
+
+
+def laplace(sensitivity: float, rounding: float, epsilon: float) -> Channel:
+    """Choose lattice and noise so that the release of a vector is epsilon-differentially private.
+
+    Parameters
+    ----------
+    sensitivity, rounding
+        As for `gaussian`, in the L1 norm.
+    epsilon
+        > 0.
+
+    Notes
+    -----
+    Exact: the ratio of two discrete Laplace laws at L1 distance D is at most exp(D / scale).
+    """
+    exponent, whole = _lattice(sensitivity, rounding, epsilon)
+    # a few units in the last place more, for the rounding of this very division
+    scale = whole / math.ldexp(1.0, exponent) / epsilon * (1 + 2.0**-50)
+    return Channel(exponent, whole, DiscreteLaplace(scale))
 
 
 def slack(samples: int, epsilon: float) -> tuple[float, float]:
-    """Return what sampling costs a release of `samples` integers, as (epsilon, delta).
+    """Return what a release of `samples` discrete Gaussians pays, as (epsilon, delta).
 
-    The first part covers the difference between a discrete and a rounded Gaussian, the second the
-    distance of the sampler from the exact law (module `discrete_gaussian`).
+    The first part covers the difference between a discrete and a rounded Gaussian up to 12 sigma,
+    the second what lies beyond.
     """
     # beside the diagonal of a matrix the scale is 1 / sqrt 2 of the smallest
     smallest = 2.0 ** (NOISE_BITS - 0.5)
-    distance = DiscreteGaussian(smallest).total_variation
-    return 2 * samples * 16 / smallest**4, (1 + math.exp(epsilon)) * samples * 2 * distance
+    return 2 * samples * 16 / smallest**4, (1 + math.exp(epsilon)) * samples * 1e-32
+
+
+def _lattice(sensitivity: float, rounding: float, budget: float) -> tuple[int, float]:
+    """Return the exponent of the unit, and the sensitivity with rounding."""
+    if not (0 < sensitivity < math.inf and 0 <= rounding < math.inf and 0 < budget < math.inf):
+        raise PrivacyError("sensitivity, rounding and budget must be finite and > 0")
+    unit = math.ldexp(sensitivity / budget, -NOISE_BITS)
+    if rounding:
+        unit = min(unit, sensitivity * ROUNDING_SHARE / rounding)
+    if not 2.0**-900 < unit < 2.0**900:
+        raise PrivacyError("the sensitivity is too small or too large for any lattice")
+    exponent = math.floor(math.log2(unit))
+    return exponent, sensitivity + rounding * math.ldexp(1.0, exponent)

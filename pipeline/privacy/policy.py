@@ -21,6 +21,9 @@ class Guarantee(msgspec.Struct, frozen=True, omit_defaults=False):
         Who may look: everybody beyond the client, with all releases and estimates.
     guarantee
         The sentence for people.
+    counts
+        How numbers of records are treated: which leave with noise, which are public, which never
+        leave.
     """
 
     mechanism: str
@@ -32,6 +35,7 @@ class Guarantee(msgspec.Struct, frozen=True, omit_defaults=False):
     neighbours: str | None
     adversary: str | None
     guarantee: str
+    counts: str
 
     @property
     def claim(self) -> str:
@@ -52,17 +56,39 @@ NO_PRIVACY = Guarantee(
     neighbours=None,
     adversary=None,
     guarantee="none: privacy is off, and releases hold exact sums of raw records",
+    counts="class counts and record counts: sent as they are; clipped and set-aside: never sent",
 )
 
 
+def simulation_of(*, epsilon: float, delta: float) -> Guarantee:
+    """State what a simulation promises: nothing."""
+    return msgspec.structs.replace(
+        NO_PRIVACY,
+        mechanism="insecure-simulation",
+        guarantee=(
+            f"none: insecure-simulation of ({epsilon:g}, {delta:g}) with floating-point noise from "
+            "a seeded generator; whoever has the seed can take the noise away"
+        ),
+        counts="simulated noise",
+    )
+
+
 def guarantee_of(
-    *, epsilon: float, delta: float, mu: float, unit: str, records: int | None, neighbours: str
+    *,
+    mechanism: str,
+    epsilon: float,
+    delta: float,
+    mu: float,
+    unit: str,
+    records: int | None,
+    neighbours: str,
 ) -> Guarantee:
-    """State the guarantee of discrete Gaussian releases in which each record enters once."""
+    """State the guarantee of noised releases in which each record enters once."""
     who = "one record" if unit == "record" else f"one user with at most {records} records"
     change = "its absence" if neighbours == "zero-out" else "its replacement by any other"
+    budget = f"({epsilon:g}, {delta:g})" if delta else f"{epsilon:g}"
     return Guarantee(
-        mechanism="discrete-gaussian",
+        mechanism=mechanism,
         epsilon=epsilon,
         delta=delta,
         mu=mu,
@@ -71,8 +97,12 @@ def guarantee_of(
         neighbours=neighbours,
         adversary=ADVERSARY,
         guarantee=(
-            f"local ({epsilon:g}, {delta:g})-differential privacy of {who} against {change}, "
+            f"local {budget}-differential privacy of {who} against {change}, "
             "over the whole stream, since each record enters one release; timing, the number of "
             "windows and which client sent them are not hidden"
+        ),
+        counts=(
+            "class counts: noised under the budget; record slots: public; clipped and set-aside "
+            "records: never sent"
         ),
     )

@@ -49,7 +49,7 @@ class Checker:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._private, self._revision = plan.study.private, plan.revision
+        self._private, self._revision = plan.study.noised, plan.revision
         self._slots = plan.slots
         self._claim = plan.guarantee.claim
         size, packed = plan.size, plan.size * (plan.size + 1) // 2

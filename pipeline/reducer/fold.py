@@ -64,7 +64,7 @@ class Reducer:
 
     def __init__(self, plan: Plan) -> None:
         self._checker = Checker(plan)
-        self._rows: Rows = PrivateRows(plan) if plan.study.private else OpenRows(plan)
+        self._rows: Rows = PrivateRows(plan) if plan.study.noised else OpenRows(plan)
 
     def fold(
         self, state: Partition, records: Sequence[LogRecord], *, holes: bool = False

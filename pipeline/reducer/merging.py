@@ -62,7 +62,7 @@ def combine(
 
 def estimate_of(plan: Plan, partitions: list[Partition]) -> Estimate:
     """Merge the sums of some partitions and estimate; the partitions stay as they are."""
-    if plan.study.private:
+    if plan.study.noised:
         private = PrivateState(plan.size)
         for partition in partitions:
             if isinstance(partition.sums, PrivateState):

@@ -57,7 +57,7 @@ class Partition:
     @classmethod
     def empty(cls, plan: Plan) -> Partition:
         """Return the state before the first record."""
-        sums = PrivateState(plan.size) if plan.study.private else OpenState(plan.size)
+        sums = PrivateState(plan.size) if plan.study.noised else OpenState(plan.size)
         return cls(plan, Head(revision=plan.revision), sums)
 
     def starting_at(self, offset: int) -> Partition:
@@ -108,7 +108,7 @@ class Partition:
                 f"revision {plan.revision}; restore the study file or give the study a new name"
             )
         sums = {n.removeprefix(SUMS): d for n, d in fields.items() if n.startswith(SUMS)}
-        kind = PrivateState if plan.study.private else OpenState
+        kind = PrivateState if plan.study.noised else OpenState
         return cls(
             plan=plan,
             head=head,

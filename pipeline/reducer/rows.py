@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.estimators.open_state import OpenRow, OpenState
 from pipeline.estimators.private_state import PrivateBatch, PrivateState
 from pipeline.local.model import COEFFICIENT_LIMIT
-from pipeline.local.plan import Plan, integer_bound
+from pipeline.local.plan import Plan
 from pipeline.messages.release import Numbers, OpenRelease, Release
 from pipeline.privacy.channel import Channel
 from pipeline.types import Integers, Vector
@@ -38,7 +38,7 @@ class PrivateRows:
         step, start = plan.step, plan.start
 
         def bound(part: Channel | None) -> float:
-            return integer_bound(part, plan.slots) if part else 0.0
+            return part.largest(plan.slots) if part else 0.0
 
         self._counts = max(bound(start.counts), bound(step.counts))
         self._start = bound(start.gradient)

@@ -101,6 +101,11 @@ def check_consistency(study: Study) -> None:
 
 def _check_privacy(study: Study) -> None:
     privacy = study.privacy
+    if (privacy.seed is not None) != (privacy.mechanism == "insecure-simulation"):
+        raise ConfigError(
+            'privacy.seed: goes with mechanism = "insecure-simulation" and must be given there, '
+            "for example seed = 1; real noise has no seed"
+        )
     if privacy.mechanism == "none":
         if privacy.epsilon is not None or privacy.delta is not None:
             raise ConfigError(
@@ -108,16 +113,23 @@ def _check_privacy(study: Study) -> None:
                 'mechanism = "discrete-gaussian"'
             )
         return
+    pure = privacy.mechanism == "discrete-laplace"
     for key, example in (("epsilon", "1.0"), ("delta", "1e-6")):
-        if getattr(privacy, key) is None:
+        if getattr(privacy, key) is None and not (key == "delta" and pure):
             raise ConfigError(
                 f"privacy.{key}: must be given; there is no default budget; for example "
                 f"{key} = {example}"
             )
+    if pure and privacy.delta is not None:
+        raise ConfigError(
+            "privacy.delta: discrete-laplace keeps a pure epsilon; remove delta, or set mechanism "
+            '= "discrete-gaussian"'
+        )
     if privacy.neighbours == "add-remove":
         raise ConfigError(
             'privacy.neighbours: "add-remove" does not fit windows of a fixed number of slots, '
-            "because one inserted record shifts every later window; use zero-out or replace-one"
+            "because one inserted record shifts every later window and so touches every later "
+            "release; use zero-out or replace-one"
         )
     if (privacy.unit == "user") != (privacy.records is not None):
         raise ConfigError(

@@ -138,9 +138,10 @@ class Privacy(Strict, frozen=True, kw_only=True):
     """`[privacy]`: the policy that every release keeps."""
 
     mechanism: Annotated[
-        Literal["discrete-gaussian", "none"],
+        Literal["discrete-gaussian", "discrete-laplace", "insecure-simulation", "none"],
         Meta(
-            description='"discrete-gaussian", or "none" for no privacy at all',
+            description='"discrete-gaussian"; "discrete-laplace" for a pure epsilon without delta; '
+            '"insecure-simulation" for seeded noise that protects nobody; "none" for no privacy',
             examples=["discrete-gaussian"],
         ),
     ]
@@ -150,7 +151,11 @@ class Privacy(Strict, frozen=True, kw_only=True):
     ] = None
     delta: Annotated[
         Annotated[float, Meta(gt=0, lt=0.5)] | None,
-        Meta(description="in (0, 0.5)", examples=[1e-6]),
+        Meta(description="in (0, 0.5); discrete-laplace has none", examples=[1e-6]),
+    ] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, lt=2**62)] | None,
+        Meta(description="of insecure-simulation, a whole number >= 0", examples=[1]),
     ] = None
     unit: Annotated[
         Literal["record", "user"],
@@ -266,6 +271,11 @@ class Study(Strict, frozen=True, kw_only=True):
         return ("intercept", *self.data.features)
 
     @property
-    def private(self) -> bool:
-        """Whether releases are noised."""
+    def noised(self) -> bool:
+        """Whether releases are noised; a simulation's are, and protect nobody."""
         return self.privacy.mechanism != "none"
+
+    @property
+    def private(self) -> bool:
+        """Whether releases keep a guarantee."""
+        return self.privacy.mechanism in {"discrete-gaussian", "discrete-laplace"}

@@ -1,0 +1,240 @@
+"""Noise for a budget, and a budget for noise: calibration as a tool of its own.
+
+Of epsilon, delta and the noise scale, two are given and the third is found.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pipeline.errors import PrivacyError
+from pipeline.privacy import channel, curves, gdp
+from pipeline.privacy.accounting import pure_cost
+from pipeline.privacy.sensitivity import rounding_of_vector
+
+Name = Literal["gaussian", "discrete-gaussian", "laplace", "discrete-laplace"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be noised.
+
+    Attributes
+    ----------
+    mechanism
+        "gaussian" and "laplace" are the continuous laws, whose guarantee real numbers would keep;
+        the discrete ones are what a computer can keep.
+    sensitivity
+        Distance between neighbours: L2 for Gaussian noise, L1 for Laplace noise; > 0.
+    dimension
+        Numbers in one release, >= 1.
+    records
+        At most so many records belong to one unit (group privacy), >= 1.
+    releases
+        Each record enters so many releases of this kind (composition), >= 1.
+    lattice
+        Unit of the lattice that all values lie on already; None to let one be chosen, with
+        rounding to it inside the sensitivity. For the discrete mechanisms.
+    """
+
+    mechanism: Name
+    sensitivity: float
+    dimension: int = 1
+    records: int = 1
+    releases: int = 1
+    lattice: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what has no meaning.
+
+        Raises
+        ------
+        PrivacyError
+            Naming the field and its range.
+        """
+        if self.mechanism not in get_args(Name):
+            raise PrivacyError(f"mechanism must be one of {', '.join(get_args(Name))}")
+        if not 0 < self.sensitivity < math.inf:
+            raise PrivacyError("sensitivity must be a finite number > 0")
+        for name in ("dimension", "records", "releases"):
+            if getattr(self, name) < 1:
+                raise PrivacyError(f"{name} must be a whole number >= 1")
+        if self.lattice is None:
+            return
+        if "discrete" not in self.mechanism:
+            raise PrivacyError("lattice goes with the discrete mechanisms")
+        if not 0 < self.lattice < math.inf:
+            raise PrivacyError("lattice must be a finite number > 0")
+        if not 1 <= self.sensitivity / self.lattice < 2**40:
+            raise PrivacyError("sensitivity must be between 1 and 2^40 lattice units")
+        units = self.sensitivity / self.lattice
+        if self.dimension == 1 and not math.isclose(units, round(units), rel_tol=1e-12):
+            raise PrivacyError("sensitivity must be a whole number of lattice units")
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether the noise is of the Gaussian kind."""
+        return "gaussian" in self.mechanism
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A calibrated mechanism.
+
+    Attributes
+    ----------
+    scale
+        sigma of Gaussian noise, b of Laplace noise, in the units of the sensitivity.
+    epsilon, delta
+        What all releases together keep, for one unit.
+    mu
+        They are mu-GDP too; for "discrete-gaussian" up to what `how` says.
+    lattice, lattice_scale
+        Unit of the lattice, and the scale in such units; None for the continuous laws.
+    how
+        Which curve was used, and whether it is exact or a bound.
+    """
+
+    question: Question
+    scale: float
+    epsilon: float
+    delta: float
+    mu: float | None
+    lattice: float | None
+    lattice_scale: float | None
+    how: str
+
+
+def solve(
+    question: Question,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    scale: float | None = None,
+) -> Answer:
+    """Find the one of epsilon, delta and scale that is missing; Laplace noise has no delta.
+
+    Raises
+    ------
+    PrivacyError
+        If not exactly one is missing, or one is outside its range, or none fits.
+    """
+    given = {"epsilon": epsilon, "delta": delta, "scale": scale}
+    if not question.gaussian:
+        if delta:
+            raise PrivacyError("delta: Laplace noise keeps a pure epsilon; leave delta out")
+        del given["delta"]
+    if sum(value is None for value in given.values()) != 1:
+        raise PrivacyError(f"leave out exactly one of {', '.join(given)}")
+    if epsilon is not None and not 0 < epsilon < math.inf:
+        raise PrivacyError("epsilon must be a finite number > 0, for example 1.0")
+    if delta is not None and question.gaussian and not 0 < delta < 1:
+        raise PrivacyError("delta must lie in (0, 1), for example 1e-6")
+    if scale is not None and not 0 < scale < math.inf:
+        raise PrivacyError("scale must be a finite number > 0")
+    if not question.gaussian:
+        return _laplace(question, epsilon, scale)
+    if question.mechanism == "gaussian":
+        return _gaussian(question, epsilon, delta, scale)
+    if question.lattice is None:
+        return _fine_gaussian(question, epsilon, delta, scale)
+    return _discrete_gaussian(question, question.lattice, epsilon, delta, scale)
+
+
+def _gaussian(
+    question: Question, epsilon: float | None, delta: float | None, scale: float | None
+) -> Answer:
+    whole = question.sensitivity * question.records * math.sqrt(question.releases)
+    if scale is None:
+        scale = whole / gdp.mu_of(epsilon or 0.0, delta or 0.0)
+    mu = whole / scale
+    epsilon = gdp.epsilon_of(mu, delta or 0.0) if epsilon is None else epsilon
+    delta = gdp.delta_of(mu, epsilon) if delta is None else delta
+    how = "exact: mu-GDP and its (epsilon, delta) dual"
+    return Answer(question, scale, epsilon, delta, mu, None, None, how)
+
+
+def _fine_gaussian(
+    question: Question, epsilon: float | None, delta: float | None, scale: float | None
+) -> Answer:
+    """Answer for the lattice of this project's releases, far finer than the noise."""
+    if scale is not None:
+        raise PrivacyError("lattice: say on which lattice noise of this scale was drawn")
+    epsilon, delta = epsilon or 0.0, delta or 0.0
+    numbers = question.dimension * question.releases * question.records
+    lost = channel.slack(numbers, epsilon)
+    if lost[0] >= epsilon / 2 or lost[1] >= delta / 2:
+        raise PrivacyError(
+            f"delta: {delta:g} is below what discrete noise can promise for {numbers} numbers "
+            f"at epsilon {epsilon:g}"
+        )
+    mu = gdp.mu_of(epsilon - lost[0], delta - lost[1])
+    part = channel.gaussian(
+        question.sensitivity,
+        rounding_of_vector(question.dimension, 2),
+        mu / question.records / math.sqrt(question.releases),
+    )
+    how = (
+        "bound: the rounded Gaussian's exact curve, less what the discrete one differs from it "
+        f"(epsilon {lost[0]:.1e}, delta {lost[1]:.1e})"
+    )
+    return Answer(
+        question, part.standard_deviation, epsilon, delta, mu, part.unit,
+        part.noise.standard_deviation, how,
+    )  # fmt: skip
+
+
+def _discrete_gaussian(
+    question: Question,
+    lattice: float,
+    epsilon: float | None,
+    delta: float | None,
+    scale: float | None,
+) -> Answer:
+    """Any lattice: the exact curve for one integer in one release, a zCDP bound for the rest."""
+    whole = question.sensitivity / lattice * question.records
+    alone = question.dimension == question.releases == 1
+
+    def curve(sigma: float, at: float) -> float:
+        if alone and sigma <= curves.LARGEST_SIGMA:
+            return curves.discrete_gaussian_delta(sigma, round(whole), at)
+        return curves.concentrated_delta(whole**2 * question.releases / (2 * sigma**2), at)
+
+    if scale is None:
+        at, most = epsilon or 0.0, delta or 0.0
+        sigma = curves.smallest(lambda value: curve(value, at) <= most, whole)
+    else:
+        sigma = scale / lattice
+    if epsilon is None:
+        most = delta or 0.0
+        epsilon = 0.0
+        if curve(sigma, 0.0) > most:
+            epsilon = curves.smallest(lambda at: curve(sigma, at) <= most, 1.0)
+    delta = curve(sigma, epsilon) if delta is None else delta
+    exact = alone and sigma <= curves.LARGEST_SIGMA
+    how = "exact: the discrete Gaussian's own curve" if exact else "bound: zCDP, any dimension"
+    return Answer(question, sigma * lattice, epsilon, delta, None, lattice, sigma, how)
+
+
+def _laplace(question: Question, epsilon: float | None, scale: float | None) -> Answer:
+    times = question.records * question.releases
+    how = "exact: pure epsilon"
+    if question.mechanism == "discrete-laplace" and question.lattice is None:
+        if epsilon is None:
+            raise PrivacyError("lattice: say on which lattice noise of this scale was drawn")
+        rounding = rounding_of_vector(question.dimension, 1)
+        part = channel.laplace(question.sensitivity, rounding, epsilon / times)
+        b = part.sensitivity / part.unit * times / epsilon
+        return Answer(
+            question, b * part.unit, epsilon, 0.0, pure_cost(epsilon).mu, part.unit, b, how
+        )
+    if scale is None:
+        scale = question.sensitivity * times / (epsilon or 0.0)
+    epsilon = question.sensitivity * times / scale
+    unit = question.lattice
+    return Answer(
+        question, scale, epsilon, 0.0, pure_cost(epsilon).mu, unit, scale / unit if unit else None,
+        how,
+    )  # fmt: skip

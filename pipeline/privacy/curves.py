@@ -1,0 +1,128 @@
+"""Privacy curves of discrete noise: the smallest delta at an epsilon, exact or bounded from above.
+
+Sources: Canonne, Kamath and Steinke 2020 (discrete Gaussian: exact curve of one integer, Theorem 7;
+concentrated privacy of vectors, Theorem 14; conversion, Proposition 12); the discrete Laplace curve
+follows from its cumulative distribution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from pipeline.errors import PrivacyError
+
+#: Beyond this the exact sum is not needed: the continuous law is as good (module `channel`).
+LARGEST_SIGMA = 2.0**16
+
+
+def discrete_gaussian_delta(sigma: float, sensitivity: int, epsilon: float) -> float:
+    """Return the exact delta of one integer with discrete Gaussian noise.
+
+    Parameters
+    ----------
+    sigma
+        Scale in lattice units, in (0, 2^16].
+    sensitivity
+        Distance of neighbours in lattice units, >= 1.
+    epsilon
+        >= 0.
+
+    Raises
+    ------
+    PrivacyError
+        If sigma is outside its range.
+    """
+    if not 0 < sigma <= LARGEST_SIGMA:
+        raise PrivacyError("the exact curve is for a scale in (0, 65536] lattice units")
+    reach = math.ceil(40 * sigma) + sensitivity
+    k = np.arange(-reach, reach + 1, dtype=np.float64)
+    weights = np.exp(-(k**2) / (2 * sigma**2))
+    # the outputs that favour one neighbour by more than e^epsilon, as seen from either of them
+    limit = sensitivity / 2 - epsilon * sigma**2 / sensitivity
+    one = math.fsum(weights[k < limit])
+    other = math.fsum(weights[k < limit - sensitivity])
+    return max(0.0, one - math.exp(epsilon) * other) / math.fsum(weights)
+
+
+def discrete_laplace_delta(scale: float, sensitivity: int, epsilon: float) -> float:
+    """Return the exact delta of one integer with discrete Laplace noise.
+
+    Parameters
+    ----------
+    scale
+        In lattice units, > 0.
+    sensitivity, epsilon
+        As for the discrete Gaussian.
+    """
+    if epsilon >= sensitivity / scale:
+        return 0.0
+    last = math.ceil((sensitivity - epsilon * scale) / 2) - 1
+    one = _laplace_cumulative(scale, last)
+    return max(0.0, one - math.exp(epsilon) * _laplace_cumulative(scale, last - sensitivity))
+
+
+def concentrated_delta(rho: float, epsilon: float) -> float:
+    """Return an upper bound of the delta at `epsilon` of a rho-zCDP mechanism.
+
+    Parameters
+    ----------
+    rho
+        > 0; discrete Gaussian vectors at L2 distance D, in any dimension, have D^2 / (2 sigma^2),
+        and rhos of several releases add up.
+    epsilon
+        >= 0.
+    """
+
+    def logarithm(order: float) -> float:
+        gain = (order - 1) * (order * rho - epsilon)
+        return gain + order * math.log1p(-1 / order) - math.log(order - 1)
+
+    # convex in the order; golden sections in log(order - 1), where every bound found is valid
+    low, high, section = -12.0, 25.0, (math.sqrt(5) - 1) / 2
+    for _ in range(120):
+        left, right = high - section * (high - low), low + section * (high - low)
+        if logarithm(1 + math.exp(left)) < logarithm(1 + math.exp(right)):
+            high = right
+        else:
+            low = left
+    return min(1.0, math.exp(min(0.0, logarithm(1 + math.exp((low + high) / 2)))))
+
+
+def smallest(holds: Callable[[float], bool], start: float) -> float:
+    """Return a number at which a condition holds, within 1e-12 of the smallest such number.
+
+    Parameters
+    ----------
+    holds
+        False below some positive number, and true from there on.
+    start
+        Where to look first, > 0.
+
+    Raises
+    ------
+    PrivacyError
+        If it holds nowhere below 1e300.
+    """
+    high = start
+    while not holds(high):
+        high *= 2
+        if high > 1e300:
+            raise PrivacyError("no noise keeps this budget")
+    low = high / 2
+    while holds(low) and low > 1e-300:
+        low, high = low / 2, low
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _laplace_cumulative(scale: float, k: int) -> float:
+    """Return P(X <= k) of the discrete Laplace law."""
+    ratio = math.exp(-1 / scale)
+    if k < 0:
+        return math.exp(k / scale) / (1 + ratio)
+    return 1 - math.exp(-(k + 1) / scale) / (1 + ratio)

@@ -1,0 +1,124 @@
+"""The mechanisms of a study: how each divides a budget, and how it makes channels.
+
+A release has several parts (gradient, curvature, counts). Under Gaussian noise their mus add up as
+squares, under Laplace noise their epsilons add up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
+
+from pipeline.errors import PrivacyError
+from pipeline.privacy import channel, gdp
+from pipeline.privacy.accounting import Cost, pure_cost
+from pipeline.privacy.channel import Channel
+from pipeline.privacy.sensitivity import Order
+from pipeline.privacy.simulation import SimulatedGaussian
+
+
+class Mechanism(Protocol):
+    """One way of noising the parts of a release.
+
+    Attributes
+    ----------
+    order
+        The norm in which it wants sensitivities.
+    """
+
+    order: ClassVar[Order]
+
+    def budget(self, numbers: int) -> float:
+        """Return what all releases about one unit may cost together, in the mechanism's own terms.
+
+        Parameters
+        ----------
+        numbers
+            How many noised numbers one unit can touch.
+        """
+        ...
+
+    def cost(self, budget: float) -> Cost:
+        """Return what such a budget is in accounting."""
+        ...
+
+    def channel(self, sensitivity: float, rounding: float, budget: float, share: float) -> Channel:
+        """Return the channel of a part that gets `share` of a release's budget."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianMechanism:
+    """Discrete Gaussian noise, calibrated in mu-GDP by the exact (epsilon, delta) duality."""
+
+    epsilon: float
+    delta: float
+    order: ClassVar[Order] = 2
+
+    def budget(self, numbers: int) -> float:
+        """Return mu; see `Mechanism.budget`.
+
+        Raises
+        ------
+        PrivacyError
+            If delta or epsilon is below what the discrete law differs from the continuous one.
+        """
+        epsilon, delta = channel.slack(numbers, self.epsilon)
+        if delta >= self.delta / 2 or epsilon >= self.epsilon / 2:
+            raise PrivacyError(
+                f"privacy.delta: {self.delta:g} is below what discrete noise can promise for "
+                f"{numbers} numbers at epsilon {self.epsilon:g}; use "
+                + (f"at least {2.1 * delta:.2g}, or " if delta < 0.2 else "")
+                + "a smaller epsilon"
+            )
+        return gdp.mu_of(self.epsilon - epsilon, self.delta - delta)
+
+    def cost(self, budget: float) -> Cost:
+        """Return the cost of mu."""
+        return Cost(budget)
+
+    def channel(self, sensitivity: float, rounding: float, budget: float, share: float) -> Channel:
+        """Return a channel with mu sqrt(share)."""
+        return channel.gaussian(sensitivity, rounding, budget * math.sqrt(share))
+
+
+@dataclass(frozen=True, slots=True)
+class LaplaceMechanism:
+    """Discrete Laplace noise: pure epsilon, no delta."""
+
+    epsilon: float
+    order: ClassVar[Order] = 1
+
+    def budget(self, numbers: int) -> float:
+        """Return epsilon; see `Mechanism.budget`."""
+        return self.epsilon
+
+    def cost(self, budget: float) -> Cost:
+        """Return the cost of epsilon."""
+        return pure_cost(budget)
+
+    def channel(self, sensitivity: float, rounding: float, budget: float, share: float) -> Channel:
+        """Return a channel with epsilon share."""
+        return channel.laplace(sensitivity, rounding, budget * share)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """The Gaussian mechanism's noise level from a seeded floating-point generator: no guarantee."""
+
+    real: GaussianMechanism
+    order: ClassVar[Order] = 2
+
+    def budget(self, numbers: int) -> float:
+        """Return the mu that is simulated."""
+        return self.real.budget(numbers)
+
+    def cost(self, budget: float) -> Cost:
+        """Return an infinite cost: nothing is protected."""
+        return Cost(math.inf)
+
+    def channel(self, sensitivity: float, rounding: float, budget: float, share: float) -> Channel:
+        """Return the Gaussian channel, with simulated noise."""
+        real = self.real.channel(sensitivity, rounding, budget, share)
+        return replace(real, noise=SimulatedGaussian(real.noise.standard_deviation))

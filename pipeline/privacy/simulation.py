@@ -1,0 +1,67 @@
+"""Floating-point noise from a seeded generator: for simulations, and without any protection.
+
+Whoever knows the seed can subtract the noise, and floating-point samples give away low bits of
+what they are added to (Mironov 2012). The policy of such a study says so in every release and
+every estimate.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.errors import PrivacyError
+from pipeline.privacy.randomness import SecureStream
+from pipeline.types import Integers
+
+
+class SeededStream(SecureStream):
+    """A reproducible generator; it serves simulations alone.
+
+    Parameters
+    ----------
+    seed
+        >= 0, from the study file.
+    client, seq
+        The release: each has noise of its own, and the same one in every run.
+    """
+
+    def __init__(self, seed: int, client: str, seq: int) -> None:
+        super().__init__()
+        self.normals = np.random.default_rng([seed, zlib.crc32(client.encode()), seq])
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedGaussian:
+    """Rounded normal numbers of standard deviation `sigma`, in lattice units."""
+
+    sigma: float
+
+    @property
+    def standard_deviation(self) -> float:
+        """Standard deviation, in lattice units."""
+        return self.sigma
+
+    @property
+    def reach(self) -> float:
+        """What a draw practically never passes, in lattice units."""
+        return 16 * self.sigma
+
+    def beside_diagonal(self) -> SimulatedGaussian:
+        """Return the noise of entries that count twice in the Frobenius norm."""
+        return SimulatedGaussian(self.sigma / math.sqrt(2))
+
+    def draw(self, count: int, stream: SecureStream) -> Integers:
+        """Return `count` draws, int64 of shape (count,).
+
+        Raises
+        ------
+        PrivacyError
+            If the stream is the cryptographic one: this noise must not look like real noise.
+        """
+        if not isinstance(stream, SeededStream):
+            raise PrivacyError("insecure-simulation draws from a seeded generator only")
+        return np.rint(stream.normals.normal(0.0, self.sigma, count)).astype(np.int64)
