@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
+from kafka import KafkaConsumer
+
 from pipeline.settings import Settings
 
 
@@ -23,6 +25,29 @@ def kafka_options(settings: Settings) -> dict[str, Any]:
     if context := ssl_context(settings):
         options["ssl_context"] = context
     return options
+
+
+def log_reader(settings: Settings, *, wait_ms: int) -> KafkaConsumer:
+    """Return a consumer that reads a log from a place of its own, without a group.
+
+    Parameters
+    ----------
+    wait_ms
+        How long the broker may hold back an answer while there is nothing to read.
+
+    Raises
+    ------
+    KafkaError
+        If Kafka does not answer.
+    """
+    return KafkaConsumer(
+        **kafka_options(settings),
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        bootstrap_timeout_ms=10_000,
+        fetch_max_wait_ms=wait_ms,
+    )
 
 
 def ssl_context(settings: Settings) -> ssl.SSLContext | None:

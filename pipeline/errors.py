@@ -14,6 +14,7 @@
         x StaleSnapshot                  41   another worker has moved this partition on
         x OffsetGap                      42   the log does not continue where the state ends
         x AlreadyRunning                 43   another process holds this client or this folder
+        x LedgerBehind                   44   a client's database is older than what it has sent
       x BrokerError      the operator    50   Kafka is out of reach or refuses
       x StoreError       the operator    60   Redis is out of reach or refuses
       x LocalStoreError  the operator    61   the client's own database cannot be written
@@ -111,6 +112,12 @@ class AlreadyRunning(StateError):
     """Another process holds this client or this folder."""
 
     exit_code = 43
+
+
+class LedgerBehind(StateError):
+    """A client's database is older than what the releases topic has from it."""
+
+    exit_code = 44
 
 
 class BrokerError(VeilstreamError):

@@ -17,10 +17,13 @@ from pipeline.releasing import release_of
 from producers.models import ModelFeed
 from producers.sender import Sender
 from producers.sources import Slot, Source
-from producers.vault import Tally, Vault
+from producers.vault import Outgoing, Tally, Vault
 
 #: Releases that may wait for Kafka before the client stops reading its source.
 OUTBOX_LIMIT = 1000
+#: Windows that share a transaction, and slots that one turn reads, at most.
+GROUP = 64
+GROUP_SLOTS = 4096
 #: How long one turn waits for records, in seconds.
 TURN_SECONDS = 0.2
 
@@ -67,6 +70,7 @@ class Client:
         self._rate, self._clock = rate, clock
         self._window = Window(plan.slots)
         self._faults: Counter[str] = Counter()
+        self._made: list[tuple[Outgoing, Tally, bytes]] = []
         self._at_model: tuple[int, int] = (0, 0)
         self._started = clock()
         self.progress = Progress()
@@ -83,43 +87,50 @@ class Client:
         """
         self._sender.pump()
         self._models.poll()
-        self.progress.waiting_for = self._obstacle()
-        if self.progress.waiting_for:
+        windows = self._windows()
+        if not windows:
             self._models.poll(TURN_SECONDS)
             return True
-        if allowance := self._allowance():
+        if allowance := self._allowance(windows):
             for slot in self._source.read(allowance, TURN_SECONDS):
                 self._take(slot)
+                if self._window.room == 0:
+                    self._close()
         ended = self._source.ended
         seconds = self._plan.study.window.seconds
         if self._window.due(self._clock(), seconds) or (ended and self._window.taken):
-            self._release()
+            self._close()
+        self._store()
         return not ended
 
     def finish(self) -> None:
         """Wait until Kafka has everything."""
         self._sender.drain()
 
-    def _obstacle(self) -> str:
-        """Return what keeps this client from releasing now, or nothing."""
-        if self._vault.waiting(self._plan.study.name) >= OUTBOX_LIMIT:
-            return "Kafka"
-        version, released = self._at_model
+    def _windows(self) -> int:
+        """Return how many windows may be released now, up to a group; 0 says why in `progress`."""
+        outbox = OUTBOX_LIMIT - self._vault.waiting(self._plan.study.name)
         lead = self._plan.study.stream.lead
-        if lead and self._models.newest.version == version and released >= lead:
-            return "a newer model"
-        return ""
+        if lead:
+            version, released = self._at_model
+            lead -= released if self._models.newest.version == version else 0
+        else:
+            lead = GROUP
+        self.progress.waiting_for = "Kafka" if outbox <= 0 else "a newer model" if not lead else ""
+        return max(0, min(GROUP, outbox, lead))
 
-    def _allowance(self) -> int:
-        """Return how many slots may be read now."""
+    def _allowance(self, windows: int) -> int:
+        """Return how many slots may be read now for so many windows, one at least."""
+        room = self._window.room
+        most = room + max(0, min((windows - 1) * self._plan.slots, GROUP_SLOTS - room))
         if self._rate is None:
-            return self._window.room
+            return most
         due = int((self._clock() - self._started) * self._rate) - self.progress.records
         # a turn costs the same for one record as for many: wait until some are due
-        if due < min(self._window.room, max(1.0, self._rate * TURN_SECONDS)):
+        if due < min(room, max(1.0, self._rate * TURN_SECONDS)):
             time.sleep(TURN_SECONDS / 2)
             return 0
-        return min(self._window.room, due)
+        return min(most, due)
 
     def _take(self, slot: Slot) -> None:
         self.progress.records += 1
@@ -134,42 +145,54 @@ class Client:
                 self._faults[str(error)] += 1
         self._window.add(row, slot.position, self._clock())
 
-    def _release(self) -> None:
-        """Release the window: noise is drawn here, once, and stored with its spend."""
-        # whole seconds: a window's time need not tell when its last record came to the microsecond
-        window, model, now = self._window, self._models.newest, float(int(time.time()))
-        study, client = self._plan.study.name, self._vault.client
+    def _close(self) -> None:
+        """Make the release of the window: noise is drawn here, once."""
+        window, model = self._window, self._models.newest
         if window.position is None:
             return
+        study, client = self._plan.study.name, self._vault.client
+        seq = self._seq + len(self._made)
         payload = release_of(
-            self._plan,
-            window.rows,
-            model,
-            client=client,
-            ledger=self._vault.ledger,
-            seq=self._seq,
+            self._plan, window.rows, model, client=client, ledger=self._vault.ledger, seq=seq
         )
-        self._vault.release(
-            self._plan,
-            self._source_name,
-            seq=self._seq,
-            payload=payload,
-            headers=headers(
-                identity=f"{client}/{study}/{self._seq}",
-                source=f"/veilstream/{study}/{client}",
-                kind="veilstream.release",
-                schema=schema_of(self._plan),
-                content_type=MSGPACK,
-                time=rfc3339(now),
-            ),
-            position=window.position,
-            tally=Tally(len(window.rows), dict(self._faults), window.clipped),
-            now=now,
+        marks = headers(
+            identity=f"{client}/{study}/{seq}",
+            source=f"/veilstream/{study}/{client}",
+            kind="veilstream.release",
+            schema=schema_of(self._plan),
+            content_type=MSGPACK,
+            # whole seconds: a window's time need not tell when its last record came
+            time=rfc3339(float(int(time.time()))),
         )
-        self._source.forget(window.position)
-        self._seq += 1
+        tally = Tally(len(window.rows), dict(self._faults), window.clipped)
+        self._made.append((Outgoing(seq, payload, marks), tally, window.position))
         released = self._at_model[1] if self._at_model[0] == model.version else 0
         self._at_model = (model.version, released + 1)
         self._window = Window(self._plan.slots)
         self._faults.clear()
-        self.progress.releases += 1
+
+    def _store(self) -> None:
+        """Store what was made with its spend, all or nothing; from then on it may leave."""
+        if not self._made:
+            return
+        group = [outgoing for outgoing, _, _ in self._made]
+        rejected: Counter[str] = Counter()
+        for _, tally, _ in self._made:
+            rejected.update(tally.rejected)
+        position = self._made[-1][2]
+        self._vault.release(
+            self._plan,
+            self._source_name,
+            group,
+            position=position,
+            tally=Tally(
+                sum(tally.records for _, tally, _ in self._made),
+                rejected,
+                sum(tally.clipped for _, tally, _ in self._made),
+            ),
+            now=float(int(time.time())),
+        )
+        self._source.forget(position)
+        self._seq += len(group)
+        self._made.clear()
+        self.progress.releases += len(group)

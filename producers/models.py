@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from infra.connection import kafka_options
+from infra.connection import log_reader
 from pipeline.errors import BrokerError, PayloadError
 from pipeline.local.model import Model, start_model
 from pipeline.local.plan import Plan
@@ -29,14 +29,7 @@ class ModelFeed:
         self.ignored = 0
         place = TopicPartition(topics.models.name, 0)
         try:
-            self._consumer = KafkaConsumer(
-                **kafka_options(settings),
-                group_id=None,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                bootstrap_timeout_ms=10_000,
-                fetch_max_wait_ms=200,
-            )
+            self._consumer = log_reader(settings, wait_ms=200)
             self._consumer.assign([place])
             self._consumer.seek_to_beginning(place)
             self._catch_up(place)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import LocalStoreError
+from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
+from producers.ledger import SPENT, costs, worded
 
 
 def report(path: Path) -> dict[str, dict[str, Any]]:
@@ -17,29 +22,34 @@ def report(path: Path) -> dict[str, dict[str, Any]]:
     LocalStoreError
         If the database cannot be read.
     """
-    try:
-        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            rows = database.execute(
-                "SELECT study, revision, source, next_seq, records, rejected, clipped FROM streams"
-            ).fetchall()
-            return {row[0]: _study(database, row) for row in rows}
-        finally:
-            database.close()
-    except sqlite3.Error as error:
-        raise LocalStoreError(f"the client database cannot be read ({error})") from error
+    with _reading(path) as database:
+        rows = database.execute(
+            "SELECT study, revision, source, next_seq, records, rejected, clipped FROM streams"
+        ).fetchall()
+        return {row[0]: _study(database, row) for row in rows}
+
+
+def ledger(path: Path) -> dict[str, dict[str, Any]]:
+    """Return for each source its limit, what studies have spent of it, and what remains.
+
+    All numbers are public: none is computed from records.
+
+    Raises
+    ------
+    LocalStoreError
+        If the database cannot be read.
+    """
+    with _reading(path) as database:
+        rows = database.execute(
+            "SELECT source, epsilon, delta, unit_records, neighbours FROM sources ORDER BY source"
+        ).fetchall()
+        return {row[0]: _source(database, *row) for row in rows}
 
 
 def _study(database: sqlite3.Connection, row: tuple[Any, ...]) -> dict[str, Any]:
     study, revision, source, next_seq, records, rejected, clipped = row
     waiting = database.execute("SELECT count(*) FROM outbox WHERE study = ?", (study,))
-    limit = database.execute("SELECT epsilon, delta FROM sources WHERE source = ?", (source,))
-    spent = database.execute(
-        "SELECT mechanism, epsilon, delta, max(mu) FROM ledger WHERE study = ?", (study,)
-    )
     reasons = database.execute("SELECT reason, count FROM rejects WHERE study = ?", (study,))
-    refusals = database.execute("SELECT count(*) FROM refusals WHERE study = ?", (study,))
-    mechanism, epsilon, delta, mu = spent.fetchone()
     return {
         "revision": revision,
         "source": source,
@@ -49,7 +59,93 @@ def _study(database: sqlite3.Connection, row: tuple[Any, ...]) -> dict[str, Any]
         "values_clipped": clipped,
         "releases": next_seq,
         "releases_unsent": waiting.fetchone()[0],
-        "spent": {"mechanism": mechanism, "epsilon": epsilon, "delta": delta, "mu": mu},
-        "limit_of_source": limit.fetchone(),
-        "refusals": refusals.fetchone()[0],
     }
+
+
+def _source(
+    database: sqlite3.Connection,
+    source: str,
+    epsilon: float | None,
+    delta: float,
+    records: int,
+    neighbours: str,
+) -> dict[str, Any]:
+    unit = Unit(records, neighbours)
+    spent = costs(database.execute(SPENT, (source,)).fetchall(), unit)
+    reached = total_epsilon(spent, delta)
+    studies = [_spend(database, row) for row in database.execute(STUDIES, (source,)).fetchall()]
+    refusals = database.execute(
+        "SELECT refusals.study, refusals.at, refusals.reason FROM refusals "
+        "JOIN streams ON streams.study = refusals.study WHERE streams.source = ?",
+        (source,),
+    ).fetchall()
+    bare = any(study["mu"] is None for study in studies)
+    return {
+        "protects": worded(unit),
+        "limit": None if epsilon is None else {"epsilon": epsilon, "delta": delta},
+        "spent": None
+        if bare
+        else {"epsilon": _finite(reached), "delta": delta, "mu": total_mu(spent)},
+        "remaining": None if epsilon is None or bare else {"epsilon": max(0.0, epsilon - reached)},
+        "studies": studies,
+        "refusals": [
+            {"study": study, "at": at, "reason": reason} for study, at, reason in refusals
+        ],
+        "warnings": list(_warnings(studies, bare)),
+    }
+
+
+STUDIES = (
+    "SELECT study, mechanism, epsilon, delta, unit_records, neighbours, mu, pure, slots "
+    "FROM spends WHERE source = ? ORDER BY study"
+)
+
+
+def _spend(database: sqlite3.Connection, row: tuple[Any, ...]) -> dict[str, Any]:
+    study, mechanism, epsilon, delta, records, neighbours, mu, pure, slots = row
+    count, lost, first, last = database.execute(
+        "SELECT count(*), total(lost), min(at), max(at) FROM ledger WHERE study = ?", (study,)
+    ).fetchone()
+    return {
+        "study": study,
+        "mechanism": mechanism,
+        "epsilon": epsilon,
+        "delta": delta if mu is None or delta is not None else 0.0,
+        "unit_records": records,
+        "neighbours": neighbours,
+        "mu": mu,
+        "pure_epsilon": pure,
+        "releases": count,
+        "releases_lost": int(lost),
+        "record_slots": count * slots,
+        "first": first,
+        "last": last,
+    }
+
+
+def _warnings(studies: list[dict[str, Any]], bare: bool) -> Iterator[str]:
+    if bare:
+        yield "a study without privacy has released this source: no limit holds for it any more"
+    for study in studies:
+        slots, delta = study["record_slots"], study["delta"]
+        if study["mu"] is not None and delta * slots > 1:
+            yield (
+                f"study {study['study']!r}: delta {delta:g} is above 1 / {slots}, the record slots "
+                "released so far: it would allow a mechanism to publish a record as it is"
+            )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            yield database
+        finally:
+            database.close()
+    except sqlite3.Error as error:
+        raise LocalStoreError(f"the client database cannot be read ({error})") from error

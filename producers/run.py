@@ -9,16 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
+from urllib.parse import quote, unquote
 
 from infra.topics import ensure_topics
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from producers.client import Client, Progress
+from producers.ledger import Limit
 from producers.models import ModelFeed
+from producers.reconcile import lost_releases, refuse, skip
 from producers.sender import Sender
-from producers.sources import name_of, open_source
-from producers.vault import Vault
+from producers.sources import location_of, name_of, open_source
+from producers.vault import NO_LIMIT, Vault
 
 #: Seconds between two progress reports.
 REPORT_SECONDS = 1.0
@@ -39,7 +42,9 @@ class Job:
     source_name
         Name of the source in the privacy ledger; None for the source's own.
     limit
-        (epsilon, delta) that all studies may spend on the source; see `Vault.open_stream`.
+        What all studies together may spend on the source; see `Vault.open_stream`.
+    skip_lost
+        Go on behind what a database that was restored from an old copy has lost.
     """
 
     client: str
@@ -48,13 +53,18 @@ class Job:
     follow: bool = False
     source_name: str | None = None
     rate: float | None = None
-    limit: tuple[float, float] | None = None
+    limit: Limit = NO_LIMIT
+    skip_lost: bool = False
 
 
 def vault_path(folder: Path, client: str) -> Path:
     """Return where a client's database is."""
-    safe = "".join(c if c.isalnum() or c in "-_." else f"%{ord(c):02x}" for c in client)
-    return folder / "clients" / f"{safe}.db"
+    return folder / "clients" / f"{quote(client, safe='')}.db"
+
+
+def clients_of(folder: Path) -> list[str]:
+    """Return the ids of all clients that have a database in a folder."""
+    return sorted(unquote(path.stem) for path in (folder / "clients").glob("*.db"))
 
 
 def run_client(
@@ -63,9 +73,17 @@ def run_client(
     job: Job,
     *,
     report: Report,
+    say: Callable[[str], None] = lambda _: None,
     stream: BinaryIO | None = None,
 ) -> Progress:
     """Run one client until its source ends or a signal asks it to stop.
+
+    Parameters
+    ----------
+    report, say
+        Told of progress, and of what people should know.
+    stream
+        What to read as standard input.
 
     Raises
     ------
@@ -80,7 +98,7 @@ def run_client(
         if job.source != "-":
             # a source that cannot be opened must not bind the study to it
             open_source(job.source, None, folder=path.parent).close()
-        stream_state = vault.open_stream(plan, name, job.limit)
+        stream_state = vault.open_stream(plan, name, job.limit, location=location_of(job.source))
         source = open_source(
             job.source,
             stream_state.position,
@@ -91,6 +109,13 @@ def run_client(
             stream=stream,
         )
         ensure_topics(settings, topics.all())
+        lost = lost_releases(plan, settings, vault, stream_state, say)
+        if lost and not job.skip_lost:
+            source.close()
+            raise refuse(plan, lost)
+        if lost:
+            passed = skip(plan, vault, source, name, lost, time.time())
+            say(f"passed over {len(lost)} lost releases and {passed} record slots")
         sender = Sender(vault, plan.study.name, settings, topics)
         models = ModelFeed(plan, settings, topics)
         client = Client(
@@ -99,7 +124,7 @@ def run_client(
             vault,
             sender,
             models,
-            next_seq=stream_state.next_seq,
+            next_seq=lost.stop,
             source_name=name,
             rate=job.rate,
         )

@@ -1,12 +1,13 @@
--- A client's database. One transaction of a release touches streams, ledger and outbox.
+-- A client's database. One transaction of a release touches streams, spends, ledger and outbox.
 CREATE TABLE IF NOT EXISTS identity (
   only INTEGER PRIMARY KEY CHECK (only = 1),
   schema INTEGER NOT NULL,
   client TEXT NOT NULL,
   ledger TEXT NOT NULL,
-  created_at TEXT NOT NULL
+  created_at REAL NOT NULL
 );
--- One row for each study: where its source continues, and the next release's number.
+-- One row for each study: where its source continues, the next release's number, and where in the
+-- releases topic its newest acknowledged release is.
 CREATE TABLE IF NOT EXISTS streams (
   study TEXT PRIMARY KEY,
   revision TEXT NOT NULL,
@@ -15,25 +16,43 @@ CREATE TABLE IF NOT EXISTS streams (
   next_seq INTEGER NOT NULL,
   records INTEGER NOT NULL,
   rejected INTEGER NOT NULL,
-  clipped INTEGER NOT NULL
+  clipped INTEGER NOT NULL,
+  sent_partition INTEGER,
+  sent_offset INTEGER
 );
--- What one study may learn and has learnt about the records of one source; mu NULL: no privacy.
+-- What all studies together may learn about one unit of a source; epsilon NULL: no limit, because
+-- the source was opened to studies without privacy.
 CREATE TABLE IF NOT EXISTS sources (
   source TEXT PRIMARY KEY,
   epsilon REAL,
-  delta REAL
+  delta REAL,
+  unit_records INTEGER NOT NULL,
+  neighbours TEXT NOT NULL
 );
--- Every release, for ever.
+-- The files that a source name stands for: one file has one budget.
+CREATE TABLE IF NOT EXISTS locations (
+  location TEXT PRIMARY KEY,
+  source TEXT NOT NULL
+);
+-- What each study has cost one record since its first release; mu NULL: no privacy at all.
+CREATE TABLE IF NOT EXISTS spends (
+  study TEXT PRIMARY KEY,
+  source TEXT NOT NULL,
+  mechanism TEXT NOT NULL,
+  epsilon REAL,
+  delta REAL,
+  unit_records INTEGER,
+  neighbours TEXT,
+  mu REAL,
+  pure REAL,
+  slots INTEGER NOT NULL
+);
+-- Every release, for ever; lost: it is known from the releases topic alone.
 CREATE TABLE IF NOT EXISTS ledger (
   study TEXT NOT NULL,
   seq INTEGER NOT NULL,
-  source TEXT NOT NULL,
-  mechanism TEXT NOT NULL,
-  mu REAL,
-  epsilon REAL,
-  delta REAL,
-  slots INTEGER NOT NULL,
   at TEXT NOT NULL,
+  lost INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (study, seq)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS refusals (

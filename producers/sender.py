@@ -112,14 +112,16 @@ class Sender:
         self._producer.close(timeout=2)
 
     def _collect(self) -> None:
-        done = []
+        done: list[int] = []
+        place = None
         while self._pending and self._pending[0].future.is_done:
             item = self._pending.popleft()
             if item.future.failed():
                 raise _unreachable(item.future.exception)
             done.append(item.seq)
+            place = item.future.value.partition, item.future.value.offset
         if done:
-            self._vault.sent(self._study, done)
+            self._vault.sent(self._study, done, place)
             self.acknowledged += len(done)
 
 

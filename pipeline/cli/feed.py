@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 
 import msgspec
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from infra.connection import kafka_options
+from infra.connection import log_reader
 from pipeline.errors import BrokerError
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
@@ -35,14 +35,7 @@ class Feed:
         self._kept: list[tuple[EstimateMessage, bytes]] = []
         self._place = TopicPartition(Topics.of(study).estimates.name, 0)
         try:
-            self._consumer = KafkaConsumer(
-                **kafka_options(settings),
-                group_id=None,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                bootstrap_timeout_ms=10_000,
-                fetch_max_wait_ms=100,
-            )
+            self._consumer = log_reader(settings, wait_ms=100)
             self._consumer.assign([self._place])
             if beginning:
                 self._consumer.seek_to_beginning(self._place)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, get_args
 
 import click
 
 from pipeline.cli.context import AS_JSON, put, say
-from pipeline.errors import PrivacyError
+from pipeline.errors import ConfigError, PrivacyError
 from pipeline.privacy.calibration import Answer, Name, Question, solve
+from pipeline.settings import Settings
+from producers.report import ledger as read_ledger
+from producers.run import clients_of, vault_path
 
 
 @click.group()
@@ -65,3 +69,58 @@ def _facts(answer: Answer) -> dict[str, Any]:
     del question["lattice"]
     deviation = answer.scale * (1.0 if answer.question.gaussian else math.sqrt(2))
     return {**question, **facts, "standard_deviation": deviation}
+
+
+@privacy.command()
+@click.argument("client", required=False)
+@AS_JSON
+def ledger(client: str | None, as_json: bool) -> None:
+    """Print what studies have spent on each source of CLIENT, or of all clients of this folder."""
+    home = Settings.read().home
+    if client is not None:
+        names = [client]
+        if not vault_path(home, client).exists():
+            raise ConfigError(
+                f"no client {client!r} has run from this folder; see VEILSTREAM_FOLDER"
+            )
+    else:
+        names = clients_of(home)
+    found = {name: read_ledger(vault_path(home, name)) for name in names}
+    if as_json:
+        put(found)
+        return
+    if not found:
+        say("no client has run from this folder; see VEILSTREAM_FOLDER")
+    for name, sources in found.items():
+        for source, facts in sources.items():
+            click.echo("\n".join(_lines(name, source, facts)))
+
+
+def _lines(client: str, source: str, facts: dict[str, Any]) -> Iterator[str]:
+    """Say one source's account in words."""
+    yield f"client {client}, source {source}: {facts['protects']}"
+    limit, spent = facts["limit"], facts["spent"]
+    if limit is None or spent is None:
+        yield "  limit: none holds"
+    else:
+        yield (
+            f"  spent epsilon {_number(spent['epsilon'])} of {limit['epsilon']:g} at delta "
+            f"{limit['delta']:g}; {_number(facts['remaining']['epsilon'])} remains"
+        )
+    for study in facts["studies"]:
+        lost = f", {study['releases_lost']} of them lost" if study["releases_lost"] else ""
+        budget = "" if study["mu"] is None else (
+            f" epsilon {study['epsilon']:g}, delta {study['delta']:g}, {study['neighbours']}"
+        )  # fmt: skip
+        yield (
+            f"  study {study['study']}: {study['mechanism']}{budget}; {study['releases']} "
+            f"releases{lost}, {study['first']} to {study['last']}"
+        )
+    for refusal in facts["refusals"]:
+        yield f"  refused {refusal['study']} at {refusal['at']}: {refusal['reason']}"
+    for warning in facts["warnings"]:
+        yield f"  WARNING: {warning}"
+
+
+def _number(value: float | None) -> str:
+    return "without end" if value is None else f"{value:.6g}"

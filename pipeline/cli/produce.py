@@ -11,6 +11,7 @@ from pipeline.cli.context import STUDY, connected, plan_of, say
 from pipeline.errors import ConfigError
 from pipeline.settings import Settings
 from producers.client import Progress
+from producers.ledger import Limit
 from producers.run import Job, run_client
 
 
@@ -31,14 +32,23 @@ from producers.run import Job, run_client
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records per second.")
 @click.option(
     "--epsilon-limit", type=click.FloatRange(min=0, min_open=True),
-    help="Most that all studies together may spend on one record of this source.",
+    help="Most that all studies together may spend on one unit of this source.",
+)  # fmt: skip
+@click.option(
+    "--delta-limit", type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
+    help="The delta at which that epsilon is meant; default: the first study's.",
+)  # fmt: skip
+@click.option(
+    "--skip-lost", is_flag=True,
+    help="After an old copy of the client's database came back: go on behind what it has lost.",
 )  # fmt: skip
 @click.option(
     "--quiet", is_flag=True, help="No progress lines (without a terminal there are none anyway)."
 )
 def produce(
     study: Path, client: str, source: str, form: str, follow: bool, source_name: str | None,
-    rate: float | None, epsilon_limit: float | None, quiet: bool,
+    rate: float | None, epsilon_limit: float | None, delta_limit: float | None, skip_lost: bool,
+    quiet: bool,
 ) -> None:  # fmt: skip
     """Read raw records, release noised windows of them to STUDY, and keep the ledger.
 
@@ -48,11 +58,8 @@ def produce(
     """
     settings = connected(Settings.read())
     plan = plan_of(study)
-    limit = None
-    if epsilon_limit is not None:
-        if plan.study.privacy.delta is None:
-            raise ConfigError("--epsilon-limit: this study keeps no privacy, so it has no delta")
-        limit = (epsilon_limit, plan.study.privacy.delta)
+    if not plan.study.private and (epsilon_limit or delta_limit):
+        raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")
 
     def report(progress: Progress, share: float | None) -> None:
         # counts of an open window are for the person at the terminal, not for a log collector
@@ -65,6 +72,10 @@ def produce(
     run_client(
         plan,
         settings,
-        Job(client, source, form, follow, source_name, rate, limit),
+        Job(
+            client, source, form, follow, source_name, rate, Limit(epsilon_limit, delta_limit),
+            skip_lost,
+        ),
         report=report,
-    )
+        say=lambda line: say(f"{client}: {line}"),
+    )  # fmt: skip

@@ -16,7 +16,6 @@ from scipy.special import ndtri
 
 from pipeline.errors import PrivacyError
 from pipeline.privacy import gdp
-from pipeline.privacy.sensitivity import Neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +47,13 @@ class Unit:
     records
         At most so many records of one source belong to one unit.
     neighbours
-        The change that is hidden.
+        The change that is hidden: "zero-out" or "replace-one".
     """
 
     records: int
-    neighbours: Neighbours
+    neighbours: str
 
-    def convert(self, cost: Cost, neighbours: Neighbours) -> Cost:
+    def convert(self, cost: Cost, neighbours: str) -> Cost:
         """Return what a cost of one record under other neighbours means for this unit.
 
         A replacement is two absences. An absence costs at most what a replacement costs: every

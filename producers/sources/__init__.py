@@ -21,7 +21,16 @@ from producers.sources.demo import STREAMED, ShuttleRows, heldout
 from producers.sources.jsonl_file import JsonLinesFile
 from producers.sources.spool import Spool, open_input
 
-__all__ = ["RECORD_LIMIT", "STREAMED", "Slot", "Source", "heldout", "open_source"]
+__all__ = [
+    "RECORD_LIMIT",
+    "STREAMED",
+    "Slot",
+    "Source",
+    "heldout",
+    "location_of",
+    "name_of",
+    "open_source",
+]
 
 _SHUTTLE = re.compile(r"shuttle:([0-9]{1,9})/([0-9]{1,9})")
 
@@ -34,6 +43,13 @@ def name_of(spec: str, form: str = "csv") -> str:
         return spec
     path = Path(spec)
     return f"{'csv' if path.suffix.lower() == '.csv' else 'jsonl'}:{path.name}"
+
+
+def location_of(spec: str) -> str | None:
+    """Return which data on this machine a source is, by whatever name; None for standard input."""
+    if spec == "-":
+        return None
+    return spec if _SHUTTLE.fullmatch(spec) else str(Path(spec).resolve())
 
 
 def open_source(

@@ -1,0 +1,185 @@
+"""The client's database file: one owner at a time, durable transactions, an identity for ever."""
+
+from __future__ import annotations
+
+import fcntl
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import IO, Any
+
+from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
+
+SCHEMA = 2
+
+
+class Database:
+    """An SQLite file that one process holds.
+
+    Parameters
+    ----------
+    path
+        The file; it is made if it does not exist.
+    client
+        The client id; a file belongs to one client for ever.
+
+    Attributes
+    ----------
+    ledger
+        The ledger's id.
+    fresh
+        Whether this process has just made it.
+    created_at
+        When it was made, in seconds of the system clock.
+
+    Raises
+    ------
+    AlreadyRunning
+        If another process has it open.
+    ConfigError
+        If the file belongs to another client or was written by another version.
+    LocalStoreError
+        If it cannot be read or written.
+    """
+
+    def __init__(self, path: Path, client: str) -> None:
+        self.client = client
+        with _file_faults():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(path.with_suffix(".lock"), client)
+        try:
+            with faults():
+                self._db = sqlite3.connect(path, isolation_level=None)
+        except BaseException:
+            self._lock.close()
+            raise
+        try:
+            with _file_faults():
+                path.chmod(0o600)
+            with faults():
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = FULL")
+                self._db.executescript((files("producers") / "schema.sql").read_text())
+            self.ledger, self.created_at, self.fresh = self._identify()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file and give up the lock."""
+        self._db.close()
+        self._lock.close()
+
+    def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return all rows of a query."""
+        with faults():
+            return self._db.execute(statement, values).fetchall()
+
+    def row(self, statement: str, *values: object) -> tuple[Any, ...] | None:
+        """Return the first row of a query."""
+        found = self.rows(statement, *values)
+        return found[0] if found else None
+
+    def write(self, statement: str, *values: object) -> None:
+        """Change something, inside a transaction."""
+        with faults():
+            self._db.execute(statement, values)
+
+    def write_many(self, statement: str, values: list[tuple[object, ...]]) -> None:
+        """Change something for each row of values, inside a transaction."""
+        with faults():
+            self._db.executemany(statement, values)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Do all of it durably, or nothing."""
+        with faults():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _identify(self) -> tuple[str, float, bool]:
+        """Return the ledger's id, making one for a new file.
+
+        The lock file remembers it: a database that was emptied or removed must not pass for that
+        of a new client, which would release every record again.
+        """
+        self._lock.seek(0)
+        remembered = self._lock.read().decode(errors="replace")
+        with self.transaction():
+            row = self.row("SELECT schema, client, ledger, created_at FROM identity")
+            fresh = row is None
+            if row is None:
+                if remembered:
+                    raise LocalStoreError(
+                        f"the client database has lost ledger {remembered}: put the file back, or "
+                        "give this producer a new --client; a fresh ledger would release records "
+                        "again"
+                    )
+                row = (SCHEMA, self.client, secrets.token_hex(8), time.time())
+                self.write("INSERT INTO identity VALUES (1, ?, ?, ?, ?)", *row)
+        if row[0] != SCHEMA:
+            raise ConfigError(
+                f"the client database has schema {row[0]}, this version writes {SCHEMA}; use the "
+                "version that wrote it"
+            )
+        if row[1] != self.client:
+            raise ConfigError(
+                f"the client database belongs to client {row[1]!r}, not {self.client!r}; a ledger "
+                "belongs to one client for ever"
+            )
+        if remembered not in ("", row[2]):
+            raise LocalStoreError(
+                f"the client database holds ledger {row[2]}, and this folder remembers "
+                f"{remembered}: put the file back that was here before"
+            )
+        if not remembered:
+            self._lock.write(row[2].encode())
+            self._lock.flush()
+        return str(row[2]), float(row[3]), fresh
+
+
+@contextmanager
+def faults() -> Iterator[None]:
+    """Turn the database's faults into ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise LocalStoreError(
+            f"the client database cannot be used ({error}); nothing was spent and nothing is "
+            "lost: free some disk space or repair the file, then start again"
+        ) from error
+
+
+@contextmanager
+def _file_faults() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LocalStoreError(
+            f"the client database cannot be kept in this folder ({error.strerror}); see "
+            "VEILSTREAM_FOLDER"
+        ) from error
+
+
+def _lock(path: Path, client: str) -> IO[bytes]:
+    with _file_faults():
+        handle = path.open("a+b")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        handle.close()
+        raise AlreadyRunning(
+            f"another producer runs as client {client!r} from this folder; stop it, or give this "
+            "one another --client"
+        ) from None
+    return handle
