@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.errors import LocalStoreError
 from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
+from pipeline.privacy.policy import loose_delta
 from producers.ledger import SPENT, costs, worded
 
 
@@ -127,12 +128,9 @@ def _warnings(studies: list[dict[str, Any]], bare: bool) -> Iterator[str]:
     if bare:
         yield "a study without privacy has released this source: no limit holds for it any more"
     for study in studies:
-        slots, delta = study["record_slots"], study["delta"]
-        if study["mu"] is not None and delta * slots > 1:
-            yield (
-                f"study {study['study']!r}: delta {delta:g} is above 1 / {slots}, the record slots "
-                "released so far: it would allow a mechanism to publish a record as it is"
-            )
+        delta = None if study["mu"] is None else study["delta"]
+        if warning := loose_delta(delta, study["record_slots"]):
+            yield f"study {study['study']!r}: {warning}"
 
 
 def _finite(value: float) -> float | None:

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 from infra.topics import ensure_topics
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
+from pipeline.privacy.policy import loose_delta
 from pipeline.settings import Settings
 from producers.client import Client, Progress
 from producers.ledger import Limit
@@ -109,6 +110,8 @@ def run_client(
             stream=stream,
         )
         ensure_topics(settings, topics.all())
+        if warning := loose_delta(plan.guarantee.delta, (stream_state.next_seq + 1) * plan.slots):
+            say(f"WARNING: {warning}")
         lost = lost_releases(plan, settings, vault, stream_state, say)
         if lost and not job.skip_lost:
             source.close()

@@ -11,6 +11,7 @@ from pipeline.cli.context import AS_JSON, STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
+from pipeline.privacy.policy import loose_delta
 from pipeline.study import TEMPLATE
 
 
@@ -25,6 +26,8 @@ def study() -> None:
 def check(study: Path, as_json: bool) -> None:
     """Check STUDY and print what it means: guarantee, noise, topics."""
     plan = plan_of(study)
+    if warning := loose_delta(plan.guarantee.delta, plan.slots):
+        say(f"WARNING: {warning}")
     facts = _facts(plan)
     if as_json:
         put(facts)
@@ -64,7 +67,9 @@ def _facts(plan: Plan) -> dict[str, object]:
             "curvature_sd": plan.step.curvature.standard_deviation,
             "counts_sd": plan.step.counts.standard_deviation,
             "start_gradient_sd": plan.start.gradient.standard_deviation,
+            "order_of_norm": plan.mechanism.order,
             "norm_bound": plan.norm_bound,
+            "l1_bound": plan.bounds.l1,
             "largest_weight": plan.largest_weight,
         }
     facts["topics"] = {

@@ -102,7 +102,8 @@ def stack(rows: Sequence[Row], features: int) -> tuple[Matrix, Vector]:
     """Return the features (n, p) and responses (n,) of some rows; n may be 0."""
     if not rows:
         return np.zeros((0, features)), np.zeros(0)
-    return np.stack([row.features for row in rows]), np.array([row.response for row in rows])
+    joined = np.concatenate([row.features for row in rows])
+    return joined.reshape(len(rows), features), np.array([row.response for row in rows])
 
 
 def _text(record: Record, name: str) -> str:

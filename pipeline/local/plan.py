@@ -23,16 +23,25 @@ from pipeline.privacy.mechanisms import (
 from pipeline.privacy.policy import NO_PRIVACY, Guarantee, guarantee_of, simulation_of
 from pipeline.privacy.sensitivity import Bounds
 from pipeline.study import Study, revision_of
-from pipeline.types import Vector
+from pipeline.types import Integers, Vector
 
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The noised parts of one kind of release; at the start without curvature."""
+    """The noised parts of one kind of release; at the start without curvature.
+
+    Attributes
+    ----------
+    gradient, counts
+        Vectors.
+    curvature, beside
+        Of the curvature's diagonal, and of its entries beside the diagonal.
+    """
 
     gradient: Channel
     counts: Channel
     curvature: Channel | None
+    beside: Channel | None
 
     @property
     def exponents(self) -> tuple[int, ...]:
@@ -76,6 +85,12 @@ class Plan:
         if self.study.data.scaling == "unit":
             return np.ones(self.size - 1)
         return np.array([max(abs(r.min), abs(r.max)) for r in self.study.data.features.values()])
+
+    @cached_property
+    def column_exponents(self) -> Integers:
+        """Exponents of powers of two that bound the entries of (1, features), shape (d,)."""
+        exponents: Integers = np.ceil(np.log2(np.append(1.0, self.magnitudes))).astype(np.int64)
+        return exponents
 
     @cached_property
     def longest(self) -> float:
@@ -173,6 +188,13 @@ class Plan:
         def part(distance: float, rounding: float, share: float) -> Channel:
             return self.mechanism.channel(distance, rounding, self.budget, share / total)
 
+        bent = None
+        if curvature:
+            bent = part(
+                sensitivity.of_curvature(bounds, bend, neighbours, order),
+                sensitivity.rounding_of_matrix(self.size, order),
+                curvature,
+            )
         return Channels(
             gradient=part(
                 sensitivity.of_gradient(bounds, slope, neighbours, order),
@@ -185,13 +207,8 @@ class Plan:
                 sensitivity.rounding_of_vector(2, order),
                 counts,
             ),
-            curvature=part(
-                sensitivity.of_curvature(bounds, bend, neighbours, order),
-                sensitivity.rounding_of_matrix(self.size, order),
-                curvature,
-            )
-            if curvature
-            else None,
+            curvature=bent,
+            beside=bent and bent.off_diagonal(),
         )
 
     def _check_fit(self) -> None:

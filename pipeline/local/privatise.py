@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, upper_is_diagonal
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
+from pipeline.local.plan import Channels, Plan
 from pipeline.local.summarise import BoundedSums, Exact, Summary
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.randomness import SecureStream
@@ -93,8 +93,8 @@ def privatise(plan: Plan, sums: BoundedSums, stream: SecureStream) -> NoisedSums
         raise PrivacyError('privacy.mechanism is "none": there is no noise to add')
     channels = plan.channels(sums.model.version)
     curvature: Integers | None = None
-    if sums.curvature is not None and channels.curvature is not None:
-        curvature = _noised_matrix(channels.curvature, sums.curvature, plan, stream)
+    if sums.curvature is not None:
+        curvature = _noised_matrix(channels, sums.curvature, plan, stream)
     return NoisedSums(
         model=sums.model,
         slots=plan.slots,
@@ -131,12 +131,14 @@ def _noised(part: Channel, sums: Exact, slots: int, stream: SecureStream) -> Int
     return part.noised(part.round(sums.integers, sums.exponents), slots, stream)
 
 
-def _noised_matrix(part: Channel, sums: Exact, plan: Plan, stream: SecureStream) -> Integers:
+def _noised_matrix(channels: Channels, sums: Exact, plan: Plan, stream: SecureStream) -> Integers:
     """Add noise that is isotropic in svec form."""
-    values = part.round(sums.integers, sums.exponents)
+    if channels.curvature is None or channels.beside is None:
+        raise PrivacyError("releases at the start hold no curvature")
+    values = channels.curvature.round(sums.integers, sums.exponents)
     diagonal = upper_is_diagonal(plan.size)
-    values[diagonal] = part.noised(values[diagonal], plan.slots, stream)
-    values[~diagonal] = part.off_diagonal().noised(values[~diagonal], plan.slots, stream)
+    values[diagonal] = channels.curvature.noised(values[diagonal], plan.slots, stream)
+    values[~diagonal] = channels.beside.noised(values[~diagonal], plan.slots, stream)
     return values
 
 

@@ -135,10 +135,10 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
         raise PrivacyError(f"a window holds at most {plan.slots} records (window.records)")
     inside = np.clip(features, -plan.magnitudes, plan.magnitudes)
     design = _with_intercept(inside, plan)
-    columns = _exponents(plan)
+    columns = plan.column_exponents
     counts = Exact(np.array(_counts(responses)), np.zeros(2, dtype=np.int64))
     predictor = design @ model.coefficients
-    slope = np.nan_to_num(plan.loss.slope(predictor, responses))
+    slope = _finite(plan.loss.slope(predictor, responses))
     if model.version == 0:
         bound = plan.loss.slope_bound
         slope = np.clip(slope, -bound, bound)
@@ -156,7 +156,7 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     bound = plan.largest_weight * plan.loss.slope_bound
     slope = np.clip(weight * slope, -bound, bound)
     curvature_bound = plan.largest_weight * plan.loss.curvature_bound
-    curvature = weight * np.nan_to_num(plan.loss.curvature(predictor, responses))
+    curvature = weight * _finite(plan.loss.curvature(predictor, responses))
     curvature = np.clip(curvature, 0.0, curvature_bound)
     return BoundedSums(
         model=model,
@@ -236,10 +236,9 @@ def _exact_curvature(design: Matrix, curvature: Vector, columns: Integers, top: 
     return Exact(total, exponents)
 
 
-def _exponents(plan: Plan) -> Integers:
-    """Return for each column of the design the exponent of a power of two that bounds it."""
-    exponents: Integers = np.ceil(np.log2(np.append(1.0, plan.magnitudes))).astype(np.int64)
-    return exponents
+def _finite(values: Vector) -> Vector:
+    """Return a record's slope or curvature, 0 where a hostile model leaves no number."""
+    return np.where(np.isnan(values), 0.0, values)
 
 
 def _exponent(bound: float) -> int:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scipy.special import ndtri
+from scipy.special import erfinv, ndtri_exp
 
 from pipeline.errors import PrivacyError
 from pipeline.privacy import gdp
@@ -65,8 +65,13 @@ class Unit:
 
 def pure_cost(epsilon: float) -> Cost:
     """Return the cost of an epsilon-DP release."""
-    # -Phi^-1(1 / (1 + e^epsilon)), from the tail so that small and large epsilons keep digits
-    return Cost(-2 * float(ndtri(1 / (1 + math.exp(min(epsilon, 700.0))))), epsilon)
+    # two forms of -2 Phi^-1(1 / (1 + e^epsilon)): the first keeps the digits of a small epsilon,
+    # the second those of a large one
+    if epsilon < 1:
+        mu = 2 * math.sqrt(2) * float(erfinv(math.tanh(epsilon / 2)))
+    else:
+        mu = -2 * float(ndtri_exp(-epsilon - math.log1p(math.exp(-epsilon))))
+    return Cost(mu, epsilon)
 
 
 def total_mu(costs: Iterable[Cost]) -> float:

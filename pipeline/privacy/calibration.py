@@ -15,6 +15,13 @@ from pipeline.privacy.accounting import pure_cost
 from pipeline.privacy.sensitivity import rounding_of_vector
 
 Name = Literal["gaussian", "discrete-gaussian", "laplace", "discrete-laplace"]
+#: Ranges of what may be asked: within them no step overflows.
+COUNTS = 10**9
+LENGTHS = 1e-100, 1e100
+EPSILONS = 1e-12, 1e4
+DELTAS = 1e-300, 1.0
+#: Scales in lattice units that an answer may have.
+UNITS = 2.0**-10, 2.0**80
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +63,15 @@ class Question:
         """
         if self.mechanism not in get_args(Name):
             raise PrivacyError(f"mechanism must be one of {', '.join(get_args(Name))}")
-        if not 0 < self.sensitivity < math.inf:
-            raise PrivacyError("sensitivity must be a finite number > 0")
+        _check("sensitivity", self.sensitivity, LENGTHS)
         for name in ("dimension", "records", "releases"):
-            if getattr(self, name) < 1:
-                raise PrivacyError(f"{name} must be a whole number >= 1")
+            if not 1 <= getattr(self, name) <= COUNTS:
+                raise PrivacyError(f"{name} must be a whole number in 1 ... {COUNTS:,}")
         if self.lattice is None:
             return
         if "discrete" not in self.mechanism:
             raise PrivacyError("lattice goes with the discrete mechanisms")
-        if not 0 < self.lattice < math.inf:
-            raise PrivacyError("lattice must be a finite number > 0")
+        _check("lattice", self.lattice, LENGTHS)
         if not 1 <= self.sensitivity / self.lattice < 2**40:
             raise PrivacyError("sensitivity must be between 1 and 2^40 lattice units")
         units = self.sensitivity / self.lattice
@@ -128,19 +133,23 @@ def solve(
         del given["delta"]
     if sum(value is None for value in given.values()) != 1:
         raise PrivacyError(f"leave out exactly one of {', '.join(given)}")
-    if epsilon is not None and not 0 < epsilon < math.inf:
-        raise PrivacyError("epsilon must be a finite number > 0, for example 1.0")
-    if delta is not None and question.gaussian and not 0 < delta < 1:
-        raise PrivacyError("delta must lie in (0, 1), for example 1e-6")
-    if scale is not None and not 0 < scale < math.inf:
-        raise PrivacyError("scale must be a finite number > 0")
+    if epsilon is not None:
+        _check("epsilon", epsilon, EPSILONS)
+    if delta is not None and question.gaussian and not DELTAS[0] <= delta < DELTAS[1]:
+        raise PrivacyError(f"delta must lie in [{DELTAS[0]:g}, 1), for example 1e-6")
+    if scale is not None:
+        _check("scale", scale, LENGTHS)
     if not question.gaussian:
-        return _laplace(question, epsilon, scale)
-    if question.mechanism == "gaussian":
-        return _gaussian(question, epsilon, delta, scale)
-    if question.lattice is None:
-        return _fine_gaussian(question, epsilon, delta, scale)
-    return _discrete_gaussian(question, question.lattice, epsilon, delta, scale)
+        answer = _laplace(question, epsilon, scale)
+    elif question.mechanism == "gaussian":
+        answer = _gaussian(question, epsilon, delta, scale)
+    elif question.lattice is None:
+        answer = _fine_gaussian(question, epsilon, delta, scale)
+    else:
+        answer = _discrete_gaussian(question, question.lattice, epsilon, delta, scale)
+    if not (math.isfinite(answer.epsilon) and math.isfinite(answer.mu or 0.0)):
+        raise PrivacyError("scale: so little noise keeps no finite epsilon")
+    return answer
 
 
 def _gaussian(
@@ -170,7 +179,7 @@ def _fine_gaussian(
             f"delta: {delta:g} is below what discrete noise can promise for {numbers} numbers "
             f"at epsilon {epsilon:g}"
         )
-    mu = gdp.mu_of(epsilon - lost[0], delta - lost[1])
+    mu = gdp.mu_of(*channel.continuous(epsilon, delta, lost))
     part = channel.gaussian(
         question.sensitivity,
         rounding_of_vector(question.dimension, 2),
@@ -207,6 +216,8 @@ def _discrete_gaussian(
         sigma = curves.smallest(lambda value: curve(value, at) <= most, whole)
     else:
         sigma = scale / lattice
+    if not UNITS[0] <= sigma <= UNITS[1]:
+        raise PrivacyError("the noise scale must lie between 2^-10 and 2^80 lattice units")
     if epsilon is None:
         most = delta or 0.0
         epsilon = 0.0
@@ -238,3 +249,9 @@ def _laplace(question: Question, epsilon: float | None, scale: float | None) -> 
         question, scale, epsilon, 0.0, pure_cost(epsilon).mu, unit, scale / unit if unit else None,
         how,
     )  # fmt: skip
+
+
+def _check(name: str, value: float, within: tuple[float, float]) -> None:
+    """Refuse a number outside its range, and what is no number."""
+    if not within[0] <= value <= within[1]:
+        raise PrivacyError(f"{name} must be a number in [{within[0]:g}, {within[1]:g}]")

@@ -84,17 +84,15 @@ class Channel:
         PrivacyError
             If a value does not fit: a public bound is far too large for its budget.
         """
-        shift = np.minimum(self.exponent - exponents, 62)
-        if np.any(np.abs(integers) >= np.ldexp(float(INTEGER_LIMIT), np.maximum(shift, -42))):
+        shift = self.exponent - exponents
+        down, up = np.maximum(np.minimum(shift, 62), 0), np.minimum(np.maximum(-shift, 0), 42)
+        if ((np.abs(integers) >> down) >= (INTEGER_LIMIT >> up)).any():
             raise PrivacyError(
                 "a summary does not fit its lattice: lower window.records or the public bounds"
             )
-        half = np.where(shift > 0, np.int64(1) << np.maximum(shift - 1, 0), 0)
-        return np.where(
-            shift > 0,
-            (integers + half) >> np.maximum(shift, 0),
-            integers << np.maximum(-shift, 0),
-        )
+        half = (1 << down) >> 1
+        rounded: Integers = ((integers + half) >> down) << up
+        return rounded
 
     def largest(self, slots: int) -> float:
         """Return an upper bound of every integer that a release of `slots` records can hold."""
@@ -108,7 +106,7 @@ class Channel:
         """
         bound = math.floor(self.largest(slots))
         total = lattice + self.noise.draw(len(lattice), stream)
-        within: Integers = np.clip(total, -bound, bound)
+        within: Integers = np.minimum(np.maximum(total, -bound), bound)
         return within
 
     def off_diagonal(self) -> Channel:
@@ -135,7 +133,9 @@ def gaussian(sensitivity: float, rounding: float, mu: float) -> Channel:
     exp(+-16 / sigma^4) per coordinate (docs/privacy/discrete-gaussian.md); `slack` pays for that.
     """
     exponent, whole = _lattice(sensitivity, rounding, mu)
-    scale = whole / math.ldexp(1.0, exponent) / mu
+    # a few units in the last place more, for the rounding of this division and of the sampler's
+    # own scales
+    scale = whole / math.ldexp(1.0, exponent) / mu * (1 + 2.0**-50)
     return Channel(exponent, whole, DiscreteGaussian(math.sqrt(scale**2 + 1 / 12)))
 
 
@@ -163,11 +163,20 @@ def slack(samples: int, epsilon: float) -> tuple[float, float]:
     """Return what a release of `samples` discrete Gaussians pays, as (epsilon, delta).
 
     The first part covers the difference between a discrete and a rounded Gaussian up to 12 sigma,
-    the second what lies beyond.
+    the second what lies beyond; see `continuous` for how they enter.
     """
     # beside the diagonal of a matrix the scale is 1 / sqrt 2 of the smallest
     smallest = 2.0 ** (NOISE_BITS - 0.5)
-    return 2 * samples * 16 / smallest**4, (1 + math.exp(epsilon)) * samples * 1e-32
+    return 2 * samples * 16 / smallest**4, (1 + math.exp(min(epsilon, 700.0))) * samples * 1e-32
+
+
+def continuous(epsilon: float, delta: float, lost: tuple[float, float]) -> tuple[float, float]:
+    """Return the budget of the rounded Gaussian whose discrete stand-in keeps (epsilon, delta).
+
+    Where each law is within a factor e^a of the other, (epsilon, delta) turns into
+    (epsilon + 2 a, e^a delta); `lost` holds 2 a and what is outside the factor's range.
+    """
+    return epsilon - lost[0], (delta - lost[1]) * math.exp(-lost[0] / 2)
 
 
 def _lattice(sensitivity: float, rounding: float, budget: float) -> tuple[int, float]:

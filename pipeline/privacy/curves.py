@@ -37,14 +37,16 @@ def discrete_gaussian_delta(sigma: float, sensitivity: int, epsilon: float) -> f
     """
     if not 0 < sigma <= LARGEST_SIGMA:
         raise PrivacyError("the exact curve is for a scale in (0, 65536] lattice units")
-    reach = math.ceil(40 * sigma) + sensitivity
-    k = np.arange(-reach, reach + 1, dtype=np.float64)
-    weights = np.exp(-(k**2) / (2 * sigma**2))
-    # the outputs that favour one neighbour by more than e^epsilon, as seen from either of them
+    # the outputs that favour one neighbour by more than e^epsilon, as seen from it
     limit = sensitivity / 2 - epsilon * sigma**2 / sensitivity
-    one = math.fsum(weights[k < limit])
-    other = math.fsum(weights[k < limit - sensitivity])
-    return max(0.0, one - math.exp(epsilon) * other) / math.fsum(weights)
+    if limit < -40 * sigma:
+        return 0.0  # below the smallest float
+    # beyond these ends the terms are e^-72 of the largest or less
+    ends = math.hypot(min(limit, 0.0), 12 * sigma), min(limit, 12 * sigma)
+    k = np.arange(-math.ceil(ends[0]) - 1, math.ceil(ends[1]), dtype=np.float64)
+    loss = sensitivity * (sensitivity - 2 * k) / (2 * sigma**2)
+    terms = np.exp(-(k**2) / (2 * sigma**2)) * -np.expm1(np.minimum(epsilon - loss, 0.0))
+    return min(1.0, float(np.sum(terms)) / _gaussian_total(sigma))
 
 
 def discrete_laplace_delta(scale: float, sensitivity: int, epsilon: float) -> float:
@@ -60,8 +62,9 @@ def discrete_laplace_delta(scale: float, sensitivity: int, epsilon: float) -> fl
     if epsilon >= sensitivity / scale:
         return 0.0
     last = math.ceil((sensitivity - epsilon * scale) / 2) - 1
-    one = _laplace_cumulative(scale, last)
-    return max(0.0, one - math.exp(epsilon) * _laplace_cumulative(scale, last - sensitivity))
+    # e^epsilon P(X <= last - sensitivity), whose factors alone may not fit a float
+    other = math.exp(epsilon + (last - sensitivity) / scale) / (1 + math.exp(-1 / scale))
+    return max(0.0, _laplace_cumulative(scale, last) - other)
 
 
 def concentrated_delta(rho: float, epsilon: float) -> float:
@@ -81,7 +84,7 @@ def concentrated_delta(rho: float, epsilon: float) -> float:
         return gain + order * math.log1p(-1 / order) - math.log(order - 1)
 
     # convex in the order; golden sections in log(order - 1), where every bound found is valid
-    low, high, section = -12.0, 25.0, (math.sqrt(5) - 1) / 2
+    low, high, section = -12.0, 60.0, (math.sqrt(5) - 1) / 2
     for _ in range(120):
         left, right = high - section * (high - low), low + section * (high - low)
         if logarithm(1 + math.exp(left)) < logarithm(1 + math.exp(right)):
@@ -118,6 +121,14 @@ def smallest(holds: Callable[[float], bool], start: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
+
+
+def _gaussian_total(sigma: float) -> float:
+    """Return the sum of exp(-k^2 / (2 sigma^2)) over all integers, by Poisson summation."""
+    if sigma < 1:
+        return 1 + 2 * math.fsum(math.exp(-(k**2) / (2 * sigma**2)) for k in range(1, 40))
+    other = math.fsum(math.exp(-2 * (math.pi * sigma * k) ** 2) for k in range(1, 8))
+    return sigma * math.sqrt(2 * math.pi) * (1 + 2 * other)
 
 
 def _laplace_cumulative(scale: float, k: int) -> float:

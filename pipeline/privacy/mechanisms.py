@@ -64,7 +64,7 @@ class GaussianMechanism:
         PrivacyError
             If delta or epsilon is below what the discrete law differs from the continuous one.
         """
-        epsilon, delta = channel.slack(numbers, self.epsilon)
+        lost = epsilon, delta = channel.slack(numbers, self.epsilon)
         if delta >= self.delta / 2 or epsilon >= self.epsilon / 2:
             raise PrivacyError(
                 f"privacy.delta: {self.delta:g} is below what discrete noise can promise for "
@@ -72,7 +72,7 @@ class GaussianMechanism:
                 + (f"at least {2.1 * delta:.2g}, or " if delta < 0.2 else "")
                 + "a smaller epsilon"
             )
-        return gdp.mu_of(self.epsilon - epsilon, self.delta - delta)
+        return gdp.mu_of(*channel.continuous(self.epsilon, self.delta, lost))
 
     def cost(self, budget: float) -> Cost:
         """Return the cost of mu."""

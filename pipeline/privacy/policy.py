@@ -60,6 +60,16 @@ NO_PRIVACY = Guarantee(
 )
 
 
+def loose_delta(delta: float | None, records: int) -> str:
+    """Return a warning if delta is too large for so many records, or nothing."""
+    if not delta or delta * records <= 1:
+        return ""
+    return (
+        f"delta {delta:g} is above 1 / {records}, the record slots released: it would allow a "
+        "mechanism to publish a record as it is; use 1e-5 or less, and far below 1 / records"
+    )
+
+
 def simulation_of(*, epsilon: float, delta: float) -> Guarantee:
     """State what a simulation promises: nothing."""
     return msgspec.structs.replace(

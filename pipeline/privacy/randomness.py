@@ -12,6 +12,8 @@ _BLOCK = 1 << 17
 _ZEROS = memoryview(bytes(_BLOCK))
 #: `update_into` asks for this much room behind its output.
 _ROOM = 16
+#: Numbers that are made at once for small requests.
+_STOCK = 512
 
 
 class SecureStream:
@@ -24,15 +26,26 @@ class SecureStream:
     def __init__(self) -> None:
         self._rekey()
 
-    def _rekey(self) -> None:
-        cipher = Cipher(algorithms.AES256(os.urandom(32)), modes.CTR(os.urandom(16)))
-        self._encryptor = cipher.encryptor()
-        self._process = os.getpid()
-
     def uint64(self, count: int) -> NDArray[np.uint64]:
         """Return `count` independent uniform 64-bit integers."""
         if os.getpid() != self._process:
             self._rekey()
+        if count > _STOCK:
+            return self._key_stream(count)
+        if self._taken + count > len(self._stock):
+            self._stock, self._taken = self._key_stream(_STOCK), 0
+        self._taken += count
+        return self._stock[self._taken - count : self._taken]
+
+    def _rekey(self) -> None:
+        cipher = Cipher(algorithms.AES256(os.urandom(32)), modes.CTR(os.urandom(16)))
+        self._encryptor = cipher.encryptor()
+        self._process = os.getpid()
+        # small requests are served from a stock; a child must not share its parent's
+        self._stock: NDArray[np.uint64] = np.empty(0, dtype="<u8")
+        self._taken = 0
+
+    def _key_stream(self, count: int) -> NDArray[np.uint64]:
         size = 8 * count
         key_stream = np.empty(size + _ROOM, dtype=np.uint8)
         room = memoryview(key_stream.data)

@@ -53,7 +53,7 @@ class Table:
         if count < GUIDED:
             uniforms = stream.uint64(count)
             index = np.searchsorted(self._thresholds, uniforms)
-            chosen = self._thresholds[np.minimum(index, len(self._thresholds) - 1)]
+            chosen = self._thresholds.take(index, mode="clip")
             return self._settled(index, uniforms, chosen == uniforms, stream)
         draws = np.empty(count, dtype=np.int64)
         for start in range(0, count, BLOCK):
