@@ -26,8 +26,10 @@ def study_text(
     *,
     p: int = 3,
     private: bool = True,
+    mechanism: str = "discrete-gaussian",
     epsilon: float = 2.0,
     delta: float = 1e-5,
+    seed: int = 1,
     neighbours: str = "zero-out",
     loss: str = "gdwd",
     q: float = 1.0,
@@ -44,7 +46,7 @@ def study_text(
     releases: int = 8,
     name: str = "test",
 ) -> str:
-    """Return the text of a study file."""
+    """Return the text of a study file; `delta` and `seed` go where the mechanism has them."""
     lines = [
         f'[study]\nname = "{name}"',
         '[data]\nresponse = { name = "y", positive = "1", negative = "0" }',
@@ -61,9 +63,13 @@ def study_text(
         lines.append(f"class_weights = {{ maximum = {maximum} }}")
     if private:
         lines.append(
-            f'[privacy]\nmechanism = "discrete-gaussian"\nepsilon = {epsilon}\n'
-            f'delta = {delta}\nneighbours = "{neighbours}"'
+            f'[privacy]\nmechanism = "{mechanism}"\nepsilon = {epsilon}\n'
+            f'neighbours = "{neighbours}"'
         )
+        if mechanism != "discrete-laplace":
+            lines.append(f"delta = {delta}")
+        if mechanism == "insecure-simulation":
+            lines.append(f"seed = {seed}")
         if user_records is not None:
             lines.append(f'unit = "user"\nrecords = {user_records}')
         if split is not None:
@@ -90,6 +96,20 @@ class SeededStream(SecureStream):
     def uint64(self, count: int) -> NDArray[np.uint64]:
         """Return `count` uniform 64-bit integers, the same for the same seed."""
         return self._generator.integers(0, 2**64, size=count, dtype=np.uint64)
+
+
+class ScriptedStream(SecureStream):
+    """Uniform numbers written down beforehand; one that is asked for more than that fails."""
+
+    def __init__(self, *words: int) -> None:
+        super().__init__()
+        self._words = np.array(words, dtype=np.uint64)
+
+    def uint64(self, count: int) -> NDArray[np.uint64]:
+        """Return the next `count` numbers of the script."""
+        assert count <= len(self._words), "the script is at its end"
+        taken, self._words = self._words[:count], self._words[count:]
+        return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +197,7 @@ def payload_of(
     seq: int = 0,
 ) -> bytes:
     """Make a release from arrays; without privacy it is taken at the model's coefficients."""
-    if plan.study.private:
+    if plan.study.noised:
         noised = privatise(plan, summarise_bounded(plan, features, responses, model), stream)
         return seal(plan, noised, client=client, ledger=ledger, seq=seq)
     summary = summarise(plan, features, responses, model.coefficients, model.class_weights)
@@ -245,7 +265,7 @@ def whole_stream(plan: Plan, *, seed: int, rounds: int, clients: int) -> Partiti
         for c in range(clients):
             features, responses = simulate(rng, plan.slots, plan.size - 1)
             at = model
-            if number == 0 and not plan.study.private:
+            if number == 0 and not plan.study.noised:
                 ridge = plan.study.estimator.ridge
                 at = round_model(1, local_fit(plan.loss, features, responses, ridge), (1.0, 1.0))
             value = payload_of(plan, features, responses, at, stream, client=f"c{c}", seq=number)

@@ -23,6 +23,9 @@ class SecureStream:
     its own before its first number: two processes never see the same noise.
     """
 
+    _stock: NDArray[np.uint64]
+    _taken: int
+
     def __init__(self) -> None:
         self._rekey()
 
@@ -42,7 +45,7 @@ class SecureStream:
         self._encryptor = cipher.encryptor()
         self._process = os.getpid()
         # small requests are served from a stock; a child must not share its parent's
-        self._stock: NDArray[np.uint64] = np.empty(0, dtype="<u8")
+        self._stock = np.empty(0, dtype="<u8")
         self._taken = 0
 
     def _key_stream(self, count: int) -> NDArray[np.uint64]:

@@ -129,7 +129,7 @@ def test_the_noise_of_a_release_has_the_scale_of_its_channels(version: int) -> N
         noise = np.array([getattr(n, name) for n in noised]) - part.round(
             exact.integers, exact.exponents
         )
-        check_noise(noise, np.full(noise.shape[1], part.sigma))
+        check_noise(noise, np.full(noise.shape[1], part.noise.standard_deviation))
     if version:
         part = channels.curvature
         assert part is not None
@@ -138,7 +138,14 @@ def test_the_noise_of_a_release_has_the_scale_of_its_channels(version: int) -> N
             sums.curvature.integers, sums.curvature.exponents
         )
         diagonal = upper_is_diagonal(plan.size)
-        check_noise(noise, np.where(diagonal, part.sigma, part.sigma / math.sqrt(2)))
+        check_noise(
+            noise,
+            np.where(
+                diagonal,
+                part.noise.standard_deviation,
+                part.noise.standard_deviation / math.sqrt(2),
+            ),
+        )
 
 
 def check_noise(noise: np.ndarray, sigma: np.ndarray) -> None:
@@ -172,7 +179,11 @@ def test_every_sampler_is_covered_by_the_proof_and_by_the_slack(
     assert part is not None
     assert sum(count for _, count in used) == 3 + 6 + 2
     tau = part.sensitivity / part.unit / part.mu
-    beside = next(sigma for sigma, _ in used if sigma < 0.8 * part.sigma and _is_beside(sigma, tau))
+    beside = next(
+        sigma
+        for sigma, _ in used
+        if sigma < 0.8 * part.noise.standard_deviation and _is_beside(sigma, tau)
+    )
     assert beside**2 - tau**2 / 2 >= 1 / 12 * (1 - 1e-3)
     epsilon, delta = slack(sum(count for _, count in used), 1.0)
     assert epsilon >= 2 * sum(count * 16 / sigma**4 for sigma, count in used)

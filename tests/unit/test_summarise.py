@@ -151,7 +151,10 @@ def test_the_worst_window_of_the_largest_size_is_exact() -> None:
     for part, sums in ((plan.step.gradient, many.gradient), (plan.step.curvature, many.curvature)):
         assert part is not None
         rounded = part.round(sums.integers, sums.exponents)
-        assert np.abs(rounded).max() + 16 * part.sigma <= integer_bound(part, plan.slots) + 1
+        assert (
+            np.abs(rounded).max() + 16 * part.noise.standard_deviation
+            <= integer_bound(part, plan.slots) + 1
+        )
         assert integer_bound(part, plan.slots) < INTEGER_LIMIT
 
 
@@ -209,8 +212,8 @@ def test_a_channel_has_the_noise_that_its_sensitivity_needs(sensitivity: float, 
     part = calibrate(sensitivity, 3.0, mu)
     assert part.sensitivity == pytest.approx(sensitivity + 3 * part.unit)
     needed = (part.sensitivity / part.unit / mu) ** 2 + 1 / 12
-    assert part.sigma**2 == pytest.approx(needed, rel=1e-12)
-    assert 2**14 <= part.sigma <= 2**15 * (1 + 1e-3) + 3 / mu
+    assert part.noise.standard_deviation**2 == pytest.approx(needed, rel=1e-12)
+    assert 2**14 <= part.noise.standard_deviation <= 2**15 * (1 + 1e-3) + 3 / mu
 
 
 def test_the_parts_of_a_release_share_the_whole_budget() -> None:
