@@ -35,7 +35,9 @@ class Cost:
 
     def times(self, records: float) -> Cost:
         """Return the cost of a group of so many records, wherever they stand (group privacy)."""
-        return Cost(records * self.mu, None if self.epsilon is None else records * self.epsilon)
+        if self.epsilon is not None:
+            return pure_cost(records * self.epsilon)
+        return Cost(records * self.mu)
 
 
 @dataclass(frozen=True, slots=True)

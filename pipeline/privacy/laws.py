@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from typing import Protocol
 
 
@@ -78,7 +79,7 @@ class Gaussian:
     def weights(self, bits: int) -> Weights:
         """Return weights from -reach to reach; see `Law.weights`."""
         reach = math.ceil(self.sigma * math.sqrt(2 * math.log(2) * bits)) + 1
-        low_base, high_base, unit = _exponential(Decimal(-1), 2 * Decimal(self.sigma) ** 2, bits)
+        low_base, high_base, unit = _exponential(-1, 2 * Fraction(self.sigma) ** 2, bits)
         low = _squares(low_base, unit, reach, 0)
         high = _squares(high_base, unit, reach, 1)
         # beyond the reach each weight is less than exp(-reach / sigma^2) times the one before
@@ -105,8 +106,8 @@ class Laplace:
     def weights(self, bits: int) -> Weights:
         """Return weights from -reach to reach - 1; see `Law.weights`."""
         reach = math.ceil(self.scale / self.stride * math.log(2) * bits) + 1
-        low_base, high_base, unit = _exponential(Decimal(-self.stride), Decimal(self.scale), bits)
-        low_step, high_step, _ = _exponential(Decimal(-1), Decimal(self.scale), bits)
+        low_base, high_base, unit = _exponential(-self.stride, Fraction(self.scale), bits)
+        low_step, high_step, _ = _exponential(-1, Fraction(self.scale), bits)
         low = _powers(low_base, unit, reach, 0)
         high = _powers(high_base, unit, reach, 1)
         tail = math.ceil(high[-1] * (1 + self.scale / self.stride)) + 1
@@ -134,20 +135,20 @@ class Digit:
 
     def weights(self, bits: int) -> Weights:
         """Return all weights; see `Law.weights`."""
-        low_base, high_base, unit = _exponential(Decimal(-self.stride), Decimal(self.scale), bits)
+        low_base, high_base, unit = _exponential(-self.stride, Fraction(self.scale), bits)
         low = _powers(low_base, unit, self.count, 0)
         high = _powers(high_base, unit, self.count, 1)
         return Weights(0, low, high, 0, 0)
 
 
-def _exponential(top: Decimal, bottom: Decimal, bits: int) -> tuple[int, int, int]:
+def _exponential(top: int, bottom: Fraction, bits: int) -> tuple[int, int, int]:
     """Return integers around 2^unit exp(top / bottom), and the unit, well above `bits`."""
     unit = bits + 128
     with localcontext() as context:
-        # products of floats are exact at this precision, and the quotient and the exponential
-        # are wrong in their last digit at most
+        # floats are exact as fractions; the quotient, the exponential and the product are wrong
+        # in their last digit at most
         context.prec = 400 + unit
-        value = (top / bottom).exp()
+        value = (Decimal(top * bottom.denominator) / Decimal(bottom.numerator)).exp()
         near = int(value * (1 << unit))
     return near - 1, min(near + 2, 1 << unit), unit
 
