@@ -27,7 +27,7 @@ def privacy() -> None:
 @click.option("--sensitivity", type=float, required=True, help="L2 (Gaussian) or L1 (Laplace).")
 @click.option("--epsilon", type=float, help="Leave one of epsilon, delta and scale out.")
 @click.option("--delta", type=float, help="Gaussian noise only.")
-@click.option("--scale", type=float, help="Noise: sigma (Gaussian) or b (Laplace).")
+@click.option("--scale", "--sigma", type=float, help="Noise: sigma (Gaussian), b (Laplace).")
 @click.option("--dimension", type=int, default=1, show_default=True, help="Numbers in a release.")
 @click.option("--records", type=int, default=1, show_default=True, help="Most records of a unit.")
 @click.option("--releases", type=int, default=1, show_default=True, help="That a record enters.")
