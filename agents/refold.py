@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from infra.connection import kafka_options
+from infra.connection import kafka_options, log_reader
 from pipeline.errors import BrokerError, OffsetGap, StateError
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
@@ -16,6 +16,24 @@ from pipeline.settings import Settings
 
 #: Told how many of how many records have been folded.
 Report = Callable[[int, int], None]
+
+
+def log_ends(plan: Plan, settings: Settings) -> dict[int, int]:
+    """Return the next offset of each partition of the releases topic.
+
+    Raises
+    ------
+    BrokerError
+        If Kafka fails.
+    """
+    topic = Topics.of(plan.study).releases
+    places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+    try:
+        with log_reader(settings, wait_ms=100) as consumer:
+            ends = consumer.end_offsets(places)
+    except KafkaError as error:
+        raise BrokerError(f"the releases cannot be read ({type(error).__name__})") from error
+    return {place.partition: ends[place] for place in places}
 
 
 def refold(

@@ -7,23 +7,26 @@ that have been released already.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
-from kafka.partitioner import DefaultPartitioner
+from kafka.partitioner import murmur2
 
 from infra.connection import log_reader
 from pipeline.errors import BrokerError, LedgerBehind, PayloadError
 from pipeline.local.plan import Plan
 from pipeline.messages.release import read
-from pipeline.messages.topics import Topics
+from pipeline.messages.topics import Topic, Topics
 from pipeline.settings import Settings
 from producers.sources import Source
 from producers.vault import Stream, Vault
 
 #: How far the clocks of client and broker may be apart, in seconds.
 CLOCKS = 3600.0
+#: How long Kafka may hand out nothing of what it has, in seconds.
+PATIENCE = 60.0
 #: Slots that are read and dropped at a time when lost releases are passed over.
 STEP = 1000
 
@@ -47,25 +50,17 @@ def lost_releases(
     if vault.since is None:
         # nobody can have released under a ledger id that is a second old
         return nothing
-    topic = Topics.of(plan.study).releases
+    place = _place(Topics.of(plan.study).releases, vault.client)
     try:
         with log_reader(settings, wait_ms=200) as consumer:
-            if stream.sent is not None:
-                place = TopicPartition(topic.name, stream.sent[0])
-            else:
-                everywhere = list(range(topic.partitions))
-                key = vault.client.encode()
-                place = TopicPartition(
-                    topic.name, DefaultPartitioner()(key, everywhere, everywhere)
-                )
             consumer.assign([place])
-            start = _start(consumer, place, vault.since, stream, say)
-            newest = _newest(consumer, place, start, vault, say)
+            found = _since(consumer, place, vault, stream, say)
     except KafkaError as error:
         raise BrokerError(
             f"the releases topic cannot be read ({type(error).__name__}), so nobody can tell "
             "whether this client's database is its newest"
         ) from error
+    newest = max(found.values(), default=-1)
     return range(stream.next_seq, newest + 1) if newest >= stream.next_seq else nothing
 
 
@@ -80,13 +75,35 @@ def refuse(plan: Plan, lost: range) -> LedgerBehind:
     )
 
 
-def skip(plan: Plan, vault: Vault, source: Source, name: str, lost: range, now: float) -> int:
-    """Pass over every record that lost releases can have held; return how many slots that was.
+def skip(
+    plan: Plan,
+    vault: Vault,
+    source: Source,
+    name: str,
+    stream: Stream,
+    lost: range,
+    *,
+    now: float,
+    stopped: Callable[[], bool],
+) -> int | None:
+    """Pass over every record that lost releases can have held.
 
     A release holds at most `window.records` slots, so no record behind so many was in one.
+
+    Parameters
+    ----------
+    stopped
+        Whether this process has been asked to end: a source that grows may have to be waited for.
+
+    Returns
+    -------
+    int or None
+        How many slots were passed over; None, and nothing has changed, if it was to stop before.
     """
-    left, position = len(lost) * plan.slots, None
+    left, position = len(lost) * plan.slots, stream.position
     while left and not source.ended:
+        if stopped():
+            return None
         for slot in source.read(min(left, STEP), 0.2):
             position = slot.position
             left -= 1
@@ -94,49 +111,73 @@ def skip(plan: Plan, vault: Vault, source: Source, name: str, lost: range, now: 
     return len(lost) * plan.slots - left
 
 
-def _start(
+def _place(topic: Topic, client: str) -> TopicPartition:
+    """Return where Kafka's default partitioner puts the releases of a client."""
+    return TopicPartition(topic.name, (murmur2(client.encode()) & 0x7FFFFFFF) % topic.partitions)
+
+
+def _since(
     consumer: KafkaConsumer,
     place: TopicPartition,
-    since: float,
+    vault: Vault,
     stream: Stream,
     say: Callable[[str], None],
-) -> int:
-    """Return the offset behind which unknown releases can be."""
+) -> dict[int, int]:
+    """Return the ledger's releases behind which the database may be: offset to number."""
     first = int(consumer.beginning_offsets([place])[place])
-    if stream.sent is not None:
-        wanted = stream.sent[1] + 1
-        if wanted < first:
+    if stream.sent is None:
+        early = int(1000 * ((vault.since or 0.0) - CLOCKS))
+        later = consumer.offsets_for_times({place: max(0, early)}).get(place)
+        return {} if later is None else _own(consumer, place, int(later.offset), vault, say)
+    last = stream.sent[1] if stream.sent[0] == place.partition else -1
+    if 0 <= last < first:
+        if last + 1 < first:
             say(
                 "WARNING: the releases topic no longer reaches back to this client's last release; "
                 "nobody can tell whether this database is its newest"
             )
-        return max(first, wanted)
-    early = int(1000 * (since - CLOCKS))
-    found = consumer.offsets_for_times({place: max(0, early)}).get(place)
-    return int(consumer.end_offsets([place])[place]) if found is None else int(found.offset)
+        return _own(consumer, place, first, vault, say)
+    # the client's last release stands for the topic being the one that it was sent to
+    found = _own(consumer, place, max(last, first), vault, say)
+    if last not in found:
+        say(
+            "WARNING: the releases topic does not hold this client's last release where it was "
+            "put: the topic was made anew; nobody can tell whether this database is its newest"
+        )
+        found = _own(consumer, place, first, vault, say)
+    return found
 
 
-def _newest(
+def _own(
     consumer: KafkaConsumer,
     place: TopicPartition,
     start: int,
     vault: Vault,
     say: Callable[[str], None],
-) -> int:
-    """Return the highest number that this ledger has in the log from `start` on, or -1."""
-    key, newest = vault.client.encode(), -1
+) -> dict[int, int]:
+    """Return the releases of this ledger in the log from `start` on: offset to number."""
+    key, found = vault.client.encode(), dict[int, int]()
     end = int(consumer.end_offsets([place])[place])
     if end - start > 500_000:
         say(f"checking {end - start} messages of the releases topic against this database")
     if start >= end:
-        return newest
+        return found
     consumer.seek(place, start)
+    deadline = time.monotonic() + PATIENCE
     while consumer.position(place) < end:
-        for records in consumer.poll(timeout_ms=200, max_records=5000).values():
+        batches = consumer.poll(timeout_ms=200, max_records=5000)
+        if batches:
+            deadline = time.monotonic() + PATIENCE
+        elif time.monotonic() > deadline:
+            raise BrokerError(
+                f"the releases topic gives nothing for {PATIENCE:g} s, so nobody can tell whether "
+                "this client's database is its newest"
+            )
+        for records in batches.values():
             for record in records:
                 if record.key == key:
-                    newest = max(newest, _number(record.value, vault.ledger))
-    return newest
+                    found[record.offset] = _number(record.value, vault.ledger)
+    return {offset: number for offset, number in found.items() if number >= 0}
 
 
 def _number(payload: bytes | None, ledger: str) -> int:

@@ -10,7 +10,6 @@ from importlib.resources import files
 from pathlib import Path
 
 import click
-import msgspec
 from rich.console import Console
 from rich.live import Live
 
@@ -27,7 +26,7 @@ from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
-from pipeline.study import Study, load_study
+from pipeline.study import load_study, without_privacy
 from state import RedisStore
 from state.connection import redis_client
 
@@ -198,14 +197,6 @@ class Stage:
         values = " ".join(f"{c.value:+.2f}" for c in self._newest.coefficients)
         sys.stdout.write(f"{line(self._newest, brief=True)}; coefficients {values}\n")
         sys.stdout.flush()
-
-
-def without_privacy(study: Study) -> Study:
-    """Return the same study with its privacy off: what the noise costs is the difference."""
-    tables = msgspec.to_builtins(study)
-    tables["study"]["name"] = f"{study.name}-open"
-    tables["privacy"] = {"mechanism": "none"}
-    return msgspec.convert(tables, Study)
 
 
 def _remove(folder: Path) -> None:

@@ -17,6 +17,7 @@ from pipeline.local.encode import Encoder, Row
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import write_estimate
 from pipeline.offline import OfflineRun
+from pipeline.study import without_privacy
 from producers.sources import open_source
 
 
@@ -25,14 +26,22 @@ from producers.sources import open_source
 @click.option("--input", "source", required=True, help="A .csv, .jsonl or .ndjson file, or -.")
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv")
 @click.option("--client-column", help="Column that says whose record it is; default: one client.")
+@click.option(
+    "--without-privacy", "bare", is_flag=True,
+    help="The same study without noise, to see what privacy costs. For whoever may see the data.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The estimate as JSON.")
-def fit(study: Path, source: str, form: str, client_column: str | None, as_json: bool) -> None:
+def fit(
+    study: Path, source: str, form: str, client_column: str | None, bare: bool, as_json: bool
+) -> None:
     """Estimate STUDY from a file, through the same functions as the live stream.
 
     With a private study the estimate is a release of its own under the study's guarantee: it draws
     fresh noise, and no ledger is charged.
     """
     plan = plan_of(study)
+    if bare:
+        plan = Plan(without_privacy(plan.study))
     run = OfflineRun(plan)
     started, last = time.monotonic(), time.monotonic()
     faults = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from agents.refold import refold
+from agents.refold import log_ends, refold
 from pipeline.cli.context import AS_JSON, STUDY, connected, plan_of, put, say
 from pipeline.local.plan import Plan
 from pipeline.reducer import Partition, differences
@@ -52,6 +52,7 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
     plan, settings = plan_of(study), connected(Settings.read())
     store = RedisStore(redis_client(settings), plan)
     rows = []
+    ends = log_ends(plan, settings)
     for number in range(plan.study.stream.partitions):
         stored = store.load(number)
         end = stored.head.next_offset
@@ -59,7 +60,10 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
             plan, settings, number, until=end, accept_loss=accept_loss, report=_progress
         )
         found = differences(stored, folded)
-        rows.append({"partition": number, "next_offset": end, "differences": found})
+        ahead = max(0, ends[number] - end)
+        rows.append(
+            {"partition": number, "next_offset": end, "unfolded": ahead, "differences": found}
+        )
     verified = not any(row["differences"] for row in rows)
     if as_json:
         put({"study": plan.study.name, "verified": verified, "partitions": rows})
@@ -116,5 +120,8 @@ def _row(number: int, partition: Partition) -> dict[str, object]:
 
 
 def _verdict(row: dict[str, object]) -> str:
-    found = row["differences"]
-    return f"differs in {found}" if found else "equal, bit by bit"
+    found, ahead = row["differences"], row["unfolded"]
+    said = f"differs in {found}" if found else "equal, bit by bit"
+    return (
+        f"{said}; the log goes on for {ahead} offsets that no worker has folded" if ahead else said
+    )

@@ -9,6 +9,7 @@ import msgspec
 
 from pipeline.cli.context import AS_JSON, STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
+from pipeline.estimators.private_estimate import RELEASES_PER_COEFFICIENT
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
@@ -71,6 +72,13 @@ def _facts(plan: Plan) -> dict[str, object]:
             "norm_bound": plan.norm_bound,
             "l1_bound": plan.bounds.l1,
             "largest_weight": plan.largest_weight,
+        }
+    if plan.study.noised:
+        needed = RELEASES_PER_COEFFICIENT * plan.size
+        facts["intervals"] = {
+            "releases_at_least": needed,
+            "record_slots_at_least": needed * plan.slots,
+            "and": "a curvature that stands out of its noise; see docs/methods/renewable.md",
         }
     facts["topics"] = {
         topic.name: f"partitions {topic.partitions}, {topic.config.get('cleanup.policy', 'delete')}"

@@ -13,7 +13,7 @@ from pipeline.local.plan import Plan
 from pipeline.reducer.progress import Progress
 
 #: Version of the stored form; a worker refuses state of another version.
-SCHEMA = 1
+SCHEMA = 2
 HEAD, SUMS = "head", "sums."
 
 
@@ -28,6 +28,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         Records of the log that changed no sum.
     newest
         Time of the newest release, in microseconds since 1970; 0 before the first.
+    clients
+        How many clients' progress belongs to the snapshot: a store that lost some is found out.
     """
 
     schema: int = SCHEMA
@@ -36,6 +38,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: int = 0
     dead_letters: int = 0
     newest: int = 0
+    clients: int = 0
 
 
 @dataclass(slots=True)
@@ -69,7 +72,8 @@ class Partition:
         """Return the snapshot's fields as bytes: all, or those that changed since `stored`."""
         sums = self.sums.encode(None if everything else sorted(self.sums.dirty))
         encoded = {f"{SUMS}{name}": data for name, data in sums.items()}
-        encoded[HEAD] = msgspec.msgpack.encode(self.head)
+        head = msgspec.structs.replace(self.head, clients=len(self.clients))
+        encoded[HEAD] = msgspec.msgpack.encode(head)
         return encoded
 
     def client_fields(self, *, everything: bool) -> dict[str, bytes]:
@@ -106,6 +110,11 @@ class Partition:
             raise StateError(
                 f"the stored state belongs to revision {head.revision} of the study, this file is "
                 f"revision {plan.revision}; restore the study file or give the study a new name"
+            )
+        if head.clients != len(clients):
+            raise StateError(
+                f"the stored state is about {head.clients} clients and has the progress of "
+                f"{len(clients)}: the store has lost a part of it; run `veilstream state rebuild`"
             )
         sums = {n.removeprefix(SUMS): d for n, d in fields.items() if n.startswith(SUMS)}
         kind = PrivateState if plan.study.noised else OpenState

@@ -237,6 +237,34 @@ def test_state_verify_tells_a_damaged_state_and_rebuild_mends_it_bit_by_bit(live
     assert live.verified()
 
 
+def test_state_verify_says_how_far_the_log_goes_on(live: Stage) -> None:
+    done = live.run("state", "verify", live.study, "--json")
+    assert [row["unfolded"] for row in json.loads(done.stdout)["partitions"]] == [0, 0]
+    keys = list(live.redis.scan_iter(f"veil:{{{live.plan.study.name}}}:[0-9]*"))
+    held = {key: live.redis.dump(key) for key in keys}
+    live.redis.delete(*keys)
+    try:
+        done = live.run("state", "verify", live.study)
+        assert done.returncode == 0
+        assert "that no worker has folded" in done.stdout
+    finally:
+        for key, value in held.items():
+            live.redis.restore(key, 0, value)
+    assert live.verified()
+
+
+def test_state_that_lost_its_clients_is_refused_with_40(live: Stage) -> None:
+    key = next(iter(live.redis.scan_iter(f"veil:{{{live.plan.study.name}}}:*:clients")))
+    held = live.redis.dump(key)
+    live.redis.delete(key)
+    try:
+        done = live.run("state", "show", live.study)
+        assert done.returncode == 40
+        assert "lost a part" in done.stderr
+    finally:
+        live.redis.restore(key, 0, held)
+
+
 def test_state_rebuild_asks_before_it_overwrites(live: Stage) -> None:
     done = live.run("state", "rebuild", live.study)
     assert done.returncode != 0

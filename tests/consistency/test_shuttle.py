@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.demo import CLIENTS, without_privacy
+from pipeline.cli.demo import CLIENTS
 from pipeline.cli.scoring import Shuttle
 from pipeline.local.plan import Plan
-from pipeline.study import load_study
+from pipeline.study import load_study, without_privacy
 
 PLAN = Plan(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
 

@@ -422,9 +422,22 @@ def test_state_without_a_head_is_refused() -> None:
 
 
 def test_damaged_open_sums_are_refused() -> None:
-    fields = {**folded(OPEN, LOGS["open"]).fields(everything=True), "sums.sums": b"12345678"}
-    with pytest.raises(StateError):
-        Partition.decode(OPEN, fields, {})
+    state = folded(OPEN, LOGS["open"])
+    fields = {**state.fields(everything=True), "sums.sums": b"12345678"}
+    with pytest.raises(StateError, match="bytes"):
+        Partition.decode(OPEN, fields, state.client_fields(everything=True))
+
+
+@pytest.mark.parametrize("kind", ["private", "open"])
+def test_a_store_that_lost_the_progress_of_clients_is_found_out(kind: str) -> None:
+    """Without it, releases that were folded already would be folded again."""
+    state = folded(PLANS[kind], LOGS[kind])
+    fields, clients = state.fields(everything=True), state.client_fields(everything=True)
+    clients.popitem()
+    with pytest.raises(StateError, match="lost a part"):
+        Partition.decode(PLANS[kind], fields, clients)
+    with pytest.raises(StateError, match="lost a part"):
+        Partition.decode(PLANS[kind], fields, {})
 
 
 def test_read_returns_the_types_that_were_written() -> None:

@@ -1,0 +1,15 @@
+"""Other versions of a study, to compare it with."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pipeline.study.model import Study
+
+
+def without_privacy(study: Study) -> Study:
+    """Return the same study with its privacy off: what the noise costs is the difference."""
+    tables = msgspec.to_builtins(study)
+    tables["study"]["name"] = f"{study.name}-open"
+    tables["privacy"] = {"mechanism": "none"}
+    return msgspec.convert(tables, Study)
