@@ -11,10 +11,11 @@ from kafka.errors import KafkaError
 
 from infra.connection import kafka_options
 from pipeline.errors import BrokerError
+from pipeline.messages.envelope import header, milliseconds
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
-from producers.vault import Vault
+from producers.vault import Outgoing, Vault
 
 #: How long Kafka may refuse a release before the client stops; the outbox keeps it.
 PATIENCE_SECONDS = 60
@@ -83,7 +84,11 @@ class Sender:
         for item in self._vault.unsent(self._study, self._handed, room):
             try:
                 future = self._producer.send(
-                    self._topic, key=self._key, value=item.payload, headers=item.headers
+                    self._topic,
+                    key=self._key,
+                    value=item.payload,
+                    headers=item.headers,
+                    timestamp_ms=_time_of(item),
                 )
             except KafkaError as error:
                 raise _unreachable(error) from error
@@ -123,6 +128,12 @@ class Sender:
         if done:
             self._vault.sent(self._study, done, place)
             self.acknowledged += len(done)
+
+
+def _time_of(item: Outgoing) -> int | None:
+    """Return the time that the release itself states, which is no finer than it should be."""
+    time = header(item.headers, "ce_time")
+    return None if time is None else milliseconds(time.decode())
 
 
 def _unreachable(error: BaseException | None) -> BrokerError:

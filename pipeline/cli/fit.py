@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from pipeline.local.plan import Plan
 from pipeline.messages.estimate import write_estimate
 from pipeline.offline import OfflineRun
 from pipeline.study import without_privacy
-from producers.sources import open_source
+from producers.sources import Source, open_source
 
 
 @click.command()
@@ -75,23 +76,33 @@ def fit(
 def _rows(
     plan: Plan, spec: str, form: str, client_column: str | None
 ) -> Iterator[tuple[str, Row | None]]:
+    # the input is raw data: its spool goes with this run
+    with tempfile.TemporaryDirectory() as spool:
+        stream = sys.stdin.buffer if spec == "-" else None
+        source = open_source(spec, None, folder=Path(spool), form=form, stream=stream)
+        try:
+            yield from _encoded(plan, source, client_column)
+        finally:
+            source.close()
+
+
+def _encoded(
+    plan: Plan, source: Source, client_column: str | None
+) -> Iterator[tuple[str, Row | None]]:
     encoder = Encoder(plan.study)
-    stream = sys.stdin.buffer if spec == "-" else None
-    source = open_source(spec, None, folder=Path(".veilstream") / "fit", form=form, stream=stream)
-    try:
-        if source.columns is not None:
-            encoder.check_columns(source.columns)
-            if client_column is not None and client_column not in source.columns:
-                raise DataError(f"--client-column: the source has no column {client_column!r}")
-        while not source.ended:
-            for slot in source.read(1000, 1.0):
-                if slot.record is None:
-                    yield "client", None
-                    continue
-                client = str(slot.record.get(client_column, "")) if client_column else "client"
-                try:
-                    yield client, encoder.encode(slot.record)
-                except RecordError:
-                    yield client, None
-    finally:
-        source.close()
+    if source.columns is not None:
+        encoder.check_columns(source.columns)
+        if client_column is not None and client_column not in source.columns:
+            raise DataError(f"--client-column: the source has no column {client_column!r}")
+    client = "client"
+    while not source.ended:
+        for slot in source.read(1000, 1.0):
+            if slot.record is None:
+                # nobody can tell whose it was: it takes a slot of the client before it
+                yield client, None
+                continue
+            client = str(slot.record.get(client_column, "")) if client_column else "client"
+            try:
+                yield client, encoder.encode(slot.record)
+            except RecordError:
+                yield client, None

@@ -6,6 +6,7 @@ Messages can be made from the two result types alone, and only this module makes
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass
+from typing import final
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from pipeline.types import Integers, Vector
 _SEAL = object()
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class NoisedSums:
     """Noised integers on the study's public lattices: safe to send under its policy.
@@ -43,10 +45,12 @@ class NoisedSums:
     seal: InitVar[object] = None
 
     def __post_init__(self, seal: object) -> None:
-        """Refuse to be made by anything but `privatise`."""
+        """Refuse to be made by anything but `privatise`, and to be written over."""
         _check_seal(seal)
+        _freeze(self.gradient, self.curvature, self.counts)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class OpenSums:
     """Sums of raw records, sent as they are because the study says mechanism "none".
@@ -75,8 +79,9 @@ class OpenSums:
     seal: InitVar[object] = None
 
     def __post_init__(self, seal: object) -> None:
-        """Refuse to be made by anything but `disclose`."""
+        """Refuse to be made by anything but `disclose`, and to be written over."""
         _check_seal(seal)
+        _freeze(self.expansion, self.gradient, self.curvature, self.scores, self.counts)
 
 
 def privatise(plan: Plan, sums: BoundedSums, stream: SecureStream) -> NoisedSums:
@@ -118,8 +123,8 @@ def disclose(plan: Plan, summary: Summary, version: int) -> OpenSums:
     return OpenSums(
         version=version,
         records=summary.records,
-        expansion=summary.expansion,
-        gradient=summary.gradient,
+        expansion=summary.expansion.copy(),
+        gradient=summary.gradient.copy(),
         curvature=pack_upper(summary.curvature),
         scores=pack_upper(summary.scores),
         counts=np.array(summary.counts, dtype=np.float64),
@@ -145,3 +150,9 @@ def _noised_matrix(channels: Channels, sums: Exact, plan: Plan, stream: SecureSt
 def _check_seal(seal: object) -> None:
     if seal is not _SEAL:
         raise PrivacyError("a release is made by privatise or disclose, never by hand")
+
+
+def _freeze(*arrays: Integers | Vector | None) -> None:
+    for array in arrays:
+        if array is not None:
+            array.setflags(write=False)

@@ -49,3 +49,8 @@ def header(items: Iterable[tuple[str, bytes | None]], name: str) -> bytes | None
 def rfc3339(seconds: float) -> str:
     """Return a time since 1970 as RFC 3339 in UTC with microseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def milliseconds(time: str) -> int:
+    """Return what `rfc3339` wrote as milliseconds since 1970."""
+    return round(1000 * datetime.fromisoformat(time).timestamp())

@@ -114,7 +114,7 @@ def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, s
     PrivacyError
         If it was made for a study of the other kind.
     """
-    if not isinstance(sums, NoisedSums | OpenSums):
+    if type(sums) is not NoisedSums and type(sums) is not OpenSums:
         raise TypeError("only sums that privatise or disclose made can be written")
     if plan.study.noised != isinstance(sums, NoisedSums):
         raise PrivacyError("these sums were made for a study under another privacy policy")

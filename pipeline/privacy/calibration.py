@@ -160,7 +160,8 @@ def _gaussian(
         scale = whole / gdp.mu_of(epsilon or 0.0, delta or 0.0)
     mu = whole / scale
     epsilon = gdp.epsilon_of(mu, delta or 0.0) if epsilon is None else epsilon
-    delta = gdp.delta_of(mu, epsilon) if delta is None else delta
+    # noise so large that delta is no float any more still has one
+    delta = max(gdp.delta_of(mu, epsilon), DELTAS[0]) if delta is None else delta
     how = "exact: mu-GDP and its (epsilon, delta) dual"
     return Answer(question, scale, epsilon, delta, mu, None, None, how)
 
@@ -223,7 +224,7 @@ def _discrete_gaussian(
         epsilon = 0.0
         if curve(sigma, 0.0) > most:
             epsilon = curves.smallest(lambda at: curve(sigma, at) <= most, 1.0)
-    delta = curve(sigma, epsilon) if delta is None else delta
+    delta = max(curve(sigma, epsilon), DELTAS[0]) if delta is None else delta
     exact = alone and sigma <= curves.LARGEST_SIGMA
     how = "exact: the discrete Gaussian's own curve" if exact else "bound: zCDP, any dimension"
     return Answer(question, sigma * lattice, epsilon, delta, None, lattice, sigma, how)

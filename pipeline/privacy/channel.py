@@ -17,8 +17,10 @@ from pipeline.types import Integers
 #: The noise has a scale of at least 2^14 lattice units: fine enough that the discrete law is as
 #: good as the continuous one, coarse enough that sums of releases stay far from overflow.
 NOISE_BITS = 14
-#: Rounding to the lattice adds at most this share to the sensitivity.
+#: Rounding to the lattice adds at most this share to the sensitivity, as far as the noise has a
+#: scale of at most 2^34 lattice units: beyond, 64 scales would come close to the limit below.
 ROUNDING_SHARE = 1 / 256
+LARGEST_BITS = 34
 #: No released integer may reach this: sums over a fetch batch stay exact in int64 and float64.
 INTEGER_LIMIT = 2**42
 
@@ -186,6 +188,7 @@ def _lattice(sensitivity: float, rounding: float, budget: float) -> tuple[int, f
     unit = math.ldexp(sensitivity / budget, -NOISE_BITS)
     if rounding:
         unit = min(unit, sensitivity * ROUNDING_SHARE / rounding)
+        unit = max(unit, math.ldexp(sensitivity / budget, -LARGEST_BITS))
     if not 2.0**-900 < unit < 2.0**900:
         raise PrivacyError("the sensitivity is too small or too large for any lattice")
     exponent = math.floor(math.log2(unit))

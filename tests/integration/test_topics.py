@@ -10,7 +10,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from infra.topics import ensure_topics
 from pipeline.errors import ConfigError
-from tests.stage import Stage, study_text
+from tests.stage import Stage, study_text, write_csv
 
 DAY = str(86_400_000)
 
@@ -87,3 +87,12 @@ def configuration(admin: KafkaAdminClient, topic: str) -> dict[str, str]:
     resource = ConfigResource(ConfigResourceType.TOPIC, topic)
     answer = next(iter(admin.describe_configs([resource], config_filter="all").values()))
     return {key: entry["value"] for key, entry in answer[topic].items()}
+
+
+def test_a_release_carries_no_time_finer_than_a_second(stage: Stage) -> None:
+    """The second in which a window closed is public, the millisecond of its last record is not."""
+    stage.produce("north", write_csv(stage.folder / "north.csv", 60))
+    assert stage.code("north") == 0, stage.said("north")
+    found = stage.releases()
+    assert len(found) == 3
+    assert [record.timestamp % 1000 for record in found] == [0, 0, 0]

@@ -1,0 +1,174 @@
+"""Everything that a study has put out: topics, stored state, pages, logs, files."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+from kafka.admin import KafkaAdminClient
+
+from tests.canaries import Output, text
+from tests.stage import Stage
+
+#: Makes every logger of a process, the libraries' as well, say all that it can.
+LOUD = "import logging\nlogging.basicConfig(level=logging.DEBUG)\nlogging.captureWarnings(True)\n"
+
+
+def launch(
+    stage: Stage,
+    name: str,
+    *arguments: object,
+    stdin: BinaryIO | None = None,
+    terminal: int | None = None,
+    umask: int = 0o022,
+    loud: bool = False,
+) -> None:
+    """Start `veilstream ARGUMENTS` as `Stage.start` does, with other streams or environment."""
+    with stage.log(name).open("ab") as log:
+        stage.processes[name] = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.cli.main", *map(str, arguments)],
+            stdin=stdin or subprocess.DEVNULL,
+            stdout=terminal or log,
+            stderr=terminal or log,
+            env={**stage.environment, **(loudness(stage) if loud else {})},
+            umask=umask,
+        )
+
+
+def loudness(stage: Stage) -> dict[str, str]:
+    """Return variables with which a process logs everything it can."""
+    folder = stage.folder / "loud"
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(LOUD)
+    path = [str(folder), *filter(None, [stage.environment.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(path), "PYTHONFAULTHANDLER": "1", "DEVLOG": "1"}
+
+
+def at_terminal(stage: Stage, name: str, *arguments: object) -> None:
+    """Run a process at a terminal of its own to its end; what it shows goes to its log."""
+    ours, theirs = os.openpty()
+    launch(stage, name, *arguments, terminal=theirs)
+    os.close(theirs)
+    with stage.log(name).open("ab") as log:
+        while shown := _read(ours):
+            log.write(shown)
+    os.close(ours)
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # the process that had it open has ended
+        return b""
+
+
+def free_port() -> int:
+    """Return a port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def pages(port: int) -> list[Output]:
+    """Return what a worker answers over HTTP."""
+    found = []
+    for page in ("healthz", "metrics"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10) as answer:
+            head = str(answer.headers)
+            found.append(text(f"http {page}", head + answer.read().decode()))
+    return found
+
+
+def topics(stage: Stage) -> list[Output]:
+    """Return every record of every topic that bears the study's name, also unforeseen ones."""
+    with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
+        names = [name for name in admin.list_topics() if stage.plan.study.name in name]
+    assert set(names) >= {topic.name for topic in stage.topics.all()}
+    found = []
+    for name in sorted(names):
+        for record in stage.read(name):
+            place = f"{name.removeprefix(f'veil.{stage.plan.study.name}.')} at {record.offset}"
+            found.append(text(f"{place}, key", record.key or b""))
+            for header, value in record.headers:
+                found.append(
+                    text(f"{place}, header {header}", f"{header}: ".encode() + (value or b""))
+                )
+            found += payload(f"{place}, value", record.value or b"")
+    return found
+
+
+def payload(place: str, value: bytes) -> list[Output]:
+    """Return a message as it came, and as a reader decodes it."""
+    if value.startswith(b"{"):
+        return [text(place, value), text(f"{place}, decoded", repr(msgspec.json.decode(value)))]
+    found = [Output(place, value)]
+    try:
+        fields = msgspec.msgpack.decode(value)
+    except msgspec.DecodeError:
+        return found
+    if isinstance(fields, dict):
+        vectors = [fields.pop(name) for name in ("sums", "expansion") if name in fields]
+        found += [Output(f"{place}, decoded", decoded(vector)) for vector in vectors]
+        forms = [vector[:3] for vector in vectors if isinstance(vector, list)]
+        fields["forms"] = forms
+    return [*found, text(f"{place}, fields", repr(fields))]
+
+
+def decoded(vector: Any) -> bytes:
+    """Return the numbers of a vector of a release, as stored and in real units, as text."""
+    try:
+        kind, _, exponents, data = vector
+        stored = np.frombuffer(data, np.dtype(kind))
+        real = [stored * 2.0**exponent for exponent in exponents]
+    except (TypeError, ValueError):
+        return repr(vector).encode()
+    return repr([stored.tolist(), *(part.tolist() for part in real)]).encode()
+
+
+def redis_keys(stage: Stage) -> list[Output]:
+    """Return every key of the study in Redis, of whatever kind, with all that it holds."""
+    found = []
+    for key in sorted(stage.redis.scan_iter(f"*{stage.plan.study.name}*")):
+        # another kind of key would need a reader of its own here
+        assert stage.redis.type(key) == b"hash", key
+        found.append(text(f"redis {key!r}", key))
+        for name, value in stage.redis.hgetall(key).items():
+            place = f"redis {key!r} {name!r}"
+            found += [text(place, name), Output(place, value)]
+            if not name.startswith(b"sums"):
+                found += payload(place, value)
+    return found
+
+
+def files(stage: Stage, *, apart: set[Path], local: set[str], unnumbered: str) -> list[Output]:
+    """Return every file of the stage but those that lie in some folders.
+
+    Parameters
+    ----------
+    local
+        Names of files that show what a person sees at a client.
+    unnumbered
+        Before the names of files with so many numbers that any count stands among them.
+    """
+    found = []
+    for path in sorted(stage.folder.rglob("*")):
+        if path.is_file() and not apart & set(path.parents):
+            place = f"file {path.relative_to(stage.folder)}"
+            kind = Output if path.name.startswith(unnumbered) else text
+            found.append(kind(place, path.read_bytes(), local=path.name in local))
+    return found
+
+
+def command(stage: Stage, *arguments: object) -> list[Output]:
+    """Run a command and return its standard output and its standard error."""
+    done = stage.run(*arguments)
+    name = " ".join(Path(str(argument)).name for argument in arguments)
+    assert done.returncode == 0, (name, done.stderr)
+    return [text(f"{name}, stdout", done.stdout), text(f"{name}, stderr", done.stderr)]

@@ -1,0 +1,210 @@
+"""Who calls whom on the way from records to the wire, read from the source of the product.
+
+A function that makes, seals or sends a release has the callers listed here and no others, and the
+code that sees raw data has no other way out: it opens no connection, writes no log, prints nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("pipeline", "producers", "agents", "state", "infra")
+TREES = {
+    str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+RELEASING, PRIVATISE = "pipeline/releasing.py", "pipeline/local/privatise.py"
+RELEASE, CLIENT = "pipeline/messages/release.py", "producers/client.py"
+VAULT, SENDER = "producers/vault.py", "producers/sender.py"
+
+#: Function to the files that may import it, or reach for it in its module.
+USERS = {
+    "seal": {RELEASING},
+    "privatise": {RELEASING},
+    "disclose": {RELEASING},
+    "summarise": {RELEASING},
+    "summarise_bounded": {RELEASING},
+    "local_fit": {RELEASING},
+    "release_of": {CLIENT, "pipeline/offline.py"},
+    "_SEAL": set(),
+    "KafkaProducer": {SENDER},
+    "AIOKafkaProducer": {"agents/link.py"},
+}
+#: Class to the files that may make one.
+MAKERS = {
+    "NoisedSums": {PRIVATISE},
+    "OpenSums": {PRIVATISE},
+    "PrivateRelease": {RELEASE},
+    "OpenRelease": {RELEASE},
+    "Numbers": {RELEASE},
+    "Outgoing": {CLIENT, VAULT},
+}
+#: What sees raw records, or sums of them.
+CLIENT_SIDE = (
+    *(
+        "producers/",
+        "pipeline/local/",
+        "pipeline/losses/",
+        "pipeline/privacy/",
+        "pipeline/linalg.py",
+    ),
+    *(RELEASING, RELEASE, "pipeline/offline.py", "pipeline/types.py"),
+)
+#: Modules that carry data out of a process, or make objects past their constructors.
+OUTWARD = {"socket", "ssl", "http", "urllib.request", "requests", "aiohttp", "aiokafka", "faust",
+           "redis", "smtplib", "ftplib", "subprocess", "multiprocessing", "logging", "syslog",
+           "warnings", "traceback", "tempfile", "click", "rich"}  # fmt: skip
+FORGING = {"pickle", "copy", "copyreg", "marshal", "shelve", "ctypes", "gc"}
+PAST_CONSTRUCTORS = {"__new__", "__setattr__", "__setstate__", "__reduce__", "__dict__"}
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the modules that a file imports, with the names it takes from them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def attributes(tree: ast.AST) -> set[str]:
+    """Return every name that stands behind a dot."""
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def calls(tree: ast.AST, name: str) -> list[ast.Call]:
+    """Return the calls of a function or method of some name."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func
+            if name in (getattr(called, "id", None), getattr(called, "attr", None)):
+                found.append(node)
+    return sorted(found, key=lambda call: call.lineno)
+
+
+def is_client_side(path: str) -> bool:
+    return path.startswith(CLIENT_SIDE)
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_a_step_to_the_wire_has_its_known_users(name: str) -> None:
+    users = {
+        path
+        for path, tree in TREES.items()
+        if name in attributes(tree) or any(i.rsplit(".", 1)[-1] == name for i in taken(tree))
+    }
+    assert users == USERS[name]
+
+
+def taken(tree: ast.AST) -> Iterator[str]:
+    """Yield the names, not modules, that a file imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_leaves_is_made_in_known_places_and_by_no_subclass(name: str) -> None:
+    assert {path for path, tree in TREES.items() if calls(tree, name)} == MAKERS[name]
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                bases = {getattr(b, "id", getattr(b, "attr", None)) for b in node.bases}
+                assert name not in bases, path
+
+
+def test_nobody_makes_objects_past_their_constructors() -> None:
+    for path, tree in TREES.items():
+        if is_client_side(path):
+            assert not FORGING & {name.split(".")[0] for name in imports(tree)}, path
+            assert not PAST_CONSTRUCTORS & attributes(tree), path
+
+
+def assigned(tree: ast.AST, name: str) -> list[ast.expr]:
+    """Return all that is assigned to a variable."""
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id == name
+    ]
+
+
+def test_what_a_mechanism_made_goes_straight_to_be_sealed() -> None:
+    """Nothing in between could write into its arrays: each result is used once."""
+    tree = TREES[RELEASING]
+    sealed = [call.args[1] for call in calls(tree, "seal")]
+    assert len(sealed) == 2
+    for argument, maker in zip(sealed, ("privatise", "disclose"), strict=True):
+        assert isinstance(argument, ast.Name)
+        uses = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == argument.id]
+        assert len(uses) == 2  # where it is assigned, and where it is sealed
+        assert assigned(tree, argument.id) == calls(tree, maker)
+    for call in calls(tree, "seal"):
+        returns = [n.value for n in ast.walk(tree) if isinstance(n, ast.Return)]
+        assert call in returns
+
+
+def test_the_outbox_gets_what_was_sealed_and_the_vault_what_was_charged() -> None:
+    """From `release_of` to the outbox in one transaction with the charge, and nowhere else."""
+    client = TREES[CLIENT]
+    [made] = calls(client, "Outgoing")
+    payload = made.args[1]
+    assert isinstance(payload, ast.Name)
+    assert assigned(client, payload.id) == calls(client, "release_of")
+    writers = {p for p, tree in TREES.items() if "INSERT INTO outbox" in strings(tree)}
+    assert writers == {VAULT}
+    release = next(n for n in ast.walk(TREES[VAULT]) if getattr(n, "name", None) == "release")
+    [block] = [n for n in ast.walk(release) if isinstance(n, ast.With) and calls(n, "charge")]
+    assert "INSERT INTO outbox" in strings(block)
+    assert any(calls(item.context_expr, "transaction") for item in block.items)
+
+
+def strings(tree: ast.AST) -> str:
+    """Return all text constants, joined."""
+    return "\n".join(
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
+    for path, tree in TREES.items():
+        if path.startswith("producers/"):
+            assert bool(calls(tree, "send")) == (path == SENDER), path
+            assert not calls(tree, "send_and_wait"), path
+    [call] = calls(TREES[SENDER], "send")
+    sent = {word.arg: ast.unparse(word.value) for word in call.keywords}
+    [loop] = [n for n in ast.walk(TREES[SENDER]) if isinstance(n, ast.For) and calls(n, "send")]
+    assert ast.unparse(loop.iter).startswith("self._vault.unsent(")
+    item = ast.unparse(loop.target)
+    assert sent == {
+        "key": "self._key",
+        "value": f"{item}.payload",
+        "headers": f"{item}.headers",
+        "timestamp_ms": f"_time_of({item})",
+    }
+    assert ast.unparse(call.args[0]) == "self._topic"
+
+
+def test_what_sees_raw_data_has_no_other_way_out() -> None:
+    kafka = {"producers/sender.py", "producers/models.py", "producers/reconcile.py"}
+    seen = [path for path in TREES if is_client_side(path)]
+    assert len(seen) > 30
+    for path in seen:
+        names = set(imports(TREES[path]))
+        outward = {name for name in names if {name, name.split(".")[0]} & OUTWARD}
+        assert not outward, path
+        assert path in kafka or not any(name.split(".")[0] == "kafka" for name in names), path
+        assert not calls(TREES[path], "print"), path
+        assert not {"stdout", "stderr", "__stderr__"} & attributes(TREES[path]), path

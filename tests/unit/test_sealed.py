@@ -1,0 +1,239 @@
+"""Only what a mechanism made can be written as a release: by the type checker, and at run time.
+
+Python cannot keep a program from forging an object that it is bent on forging: by `object.__new__`
+and `object.__setattr__`, by a pickle that somebody has edited, by a subclass, by writing into the
+arrays of sealed sums. That nobody does is shown in `test_callers.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import pickle
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+import pipeline.messages
+from pipeline.errors import PrivacyError
+from pipeline.local import encode, privatise, summarise, windows
+from pipeline.local.encode import Encoder, Row, stack
+from pipeline.local.model import start_model
+from pipeline.local.plan import Plan
+from pipeline.messages.release import seal
+from pipeline.privacy.randomness import SecureStream
+from pipeline.study import parse_study
+from producers import vault
+from tests.stage import OPEN, lines, study_text
+
+ROOT = Path(__file__).parents[2]
+PRIVATE, PLAIN = Plan(parse_study(study_text())), Plan(parse_study(study_text(privacy=OPEN)))
+IDENTITY = {"client": "c", "ledger": "l", "seq": 0}
+NAMES = ("heat", "load", "failed")
+ROWS: list[Row] = [
+    Encoder(PRIVATE.study).encode(dict(zip(NAMES, line.strip().split(","), strict=True)))
+    for line in lines(20)
+]
+MODEL = start_model(PRIVATE.size)
+SUMS = summarise.summarise_bounded(PRIVATE, *stack(ROWS, 2), MODEL)
+SUMMARY = summarise.summarise(PLAIN, *stack(ROWS, 2), MODEL.coefficients, (1.0, 1.0))
+
+# --- the type checker ------------------------------------------------------------------------
+
+PREAMBLE = """\
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.local.encode import Row
+from pipeline.local.plan import Plan
+from pipeline.local.privatise import NoisedSums, OpenSums, disclose, privatise
+from pipeline.local.summarise import BoundedSums, Exact, Summary
+from pipeline.local.windows import Window
+from pipeline.messages.release import seal
+from pipeline.privacy.randomness import SecureStream
+"""
+#: Function, and a type that it must not take as its second argument.
+REFUSED = [
+    *(
+        ("seal", kind)
+        for kind in (
+            "Summary", "BoundedSums", "Exact", "Window", "Sequence[Row]", "dict[str, object]",
+            "NDArray[np.int64]", "NDArray[np.float64]", "tuple[NDArray[np.int64], ...]", "bytes",
+            "object", "SimpleNamespace", "None", "NoisedSums | Summary", "OpenSums | BoundedSums",
+        )
+    ),
+    *(("privatise", kind) for kind in ("Summary", "NDArray[np.int64]", "NoisedSums", "object")),
+    *(("disclose", kind) for kind in ("BoundedSums", "NDArray[np.float64]", "NoisedSums")),
+]  # fmt: skip
+REST = {"seal": 'client="c", ledger="l", seq=0', "privatise": "SecureStream()", "disclose": "1"}
+ACCEPTED = """\
+def accepted(plan: Plan, sums: BoundedSums, summary: Summary, stream: SecureStream) -> bytes:
+    noised = seal(plan, privatise(plan, sums, stream), client="c", ledger="l", seq=0)
+    return noised + seal(plan, disclose(plan, summary, 1), client="c", ledger="l", seq=1)
+"""
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Run mypy as the project does; return its errors by the function in which they are."""
+    code = tmp_path_factory.mktemp("sealed") / "snippets.py"
+    body = [
+        f"def refused_{i}(plan: Plan, given: {kind}) -> object:\n"
+        f"    return {function}(plan, given, {REST[function]})\n"
+        for i, (function, kind) in enumerate(REFUSED)
+    ]
+    code.write_text("\n\n".join([PREAMBLE, *body, ACCEPTED]))
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", "--cache-dir",
+         ROOT / ".mypy_cache" / "sealed", "--follow-imports", "silent", "--no-pretty", code],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    written, errors = code.read_text().splitlines(), {}
+    for line in done.stdout.splitlines():
+        if ": error: " in line:
+            place, words = line.split(": error: ")
+            number = int(place.rsplit(":", maxsplit=1)[1])
+            errors[written[number - 2].removeprefix("def ").partition("(")[0]] = words
+    return errors
+
+
+def test_the_type_checker_refuses_nothing_else(checked: dict[str, str]) -> None:
+    assert set(checked) == {f"refused_{i}" for i in range(len(REFUSED))}
+
+
+@pytest.mark.parametrize("i", range(len(REFUSED)), ids=[f"{f} {kind}" for f, kind in REFUSED])
+def test_the_type_checker_refuses_whatever_is_not_sealed(checked: dict[str, str], i: int) -> None:
+    words = checked[f"refused_{i}"]
+    assert f'Argument 2 to "{REFUSED[i][0]}" has incompatible type' in words
+    assert words.endswith("[arg-type]")
+
+
+# --- run time --------------------------------------------------------------------------------
+
+LOOKALIKE = SimpleNamespace(
+    model=MODEL, slots=20, gradient=SUMS.gradient.integers, curvature=None,
+    counts=SUMS.counts.integers, version=0, records=20,
+)  # fmt: skip
+RAW = [SUMMARY, SUMS, SUMS.gradient, ROWS, LOOKALIKE, dataclasses.asdict(SUMMARY), SUMMARY.gradient,
+       SUMS.gradient.integers, SUMMARY.gradient.tobytes(), None]  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", [PRIVATE, PLAIN], ids=["private", "plain"])
+@pytest.mark.parametrize("raw", RAW, ids=[type(raw).__name__ for raw in RAW])
+def test_raw_data_is_not_written(plan: Plan, raw: Any) -> None:
+    with pytest.raises((TypeError, PrivacyError)):
+        seal(plan, raw, **IDENTITY)
+
+
+def honest() -> privatise.NoisedSums:
+    return privatise.privatise(PRIVATE, SUMS, SecureStream())
+
+
+@pytest.mark.parametrize("kind", [privatise.NoisedSums, privatise.OpenSums])
+@pytest.mark.parametrize("stamp", [None, True, object(), "seal", privatise])
+def test_sealed_sums_are_not_made_by_hand(kind: Any, stamp: object) -> None:
+    names = [field.name for field in dataclasses.fields(kind)]
+    with pytest.raises((TypeError, PrivacyError)):
+        kind(**dict.fromkeys(names, SUMS.gradient.integers), seal=stamp)
+    with pytest.raises((TypeError, PrivacyError)):
+        kind(**dict.fromkeys(names, SUMS.gradient.integers))
+
+
+def test_sealed_sums_do_not_change() -> None:
+    sealed = honest()
+    for field in dataclasses.fields(sealed):
+        with pytest.raises((TypeError, PrivacyError)):
+            dataclasses.replace(sealed, **{field.name: SUMS.gradient.integers})
+        with pytest.raises(AttributeError):
+            setattr(sealed, field.name, SUMS.gradient.integers)
+        with pytest.raises(AttributeError):
+            delattr(sealed, field.name)
+    with pytest.raises((AttributeError, TypeError)):
+        sealed.raw = SUMS  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda sums: pickle.loads(pickle.dumps(sums))],  # noqa: S301
+)
+def test_a_copy_of_sealed_sums_is_refused_or_is_the_same_release(copied: Any) -> None:
+    sealed = honest()
+    try:
+        twin = copied(sealed)
+    except (TypeError, PrivacyError):
+        return
+    assert seal(PRIVATE, twin, **IDENTITY) == seal(PRIVATE, sealed, **IDENTITY)
+
+
+def test_sums_of_one_policy_are_not_written_under_another() -> None:
+    opened = privatise.disclose(PLAIN, SUMMARY, 0)
+    for plan, sums in ((PRIVATE, opened), (PLAIN, honest())):
+        with pytest.raises(PrivacyError):
+            seal(plan, sums, **IDENTITY)
+    with pytest.raises(PrivacyError):
+        privatise.disclose(PRIVATE, SUMMARY, 0)
+
+
+# --- what a message can hold -----------------------------------------------------------------
+
+
+def structs() -> Iterator[type[msgspec.Struct]]:
+    """Yield every message type."""
+    for found in pkgutil.iter_modules(pipeline.messages.__path__, "pipeline.messages."):
+        for value in vars(importlib.import_module(found.name)).values():
+            mine = isinstance(value, type) and value.__module__ == found.name
+            if mine and issubclass(value, msgspec.Struct):
+                yield value
+
+
+def kinds(node: Any) -> Iterator[Any]:
+    """Yield a type as msgspec sees it, and all that it is made of."""
+    yield node
+    for field in node.__struct_fields__:
+        inner = getattr(node, field)
+        for part in inner if isinstance(inner, tuple) else (inner,):
+            if isinstance(part, msgspec.inspect.Field):
+                yield from kinds(part.type)
+            elif isinstance(part, msgspec.inspect.Type):
+                yield from kinds(part)
+
+
+def test_no_message_can_hold_a_raw_summary() -> None:
+    """Numbers, text, bytes, and lists of them: no field takes a class that is not a message."""
+    found = [node for kind in structs() for node in kinds(msgspec.inspect.type_info(kind))]
+    plain = "Int Float Str Bytes Literal List Dict VarTuple Tuple None Union Struct"
+    plain_types = {f"{name}Type" for name in plain.split()} | {"Metadata"}
+    assert {type(node).__name__ for node in found} <= plain_types
+    classes = {node.cls for node in found if isinstance(node, msgspec.inspect.StructType)}
+    assert len(classes) > 8
+    homes = {kind.__module__ for kind in classes} - {"pipeline.privacy.policy"}
+    assert all(home.startswith("pipeline.messages.") for home in homes)
+    raw = {
+        value
+        for module in (summarise, encode, windows, privatise, vault)
+        for value in vars(module).values()
+        if dataclasses.is_dataclass(value)
+    }
+    assert raw >= {summarise.Summary, summarise.BoundedSums, Row, vault.Tally}
+    assert not raw & classes
+
+
+@pytest.mark.parametrize("raw", [SUMMARY, SUMS, SUMS.gradient, ROWS[0], ROWS])
+@pytest.mark.parametrize("module", [msgspec.msgpack, msgspec.json])
+def test_raw_data_has_no_encoder(module: Any, raw: object) -> None:
+    with pytest.raises(TypeError, match="ndarray"):
+        module.encode(raw)
