@@ -14,7 +14,7 @@ import pytest
 
 from infra.local import LocalRuntime
 from pipeline.messages.estimate import EstimateMessage, read_estimate
-from tests.stage import OPEN, Stage, study_text, until, write_csv
+from tests.stage import HEADER, OPEN, Stage, lines, study_text, until, write_csv
 
 
 @pytest.fixture
@@ -157,6 +157,28 @@ def test_fit_gives_an_estimate_message_as_json(bare: Stage) -> None:
     assert json.loads(msgspec.json.encode(message)) == document
     assert (message.records, message.releases, message.clients) == (2000, 100, 1)
     assert [c.name for c in message.coefficients] == ["intercept", "heat", "load"]
+
+
+def test_fit_reads_standard_input_anew_and_keeps_nothing_of_it(bare: Stage) -> None:
+    text = HEADER + "".join(lines(60))
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline.cli.main", "fit", str(bare.study), "--input", "-",
+             "--json"],
+            input=text, capture_output=True, text=True, env=bare.environment, cwd=bare.folder,
+            timeout=60, check=True,
+        )  # fmt: skip
+        assert json.loads(done.stdout)["records"] == 60
+    assert not list(bare.folder.rglob("*.spool"))
+
+
+def test_fit_without_privacy_says_what_the_noise_costs(bare: Stage) -> None:
+    source = write_csv(bare.folder / "plain.csv", 200)
+    done = bare.run("fit", bare.study, "--input", source, "--without-privacy", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["privacy"]["mechanism"] == "none"
+    assert found["study"] == f"{bare.plan.study.name}-open"
 
 
 def test_fit_by_client_column_counts_clients(bare: Stage) -> None:
