@@ -67,7 +67,13 @@ class Link:
         self._ready = asyncio.Event()
 
     async def start(self) -> None:
-        """Connect."""
+        """Connect.
+
+        Raises
+        ------
+        BrokerError
+            If Kafka does not answer.
+        """
         self._producer = aiokafka.AIOKafkaProducer(
             **kafka_options(self._settings),
             enable_idempotence=True,
@@ -75,7 +81,10 @@ class Link:
             request_timeout_ms=int(PATIENCE_SECONDS * 1000),
             linger_ms=2,
         )
-        await self._producer.start()
+        try:
+            await self._producer.start()
+        except KafkaError as error:
+            raise BrokerError(f"Kafka does not answer ({type(error).__name__})") from error
         self._ready.set()
 
     async def stop(self) -> None:

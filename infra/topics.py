@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,9 @@ from infra.connection import kafka_options
 from pipeline.errors import BrokerError, ConfigError
 from pipeline.messages.topics import Topic
 from pipeline.settings import Settings
+
+#: How long a broker may take to tell of a topic that was just created.
+METADATA_SECONDS = 10.0
 
 
 def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
@@ -76,8 +80,7 @@ def _create(admin: Any, topic: Topic) -> None:
 
 
 def _compare(admin: Any, topic: Topic) -> None:
-    described = admin.describe_topics([topic.name])[0]
-    partitions = len(described["partitions"])
+    partitions = _partitions(admin, topic)
     if partitions != topic.partitions:
         raise ConfigError(
             f"topic {topic.name} has {partitions} partitions, the study says {topic.partitions}; "
@@ -94,3 +97,13 @@ def _compare(admin: Any, topic: Topic) -> None:
             f"topic {topic.name} has cleanup.policy {policy}, the study needs {wanted}; "
             "change it with your Kafka tools"
         )
+
+
+def _partitions(admin: Any, topic: Topic) -> int:
+    """Return how many partitions a topic has; one that was just created may show none at first."""
+    deadline = time.monotonic() + METADATA_SECONDS
+    while True:
+        found = len(admin.describe_topics([topic.name])[0]["partitions"])
+        if found or time.monotonic() >= deadline:
+            return found
+        time.sleep(0.1)

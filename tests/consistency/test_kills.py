@@ -49,9 +49,11 @@ def test_random_kills_of_workers_and_producers_lose_and_repeat_nothing(stage: St
         assert stage.code(name) == 0, stage.said(name)
     stage.caught_up()
     seconds = sorted(round(value, 2) for value in play.recoveries)
-    print(  # evidence for the record of measurements
+    # evidence for the record of measurements; a worker that is killed again before its first
+    # commit has no recovery to measure
+    print(
         f"\nkills: {play.kills} ({play.counts}), worker recoveries from start to first commit: "
-        f"{seconds} s; longest {seconds[-1]} s, median {seconds[len(seconds) // 2]} s"
+        f"{seconds} s; longest {max(seconds, default=None)} s"
     )
     assert play.kills >= 20
 
