@@ -22,9 +22,10 @@ def client() -> None:
 @click.argument("name")
 @AS_JSON
 def show(name: str, as_json: bool) -> None:
-    """Print what client NAME has read, set aside, released and spent.
+    """Print what client NAME has read, set aside and released.
 
-    The counts of records come from raw data: they are for whoever may see that data.
+    The counts of records come from raw data: they are for whoever may see that data. What was
+    spent is public: see `veilstream privacy ledger`.
     """
     path: Path = vault_path(Settings.read().home, name)
     if not path.exists():

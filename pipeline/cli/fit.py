@@ -101,7 +101,8 @@ def _encoded(
                 # nobody can tell whose it was: it takes a slot of the client before it
                 yield client, None
                 continue
-            client = str(slot.record.get(client_column, "")) if client_column else "client"
+            if client_column:
+                client = str(slot.record.get(client_column) or "") or "(no name)"
             try:
                 yield client, encoder.encode(slot.record)
             except RecordError:

@@ -67,8 +67,22 @@ def _facts(answer: Answer) -> dict[str, Any]:
     facts = asdict(answer)
     question = facts.pop("question")
     del question["lattice"]
-    deviation = answer.scale * (1.0 if answer.question.gaussian else math.sqrt(2))
-    return {**question, **facts, "standard_deviation": deviation}
+    return {**question, **facts, "standard_deviation": _deviation(answer)}
+
+
+def _deviation(answer: Answer) -> float:
+    """Return the standard deviation of the noise, which on a coarse lattice has its own formula."""
+    gaussian = answer.question.gaussian
+    if answer.lattice is None or answer.lattice_scale is None or answer.lattice_scale > 1e4:
+        return answer.scale * (1.0 if gaussian else math.sqrt(2))
+    if not gaussian:
+        share = math.exp(-1 / answer.lattice_scale)
+        return answer.lattice * math.sqrt(2 * share) / -math.expm1(-1 / answer.lattice_scale)
+    if answer.lattice_scale > 3:
+        return answer.scale
+    weights = [math.exp(-((k / answer.lattice_scale) ** 2) / 2) for k in range(40)]
+    square = 2 * math.fsum(k * k * weight for k, weight in enumerate(weights))
+    return answer.lattice * math.sqrt(square / (2 * math.fsum(weights) - 1))
 
 
 @privacy.command()

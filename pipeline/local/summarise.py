@@ -137,7 +137,7 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     design = _with_intercept(inside, plan)
     columns = plan.column_exponents
     counts = Exact(np.array(_counts(responses)), np.zeros(2, dtype=np.int64))
-    predictor = design @ model.coefficients
+    predictor = predictors(design, model.coefficients)
     slope = _finite(plan.loss.slope(predictor, responses))
     if model.version == 0:
         bound = plan.loss.slope_bound
@@ -164,6 +164,15 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
         curvature=_exact_curvature(design, curvature, columns, _exponent(curvature_bound)),
         counts=counts,
     )
+
+
+def predictors(design: Matrix, coefficients: Vector) -> Vector:
+    """Return the linear predictor of each record, shape (n,), the same whatever rows are beside it.
+
+    A matrix product may round a row by where it stands: leaving out one record would then move
+    the terms of others, and the sensitivity would not be that of the computed sums.
+    """
+    return (design * coefficients).sum(axis=1)
 
 
 def local_fit(

@@ -15,12 +15,11 @@ from pipeline.privacy.accounting import pure_cost
 from pipeline.privacy.sensitivity import rounding_of_vector
 
 Name = Literal["gaussian", "discrete-gaussian", "laplace", "discrete-laplace"]
-#: Ranges of what may be asked: within them no step overflows.
+#: Ranges of what may be asked, and of scales in lattice units: within them no step overflows.
 COUNTS = 10**9
 LENGTHS = 1e-100, 1e100
 EPSILONS = 1e-12, 1e4
 DELTAS = 1e-300, 1.0
-#: Scales in lattice units that an answer may have.
 UNITS = 2.0**-10, 2.0**80
 
 
@@ -177,8 +176,8 @@ def _fine_gaussian(
     lost = channel.slack(numbers, epsilon)
     if lost[0] >= epsilon / 2 or lost[1] >= delta / 2:
         raise PrivacyError(
-            f"delta: {delta:g} is below what discrete noise can promise for {numbers} numbers "
-            f"at epsilon {epsilon:g}"
+            f"epsilon, delta: ({epsilon:g}, {delta:g}) is below what discrete noise can promise "
+            f"for {numbers} numbers; give a larger epsilon or delta"
         )
     mu = gdp.mu_of(*channel.continuous(epsilon, delta, lost))
     part = channel.gaussian(
@@ -231,25 +230,18 @@ def _discrete_gaussian(
 
 
 def _laplace(question: Question, epsilon: float | None, scale: float | None) -> Answer:
-    times = question.records * question.releases
-    how = "exact: pure epsilon"
-    if question.mechanism == "discrete-laplace" and question.lattice is None:
+    times, unit, how = question.records * question.releases, question.lattice, "exact: pure epsilon"
+    if question.mechanism == "discrete-laplace" and unit is None:
         if epsilon is None:
             raise PrivacyError("lattice: say on which lattice noise of this scale was drawn")
         rounding = rounding_of_vector(question.dimension, 1)
         part = channel.laplace(question.sensitivity, rounding, epsilon / times)
-        b = part.sensitivity / part.unit * times / epsilon
-        return Answer(
-            question, b * part.unit, epsilon, 0.0, pure_cost(epsilon).mu, part.unit, b, how
-        )
-    if scale is None:
-        scale = question.sensitivity * times / (epsilon or 0.0)
-    epsilon = question.sensitivity * times / scale
-    unit = question.lattice
-    return Answer(
-        question, scale, epsilon, 0.0, pure_cost(epsilon).mu, unit, scale / unit if unit else None,
-        how,
-    )  # fmt: skip
+        unit, scale = part.unit, part.sensitivity * times / epsilon
+    else:
+        scale = question.sensitivity * times / (epsilon or 0.0) if scale is None else scale
+        epsilon = question.sensitivity * times / scale
+    mu, steps = pure_cost(epsilon).mu, scale / unit if unit else None
+    return Answer(question, scale, epsilon, 0.0, mu, unit, steps, how)
 
 
 def _check(name: str, value: float, within: tuple[float, float]) -> None:

@@ -138,7 +138,7 @@ def gaussian(sensitivity: float, rounding: float, mu: float) -> Channel:
     # a few units in the last place more, for the rounding of this division and of the sampler's
     # own scales
     scale = whole / math.ldexp(1.0, exponent) / mu * (1 + 2.0**-50)
-    return Channel(exponent, whole, DiscreteGaussian(math.sqrt(scale**2 + 1 / 12)))
+    return Channel(exponent, whole, DiscreteGaussian(math.hypot(scale, math.sqrt(1 / 12))))
 
 
 def laplace(sensitivity: float, rounding: float, epsilon: float) -> Channel:

@@ -17,6 +17,10 @@ from pipeline.privacy.channel import Channel
 from pipeline.privacy.sensitivity import Order
 from pipeline.privacy.simulation import SimulatedGaussian
 
+#: Share of epsilon that the difference of discrete and continuous noise may take, far below what
+#: accounting can see.
+DISCRETE_SHARE = 1e-7
+
 
 class Mechanism(Protocol):
     """One way of noising the parts of a release.
@@ -65,12 +69,16 @@ class GaussianMechanism:
             If delta or epsilon is below what the discrete law differs from the continuous one.
         """
         lost = epsilon, delta = channel.slack(numbers, self.epsilon)
-        if delta >= self.delta / 2 or epsilon >= self.epsilon / 2:
+        if epsilon >= DISCRETE_SHARE * self.epsilon:
+            raise PrivacyError(
+                f"privacy.epsilon: {self.epsilon:g} is too small for the {numbers} noised numbers "
+                "that one unit can touch; use at least "
+                f"{epsilon / DISCRETE_SHARE:.2g}, fewer features, or fewer privacy.records"
+            )
+        if delta >= self.delta / 2:
             raise PrivacyError(
                 f"privacy.delta: {self.delta:g} is below what discrete noise can promise for "
-                f"{numbers} numbers at epsilon {self.epsilon:g}; use "
-                + (f"at least {2.1 * delta:.2g}, or " if delta < 0.2 else "")
-                + "a smaller epsilon"
+                f"{numbers} numbers at epsilon {self.epsilon:g}; use at least {2.1 * delta:.2g}"
             )
         return gdp.mu_of(*channel.continuous(self.epsilon, self.delta, lost))
 

@@ -71,7 +71,7 @@ def check_consistency(study: Study) -> None:
         Naming the keys and the way out.
     """
     for feature, bounds in study.data.features.items():
-        if not max(abs(bounds.min), abs(bounds.max)) <= WIDEST:
+        if not (abs(bounds.min) <= WIDEST and abs(bounds.max) <= WIDEST):
             raise ConfigError(
                 f"data.features.{feature}: min and max must be finite, within +-{WIDEST:g}"
             )

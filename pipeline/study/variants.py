@@ -10,6 +10,7 @@ from pipeline.study.model import Study
 def without_privacy(study: Study) -> Study:
     """Return the same study with its privacy off: what the noise costs is the difference."""
     tables = msgspec.to_builtins(study)
-    tables["study"]["name"] = f"{study.name}-open"
+    # a name has at most 63 characters
+    tables["study"]["name"] = f"{study.name[:58]}-open"
     tables["privacy"] = {"mechanism": "none"}
     return msgspec.convert(tables, Study)
