@@ -172,7 +172,8 @@ def predictors(design: Matrix, coefficients: Vector) -> Vector:
     A matrix product may round a row by where it stands: leaving out one record would then move
     the terms of others, and the sensitivity would not be that of the computed sums.
     """
-    return (design * coefficients).sum(axis=1)
+    sums: Vector = (design * coefficients).sum(axis=1)
+    return sums
 
 
 def local_fit(
