@@ -184,7 +184,7 @@ class Client:
             self._plan,
             self._source_name,
             group,
-            position=position,
+            position=self._source.anchored(position),
             tally=Tally(
                 sum(tally.records for _, tally, _ in self._made),
                 rejected,

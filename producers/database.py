@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import secrets
 import sqlite3
 import time
@@ -35,6 +36,8 @@ class Database:
         Whether this process has just made it.
     created_at
         When it was made, in seconds of the system clock.
+    remembered
+        How many releases the lock file says the ledger has, at least.
 
     Raises
     ------
@@ -49,20 +52,23 @@ class Database:
     def __init__(self, path: Path, client: str) -> None:
         self.client = client
         with _file_faults():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _lock(path.with_suffix(".lock"), client)
         try:
+            with _file_faults():
+                # before there is anything in it that others could read
+                path.touch(mode=0o600)
+                path.chmod(0o600)
             with faults():
                 self._db = sqlite3.connect(path, isolation_level=None)
         except BaseException:
             self._lock.close()
             raise
         try:
-            with _file_faults():
-                path.chmod(0o600)
             with faults():
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = FULL")
+                self._check_file()
                 self._db.executescript((files("producers") / "schema.sql").read_text())
             self.ledger, self.created_at, self.fresh = self._identify()
         except BaseException:
@@ -107,6 +113,29 @@ class Database:
                     self._db.execute("ROLLBACK")
                 raise
 
+    def remember(self, releases: int) -> None:
+        """Note beside the file how many releases it has: an older copy of it is found out."""
+        with _file_faults():
+            os.pwrite(self._lock.fileno(), f"{self.ledger} {releases:020d}\n".encode(), 0)
+
+    def _check_file(self) -> None:
+        """Refuse a damaged file or one of another version before anything in it is touched.
+
+        SQLite applies a log that lies beside a file without asking whether the two belong together:
+        after a careless copy or restore they do not. The check takes 0.1 s for a million releases.
+        """
+        found = self.row("PRAGMA quick_check(1)")
+        if found != ("ok",):
+            raise LocalStoreError(damaged(str(found and found[0]).rpartition("\n")[2]))
+        if not self.row("SELECT 1 FROM sqlite_master WHERE name = 'identity'"):
+            return
+        row = self.row("SELECT schema FROM identity")
+        if row is not None and row[0] != SCHEMA:
+            raise ConfigError(
+                f"the client database has schema {row[0]}, this version writes {SCHEMA}; use the "
+                "version that wrote it"
+            )
+
     def _identify(self) -> tuple[str, float, bool]:
         """Return the ledger's id, making one for a new file.
 
@@ -114,7 +143,9 @@ class Database:
         of a new client, which would release every record again.
         """
         self._lock.seek(0)
-        remembered = self._lock.read().decode(errors="replace")
+        held = self._lock.read().decode(errors="replace").split()
+        remembered, count = (held or [""])[0], "".join(held[1:2])
+        self.remembered = int(count) if count.isdecimal() else 0
         with self.transaction():
             row = self.row("SELECT schema, client, ledger, created_at FROM identity")
             fresh = row is None
@@ -127,11 +158,6 @@ class Database:
                     )
                 row = (SCHEMA, self.client, secrets.token_hex(8), time.time())
                 self.write("INSERT INTO identity VALUES (1, ?, ?, ?, ?)", *row)
-        if row[0] != SCHEMA:
-            raise ConfigError(
-                f"the client database has schema {row[0]}, this version writes {SCHEMA}; use the "
-                "version that wrote it"
-            )
         if row[1] != self.client:
             raise ConfigError(
                 f"the client database belongs to client {row[1]!r}, not {self.client!r}; a ledger "
@@ -142,10 +168,18 @@ class Database:
                 f"the client database holds ledger {row[2]}, and this folder remembers "
                 f"{remembered}: put the file back that was here before"
             )
+        self.ledger = str(row[2])
         if not remembered:
-            self._lock.write(row[2].encode())
-            self._lock.flush()
+            self.remember(0)
         return str(row[2]), float(row[3]), fresh
+
+
+def damaged(what: str) -> str:
+    """Say that a file is not what this program has written."""
+    return (
+        f"the client database is damaged ({what}): put a whole copy of it back, without the -wal "
+        "and -shm files of another; a copy of a client that runs must be made with SQLite's .backup"
+    )
 
 
 @contextmanager
@@ -173,7 +207,7 @@ def _file_faults() -> Iterator[None]:
 
 def _lock(path: Path, client: str) -> IO[bytes]:
     with _file_faults():
-        handle = path.open("a+b")
+        handle = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

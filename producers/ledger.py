@@ -87,8 +87,14 @@ class Ledger:
         )  # fmt: skip
         self._check_limit(source)
 
-    def charge(self, plan: Plan, source: str) -> None:
+    def charge(self, plan: Plan, source: str, *, refuse: bool = True) -> None:
         """Charge a study's cost with its first release; later ones cost nothing more.
+
+        Parameters
+        ----------
+        refuse
+            Whether to refuse what is beyond the limit; releases that have left already are charged
+            in any case.
 
         Raises
         ------
@@ -98,7 +104,8 @@ class Ledger:
         study, privacy = plan.study, plan.study.privacy
         if self._db.row("SELECT 1 FROM spends WHERE study = ?", study.name):
             return
-        self._check_budget(plan, source)
+        if refuse:
+            self._check_budget(plan, source)
         cost = plan.cost if study.private else None
         self._db.write(
             "INSERT INTO spends VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

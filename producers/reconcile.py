@@ -17,7 +17,7 @@ from kafka.partitioner import murmur2
 from infra.connection import log_reader
 from pipeline.errors import BrokerError, LedgerBehind, PayloadError
 from pipeline.local.plan import Plan
-from pipeline.messages.release import read
+from pipeline.messages.release import Release, read
 from pipeline.messages.topics import Topic, Topics
 from pipeline.settings import Settings
 from producers.sources import Source
@@ -27,6 +27,10 @@ from producers.vault import Stream, Vault
 CLOCKS = 3600.0
 #: How long Kafka may hand out nothing of what it has, in seconds.
 PATIENCE = 60.0
+#: Messages that are searched, at most, for a client that lost its whole folder.
+RECENT = 1_000_000
+#: More releases than this no old copy has lost.
+MOST_LOST = 1_000_000
 #: Slots that are read and dropped at a time when lost releases are passed over.
 STEP = 1000
 
@@ -47,13 +51,20 @@ def lost_releases(
         If Kafka does not answer.
     """
     nothing = range(stream.next_seq, stream.next_seq)
-    if vault.since is None:
-        # nobody can have released under a ledger id that is a second old
-        return nothing
     place = _place(Topics.of(plan.study).releases, vault.client)
     try:
         with log_reader(settings, wait_ms=200) as consumer:
             consumer.assign([place])
+            if stream.sent is None and _used_by_another(consumer, place, vault, say):
+                raise LedgerBehind(
+                    f"another ledger has released study {plan.study.name!r} as client "
+                    f"{vault.client!r}: put the database back that this client had, or give these "
+                    "records another --client; if they were released before, that is a second "
+                    "release, which no ledger counts"
+                )
+            if vault.since is None:
+                # nobody can have released under a ledger id that is a second old
+                return nothing
             found = _since(consumer, place, vault, stream, say)
     except KafkaError as error:
         raise BrokerError(
@@ -61,17 +72,37 @@ def lost_releases(
             "whether this client's database is its newest"
         ) from error
     newest = max(found.values(), default=-1)
+    if newest - stream.next_seq > MOST_LOST:
+        raise LedgerBehind(
+            f"the releases topic has a release of this ledger with number {newest}, and this "
+            f"database has {stream.next_seq}: no copy is that old, so somebody else writes to the "
+            "topic; the operator must see to who may"
+        )
     return range(stream.next_seq, newest + 1) if newest >= stream.next_seq else nothing
 
 
-def refuse(plan: Plan, lost: range) -> LedgerBehind:
-    """Return the error for a database that is behind."""
-    return LedgerBehind(
+def refuse(plan: Plan, lost: range, missing: int) -> LedgerBehind:
+    """Return the error for a database that is behind.
+
+    Parameters
+    ----------
+    lost
+        What the releases topic has of this study, and the database has not.
+    missing
+        How many releases of all studies this folder remembers, and the database has not.
+    """
+    found = (
         f"this client's database has {lost.start} releases of study {plan.study.name!r}, the "
-        f"releases topic has {lost.stop}: the database was restored from an old copy, or another "
-        "copy of it is in use. Put the newest database back. If it is gone, --skip-lost charges "
-        f"the lost releases and goes on behind the {len(lost) * plan.slots} record slots that they "
-        "can have held"
+        f"releases topic has {lost.stop}"
+        if lost
+        else f"this folder remembers {missing} more releases of this client, of any study, than "
+        "its database has"
+    )
+    return LedgerBehind(
+        f"{found}: the database was restored from an old copy, or another copy of it is in use. "
+        "Put the newest database back. If it is gone, start each study of this client with "
+        "--skip-lost: it charges what the topic has and goes on behind all records that those "
+        f"releases can have held, {plan.slots} slots for each"
     )
 
 
@@ -107,13 +138,29 @@ def skip(
         for slot in source.read(min(left, STEP), 0.2):
             position = slot.position
             left -= 1
-    vault.pass_over(plan, name, lost, position=position, now=now)
+    anchored = None if position is None else source.anchored(position)
+    vault.pass_over(plan, name, lost, position=anchored, now=now)
     return len(lost) * plan.slots - left
 
 
 def _place(topic: Topic, client: str) -> TopicPartition:
     """Return where Kafka's default partitioner puts the releases of a client."""
     return TopicPartition(topic.name, (murmur2(client.encode()) & 0x7FFFFFFF) % topic.partitions)
+
+
+def _used_by_another(
+    consumer: KafkaConsumer, place: TopicPartition, vault: Vault, say: Callable[[str], None]
+) -> bool:
+    """Whether the log holds releases of this client's key under another ledger.
+
+    A client that lost its whole folder must not pass for a new one.
+    """
+    first = int(consumer.beginning_offsets([place])[place])
+    end = int(consumer.end_offsets([place])[place])
+    if end - first > RECENT:
+        say(f"only the last {RECENT} messages of the releases topic are searched for this client")
+    found = _own(consumer, place, max(first, end - RECENT), vault, say, others=True)
+    return bool(found)
 
 
 def _since(
@@ -154,8 +201,16 @@ def _own(
     start: int,
     vault: Vault,
     say: Callable[[str], None],
+    *,
+    others: bool = False,
 ) -> dict[int, int]:
-    """Return the releases of this ledger in the log from `start` on: offset to number."""
+    """Return the releases of this ledger in the log from `start` on: offset to number.
+
+    Parameters
+    ----------
+    others
+        Return those of other ledgers under this client's key instead.
+    """
     key, found = vault.client.encode(), dict[int, int]()
     end = int(consumer.end_offsets([place])[place])
     if end - start > 500_000:
@@ -175,15 +230,14 @@ def _own(
             )
         for records in batches.values():
             for record in records:
-                if record.key == key:
-                    found[record.offset] = _number(record.value, vault.ledger)
-    return {offset: number for offset, number in found.items() if number >= 0}
+                release = _readable(record.value) if record.key == key else None
+                if release is not None and (release.ledger != vault.ledger) == others:
+                    found[record.offset] = release.seq
+    return found
 
 
-def _number(payload: bytes | None, ledger: str) -> int:
-    """Return the number of a release of this ledger; -1 for anything else."""
+def _readable(payload: bytes | None) -> Release | None:
     try:
-        release = read(payload)
+        return read(payload)
     except PayloadError:
-        return -1
-    return release.seq if release.ledger == ledger else -1
+        return None

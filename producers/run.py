@@ -12,6 +12,7 @@ from typing import BinaryIO
 from urllib.parse import quote, unquote
 
 from infra.topics import ensure_topics
+from pipeline.errors import ConfigError
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
@@ -26,6 +27,8 @@ from producers.vault import NO_LIMIT, Vault
 
 #: Seconds between two progress reports.
 REPORT_SECONDS = 1.0
+#: What a release can carry.
+CLIENT_LENGTH = 200
 #: Told of progress: this run's counters, and the share of the source that was read if known.
 Report = Callable[[Progress, float | None], None]
 
@@ -91,6 +94,8 @@ def run_client(
     VeilstreamError
         Whatever keeps it from going on; what was released is kept and sent at the next start.
     """
+    if not 1 <= len(job.client) <= CLIENT_LENGTH:
+        raise ConfigError(f"--client: an id has 1 to {CLIENT_LENGTH} characters")
     topics = Topics.of(plan.study)
     stopping = _Stopping()
     path = vault_path(settings.home, job.client)
@@ -100,6 +105,12 @@ def run_client(
             # a source that cannot be opened must not bind the study to it
             open_source(job.source, None, folder=path.parent).close()
         stream_state = vault.open_stream(plan, name, job.limit, location=location_of(job.source))
+        ensure_topics(settings, topics.all())
+        if warning := loose_delta(plan.guarantee.delta, (stream_state.next_seq + 1) * plan.slots):
+            say(f"WARNING: {warning}")
+        lost = lost_releases(plan, settings, vault, stream_state, say)
+        if (lost or vault.missing) and not job.skip_lost:
+            raise refuse(plan, lost, vault.missing)
         source = open_source(
             job.source,
             stream_state.position,
@@ -109,16 +120,27 @@ def run_client(
             form=job.form,
             stream=stream,
         )
-        ensure_topics(settings, topics.all())
-        if warning := loose_delta(plan.guarantee.delta, (stream_state.next_seq + 1) * plan.slots):
-            say(f"WARNING: {warning}")
-        lost = lost_releases(plan, settings, vault, stream_state, say)
-        if lost and not job.skip_lost:
-            source.close()
-            raise refuse(plan, lost)
         if lost:
-            passed = skip(plan, vault, source, name, lost, time.time())
-            say(f"passed over {len(lost)} lost releases and {passed} record slots")
+            say(f"passing over {len(lost)} lost releases: {len(lost) * plan.slots} record slots")
+            passed = skip(
+                plan,
+                vault,
+                source,
+                name,
+                stream_state,
+                lost,
+                now=time.time(),
+                stopped=lambda: stopping.asked,
+            )
+            if passed is None:
+                source.close()
+                return Progress()
+            say("done; the ledger counts them as spent")
+        if vault.missing:
+            say(
+                f"WARNING: {vault.missing} releases of this client are still unknown to its "
+                "database: start its other studies with --skip-lost too"
+            )
         sender = Sender(vault, plan.study.name, settings, topics)
         models = ModelFeed(plan, settings, topics)
         client = Client(

@@ -66,6 +66,7 @@ CREATE TABLE IF NOT EXISTS outbox (
   seq INTEGER NOT NULL,
   payload BLOB NOT NULL,
   headers BLOB NOT NULL,
+  crc INTEGER NOT NULL,
   PRIMARY KEY (study, seq)
 ) WITHOUT ROWID;
 -- Slots whose record could not be used: where and why, never what.

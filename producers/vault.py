@@ -7,6 +7,7 @@ it, the same bytes are sent. Several windows that are ready at once share a tran
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,10 @@ from types import TracebackType
 
 import msgspec
 
-from pipeline.errors import BudgetExceeded, ConfigError, StateError
+from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError, StateError
 from pipeline.local.plan import Plan
 from pipeline.messages.envelope import Headers, rfc3339
-from producers.database import Database
+from producers.database import Database, damaged
 from producers.ledger import Ledger, Limit
 
 NO_LIMIT = Limit()
@@ -74,6 +75,7 @@ class Vault:
         self._db = Database(path, client)
         self._budgets = Ledger(self._db)
         self.ledger = self._db.ledger
+        self._releases = int(self._db.rows("SELECT total(next_seq) FROM streams")[0][0])
 
     def __enter__(self) -> Vault:
         """Return the vault."""
@@ -91,6 +93,11 @@ class Vault:
     def close(self) -> None:
         """Close the file and give up the lock."""
         self._db.close()
+
+    @property
+    def missing(self) -> int:
+        """How many releases, of any study, this folder remembers and the database has not."""
+        return max(0, self._db.remembered - self._releases)
 
     @property
     def since(self) -> float | None:
@@ -117,9 +124,12 @@ class Vault:
         ConfigError
             If the study was begun under another revision or on another source, the limit is below
             what is spent, or the file has another name.
+        LocalStoreError
+            If the rows of a study do not agree with each other.
         """
         name = plan.study.name
         with self._db.transaction():
+            self._check_whole()
             row = self._db.row(
                 "SELECT revision, source, position, next_seq, sent_partition, sent_offset "
                 "FROM streams WHERE study = ?",
@@ -139,8 +149,9 @@ class Vault:
                 )
             if row[1] != source:
                 raise ConfigError(
-                    f"this client began study {name!r} on source {row[1]!r}, not "
-                    f"{source!r}: name the same source with --source-name, or use another client"
+                    f"this client began study {name!r} on source {row[1]!r}, not {source!r}: other "
+                    "records belong to another --client; if it is the same file under another "
+                    f"name, say so with --source-name {row[1]!r}"
                 )
             self._budgets.open_source(plan, source, location, limit)
         return Stream(row[2], row[3], None if row[5] is None else (row[4], row[5]))
@@ -167,21 +178,23 @@ class Vault:
             If the disk is full or fails; nothing is spent and the position stays.
         """
         study, at = plan.study.name, rfc3339(now)
+        seqs = [outgoing.seq for outgoing in group]
         try:
             with self._db.transaction():
                 self._budgets.charge(plan, source)
-                self._advance(study, group[0].seq, len(group), position, tally)
+                self._advance(study, seqs, position, tally)
                 self._db.write_many(
-                    "INSERT INTO ledger VALUES (?, ?, ?, 0)", [(study, o.seq, at) for o in group]
+                    "INSERT INTO ledger VALUES (?, ?, ?, 0)", [(study, seq, at) for seq in seqs]
                 )
                 self._db.write_many(
-                    "INSERT INTO outbox VALUES (?, ?, ?, ?)",
-                    [(study, o.seq, o.payload, msgspec.msgpack.encode(o.headers)) for o in group],
+                    "INSERT INTO outbox VALUES (?, ?, ?, ?, ?)",
+                    [_stored(study, outgoing) for outgoing in group],
                 )
         except BudgetExceeded as error:
             with self._db.transaction():
                 self._db.write("INSERT INTO refusals VALUES (?, ?, ?)", study, str(error), at)
             raise
+        self._remember(len(group))
 
     def pass_over(
         self, plan: Plan, source: str, seqs: range, *, position: bytes | None, now: float
@@ -197,22 +210,32 @@ class Vault:
         """
         study, at = plan.study.name, rfc3339(now)
         with self._db.transaction():
-            self._budgets.charge(plan, source)
-            self._advance(study, seqs.start, len(seqs), position, Tally(0, {}, 0))
+            self._budgets.charge(plan, source, refuse=False)
+            self._advance(study, seqs, position, Tally(0, {}, 0))
             self._db.write_many(
                 "INSERT INTO ledger VALUES (?, ?, ?, 1)", [(study, seq, at) for seq in seqs]
             )
+        self._remember(len(seqs))
 
     def unsent(self, study: str, after: int, limit: int) -> list[Outgoing]:
-        """Return stored releases with a number above `after`, in order."""
+        """Return stored releases with a number above `after`, in order.
+
+        Raises
+        ------
+        LocalStoreError
+            If the bytes are not those that were stored.
+        """
         rows = self._db.rows(
-            "SELECT seq, payload, headers FROM outbox WHERE study = ? AND seq > ? "
+            "SELECT seq, payload, headers, crc FROM outbox WHERE study = ? AND seq > ? "
             "ORDER BY seq LIMIT ?",
             study, after, limit,
         )  # fmt: skip
+        for seq, payload, headers, crc in rows:
+            if zlib.crc32(payload + headers) != crc:
+                raise LocalStoreError(damaged(f"study {study!r}: release {seq} is not whole"))
         return [
             Outgoing(seq, payload, msgspec.msgpack.decode(headers, type=Headers))
-            for seq, payload, headers in rows
+            for seq, payload, headers, _ in rows
         ]
 
     def waiting(self, study: str) -> int:
@@ -238,19 +261,47 @@ class Vault:
                     *place, study,
                 )  # fmt: skip
 
+    def _remember(self, releases: int) -> None:
+        self._releases += releases
+        if not self.missing:
+            self._db.remember(self._releases)
+
+    def _check_whole(self) -> None:
+        """Refuse a mixture of two states of the file: no study's rows have gaps."""
+        for study, next_seq in self._db.rows("SELECT study, next_seq FROM streams"):
+            [ledger] = self._db.rows(
+                "SELECT count(*), coalesce(max(seq), -1) FROM ledger WHERE study = ?", study
+            )
+            [outbox] = self._db.rows(
+                "SELECT (SELECT count(*) FROM outbox WHERE study = ?), "
+                "(SELECT count(*) FROM outbox JOIN ledger USING (study, seq) WHERE study = ?), "
+                "(SELECT count(*) FROM ledger WHERE study = ? AND lost = 0 AND "
+                "seq >= (SELECT min(seq) FROM outbox WHERE study = ?))",
+                study, study, study, study,
+            )  # fmt: skip
+            [spends] = self._db.rows("SELECT count(*) FROM spends WHERE study = ?", study)
+            for table, whole in (
+                ("ledger", ledger == (next_seq, next_seq - 1)),
+                ("outbox", len(set(outbox)) == 1),
+                ("spends", spends == (min(next_seq, 1),)),
+            ):
+                if not whole:
+                    raise LocalStoreError(damaged(f"study {study!r}: the {table} has gaps"))
+
     def _advance(
-        self, study: str, first: int, count: int, position: bytes | None, tally: Tally
+        self, study: str, seqs: Sequence[int], position: bytes | None, tally: Tally
     ) -> None:
         row = self._db.row("SELECT next_seq FROM streams WHERE study = ?", study)
-        if row is None or row[0] != first:
+        first = -1 if row is None else int(row[0])
+        if not seqs or list(seqs) != list(range(first, first + len(seqs))):
             raise StateError(
-                f"study {study!r}: release {first} is not the next one of this database; start "
-                "this client again"
+                f"study {study!r}: these are not the next releases of this database; start this "
+                "client again"
             )
         self._db.write(
             "UPDATE streams SET position = ?, next_seq = ?, records = records + ?, "
             "rejected = rejected + ?, clipped = clipped + ? WHERE study = ?",
-            position, first + count, tally.records, sum(tally.rejected.values()), tally.clipped,
+            position, first + len(seqs), tally.records, sum(tally.rejected.values()), tally.clipped,
             study,
         )  # fmt: skip
         self._db.write_many(
@@ -258,3 +309,10 @@ class Vault:
             "DO UPDATE SET count = count + excluded.count",
             [(study, reason, number) for reason, number in tally.rejected.items()],
         )
+
+
+def _stored(study: str, outgoing: Outgoing) -> tuple[object, ...]:
+    """Return a row of the outbox; its sum shows bytes of another state of the file."""
+    headers = msgspec.msgpack.encode(outgoing.headers)
+    crc = zlib.crc32(outgoing.payload + headers)
+    return study, outgoing.seq, outgoing.payload, headers, crc

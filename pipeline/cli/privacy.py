@@ -10,7 +10,7 @@ from typing import Any, get_args
 import click
 
 from pipeline.cli.context import AS_JSON, put, say
-from pipeline.errors import ConfigError, PrivacyError
+from pipeline.errors import ConfigError, LocalStoreError, PrivacyError
 from pipeline.privacy.calibration import Answer, Name, Question, solve
 from pipeline.settings import Settings
 from producers.report import ledger as read_ledger
@@ -99,7 +99,15 @@ def ledger(client: str | None, as_json: bool) -> None:
             )
     else:
         names = clients_of(home)
-    found = {name: read_ledger(vault_path(home, name)) for name in names}
+    found = {}
+    for name in names:
+        try:
+            found[name] = read_ledger(vault_path(home, name))
+        except LocalStoreError as error:
+            # one client's damaged file must not hide the others' accounts
+            if client is not None:
+                raise
+            say(f"client {name}: {error}")
     if as_json:
         put(found)
         return

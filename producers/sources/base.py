@@ -11,6 +11,7 @@ belongs to a slot that was handed out already.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ from pipeline.errors import DataError
 
 #: The bytes of one record; what is longer becomes an empty slot.
 RECORD_LIMIT = 1 << 20
+#: Bytes at a file's start, and before a position, that tell whether it is still the same file.
+MARKED = 16_384
 #: Seconds between two looks at a file that may grow.
 POLL = 0.05
 
@@ -65,6 +68,12 @@ class Source(Protocol):
     def progress(self) -> float | None:
         """The share that was read, 0 to 1."""
 
+    def anchored(self, position: bytes) -> bytes:
+        """Return a position with a mark of what lies before it, for storing.
+
+        A source that was rewritten is found out by it: it would hand records out again.
+        """
+
     def forget(self, position: bytes) -> None:
         """Release storage that only slots up to this committed position needed."""
 
@@ -73,11 +82,22 @@ class Source(Protocol):
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a position holds: its kind of source, an offset, and a line number for messages."""
+    """What a position holds.
+
+    Attributes
+    ----------
+    kind
+        The kind of source.
+    at, line
+        An offset, and a line number for messages.
+    mark
+        Of what lies before the offset; empty where nothing can be rewritten.
+    """
 
     kind: str
     at: _Natural
     line: _Natural
+    mark: str = ""
 
 
 def decode_position(position: bytes, kind: str, name: str) -> Place:
@@ -131,6 +151,13 @@ class Tape:
         self._at = at + len(line)
         return line
 
+    def mark(self, at: int) -> str:
+        """Return a hash of the bytes before an offset: the first and the last of them."""
+        file, digest = self._file.fileno(), hashlib.blake2b(digest_size=16)
+        for start in (0, max(0, at - MARKED)):
+            digest.update(os.pread(file, min(MARKED, at - start), start))
+        return digest.hexdigest()
+
     def wait(self, seconds: float) -> None:
         """Wait a moment for more."""
         time.sleep(min(seconds, POLL))
@@ -176,6 +203,12 @@ class RecordFile:
                 raise DataError(
                     f"{tape.name}: the stored position lies before the first record that is still "
                     "there; the data owner must name the source this client has read from before"
+                )
+            if place.mark and place.mark != tape.mark(place.at):
+                raise DataError(
+                    f"{tape.name}: what lies before the stored position is not what was released "
+                    "from; records may only be added at a file's end. The data owner must put the "
+                    "old file back, or give these records to another client"
                 )
             self._at, self._line = place.at, place.line
         elif tape.base:
@@ -236,6 +269,11 @@ class RecordFile:
             self._tape.wait(max(left, 0.0))
             if left <= 0:
                 return []
+
+    def anchored(self, position: bytes) -> bytes:
+        """Return a position with a mark of what lies before it, for storing."""
+        place = decode_position(position, self._kind, self._tape.name)
+        return msgspec.json.encode(msgspec.structs.replace(place, mark=self._tape.mark(place.at)))
 
     def forget(self, position: bytes) -> None:
         """Release storage that only slots up to this committed position needed."""

@@ -1,0 +1,262 @@
+"""The client's database file: one owner, one identity for ever, and clear words when it is hurt."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
+from pipeline.local.plan import Plan
+from pipeline.study import parse_study
+from producers.database import Database
+from producers.vault import Outgoing, Tally, Vault
+from tests.stage import study_text
+
+SOURCE = "csv:data.csv"
+PLAN = Plan(parse_study(study_text("one")))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "clients" / "site.db"
+
+
+def release(vault: Vault, seq: int) -> None:
+    vault.release(
+        PLAN, SOURCE, [Outgoing(seq, b"x" * 3000, [("a", b"b")])], position=b"place %d" % seq,
+        tally=Tally(20, {}, 0), now=1e9,
+    )  # fmt: skip
+
+
+def filled(path: Path, releases: int = 40) -> str:
+    """Make a client that has released; return its ledger."""
+    with Vault(path, "site") as vault:
+        vault.open_stream(PLAN, SOURCE)
+        for seq in range(releases):
+            release(vault, seq)
+        return vault.ledger
+
+
+def use(path: Path) -> None:
+    """Do what a producer does with a database."""
+    with Vault(path, "site") as vault:
+        stream = vault.open_stream(PLAN, SOURCE)
+        vault.waiting("one")
+        vault.unsent("one", -1, 100)
+        release(vault, stream.next_seq)
+
+
+def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+        return db.execute(statement).fetchall()
+
+
+def remove(path: Path) -> None:
+    for name in ("site.db", "site.db-wal", "site.db-shm"):
+        path.with_name(name).unlink(missing_ok=True)
+
+
+def test_the_ledger_keeps_its_identity_over_restarts(path: Path) -> None:
+    with Vault(path, "site") as first:
+        ledger, since = first.ledger, first.since
+        made_at = first._db.created_at
+    with Vault(path, "site") as second:
+        assert (second.ledger, second.since) == (ledger, made_at)
+    # nobody can have released under a ledger that this very process made
+    assert since is None
+
+
+def test_every_file_has_a_ledger_of_its_own(path: Path) -> None:
+    ledgers = set()
+    for client in "abcd":
+        with Vault(path.with_name(f"{client}.db"), client) as vault:
+            ledgers.add(vault.ledger)
+    assert len(ledgers) == 4
+
+
+def test_a_second_holder_is_refused_and_the_first_goes_on(path: Path) -> None:
+    with Vault(path, "site") as vault:
+        vault.open_stream(PLAN, SOURCE)
+        with pytest.raises(AlreadyRunning, match="another producer"):
+            Vault(path, "site")
+        release(vault, 0)
+    with Vault(path, "site") as again:
+        assert again.waiting("one") == 1
+
+
+def test_the_file_is_for_its_owner_alone(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with Vault(path, "site") as vault:
+            vault.open_stream(PLAN, SOURCE)
+            release(vault, 0)
+            modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in path.parent.glob("site.db*")}
+    finally:
+        os.umask(before)
+    assert set(modes) >= {"site.db", "site.db-wal"}
+    assert set(modes.values()) == {0o600}
+
+
+def test_every_commit_is_durable(path: Path) -> None:
+    """With less than FULL, a power cut takes back a release whose bytes have been published."""
+    database = Database(path, "site")
+    assert database.row("PRAGMA journal_mode") == ("wal",)
+    assert database.row("PRAGMA synchronous") == (2,)
+    database.close()
+
+
+def test_a_transaction_is_all_or_nothing(path: Path) -> None:
+    database = Database(path, "site")
+    statement = "INSERT INTO locations VALUES (?, ?)"
+
+    def write(*places: str) -> None:
+        with database.transaction():
+            for place in places:
+                database.write(statement, place, "one")
+            if len(places) == 1:
+                raise KeyError
+
+    with pytest.raises(LocalStoreError, match="UNIQUE"):
+        write("here", "here")
+    with pytest.raises(KeyError):
+        write("there")
+    with database.transaction():
+        database.write_many(statement, [("a", "one"), ("b", "one")])
+    database.close()
+    assert rows(path, "SELECT location FROM locations ORDER BY 1") == [("a",), ("b",)]
+
+
+def test_another_clients_file_is_refused_and_stays_usable_for_its_owner(path: Path) -> None:
+    Vault(path, "site").close()
+    with pytest.raises(ConfigError, match="belongs to client 'site', not 'other'"):
+        Vault(path, "other")
+    with Vault(path, "site") as vault:
+        assert vault.client == "site"
+
+
+def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
+    Vault(path, "site").close()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE identity SET schema = 99")
+    db.close()
+    with pytest.raises(ConfigError, match="schema 99"):
+        Vault(path, "site")
+
+
+def test_a_file_of_an_older_version_is_refused_and_not_changed(path: Path) -> None:
+    """The first version kept costs in another table; to guess them would be to spend them again."""
+    path.parent.mkdir()
+    with sqlite3.connect(path) as db:
+        db.execute(
+            "CREATE TABLE identity (only INTEGER PRIMARY KEY, schema INTEGER, client TEXT, "
+            "ledger TEXT, created_at TEXT)"
+        )
+        db.execute("INSERT INTO identity VALUES (1, 1, 'site', 'abc', '2026-01-01')")
+    db.close()
+    with pytest.raises(ConfigError, match="schema 1, this version writes 2"):
+        Vault(path, "site")
+    assert rows(path, "SELECT name FROM sqlite_master WHERE type = 'table'") == [("identity",)]
+
+
+def test_a_file_that_is_no_database_gives_a_clear_error(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"this is no database at all" * 200)
+    with pytest.raises(LocalStoreError, match="not a database"):
+        Vault(path, "site")
+
+
+def test_a_folder_that_cannot_be_used_gives_a_clear_error(path: Path) -> None:
+    path.parent.parent.joinpath("clients").write_text("a file where the folder should be")
+    with pytest.raises(LocalStoreError, match="VEILSTREAM_FOLDER"):
+        Vault(path, "site")
+    path.parent.unlink()
+    path.mkdir(parents=True)
+    with pytest.raises(LocalStoreError, match="cannot be used"):
+        Vault(path, "site")
+    path.rmdir()
+    # a start that failed holds no lock
+    use(path)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_a_file_that_lost_its_end_gives_a_clear_error(path: Path, share: float) -> None:
+    filled(path)
+    os.truncate(path, int(path.stat().st_size * share))
+    with pytest.raises(LocalStoreError):
+        use(path)
+
+
+def test_a_file_with_damaged_pages_gives_a_clear_error(path: Path) -> None:
+    filled(path)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        for at in range(4096 * 8, size, 4096):
+            file.seek(at)
+            file.write(b"\xa5" * 512)
+    with pytest.raises(LocalStoreError):
+        use(path)
+
+
+def lose_everything(path: Path) -> None:
+    remove(path)
+
+
+def lose_the_contents(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def lose_to_another_ledger(path: Path) -> None:
+    other = path.parent.parent / "other"
+    filled(other / "site.db", 2)
+    shutil.copy(other / "site.db", path)
+
+
+def lose_the_rows(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("DELETE FROM identity")
+    db.close()
+
+
+@pytest.mark.parametrize(
+    "lose", [lose_everything, lose_the_contents, lose_to_another_ledger, lose_the_rows]
+)
+def test_a_folder_remembers_its_ledger_until_the_file_is_back(path: Path, lose: Any) -> None:
+    """A fresh ledger would read the source from its start and noise every window again."""
+    ledger = filled(path)
+    kept = path.read_bytes()
+    lose(path)
+    for _ in range(2):  # the first refusal must not heal anything
+        with pytest.raises(LocalStoreError, match=f"{ledger}.*put the file back"):
+            use(path)
+    remove(path)
+    path.write_bytes(kept)
+    use(path)
+    assert rows(path, "SELECT ledger FROM identity") == [(ledger,)]
+    assert rows(path, "SELECT count(*) FROM ledger") == [(41,)]
+
+
+def test_a_crash_before_the_folder_remembers_keeps_the_ledger(path: Path) -> None:
+    ledger = filled(path)
+    lock = path.with_name("site.lock")
+    for remains in (b"", None):
+        if remains is None:
+            lock.unlink()
+        else:
+            lock.write_bytes(remains)
+        use(path)
+        assert lock.read_bytes().split()[0] == ledger.encode()
+    assert rows(path, "SELECT ledger FROM identity") == [(ledger,)]
+
+
+def test_clients_whose_names_look_alike_do_not_share_a_lock(path: Path) -> None:
+    names = ["a", "a.b", "a.c", ".a"]
+    vaults = [Vault(path.with_name(f"{name}.db"), name) for name in names]
+    for vault in vaults:
+        vault.close()
+    assert len(list(path.parent.glob("*.lock"))) == len(names)

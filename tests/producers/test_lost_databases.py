@@ -1,0 +1,139 @@
+"""A client that lost its database, a part of it or its source must not release records again."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import BudgetExceeded, DataError
+from pipeline.local.plan import Plan
+from pipeline.study import parse_study
+from producers.ledger import Limit
+from producers.sources import open_source
+from producers.vault import Outgoing, Tally, Vault
+from tests.stage import HEADER, Stage, lines, study_text, write_csv
+
+SOURCE = "csv:data.csv"
+
+
+def plan_of(name: str) -> Plan:
+    privacy = 'mechanism = "discrete-gaussian"\nepsilon = 1.0\ndelta = 1e-5'
+    return Plan(parse_study(study_text(name, privacy=privacy)))
+
+
+def release(vault: Vault, plan: Plan, seq: int) -> None:
+    vault.release(
+        plan, SOURCE, [Outgoing(seq, b"bytes", [])], position=b"place", now=1e9,
+        tally=Tally(20, {}, 0),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "clients" / "site.db"
+
+
+def test_an_old_copy_is_found_out_by_the_folder_whatever_study_runs_next(path: Path) -> None:
+    """The releases topic of the next study says nothing of what another one has lost."""
+    first, second = plan_of("first"), plan_of("second")
+    with Vault(path, "site") as vault:
+        vault.open_stream(first, SOURCE, Limit(2.0, 1e-5))
+        release(vault, first, 0)
+    copy = path.with_name("copy")
+    shutil.copy(path, copy)
+    with Vault(path, "site") as vault:
+        vault.open_stream(second, SOURCE)
+        for seq in range(3):
+            release(vault, second, seq)
+        assert vault.missing == 0
+    shutil.copy(copy, path)
+    with Vault(path, "site") as vault:
+        assert vault.missing == 3
+        vault.open_stream(second, SOURCE)
+        vault.pass_over(second, SOURCE, range(3), position=None, now=1e9)
+        assert vault.missing == 0
+        release(vault, second, 3)
+    with Vault(path, "site") as vault:
+        assert vault.missing == 0
+
+
+def test_lost_releases_are_charged_beyond_the_limit_for_they_have_left(path: Path) -> None:
+    first, lost, later = plan_of("first"), plan_of("lost"), plan_of("later")
+    with Vault(path, "site") as vault:
+        for plan in (first, lost, later):
+            vault.open_stream(plan, SOURCE)
+        release(vault, first, 0)
+        vault.pass_over(lost, SOURCE, range(4), position=None, now=1e9)
+        with pytest.raises(BudgetExceeded, match="2 other studies"):
+            release(vault, later, 0)
+    with sqlite3.connect(path) as database:
+        spent = database.execute("SELECT study FROM spends ORDER BY study").fetchall()
+    assert spent == [("first",), ("lost",)]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
+    made = Stage(tmp_path / "stage", kafka, redis_url, study_text(stream="lead = 0"))
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+def test_a_client_that_lost_its_whole_folder_is_refused_and_releases_nothing(
+    stage: Stage,
+) -> None:
+    source = write_csv(stage.folder / "data.csv", 100)
+    stage.produce("site", source)
+    assert stage.code("site") == 0, stage.said("site")
+    shutil.rmtree(Path(stage.settings.folder) / "clients")
+    for _ in range(2):
+        stage.produce("site", source)
+        assert stage.code("site") == 44, stage.said("site")
+        assert "another ledger has released" in stage.said("site")
+    assert len(stage.releases()) == 5
+    stage.produce("other", write_csv(stage.folder / "other.csv", 40))
+    assert stage.code("other") == 0, stage.said("other")
+
+
+def changed(text: str) -> dict[str, str]:
+    """Return what a file can become that holds other records before its middle."""
+    header, *rows = text.splitlines(keepends=True)
+    return {
+        "another order": header + "".join(reversed(rows)),
+        "one record moved": header + "".join([rows[1], rows[0], *rows[2:]]),
+        "the first record gone": header + "".join(rows[1:]) + "".join(lines(5, 9)),
+        "another header": header.replace("heat", "HEAT") + "".join(rows),
+        "another file": HEADER + "".join(lines(60, 77)),
+    }
+
+
+@pytest.mark.parametrize("what", list(changed(HEADER + "".join(lines(3)))))
+def test_a_file_that_was_rewritten_does_not_hand_its_records_out_again(
+    tmp_path: Path, what: str
+) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text(HEADER + "".join(lines(40)))
+    source = open_source(str(path), None, folder=tmp_path)
+    position = source.anchored(source.read(20, 0.0)[-1].position)
+    source.close()
+    path.write_text(changed(path.read_text())[what])
+    with pytest.raises(DataError):
+        open_source(str(path), position, folder=tmp_path)
+
+
+def test_a_file_that_grew_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text(HEADER + "".join(lines(40)))
+    source = open_source(str(path), None, folder=tmp_path)
+    position = source.anchored(source.read(20, 0.0)[-1].position)
+    source.close()
+    with path.open("a") as file:
+        file.writelines(lines(10, 5))
+    source = open_source(str(path), position, folder=tmp_path)
+    assert len(source.read(100, 0.0)) == 30
+    source.close()
