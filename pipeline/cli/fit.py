@@ -17,7 +17,7 @@ from pipeline.local.encode import Encoder, Row
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import write_estimate
 from pipeline.offline import OfflineRun
-from producers.sources import open_source
+from producers.sources import open_once
 
 
 @click.command()
@@ -67,8 +67,7 @@ def _rows(
     plan: Plan, spec: str, form: str, client_column: str | None
 ) -> Iterator[tuple[str, Row | None]]:
     encoder = Encoder(plan.study)
-    stream = sys.stdin.buffer if spec == "-" else None
-    source = open_source(spec, None, folder=Path(".veilstream") / "fit", form=form, stream=stream)
+    source = open_once(spec, form=form)
     try:
         if source.columns is not None:
             encoder.check_columns(source.columns)
