@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from pipeline.cli.context import STUDY, plan_of, say
+from pipeline.cli.context import SAVE_MODEL, STUDY, plan_of, save_model, say
 from pipeline.cli.table import table
 from pipeline.errors import DataError, RecordError
 from pipeline.local.encode import Encoder, Row
@@ -26,7 +26,11 @@ from producers.sources import open_once
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv")
 @click.option("--client-column", help="Column that says whose record it is; default: one client.")
 @click.option("--json", "as_json", is_flag=True, help="The estimate as JSON.")
-def fit(study: Path, source: str, form: str, client_column: str | None, as_json: bool) -> None:
+@SAVE_MODEL
+def fit(
+    study: Path, source: str, form: str, client_column: str | None, as_json: bool,
+    save_model_to: Path | None,
+) -> None:  # fmt: skip
     """Estimate STUDY from a file, through the same functions as the live stream.
 
     With a private study the estimate is a release of its own under the study's guarantee: it draws
@@ -61,6 +65,8 @@ def fit(study: Path, source: str, form: str, client_column: str | None, as_json:
         sys.stdout.write(write_estimate(message).decode() + "\n")
     else:
         Console().print(table(message))
+    if save_model_to is not None:
+        save_model(plan, message, save_model_to)
 
 
 def _rows(
