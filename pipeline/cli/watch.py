@@ -31,11 +31,11 @@ def watch(
 
     With --save-model: write the newest estimate to a file, and end.
     """
+    if save_model_to is not None and (as_json or count or start != "latest"):
+        raise click.UsageError("--save-model ends at once: without --json, --from and --count")
     plan = plan_of(study)
     settings = connected(Settings.read())
     if save_model_to is not None:
-        if as_json or count or start != "latest":
-            raise click.UsageError("--save-model ends at once: without --json, --from and --count")
         save_model(plan, newest_estimate(plan.study, settings), save_model_to)
         return
     feed = Feed(plan.study, settings, beginning=start == "beginning")

@@ -208,6 +208,11 @@ def test_without_a_model_and_without_servers_it_says_how_to_name_them(
     assert "VEILSTREAM_KAFKA" in err
 
 
+def test_watch_that_saves_a_model_follows_nothing(bare: Stage, run: Runner) -> None:
+    code, _, err = run("watch", bare.study, "--save-model", bare.folder / "m.json", "--count", 2)
+    assert (code, "--save-model ends at once" in err) == (2, True)
+
+
 def test_memory_does_not_grow_with_the_input(bare: Stage) -> None:
     model = LinearClassifier.load(model_of(bare))
     made = lines(1000)
