@@ -6,10 +6,11 @@
 - `privacy`: calibration (mu-GDP), lattice noise, release plans, the policy.
 - `study`: the study file and its revision. `settings`: the only reader of the environment.
 - `local`: what a client computes: encode records, cut windows, summarise, privatise.
-- `messages`: what travels: releases, models, estimates, dead letters, topics.
+- `messages`: what travels: releases, models, estimates, dead letters, topics; the model file.
 - `estimators`: the states that fold and the estimates they yield.
 - `reducer`: payloads in, state out; pure.
 - `offline`: the same functions in one process, without Kafka.
+- `prediction`: the rule of an estimate. `learning`: an estimator for scikit-learn and River.
 - `cli`: thin commands.
 
 Importing this package opens no socket and reads no environment.

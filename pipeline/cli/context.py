@@ -13,11 +13,18 @@ import click
 from infra.local import LocalRuntime, Places
 from pipeline.errors import ConfigError, RuntimeSetupError
 from pipeline.local.plan import Plan
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.prediction import LinearClassifier
 from pipeline.settings import Settings
 from pipeline.study import load_study
 
 STUDY = click.argument("study", type=click.Path(dir_okay=False, path_type=Path))
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+
+SAVE_MODEL = click.option(
+    "--save-model", "save_model_to", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the estimate as a model file, for `veilstream predict --model`.",
+)  # fmt: skip
 
 
 def plan_of(path: Path) -> Plan:
@@ -64,6 +71,20 @@ def connected(settings: Settings) -> Settings:
         kafka=settings.kafka or addresses.kafka,
         redis=settings.redis or addresses.redis,
     )
+
+
+def save_model(plan: Plan, message: EstimateMessage, path: Path) -> None:
+    """Write an estimate as a model file, and say so.
+
+    Raises
+    ------
+    ConfigError
+        If it belongs to another study or revision, or the file cannot be written.
+    NumericError
+        If nothing has been folded yet.
+    """
+    LinearClassifier.of(plan, message).save(path)
+    say(f"wrote {path}")
 
 
 def say(line: str) -> None:

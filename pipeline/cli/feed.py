@@ -10,11 +10,14 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from infra.connection import log_reader
-from pipeline.errors import BrokerError
+from pipeline.errors import BrokerError, NumericError
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from pipeline.study import Study
+
+#: How long to wait for an estimate that may be there.
+PATIENCE_SECONDS = 3.0
 
 
 class Feed:
@@ -24,6 +27,8 @@ class Feed:
     ----------
     beginning
         Start from the oldest estimate; else from the newest that exists.
+    topic
+        Another topic of estimates than the one that has them all.
 
     Raises
     ------
@@ -31,9 +36,11 @@ class Feed:
         If Kafka does not answer.
     """
 
-    def __init__(self, study: Study, settings: Settings, *, beginning: bool) -> None:
+    def __init__(
+        self, study: Study, settings: Settings, *, beginning: bool, topic: str | None = None
+    ) -> None:
         self._kept: list[tuple[EstimateMessage, bytes]] = []
-        self._place = TopicPartition(Topics.of(study).estimates.name, 0)
+        self._place = TopicPartition(topic or Topics.of(study).estimates.name, 0)
         try:
             self._consumer = log_reader(settings, wait_ms=100)
             self._consumer.assign([self._place])
@@ -70,6 +77,11 @@ class Feed:
             self._kept = self.poll(0.2)
         return bool(self._kept)
 
+    @property
+    def kept(self) -> EstimateMessage | None:
+        """The newest of the estimates that `ready` has found."""
+        return self._kept[-1][0] if self._kept else None
+
     def __iter__(self) -> Iterator[tuple[EstimateMessage, bytes]]:
         """Yield estimates for ever."""
         yield from self._kept
@@ -79,3 +91,27 @@ class Feed:
     def close(self) -> None:
         """Close the connection."""
         self._consumer.close()
+
+
+def newest_estimate(study: Study, settings: Settings) -> EstimateMessage:
+    """Return the newest estimate, from the topic that keeps it for ever.
+
+    Raises
+    ------
+    BrokerError
+        If Kafka does not answer.
+    NumericError
+        If there is none.
+    """
+    feed = Feed(study, settings, beginning=False, topic=Topics.of(study).latest.name)
+    try:
+        feed.ready(PATIENCE_SECONDS)
+        found = feed.kept
+    finally:
+        feed.close()
+    if found is None:
+        raise NumericError(
+            f"study {study.name!r} has no estimate yet: the operator must see that a worker of it "
+            "runs and that a client has released, or name a file with --model"
+        )
+    return found

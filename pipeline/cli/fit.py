@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from pipeline.cli.context import STUDY, plan_of, say
+from pipeline.cli.context import SAVE_MODEL, STUDY, plan_of, save_model, say
 from pipeline.cli.table import table
 from pipeline.errors import DataError, RecordError
 from pipeline.local.encode import Encoder, Row
@@ -19,7 +18,7 @@ from pipeline.local.plan import Plan
 from pipeline.messages.estimate import write_estimate
 from pipeline.offline import OfflineRun
 from pipeline.study import without_privacy
-from producers.sources import Source, open_source
+from producers.sources import Source, open_once
 
 
 @click.command()
@@ -32,9 +31,11 @@ from producers.sources import Source, open_source
     help="The same study without noise, to see what privacy costs. For whoever may see the data.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The estimate as JSON.")
+@SAVE_MODEL
 def fit(
-    study: Path, source: str, form: str, client_column: str | None, bare: bool, as_json: bool
-) -> None:
+    study: Path, source: str, form: str, client_column: str | None, bare: bool, as_json: bool,
+    save_model_to: Path | None,
+) -> None:  # fmt: skip
     """Estimate STUDY from a file, through the same functions as the live stream.
 
     With a private study the estimate is a release of its own under the study's guarantee: it draws
@@ -71,19 +72,18 @@ def fit(
         sys.stdout.write(write_estimate(message).decode() + "\n")
     else:
         Console().print(table(message))
+    if save_model_to is not None:
+        save_model(plan, message, save_model_to)
 
 
 def _rows(
     plan: Plan, spec: str, form: str, client_column: str | None
 ) -> Iterator[tuple[str, Row | None]]:
-    # the input is raw data: its spool goes with this run
-    with tempfile.TemporaryDirectory() as spool:
-        stream = sys.stdin.buffer if spec == "-" else None
-        source = open_source(spec, None, folder=Path(spool), form=form, stream=stream)
-        try:
-            yield from _encoded(plan, source, client_column)
-        finally:
-            source.close()
+    source = open_once(spec, form=form)
+    try:
+        yield from _encoded(plan, source, client_column)
+    finally:
+        source.close()
 
 
 def _encoded(

@@ -9,13 +9,10 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from pipeline.cli.context import STUDY, connected, plan_of, say
-from pipeline.cli.feed import Feed
+from pipeline.cli.context import SAVE_MODEL, STUDY, connected, plan_of, save_model, say
+from pipeline.cli.feed import PATIENCE_SECONDS, Feed, newest_estimate
 from pipeline.cli.table import line, table
 from pipeline.settings import Settings
-
-#: How long to wait for a first estimate before saying what may be missing.
-PATIENCE_SECONDS = 3.0
 
 
 @click.command()
@@ -26,10 +23,22 @@ PATIENCE_SECONDS = 3.0
     show_default=True, help="Where to start.",
 )  # fmt: skip
 @click.option("--count", type=click.IntRange(min=1), help="Stop after so many estimates.")
-def watch(study: Path, as_json: bool, start: str, count: int | None) -> None:
-    """Follow the estimates of STUDY: a live table, or lines where there is no terminal."""
+@SAVE_MODEL
+def watch(
+    study: Path, as_json: bool, start: str, count: int | None, save_model_to: Path | None
+) -> None:
+    """Follow the estimates of STUDY: a live table, or lines where there is no terminal.
+
+    With --save-model: write the newest estimate to a file, and end.
+    """
+    if save_model_to is not None and (as_json or count or start != "latest"):
+        raise click.UsageError("--save-model ends at once: without --json, --from and --count")
     plan = plan_of(study)
-    feed = Feed(plan.study, connected(Settings.read()), beginning=start == "beginning")
+    settings = connected(Settings.read())
+    if save_model_to is not None:
+        save_model(plan, newest_estimate(plan.study, settings), save_model_to)
+        return
+    feed = Feed(plan.study, settings, beginning=start == "beginning")
     console = Console()
     drawn = console.is_terminal and not as_json
     live = Live(console=console, auto_refresh=False) if drawn else None

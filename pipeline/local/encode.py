@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.errors import DataError, RecordError
+from pipeline.errors import DataError
+from pipeline.local.response import Response
+from pipeline.local.values import Record, number_of
 from pipeline.study import Study
 from pipeline.types import Matrix, Vector
-
-#: What a source yields: column names to text or numbers.
-Record = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,39 +23,82 @@ class Row:
     clipped: int
 
 
-class Column:
-    """One feature with its public range, and how it is scaled."""
+class Features:
+    """The features with their public ranges: one code for a record and for many.
 
-    __slots__ = ("centre", "half", "high", "low", "name", "unit")
+    Parameters
+    ----------
+    ranges
+        The lower and upper end of each feature, by name, in the order of the coefficients.
+    unit
+        Whether ranges are mapped to [-1, 1]; else values keep their units.
+    """
 
-    def __init__(self, name: str, low: float, high: float, *, unit: bool) -> None:
-        self.name, self.low, self.high, self.unit = name, low, high, unit
+    def __init__(self, ranges: Mapping[str, tuple[float, float]], *, unit: bool) -> None:
+        self.names = tuple(ranges)
+        ends = np.array(list(ranges.values()), dtype=np.float64).reshape(len(ranges), 2)
+        self._low, self._high = np.ascontiguousarray(ends.T)
         # halves first: the sum of two ends may overflow where each of them does not
-        self.centre = low / 2 + high / 2
-        self.half = high / 2 - low / 2
+        self._centre = self._low / 2 + self._high / 2
+        self._half = self._high / 2 - self._low / 2
+        self._unit = unit
 
-    def scale(self, value: float) -> float:
-        """Map a value of the range to [-1, 1], or keep its unit."""
-        if not self.unit:
-            return value
+    @classmethod
+    def of(cls, study: Study) -> Features:
+        """Return the features of a study."""
+        ranges = {name: (r.min, r.max) for name, r in study.data.features.items()}
+        return cls(ranges, unit=study.data.scaling == "unit")
+
+    def check_columns(self, columns: Sequence[str], *others: str) -> None:
+        """Refuse a source that lacks a feature, or one of the `others`.
+
+        Raises
+        ------
+        DataError
+            Naming the columns that are missing.
+        """
+        needed = (*self.names, *others)
+        missing = [name for name in needed if name not in columns]
+        if missing:
+            raise DataError(
+                f"the source has no column {', '.join(map(repr, missing))}; the study needs "
+                f"{', '.join(needed)}"
+            )
+
+    def values(self, record: Record) -> Vector:
+        """Return the values of one record in their own units, shape (p,).
+
+        Raises
+        ------
+        RecordError
+            If a column is missing or holds no finite number.
+        """
+        return np.array([number_of(record.get(name), name) for name in self.names])
+
+    def clip(self, values: Matrix | Vector) -> Matrix:
+        """Clip finite values to their public ranges, shape (..., p)."""
+        inside: Matrix = np.minimum(np.maximum(values, self._low), self._high)
+        return inside
+
+    def scale(self, inside: Matrix | Vector) -> Matrix:
+        """Map values of the ranges to [-1, 1], or keep their units; shape (..., p)."""
+        if not self._unit:
+            return inside
         # the division may leave [-1, 1] by a rounding error; the bound must hold exactly
-        return min(max((value - self.centre) / self.half, -1.0), 1.0)
+        scaled = (inside - self._centre) / self._half
+        bounded: Matrix = np.minimum(np.maximum(scaled, -1.0), 1.0)
+        return bounded
 
 
 class Encoder:
     """Encodes the records of one study with its public ranges only."""
 
     def __init__(self, study: Study) -> None:
-        unit = study.data.scaling == "unit"
-        self._names = study.feature_names
-        self._columns = [
-            Column(name, r.min, r.max, unit=unit) for name, r in study.data.features.items()
-        ]
+        self.features = Features.of(study)
         response = study.data.response
-        self._response = response.name
-        self._classes = {response.positive: 1.0, response.negative: -1.0}
+        self.response = Response(response.name, response.positive, response.negative)
 
-    def check_columns(self, columns: list[str]) -> None:
+    def check_columns(self, columns: Sequence[str]) -> None:
         """Refuse a source that lacks a column of the study.
 
         Raises
@@ -65,12 +106,7 @@ class Encoder:
         DataError
             Naming the columns that are missing.
         """
-        missing = [name for name in (*self._names, self._response) if name not in columns]
-        if missing:
-            raise DataError(
-                f"the source has no column {', '.join(map(repr, missing))}; the study needs "
-                f"{', '.join((*self._names, self._response))}"
-            )
+        self.features.check_columns(columns, self.response.name)
 
     def encode(self, record: Record) -> Row:
         """Encode one record.
@@ -81,21 +117,25 @@ class Encoder:
             If a column is missing, a value is no finite number, or the class is unknown. The
             message names the column, never the value.
         """
-        clipped = 0
-        features = []
-        for column in self._columns:
-            value = _number(record, column.name)
-            if not column.low <= value <= column.high:
-                value = min(max(value, column.low), column.high)
-                clipped += 1
-            features.append(column.scale(value))
-        response = self._classes.get(_text(record, self._response))
-        if response is None:
-            raise RecordError(
-                f"column {self._response!r}: unknown class; allowed: "
-                f"{', '.join(map(repr, self._classes))}"
-            )
-        return Row(np.array(features), response, clipped)
+        values = self.features.values(record)
+        inside = self.features.clip(values)
+        clipped = int(np.count_nonzero(inside != values))
+        return Row(self.features.scale(inside), self.response.of_record(record), clipped)
+
+    def rows(self, values: Matrix, responses: Sequence[float]) -> list[Row]:
+        """Encode records whose values have been read.
+
+        Parameters
+        ----------
+        values
+            Finite values in their own units, shape (n, p).
+        responses
+            -1 or +1 for each record.
+        """
+        inside = self.features.clip(values)
+        clipped = np.count_nonzero(inside != values, axis=1).tolist()
+        scaled = self.features.scale(inside)
+        return [Row(*parts) for parts in zip(scaled, responses, clipped, strict=True)]
 
 
 def stack(rows: Sequence[Row], features: int) -> tuple[Matrix, Vector]:
@@ -104,28 +144,3 @@ def stack(rows: Sequence[Row], features: int) -> tuple[Matrix, Vector]:
         return np.zeros((0, features)), np.zeros(0)
     joined = np.concatenate([row.features for row in rows])
     return joined.reshape(len(rows), features), np.array([row.response for row in rows])
-
-
-def _text(record: Record, name: str) -> str:
-    if name not in record or record[name] is None:
-        raise RecordError(f"column {name!r}: missing")
-    value = record[name]
-    if isinstance(value, bool):
-        return str(int(value))
-    return str(value).strip()
-
-
-def _number(record: Record, name: str) -> float:
-    value = record.get(name)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        value = _text(record, name)
-        if "_" in value:
-            # Python reads 1_000 as a number; no other program does
-            raise RecordError(f"column {name!r}: not a number")
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        raise RecordError(f"column {name!r}: not a number") from None
-    if not math.isfinite(number):
-        raise RecordError(f"column {name!r}: not a finite number")
-    return number

@@ -1,14 +1,14 @@
 """Record losses by name: `gdwd` (generalised DWD) and `logistic`.
 
 A loss is a value, a slope and a curvature in the linear predictor, with the public bounds that
-the sensitivity of a release needs. To add one: one file with a class like `base.Loss`, and one
-line in `build`.
+the sensitivity of a release needs; a `Likelihood` gives probabilities as well. To add one: one file
+with a class like `base.Loss`, and one line in `build`.
 """
 
 from __future__ import annotations
 
 from pipeline.errors import ConfigError
-from pipeline.losses.base import Loss
+from pipeline.losses.base import Likelihood, Loss
 from pipeline.losses.gdwd import GeneralisedDWD
 from pipeline.losses.logistic import Logistic
 
@@ -35,4 +35,16 @@ def build(
     raise ConfigError(f"estimator.loss must be one of {', '.join(NAMES)}")
 
 
-__all__ = ["NAMES", "GeneralisedDWD", "Logistic", "Loss", "build"]
+def likelihood(name: str) -> Likelihood | None:
+    """Return the loss called `name` if it gives probabilities, else None.
+
+    Raises
+    ------
+    ConfigError
+        If no loss has this name.
+    """
+    loss = build(name)
+    return loss if isinstance(loss, Likelihood) else None
+
+
+__all__ = ["NAMES", "GeneralisedDWD", "Likelihood", "Logistic", "Loss", "build", "likelihood"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pipeline.types import Vector
 
@@ -43,4 +43,13 @@ class Loss(Protocol):
 
     def curvature(self, predictor: Vector, response: Vector) -> Vector:
         """Return the second derivative, or its smoothed form; never negative."""
+        ...
+
+
+@runtime_checkable
+class Likelihood(Loss, Protocol):
+    """A loss that is a negative log-likelihood, so that its predictor means a probability."""
+
+    def probability(self, predictor: Vector, response: Vector) -> Vector:
+        """Return the probability of each response, given its predictor; shape (n,), in [0, 1]."""
         ...

@@ -30,3 +30,8 @@ class Logistic:
         probability = expit(predictor)
         curvature: Vector = probability * (1.0 - probability)
         return curvature
+
+    def probability(self, predictor: Vector, response: Vector) -> Vector:
+        """Return 1 / (1 + exp(-u)), shape (n,): exact to rounding also where it is tiny."""
+        probability: Vector = expit(response * predictor)
+        return probability

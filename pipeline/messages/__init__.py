@@ -2,6 +2,7 @@
 
 - `release`: the privatised message of a client, MessagePack.
 - `model`, `estimate`, `deadletter`: JSON for people and programs.
+- `model_file`: an estimate with all that a prediction needs, JSON in a file.
 - `envelope`: CloudEvents headers.
 - `topics`: names, keys, retention and compaction of every topic of a study.
 - `schemas/`: the published JSON Schemas.

@@ -2,7 +2,7 @@
 
 - `base`: slots, the interface of a source, and files that are read by offsets.
 - `csv_file`, `jsonl_file`: the two forms of records in a file.
-- `spool`: standard input, kept on disk so that it can be resumed.
+- `spool`: standard input, kept on disk so that it can be resumed. `pipe`: read once, kept nowhere.
 - `demo`: river's Shuttle data.
 
 Every record takes a slot, good or bad; see `base`.
@@ -19,6 +19,7 @@ from producers.sources.base import RECORD_LIMIT, Slot, Source, Tape
 from producers.sources.csv_file import CsvFile
 from producers.sources.demo import STREAMED, ShuttleRows, heldout
 from producers.sources.jsonl_file import JsonLinesFile
+from producers.sources.pipe import Pipe
 from producers.sources.spool import Spool, open_input
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "heldout",
     "location_of",
     "name_of",
+    "open_once",
     "open_source",
 ]
 
@@ -85,6 +87,7 @@ def open_source(
         If the source cannot be opened, or does not fit the position.
     """
     if spec == "-":
+        _check_form(form)
         return _open_input(position, folder, form, stream)
     if match := _SHUTTLE.fullmatch(spec):
         return ShuttleRows(int(match[1]), int(match[2]), position)
@@ -102,11 +105,34 @@ def open_source(
         raise
 
 
-def _open_input(position: bytes | None, folder: Path, form: str, stream: BinaryIO | None) -> Source:
+def open_once(spec: str, *, form: str = "csv", stream: BinaryIO | None = None) -> Source:
+    """Open a source for one pass from its start; nothing of standard input is written to disk.
+
+    Parameters
+    ----------
+    spec, form, stream
+        As in `open_source`.
+
+    Raises
+    ------
+    DataError
+        If the source cannot be opened.
+    """
+    if spec != "-":
+        return open_source(spec, None, folder=Path())
+    _check_form(form)
+    pipe = Pipe(stream or open_input())
+    return CsvFile(pipe, None) if form == "csv" else JsonLinesFile(pipe, None)
+
+
+def _check_form(form: str) -> None:
     if form not in ("csv", "jsonl"):
         raise DataError(
             f"standard input cannot be {form!r}; the data owner must choose csv or jsonl"
         )
+
+
+def _open_input(position: bytes | None, folder: Path, form: str, stream: BinaryIO | None) -> Source:
     spool = Spool(folder, form, stream or open_input())
     try:
         if form == "csv":

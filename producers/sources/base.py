@@ -35,11 +35,18 @@ _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One record slot: the record, or why there is none, and how to resume behind it."""
+    """One record slot: the record, or why there is none, and how to resume behind it.
+
+    Attributes
+    ----------
+    line
+        Where the record begins: a line of its file, or its number where there are no lines.
+    """
 
     record: Mapping[str, object] | None
     fault: str | None
     position: bytes
+    line: int
 
 
 class Source(Protocol):
@@ -304,10 +311,11 @@ class RecordFile:
         return None
 
     def _slot(self, cut: Cut) -> Slot:
-        fault = None if cut.fault is None else f"line {self._line}: {cut.fault}"
+        line = self._line
+        fault = None if cut.fault is None else f"line {line}: {cut.fault}"
         self._advance(cut.raw)
         place = Place(self._kind, self._at, self._line)
-        return Slot(cut.record, fault, msgspec.json.encode(place))
+        return Slot(cut.record, fault, msgspec.json.encode(place), line)
 
     def _advance(self, raw: bytes) -> None:
         self._at += len(raw)

@@ -90,7 +90,7 @@ class ShuttleRows:
     def _slot(self, row: dict[str, object]) -> Slot:
         self._done += 1
         place = Place(self._identity, self._done, self._done)
-        return Slot(row, None, msgspec.json.encode(place))
+        return Slot(row, None, msgspec.json.encode(place), self._done)
 
 
 def heldout() -> Iterator[dict[str, object]]:

@@ -190,6 +190,27 @@ def test_fit_by_client_column_counts_clients(bare: Stage) -> None:
     assert read_estimate(done.stdout.encode()).clients == 4
 
 
+def test_fit_reads_standard_input_once_and_keeps_nothing_of_it(bare: Stage) -> None:
+    source = write_csv(bare.folder / "data.csv", 100)
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline.cli.main",
+        "fit",
+        bare.study,
+        "--input",
+        "-",
+        "--json",
+    ]
+    for _ in range(2):
+        done = subprocess.run(
+            command, input=source.read_bytes(), capture_output=True, env=bare.environment,
+            cwd=bare.folder, timeout=60, check=True,
+        )  # fmt: skip
+        assert read_estimate(done.stdout).records == 100
+    assert {path.suffix for path in bare.folder.iterdir()} == {".csv", ".toml"}
+
+
 @pytest.mark.parametrize(
     ("content", "word"),
     [

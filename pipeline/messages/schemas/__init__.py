@@ -1,4 +1,4 @@
-"""The published JSON Schemas of the JSON topics, generated from the message types.
+"""The published JSON Schemas of topics and of the model file, generated from their types.
 
 `python -m pipeline.messages.schemas` writes them anew; a test keeps files and types in step.
 """
@@ -13,8 +13,13 @@ import msgspec
 
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model import ModelMessage
+from pipeline.messages.model_file import ModelFile
 
-TYPES: dict[str, type[msgspec.Struct]] = {"estimate.v1": EstimateMessage, "model.v1": ModelMessage}
+TYPES: dict[str, type[msgspec.Struct]] = {
+    "estimate.v1": EstimateMessage,
+    "model.v1": ModelMessage,
+    "model-file.v1": ModelFile,
+}
 FOLDER = Path(__file__).parent
 
 

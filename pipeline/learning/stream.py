@@ -1,0 +1,136 @@
+"""Records that come in calls to windows that fill, and the run that their releases make."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pipeline.local.columns import Table, by_row, labels_of, values_of
+from pipeline.local.encode import Encoder, Row
+from pipeline.local.plan import Plan
+from pipeline.local.response import Label
+from pipeline.local.values import Record
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.model_file import compose_model_file
+from pipeline.offline import OfflineRun
+from pipeline.prediction import LinearClassifier
+from pipeline.study import Study, load_study, parse_study
+
+#: What says which study it is: the study, a path, or the text of a study file.
+StudySource: TypeAlias = Study | Path | str
+
+
+def study_of(source: StudySource) -> Study:
+    """Return the study; a string with a line break is the text of its file, else its path.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, or says something that is not allowed.
+    """
+    if isinstance(source, Study):
+        return source
+    if isinstance(source, str) and "\n" in source:
+        return parse_study(source)
+    return load_study(Path(source))
+
+
+class Stream:
+    """What has been learnt since a start.
+
+    Attributes
+    ----------
+    windows
+        Records of each client that have not been released.
+    run
+        What became of those that have.
+    labels
+        Labels of the negative and the positive class as the caller writes them; None before the
+        first.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self.plan = Plan(study)
+        self.run = OfflineRun(self.plan)
+        self.windows: dict[str, list[Row]] = {}
+        self.labels: tuple[Label, Label] | None = None
+        self._encoder = Encoder(study)
+        self._estimate: EstimateMessage | None = None
+        self._rule: LinearClassifier | None = None
+
+    @property
+    def released(self) -> bool:
+        """Whether there has been a release."""
+        return self.run.partition.head.next_offset > 0
+
+    def take(self, X: Table, y: Any, client: str, classes: Sequence[Label]) -> None:
+        """Take records, all or none, and release the windows that they fill.
+
+        Raises
+        ------
+        DataError
+            If X or y has the wrong shape, or holds a value or label that cannot be used.
+        """
+        response = self._encoder.response
+        values = values_of(X, self._encoder.features)
+        labels = labels_of(y, len(values))
+        by_row(response.of_label, list(classes))
+        responses = by_row(response.of_label, labels)
+        self._name_labels([*classes, *labels])
+        self._fill(client, self._encoder.rows(values, responses))
+
+    def take_one(self, x: Record, y: Label, client: str) -> None:
+        """Take one record.
+
+        Raises
+        ------
+        RecordError
+            If a feature is missing or no finite number, or the label is unknown.
+        """
+        values = self._encoder.features.values(x)
+        response = self._encoder.response.of_label(y)
+        self._name_labels([y])
+        self._fill(client, self._encoder.rows(values[None], [response]))
+
+    def close_windows(self) -> None:
+        """Release what waits in windows that are not full."""
+        for client in [name for name, window in self.windows.items() if window]:
+            self._release(client)
+
+    def estimate(self) -> EstimateMessage:
+        """Return the estimate of all releases; made once for each state."""
+        if self._estimate is None:
+            _, self._estimate = self.run.estimate(time.time())
+        return self._estimate
+
+    def rule(self) -> LinearClassifier:
+        """Return the rule of the estimate, with the caller's labels.
+
+        Raises
+        ------
+        NumericError
+            If there has been no release, or no estimate can be formed.
+        """
+        if self._rule is None:
+            file = compose_model_file(self.plan, self.estimate())
+            self._rule = LinearClassifier(file, self.labels)
+        return self._rule
+
+    def _name_labels(self, labels: Sequence[object]) -> None:
+        if self.labels is None and labels:
+            self.labels = self._encoder.response.labels(like=labels[0])
+
+    def _fill(self, client: str, rows: Iterable[Row]) -> None:
+        for row in rows:
+            window = self.windows.setdefault(client, [])
+            window.append(row)
+            if len(window) == self.plan.slots:
+                self._release(client)
+
+    def _release(self, client: str) -> None:
+        # taken out first: what a fault interrupts must not be released a second time
+        rows, self.windows[client] = self.windows[client], []
+        self._estimate = self._rule = None
+        self.run.add(client, rows)

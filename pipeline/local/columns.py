@@ -1,0 +1,132 @@
+"""What callers hold in memory to values (n, p): arrays, data frames, and lists of records.
+
+A data frame is anything with `columns` whose items are columns; nothing is imported for it.
+Errors name the column and the row, counted from 0, never the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import DataError, RecordError
+from pipeline.local.encode import Features
+from pipeline.local.values import number_of
+from pipeline.types import Matrix, Vector
+
+#: An array (n, p) in the study's order of features, a data frame with their names, or records.
+Table: TypeAlias = Any
+
+
+def values_of(X: Table, features: Features) -> Matrix:
+    """Return the values of all features in their own units, shape (n, p), every one finite.
+
+    Parameters
+    ----------
+    X
+        An array or nested lists of shape (n, p), in the order in which the study names its
+        features; a data frame with a column for each of them (further columns are not read); or
+        a sequence of mappings from names to numbers or text.
+
+    Raises
+    ------
+    DataError
+        If the shape is wrong, a column is missing, or a value is no finite number.
+    """
+    names = features.names
+    if isinstance(X, (Mapping, str, bytes)):
+        raise DataError("X is a single record; pass a list of records, such as [record]")
+    if hasattr(X, "columns") and hasattr(X, "__getitem__"):
+        return _of_frame(X, features)
+    if isinstance(X, Sequence) and len(X) > 0 and isinstance(X[0], Mapping):
+        return _of_records(X, features)
+    if hasattr(X, "toarray"):
+        raise DataError("X is a sparse matrix, and the features of a study are dense; X.toarray()")
+    try:
+        array = np.asarray(X)
+    except ValueError:
+        raise DataError(_shape("rows of different lengths", names)) from None
+    if array.size == 0 and array.ndim == 1:
+        return np.zeros((0, len(names)))
+    if array.ndim != 2 or array.shape[1] != len(names):
+        raise DataError(_shape(f"shape {array.shape}", names))
+    if np.ma.is_masked(X):
+        raise DataError("X holds masked values; leave those records out, or fill them in")
+    values = np.empty(array.shape)
+    for place, name in enumerate(names):
+        values[:, place] = _numbers(array[:, place], name)
+    return values
+
+
+def labels_of(y: Any, count: int) -> list[object]:
+    """Return the labels of `count` records as a list.
+
+    Raises
+    ------
+    DataError
+        If there is another number of them.
+    """
+    labels = list(y.tolist() if hasattr(y, "tolist") else y)
+    if len(labels) != count:
+        raise DataError(f"y has {len(labels)} labels for {count} records; each needs one")
+    return labels
+
+
+def by_row(convert: Callable[[Any], Any], items: Sequence[object]) -> list[Any]:
+    """Convert items one by one; a fault names its row.
+
+    Raises
+    ------
+    DataError
+        If one of them cannot be converted.
+    """
+    found = []
+    for row, item in enumerate(items):
+        try:
+            found.append(convert(item))
+        except RecordError as error:
+            raise DataError(f"row {row}: {error}") from None
+    return found
+
+
+def _of_frame(frame: Any, features: Features) -> Matrix:
+    features.check_columns(list(frame.columns))
+    values = np.empty((len(frame), len(features.names)))
+    for place, name in enumerate(features.names):
+        column = np.asarray(frame[name])
+        if column.ndim != 1:
+            raise DataError(f"column {name!r}: there is more than one of this name")
+        values[:, place] = _numbers(column, name)
+    return values
+
+
+def _of_records(records: Sequence[Any], features: Features) -> Matrix:
+    if not all(isinstance(record, Mapping) for record in records):
+        raise DataError("X mixes records with other things; pass mappings only, or an array")
+    return np.array(by_row(features.values, records)).reshape(len(records), len(features.names))
+
+
+def _numbers(column: NDArray[Any], name: str) -> Vector:
+    """Return one column as finite numbers; text and objects go one by one, as in a source."""
+    if column.dtype.kind not in "fiub":
+        if column.dtype.kind not in "OSUT":
+            raise DataError(f"column {name!r}: its type {column.dtype} is not one of numbers")
+        return np.array(by_row(lambda value: number_of(value, name), list(column)))
+    numbers = column.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(numbers))
+    if len(bad):
+        raise DataError(
+            f"row {bad[0]}: column {name!r}: not a finite number (NaN or infinite in {len(bad)} of "
+            f"{len(numbers)} rows); leave those records out, or fill them in"
+        )
+    return numbers
+
+
+def _shape(what: str, names: Sequence[str]) -> str:
+    return (
+        f"X has {what}; the model needs shape (n, {len(names)}) with the features in this order: "
+        f"{', '.join(names)}"
+    )

@@ -1,0 +1,203 @@
+"""The model file: an estimate with all that a prediction needs, as JSON with a published schema.
+
+It holds what the estimate holds and what the study file declares, nothing else: it may go wherever
+the estimate may go.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from pipeline import losses
+from pipeline.errors import ConfigError, NumericError
+from pipeline.local.plan import Plan
+from pipeline.messages.estimate import Coefficient, EstimateMessage, Finite
+from pipeline.privacy.policy import Guarantee
+from pipeline.study.load import WIDEST
+
+TYPE = "model-file/1"
+_ADVICE = "name a file that `--save-model` of `veilstream fit` or `veilstream watch` has written"
+
+
+class FeatureRange(msgspec.Struct, frozen=True):
+    """A feature with its public range: values beyond it are clipped."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    min: Finite
+    max: Finite
+
+
+class ResponseClasses(msgspec.Struct, frozen=True):
+    """The response column and its two classes, as the study file writes them."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    positive: str
+    negative: str
+
+
+class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
+    """One estimate, ready for predictions.
+
+    Attributes
+    ----------
+    coefficients
+        The intercept, then one for each feature in the order of `features`, on the scaling.
+    level
+        Confidence level of the intervals.
+    class_weights
+        Of the classes at the time of the estimate: probabilities are those under them.
+    privacy
+        The guarantee of the releases behind the coefficients; it holds for the file as well.
+    state_version, published_at
+        Which estimate it was.
+    """
+
+    study: str
+    study_revision: str
+    loss: str
+    scaling: Literal["unit", "none"]
+    response: ResponseClasses
+    features: Annotated[list[FeatureRange], Meta(min_length=1, max_length=1000)]
+    coefficients: Annotated[list[Coefficient], Meta(min_length=2, max_length=1001)]
+    level: Finite
+    class_weights: dict[str, float]
+    status: Literal["starting", "warming", "ready"]
+    reason: str
+    records: Annotated[int, Meta(ge=0)]
+    releases: Annotated[int, Meta(ge=0)]
+    privacy: Guarantee
+    state_version: int
+    published_at: str
+
+
+class _Kind(msgspec.Struct):
+    type: str
+
+
+def compose_model_file(plan: Plan, message: EstimateMessage) -> ModelFile:
+    """Join an estimate with what its study declares.
+
+    Raises
+    ------
+    ConfigError
+        If the estimate belongs to another study or revision.
+    NumericError
+        If nothing has been folded yet.
+    """
+    check_origin(plan, message.study, message.study_revision, "the estimate")
+    if message.status == "empty":
+        raise NumericError(f"there is nothing to predict with: {message.reason}")
+    data = plan.study.data
+    return ModelFile(
+        study=message.study,
+        study_revision=message.study_revision,
+        loss=message.loss,
+        scaling=data.scaling,
+        response=ResponseClasses(
+            data.response.name, data.response.positive, data.response.negative
+        ),
+        features=[FeatureRange(name, r.min, r.max) for name, r in data.features.items()],
+        coefficients=message.coefficients,
+        level=message.level,
+        class_weights=message.class_weights,
+        status=message.status,
+        reason=message.reason,
+        records=message.records,
+        releases=message.releases,
+        privacy=message.privacy,
+        state_version=message.state_version,
+        published_at=message.published_at,
+    )
+
+
+def check_origin(plan: Plan, study: str, revision: str, what: str) -> None:
+    """Refuse what belongs to another study, or to another revision of it.
+
+    Raises
+    ------
+    ConfigError
+        Naming both.
+    """
+    if study != plan.study.name:
+        raise ConfigError(
+            f"{what} belongs to study {study!r}, and the study file is that of "
+            f"{plan.study.name!r}; the operator must name the two that belong together"
+        )
+    if revision != plan.revision:
+        raise ConfigError(
+            f"{what} belongs to revision {revision} of study {study!r}, and the study file is "
+            f"revision {plan.revision}: ranges, classes, estimator, privacy or window differ; the "
+            "operator must restore the study file, or make a model of this revision"
+        )
+
+
+def write_model_file(model: ModelFile) -> bytes:
+    """Write a model file: JSON, indented, with a newline at its end."""
+    return msgspec.json.format(msgspec.json.encode(model), indent=2) + b"\n"
+
+
+def read_model_file(payload: bytes) -> ModelFile:
+    """Read a model file.
+
+    Raises
+    ------
+    ConfigError
+        If it is none, one of another version, or its parts do not fit each other.
+    """
+    try:
+        model = msgspec.json.decode(payload, type=ModelFile)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(_explain(payload, error)) from None
+    for fault in _faults(model):
+        raise ConfigError(f"{fault}; {_ADVICE}")
+    return model
+
+
+def _explain(payload: bytes, error: Exception) -> str:
+    """Say what a payload is instead of a model file."""
+    try:
+        kind = msgspec.json.decode(payload, type=_Kind).type
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return f"it is no model file of this program; {_ADVICE}"
+    if kind.startswith("model-file/") and kind != TYPE:
+        return f"its version is not {TYPE}, which this program reads; {_ADVICE}"
+    if kind.startswith("estimate/"):
+        return f"it holds an estimate alone, without the study's ranges and classes; {_ADVICE}"
+    if kind != TYPE:
+        return f"it is no model file of this program; {_ADVICE}"
+    return f"it is damaged: {error}; {_ADVICE}"
+
+
+def _faults(model: ModelFile) -> Iterator[str]:
+    """Yield how the parts of a model contradict each other."""
+    names = [feature.name for feature in model.features]
+    if len(set(names)) != len(names):
+        yield "features: two have the same name"
+    if [coefficient.name for coefficient in model.coefficients] != ["intercept", *names]:
+        yield "coefficients: they must be the intercept and then the features, in their order"
+        return
+    if model.loss not in losses.NAMES:
+        yield f"loss: this program knows {', '.join(losses.NAMES)}"
+    if model.response.positive == model.response.negative:
+        yield "response: positive and negative must be different values"
+    for feature in model.features:
+        widest = max(abs(feature.min), abs(feature.max))
+        if not (feature.max - feature.min >= 1 / WIDEST and widest <= WIDEST):
+            yield f"features: {feature.name!r} needs min below max, within +-{WIDEST:g}"
+    # one predictor that is not finite would end a stream of predictions
+    if not math.isfinite(_largest_predictor(model)):
+        yield "coefficients: they are too large for the ranges"
+
+
+def _largest_predictor(model: ModelFile) -> float:
+    intercept, *slopes = (abs(coefficient.value) for coefficient in model.coefficients)
+    widest = (
+        1.0 if model.scaling == "unit" else max(abs(feature.min), abs(feature.max))
+        for feature in model.features
+    )
+    return intercept + sum(slope * reach for slope, reach in zip(slopes, widest, strict=True))

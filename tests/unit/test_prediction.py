@@ -1,0 +1,509 @@
+"""Predictions: the encoder's own scaling, probabilities by hand, files, and scikit-learn."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
+from sklearn.base import clone, is_classifier
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, get_scorer, roc_auc_score
+from sklearn.model_selection import cross_val_predict
+
+from pipeline.cli.scoring import Shuttle
+from pipeline.errors import ConfigError, DataError, NumericError
+from pipeline.learning import StreamClassifier
+from pipeline.local.encode import Encoder, Features, stack
+from pipeline.local.plan import Plan
+from pipeline.local.response import Response
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.model_file import read_model_file, write_model_file
+from pipeline.messages.schemas import schema
+from pipeline.offline import OfflineRun
+from pipeline.prediction import Confusion, LinearClassifier, predict_records
+from pipeline.study import load_study, parse_study
+from producers.sources import heldout
+from tests.builders import plan_of, rows_of, simulate, study_text
+
+CANARY = "c4n4ry"
+STUDY = """\
+[study]
+name = "heating"
+[data]
+response = { name = "failed", positive = "yes", negative = "no" }
+[data.features]
+heat = { min = 0, max = 100 }
+load = { min = -1, max = 3 }
+[estimator]
+loss = "logistic"
+[privacy]
+mechanism = "none"
+[window]
+records = 20
+"""
+
+
+def message_of(plan: Plan, values: list[float], **changes: Any) -> EstimateMessage:
+    """Return an estimate with coefficients of the test's own."""
+    run = OfflineRun(plan)
+    run.add("a", rows_of(*simulate(np.random.default_rng(0), plan.slots, plan.size - 1)))
+    message = run.estimate(0.0)[1]
+    named = [
+        msgspec.structs.replace(coefficient, value=value)
+        for coefficient, value in zip(message.coefficients, values, strict=True)
+    ]
+    return msgspec.structs.replace(message, coefficients=named, **changes)
+
+
+def heating(text: str = STUDY) -> LinearClassifier:
+    """Return the rule -0.5 + 2 heat - load on the unit scale."""
+    plan = Plan(parse_study(text))
+    return LinearClassifier.of(plan, message_of(plan, [-0.5, 2.0, -1.0]))
+
+
+class Frame:
+    """What a data frame of any library has: columns by name."""
+
+    def __init__(self, **columns: Any) -> None:
+        self._columns = columns
+        self.columns = list(columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name]
+
+
+# --- scaling
+
+
+def scaled_by_hand(value: float, low: float, high: float, unit: bool) -> float:
+    """Clip and scale one value as clients did before there was an array form."""
+    value = min(max(value, low), high)
+    if not unit:
+        return value
+    centre, half = low / 2 + high / 2, high / 2 - low / 2
+    return min(max((value - centre) / half, -1.0), 1.0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data(), st.booleans())
+def test_an_array_is_scaled_bit_by_bit_as_its_records_are(data: Any, unit: bool) -> None:
+    ends = st.floats(-1e6, 1e6, allow_subnormal=False)
+    pairs = data.draw(st.lists(st.tuples(ends, ends).filter(lambda e: e[1] - e[0] > 1e-6)))
+    ranges = {f"x{i}": pair for i, pair in enumerate(pairs or [(-1.0, 1.0)])}
+    rows = data.draw(
+        st.lists(
+            st.tuples(*[st.floats(allow_nan=False, allow_infinity=False) for _ in ranges]),
+            max_size=5,
+        )
+    )
+    features = Features(ranges, unit=unit)
+    values = np.array(rows).reshape(len(rows), len(ranges))
+    many = features.scale(features.clip(values))
+    for row, scaled in zip(rows, many, strict=True):
+        read = features.values(dict(zip(ranges, map(repr, row), strict=True)))
+        assert features.scale(features.clip(read)).tolist() == scaled.tolist()
+        expected = [scaled_by_hand(v, *e, unit) for v, e in zip(row, ranges.values(), strict=True)]
+        assert scaled.tolist() == expected
+
+
+@pytest.mark.parametrize("scaling", ["unit", "none"])
+def test_predictions_rest_on_the_encoder_s_own_features(scaling: str) -> None:
+    plan = plan_of(p=3, private=False, scaling=scaling, low=-2.0, high=7.0)
+    model = LinearClassifier.of(plan, message_of(plan, [0.25, 1.5, -2.0, 0.125]))
+    rng = random.Random(1)
+    records = [{f"x{i}": rng.uniform(-5, 10) for i in range(3)} | {"y": "1"} for _ in range(200)]
+    rows = [Encoder(plan.study).encode(record) for record in records]
+    assert any(row.clipped for row in rows)
+    features, _ = stack(rows, 3)
+    # a sum of four terms below 30: its rounding in either order is below 30 times 2^-51
+    assert_allclose(
+        model.linear_predictor(records), 0.25 + features @ [1.5, -2.0, 0.125], atol=2e-14
+    )
+
+
+def test_a_record_s_prediction_does_not_depend_on_the_records_beside_it() -> None:
+    plan = plan_of(p=33, private=False, records=400)
+    rng = np.random.default_rng(3)
+    model = LinearClassifier.of(plan, message_of(plan, rng.normal(size=34).tolist()))
+    X = rng.normal(size=(257, 33))
+    whole = model.decision_function(X)
+    assert np.concatenate([model.decision_function(X[i : i + 1]) for i in range(257)]).tolist() == (
+        whole.tolist()
+    )
+    assert model.decision_function(np.asfortranarray(X)).tolist() == whole.tolist()
+
+
+def test_on_shuttle_the_model_scores_what_the_demonstration_s_scoring_says() -> None:
+    plan = Plan(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
+    text = msgspec.to_builtins(plan.study) | {"privacy": {"mechanism": "none"}}
+    records = list(heldout())
+    y = np.array([record["anomaly"] for record in records])
+    learner = StreamClassifier(msgspec.convert(text, type(plan.study)))
+    model = learner.fit(records[:2000], y[:2000]).to_model()
+    values = [coefficient.value for coefficient in model.file.coefficients]
+    expected = Shuttle(plan, 8).score(values)
+    assert balanced_accuracy_score(y, model.predict(records)) == pytest.approx(expected, abs=1e-12)
+    confusion = Confusion()
+    for said in predict_records(model, records):
+        confusion.add(said.response, 1.0 if said.decision >= 0 else -1.0)
+    assert confusion.balanced_accuracy == expected > 0.9
+    assert confusion.accuracy == accuracy_score(y, model.predict(records))
+
+
+# --- predictions
+
+
+def test_probabilities_are_those_computed_by_hand() -> None:
+    model = heating()
+    # heat 75 is 0.5 on the unit scale, load 0 is -0.5; beyond the ranges: 1 and -1
+    X = [[75.0, 0.0], [1e6, -1e6], [0.0, 3.0]]
+    scores = [-0.5 + 1.0 + 0.5, -0.5 + 2.0 + 1.0, -0.5 - 2.0 - 1.0]
+    assert model.decision_function(X).tolist() == scores
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert model.predict(X).tolist() == ["yes", "yes", "no"]
+    by_hand = [[1 / (1 + math.exp(s)), 1 / (1 + math.exp(-s))] for s in scores]
+    assert_allclose(model.predict_proba(X), by_hand, rtol=1e-14)
+
+
+def test_a_tiny_probability_keeps_its_digits() -> None:
+    plan = Plan(parse_study(STUDY))
+    model = LinearClassifier.of(plan, message_of(plan, [0.0, 60.0, 0.0]))
+    [[negative, positive]] = model.predict_proba([[100.0, 0.0]])
+    assert negative == pytest.approx(math.exp(-60), rel=1e-12)
+    assert positive == 1.0
+
+
+def test_generalised_dwd_gives_no_probabilities() -> None:
+    model = heating(STUDY.replace('"logistic"', '"gdwd"'))
+    assert not hasattr(model, "predict_proba")
+    with pytest.raises(AttributeError, match="gives no probabilities; use decision_function"):
+        _ = model.predict_proba
+    assert model.predict([[75.0, 0.0]]).tolist() == ["yes"]
+    [said] = predict_records(model, [{"heat": 75, "load": 0}])
+    assert (said.decision, said.label, said.probability, said.response) == (1.0, "yes", None, None)
+
+
+def test_a_predictor_of_zero_means_the_positive_class_as_in_the_demonstration() -> None:
+    plan = Plan(parse_study(STUDY))
+    model = LinearClassifier.of(plan, message_of(plan, [0.0, 0.0, 0.0]))
+    assert model.predict([[1.0, 1.0]]).tolist() == ["yes"]
+    flipped = LinearClassifier(model.file, labels=(2, 1))
+    assert flipped.predict([[1.0, 1.0]]).tolist() == [1]
+
+
+def test_where_the_positive_class_sorts_first_scores_still_favour_the_second_class() -> None:
+    text = STUDY.replace('positive = "yes"', 'positive = "broken"').replace(
+        'negative = "no"', 'negative = "fine"'
+    )
+    model = heating(text)
+    X = [[75.0, 0.0], [0.0, 3.0]]
+    assert model.classes_.tolist() == ["broken", "fine"]
+    assert model.predict(X).tolist() == ["broken", "fine"]
+    assert model.linear_predictor(X).tolist() == [1.0, -3.5]
+    assert model.decision_function(X).tolist() == [-1.0, 3.5]
+    assert model.predict_proba(X)[0, 0] == pytest.approx(1 / (1 + math.exp(-1.0)))
+    y = np.array(["broken", "fine"])
+    # scikit-learn takes the label that sorts last for the positive one
+    assert get_scorer("roc_auc")(model, X, y) == 1.0
+    assert get_scorer("neg_log_loss")(model, X, y) > -0.35
+
+
+# --- forms of X
+
+
+def forms() -> dict[str, Any]:
+    rows = [[75.0, 0.0], [1e6, -1e6], [0.0, 3.0]]
+    heat, load = [list(column) for column in zip(*rows, strict=True)]
+    return {
+        "lists": rows,
+        "array": np.array(rows),
+        "integers": np.array(rows, dtype=np.int64),
+        "single": np.array(rows, dtype=np.float32),
+        "columns first": np.asfortranarray(rows),
+        "objects": np.array(rows, dtype=object),
+        "text": np.array(rows).astype(str),
+        "frame": Frame(load=np.array(load), other=["a"] * 3, heat=np.array(heat)),
+        "frame of text": Frame(heat=[str(h) for h in heat], load=np.array(load, dtype=object)),
+        "records": [{"heat": h, "load": v, "more": None} for h, v in rows],
+        "records of text": [{"heat": f" {h}", "load": str(v)} for h, v in rows],
+        "records of NumPy": [{"heat": np.float32(h), "load": np.int64(v)} for h, v in rows],
+    }
+
+
+@pytest.mark.parametrize("form", forms())
+def test_every_form_of_x_gives_the_same_predictions(form: str) -> None:
+    assert heating().decision_function(forms()[form]).tolist() == [1.0, 2.5, -3.5]
+
+
+@pytest.mark.parametrize("empty", [[], np.zeros((0, 2)), Frame(heat=[], load=[])])
+def test_no_records_give_no_predictions(empty: Any) -> None:
+    model = heating()
+    assert model.predict(empty).tolist() == []
+    assert model.predict_proba(empty).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ([[1.0, np.nan]], "row 0: column 'load': not a finite number (NaN or infinite in 1 of 1"),
+        ([[1.0, 0.0], [np.inf, 0.0]], "row 1: column 'heat'"),
+        ([[1.0, CANARY]], "row 0: column 'load': not a number"),
+        ([[1.0, None]], "row 0: column 'load': missing"),
+        ([1.0, 2.0], "shape (2,); the model needs shape (n, 2) with the features in this order: "),
+        ([[1.0, 2.0, 3.0]], "shape (1, 3)"),
+        ([[1.0, 2.0], [1.0]], "rows of different lengths"),
+        (5.0, "shape ()"),
+        ({"heat": 1, "load": 1}, "a single record"),
+        (CANARY, "a single record"),
+        ([{"heat": 1}], "row 0: column 'load': missing"),
+        ([{"heat": 1, "load": 1}, {"heat": CANARY, "load": 1}], "row 1: column 'heat': not a num"),
+        ([{"heat": 1, "load": 1}, [1, 1]], "mixes records"),
+        (Frame(heat=[1.0]), "no column 'load'; the study needs heat, load"),
+        (Frame(heat=[[1.0, 2.0]], load=[1.0]), "column 'heat': there is more than one"),
+        (Frame(heat=[1.0], load=np.array(["2020-01-01"], "M8[ns]")), "'load': its type datetime64"),
+        ([{"heat": 1, "load": np.timedelta64(5, "ns")}], "row 0: column 'load': not a number"),
+        (np.array([[1.0, 1j]]), "column 'heat': its type complex"),
+        (np.ma.masked_array([[1.0, 2.0]], [[False, True]]), "masked values"),
+    ],
+)
+def test_bad_input_names_the_column_and_never_the_value(bad: Any, words: str) -> None:
+    with pytest.raises(DataError) as caught:
+        heating().predict(bad)
+    assert words in str(caught.value)
+    assert CANARY not in str(caught.value)
+
+
+def test_a_sparse_matrix_is_refused_with_the_way_out() -> None:
+    with pytest.raises(DataError, match="toarray"):
+        heating().predict(csr_array([[1.0, 0.0]]))
+
+
+def test_a_bad_record_gets_a_reason_and_the_others_their_prediction() -> None:
+    model = heating()
+    good, bad = {"heat": "75", "load": 0, "failed": "yes"}, {"heat": CANARY, "load": 0}
+    odd = {**good, "failed": "perhaps"}
+    first, second, third, fourth = predict_records(model, [bad, good, None, odd])
+    assert (first.decision, first.label, first.probability) == (None, None, None)
+    assert first.reason == "column 'heat': not a number"
+    assert (second.decision, second.label, second.response) == (1.0, "yes", 1.0)
+    assert second.probability == pytest.approx(1 / (1 + math.exp(-1.0)))
+    assert (third.decision, third.reason) == (None, None)
+    assert (fourth.decision, fourth.response) == (1.0, None)
+    assert predict_records(model, []) == []
+
+
+def test_confusion_counts() -> None:
+    confusion = Confusion()
+    assert (confusion.accuracy, confusion.balanced_accuracy) == (None, None)
+    for response, predicted in [(1, 1), (1, -1), (1, 1)]:
+        confusion.add(response, predicted)
+    assert confusion.accuracy == 2 / 3
+    assert confusion.balanced_accuracy is None
+    confusion.add(-1.0, -1.0)
+    assert (confusion.accuracy, confusion.balanced_accuracy) == (0.75, (1 + 2 / 3) / 2)
+
+
+# --- labels
+
+
+def test_labels_are_matched_by_text_or_by_number() -> None:
+    numbers = Response("y", "1", "0")
+    for label in ("1", " 1 ", 1, 1.0, True, np.int64(1), np.float32(1), np.True_, np.str_("1")):
+        assert numbers.of_label(label) == 1.0
+    for label in ("0", 0, 0.0, False, np.False_):
+        assert numbers.of_label(label) == -1.0
+    assert numbers.labels(like=np.int8(1)) == (0, 1)
+    assert numbers.labels(like=True) == (False, True)
+    assert [type(label) for label in numbers.labels(like=0.0)] == [float, float]
+    assert numbers.labels(like="1") == ("0", "1")
+    words = Response("y", "yes", "no")
+    assert words.labels(like=1) == ("no", "yes")
+    assert Response("y", "1", "0.5").labels(like=1) == (0.5, 1)
+    for unknown in (1, True, None, "maybe", np.datetime64(1, "ns")):
+        with pytest.raises(Exception, match="'y'"):
+            words.of_label(unknown)
+    # alike as numbers: only the text tells them apart
+    assert Response("y", "1", "1.0").of_label("1.0") == -1.0
+
+
+# --- the file
+
+
+def test_a_model_file_comes_back_as_it_was(tmp_path: Path) -> None:
+    model, path = heating(), tmp_path / "model.json"
+    path.write_text("what was there before")
+    model.save(path)
+    back = LinearClassifier.load(str(path))
+    assert back.file == model.file
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.json"]
+    X = np.random.default_rng(0).uniform(-1, 101, (50, 2))
+    assert_array_equal(back.predict_proba(X), model.predict_proba(X))
+    document = json.loads(path.read_bytes())
+    jsonschema.validate(document, schema("model-file.v1"))
+    assert document["type"] == "model-file/1"
+    assert document["privacy"]["mechanism"] == "none"
+    assert document["features"][0] == {"name": "heat", "min": 0.0, "max": 100.0}
+    assert copy.deepcopy(back).predict(X).tolist() == model.predict(X).tolist()
+
+
+def test_a_private_model_file_states_its_guarantee_and_what_intervals_there_are() -> None:
+    plan = plan_of(p=2, epsilon=2.0, delta=1e-5, loss="logistic")
+    file = LinearClassifier.of(plan, message_of(plan, [0.1, 0.2, 0.3])).file
+    assert (file.privacy.epsilon, file.privacy.unit) == (2.0, "record")
+    assert file.status == "starting"
+    assert file.coefficients[0].standard_error is None
+    assert read_model_file(write_model_file(file)) == file
+
+
+def changed(**fields: Any) -> bytes:
+    document = json.loads(write_model_file(heating().file))
+    return json.dumps(document | fields).encode()
+
+
+def steep(value: float) -> bytes:
+    document = json.loads(write_model_file(heating().file))
+    for coefficient in document["coefficients"]:
+        coefficient["value"] = value
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (b"", "it is no model file"),
+        (b"\x80\x04pickle", "it is no model file"),
+        (b"[1]", "it is no model file"),
+        (b'{"type": 1}', "it is no model file"),
+        (b'{"type": "estimate/1"}', "it holds an estimate alone"),
+        (b'{"type": "model/1"}', "it is no model file"),
+        (changed(type="model-file/2"), "its version is not model-file/1"),
+        (changed(loss=None), "it is damaged: Expected `str`, got `null` - at `$.loss`"),
+        (changed(loss="hinge"), "loss: this program knows gdwd, logistic"),
+        (changed(scaling="log"), "$.scaling"),
+        (changed(features=[]), "$.features"),
+        (changed(features=[{"name": "heat", "min": 0, "max": 1}] * 2), "the same name"),
+        (changed(features=[{"name": "load", "min": 0, "max": 1}]), "intercept and then"),
+        (
+            changed(features=[{"name": n, "min": 5, "max": 5} for n in ("heat", "load")]),
+            "'heat' needs min below max",
+        ),
+        (changed(response={"name": "a", "positive": "1", "negative": "1"}), "different values"),
+        (steep(1.7e308), "coefficients: they are too large for the ranges"),
+    ],
+)
+def test_a_file_that_is_no_model_says_what_it_is_instead(
+    payload: bytes, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.json"
+    path.write_bytes(payload)
+    with pytest.raises(ConfigError) as caught:
+        LinearClassifier.load(path)
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "--save-model" in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the model file .*none\.json"):
+        LinearClassifier.load(tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="cannot write the model file"):
+        heating().save(tmp_path / "none" / "model.json")
+    with pytest.raises(ConfigError, match="no regular file"):
+        heating().save(tmp_path)
+
+
+def test_a_model_of_another_study_or_revision_is_refused_with_both_names() -> None:
+    model = heating()
+    model.check_study(Plan(parse_study(STUDY.replace("[window]", "[stream]\n[window]"))))
+    other = Plan(parse_study(STUDY.replace('"heating"', '"cooling"')))
+    with pytest.raises(ConfigError, match=r"study 'heating'.*that of 'cooling'"):
+        model.check_study(other)
+    wider = Plan(parse_study(STUDY.replace("max = 100", "max = 120")))
+    with pytest.raises(ConfigError, match=rf"{model.file.study_revision}.*{wider.revision}"):
+        model.check_study(wider)
+    with pytest.raises(ConfigError, match="the estimate belongs to revision"):
+        LinearClassifier.of(wider, message_of(Plan(parse_study(STUDY)), [0.0, 0.0, 0.0]))
+
+
+def test_an_estimate_of_nothing_makes_no_model() -> None:
+    plan = Plan(parse_study(STUDY))
+    empty = OfflineRun(plan).estimate(0.0)[1]
+    with pytest.raises(NumericError, match="nothing to predict with"):
+        LinearClassifier.of(plan, empty)
+
+
+# --- scikit-learn
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[LinearClassifier, np.ndarray, np.ndarray]:
+    X, signs = simulate(np.random.default_rng(5), 600, 3)
+    learner = StreamClassifier(study_text(p=3, private=False, loss="logistic"))
+    y = np.where(signs > 0, "1", "0")
+    return learner.fit(X, y).to_model(), X, y
+
+
+def test_scikit_learn_s_metrics_and_scorers_take_the_model(fitted: Any) -> None:
+    model, X, y = fitted
+    assert is_classifier(model)
+    assert get_scorer("accuracy")(model, X, y) == accuracy_score(y, model.predict(X)) > 0.7
+    area = roc_auc_score(y, model.decision_function(X))
+    assert get_scorer("roc_auc")(model, X, y) == area > 0.75
+    assert get_scorer("neg_brier_score")(model, X, y) > -0.25
+    assert model.feature_names_in_.tolist() == ["x0", "x1", "x2"]
+    assert model.n_features_in_ == 3
+
+
+def test_a_frozen_model_goes_through_tools_that_fit(fitted: Any) -> None:
+    model, X, y = fitted
+    frozen = FrozenEstimator(model)
+    assert clone(frozen) is frozen
+    assert_array_equal(cross_val_predict(frozen, X, y, cv=3), model.predict(X))
+    for method in ("decision_function", "predict_proba"):
+        said = cross_val_predict(frozen, X, y, cv=3, method=method)
+        assert_array_equal(said, getattr(model, method)(X))
+    assert frozen.fit(X, y) is frozen
+    with pytest.raises(ConfigError, match="FrozenEstimator"):
+        model.fit(X, y)
+    with pytest.raises(TypeError, match="get_params"):
+        clone(model)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "gdwd"])
+def test_a_frozen_model_can_be_calibrated_on_other_records(loss: str) -> None:
+    X, signs = simulate(np.random.default_rng(6), 1000, 3)
+    y = np.where(signs > 0, "1", "0")
+    model = StreamClassifier(study_text(p=3, private=False, loss=loss)).fit(X[:500], y[:500])
+    calibrated = CalibratedClassifierCV(FrozenEstimator(model.to_model()), method="sigmoid", cv=3)
+    calibrated.fit(X[500:], y[500:])
+    assert calibrated.classes_.tolist() == ["0", "1"]
+    assert calibrated.score(X, y) > 0.7
+    assert_allclose(calibrated.predict_proba(X).sum(axis=1), 1.0)
+
+
+def test_neither_scikit_learn_nor_a_transport_is_imported_for_a_prediction() -> None:
+    program = (
+        "import sys, pipeline.prediction\n"
+        "names = {'sklearn', 'pandas', 'river', 'kafka', 'faust', 'redis', 'click', 'sqlite3'}\n"
+        "assert not names & set(sys.modules), names & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
