@@ -12,8 +12,8 @@ the same sites. OffWP is not gated there: no reading of its design gives it. `dw
 which settings the paper states and which were inferred from its figures.
 
 Beside the paper's four methods: OffNP fitted until it converges, OnWP with the ridge as printed,
-and what is ours: class weights from exact counts, from noised counts (epsilon 0.8, delta 1e-5 for
-the counts alone), and wholly private streams with noised counts at that budget, with the noise
+and what is ours: class weights from exact counts, from noised counts (half of epsilon 0.8, delta
+1e-5 spent on them), and wholly private streams with noised counts at that budget, with the noise
 shared by all clients (distributed) or added by each alone (local). "private" are our streams with
 balanced classes at delta 1e-5. Table 4 is printed for HARTH where its folder is given, and for
 elec.csv.gz where its folder is named by --data or VEILSTREAM_DATA.
