@@ -50,6 +50,11 @@ bench: .venv/ready  ## Throughput beside a bare consumer, and latency
 	@$(BIN)/python -m benchmarks.fold
 	@$(BIN)/python -m benchmarks.latency
 
+PAPER ?= dwd
+.PHONY: papers
+papers: .venv/ready  ## Tables of a paper beside ours: PAPER=dwd, FULL=1, HARTH=folder
+	@$(BIN)/python -m benchmarks.papers.$(PAPER) $(if $(FULL),--full) $(if $(HARTH),--harth '$(HARTH)')
+
 .PHONY: lock
 lock: .venv/ready  ## Pin the newest versions that pyproject.toml allows
 	@$(BIN)/uv pip compile --universal --all-extras --generate-hashes --no-emit-index-url --no-header --quiet --upgrade -o requirements.lock pyproject.toml

@@ -107,7 +107,7 @@ class Plan:
         """Public bounds of a record (1, features)."""
         p = self.size - 1
         within = 1.0 + math.sqrt(p) * math.sqrt(max(self.norm_bound**2 - 1.0, 0.0))
-        return Bounds(self.size, min(1.0 + float(np.sum(self.magnitudes)), within), self.norm_bound)
+        return Bounds(min(1.0 + float(np.sum(self.magnitudes)), within), self.norm_bound)
 
     @cached_property
     def mechanism(self) -> Mechanism:

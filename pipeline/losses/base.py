@@ -29,6 +29,11 @@ class Loss(Protocol):
         ...
 
     @property
+    def sharp_curvature_bound(self) -> float:
+        """Largest second derivative without smoothing: what makes a majoriser of the loss."""
+        ...
+
+    @property
     def start_curvature(self) -> float:
         """Public guess of a record's curvature per squared norm, for the very first step."""
         ...
@@ -43,6 +48,10 @@ class Loss(Protocol):
 
     def curvature(self, predictor: Vector, response: Vector) -> Vector:
         """Return the second derivative, or its smoothed form; never negative."""
+        ...
+
+    def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
+        """Return the second derivative without smoothing; never released, so never noised."""
         ...
 
 

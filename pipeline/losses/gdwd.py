@@ -3,12 +3,13 @@
 Source: Guo et al. 2025 (renewable DWD). The slope is exact. The curvature jumps at u0, and is
 released with a linear ramp that ends in the paper's point u0 + smoothing. The paper starts its ramp
 at u0 - smoothing, which leaves out up to half of the curvature's area there and makes intervals too
-wide; here it starts where that area comes out right, with the same largest curvature.
+wide; by default it starts where that area comes out right, with the same largest curvature.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 
@@ -27,6 +28,9 @@ class GeneralisedDWD:
         How far above u0 the ramp ends, 0 < smoothing <= u0; the default is
         u0 min(1/2, 1/(q + 1)), so that the ramp ends where the curvature still is of its order.
         A wider ramp lowers the largest curvature, and so the noise of a private Hessian.
+    ramp
+        Where the ramp starts: "equal-area", or the paper's "symmetric" point u0 - smoothing, which
+        is there to reproduce the paper.
 
     Raises
     ------
@@ -38,7 +42,12 @@ class GeneralisedDWD:
     slope_bound = 1.0
     start_curvature = 0.5
 
-    def __init__(self, q: float = 1.0, smoothing: float | None = None) -> None:
+    def __init__(
+        self,
+        q: float = 1.0,
+        smoothing: float | None = None,
+        ramp: Literal["equal-area", "symmetric"] = "equal-area",
+    ) -> None:
         if not 1e-6 <= q <= 1e6:
             raise ConfigError("estimator.q must lie in [1e-6, 1e6], for example q = 1.0")
         self.q = q
@@ -47,6 +56,9 @@ class GeneralisedDWD:
         self.smoothing = widest if smoothing is None else smoothing
         if not 0 < self.smoothing <= self.knee:
             raise ConfigError(f"estimator.smoothing must lie in (0, {self.knee:.6g}] for q = {q:g}")
+        if ramp not in ("equal-area", "symmetric"):
+            raise ConfigError("estimator.ramp must be equal-area or symmetric")
+        self.sharp_curvature_bound = (q + 1) ** 2 / q
         top = self.knee + self.smoothing
         # (q + 1) u0^(q+1) / (u0 + e)^(q+2), by way of logarithms: large q must not overflow
         self.curvature_bound = math.exp(
@@ -56,6 +68,8 @@ class GeneralisedDWD:
         gained = -math.expm1((q + 1) * math.log(self.knee / top))
         self._top = top
         self._foot = top - 2 * gained / self.curvature_bound
+        if ramp == "symmetric":
+            self._foot = self.knee - self.smoothing
 
     def value(self, predictor: Vector, response: Vector) -> Vector:
         """Return V(u), shape (n,)."""
@@ -76,3 +90,10 @@ class GeneralisedDWD:
         curved = (self.q + 1) * (self.knee / tail) ** (self.q + 1) / tail
         ramp = self.curvature_bound * (margin - self._foot) / (self._top - self._foot)
         return np.where(margin >= self._top, curved, np.maximum(ramp, 0.0))
+
+    def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
+        """Return V''(u) without a ramp, shape (n,): 0 up to u0, in [0, (q + 1)^2 / q]."""
+        margin = response * predictor
+        tail = np.maximum(margin, self.knee)
+        curved = (self.q + 1) * (self.knee / tail) ** (self.q + 1) / tail
+        return np.where(margin > self.knee, curved, 0.0)

@@ -14,6 +14,7 @@ class Logistic:
     name = "logistic"
     slope_bound = 1.0
     curvature_bound = 0.25
+    sharp_curvature_bound = 0.25
     start_curvature = 0.25
 
     def value(self, predictor: Vector, response: Vector) -> Vector:
@@ -30,6 +31,10 @@ class Logistic:
         probability = expit(predictor)
         curvature: Vector = probability * (1.0 - probability)
         return curvature
+
+    def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
+        """Return the curvature, which is smooth already."""
+        return self.curvature(predictor, response)
 
     def probability(self, predictor: Vector, response: Vector) -> Vector:
         """Return 1 / (1 + exp(-u)), shape (n,): exact to rounding also where it is tiny."""

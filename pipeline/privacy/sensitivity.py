@@ -23,13 +23,10 @@ class Bounds:
 
     Attributes
     ----------
-    size
-        Its length.
     l1, l2
         Upper bounds of its norms.
     """
 
-    size: int
     l1: float
     l2: float
 

@@ -51,6 +51,36 @@ def test_the_ramp_of_quarter_width_bounds_the_curvature_as_the_spec_says() -> No
     assert_allclose(GeneralisedDWD(1.0, 0.25).curvature_bound, 1.185, atol=5e-4)
 
 
+@pytest.mark.parametrize("q", QS)
+def test_the_sharp_curvature_is_exact_and_keeps_its_bound_just_above_the_knee(q: float) -> None:
+    loss = GeneralisedDWD(q)
+    u = np.concatenate([np.linspace(-2, 3, 999), loss.knee * (1 + np.array([-1e-9, 0, 1e-9]))])
+    for y in (np.ones_like(u), -np.ones_like(u)):
+        assert_allclose(loss.sharp_curvature(y * u, y), exact_curvature(loss, u), rtol=1e-9)
+    top = loss.sharp_curvature(one(loss.knee * (1 + 1e-12)), one(1.0))[0]
+    assert_allclose(top, loss.sharp_curvature_bound, rtol=1e-8)
+    assert np.all(loss.sharp_curvature(u, np.ones_like(u)) <= loss.sharp_curvature_bound)
+
+
+@pytest.mark.parametrize("q", [0.5, 1.0, 2.0, 100.0])
+def test_the_symmetric_ramp_is_the_paper_s(q: float) -> None:
+    """K (u - u0 + e) / 2e around the knee: 0 at its foot, K / 2 at the knee, K at its top."""
+    e = 0.01 * q / (q + 1)
+    loss = GeneralisedDWD(q, e, ramp="symmetric")
+    top = (q + 1) * loss.knee ** (q + 1) / (loss.knee + e) ** (q + 2)
+    u = loss.knee + e * np.array([-2.0, -1.0, 0.0, 0.5, 1.0])
+    wanted = top * np.array([0.0, 0.0, 0.5, 0.75, 1.0])
+    assert_allclose(loss.curvature(u, np.ones(5)), wanted, rtol=1e-9, atol=1e-9 * top)
+    beyond = loss.knee + e * np.array([1.5, 3.0])
+    assert_allclose(loss.curvature(beyond, np.ones(2)), exact_curvature(loss, beyond), rtol=1e-12)
+    assert_allclose(loss.curvature_bound, top, rtol=1e-12)
+
+
+def test_an_unknown_ramp_is_refused() -> None:
+    with pytest.raises(ConfigError, match="equal-area or symmetric"):
+        GeneralisedDWD(1.0, ramp="steep")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("loss", ALL, ids=name_of)
 def test_the_slope_is_the_derivative_of_the_value(loss: Loss) -> None:
     u = np.linspace(-4, 6, 401) + 1e-3

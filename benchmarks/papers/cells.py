@@ -1,0 +1,197 @@
+"""One cell of a table: our figure, the paper's, and how far apart chance may put them.
+
+All figures are percentages. Ours is the mean over R runs of the *exact* accuracy of the fitted
+coefficients in the population, so no test set adds error to it. The paper's is a mean over runs
+that each had a test set of 10,000 records; how many runs is not known, and ten are supposed.
+
+**Fixed populations** (Tables 1 and 2). With v the variance of the exact accuracy between our runs
+and a our mean, the variance of the difference is v / R + v / 10 + a (1 - a) / 10,000 / 10.
+
+**Drawn populations** (Table 3). It is not stated that sites were drawn anew in every run, so the
+paper's figure of OnWP counts as one draw of them: v / R + v + a (1 - a) / 100,000. That is wide.
+But the methods of one row saw the same sites, so the others are compared with what they should be
+*given* the paper's OnWP: the prediction of the regression of their accuracy on OnWP's over our
+runs, with its variance s^2 (1 + 1 / R + (x0 - mean x)^2 / Sxx), and the error of both test sets.
+
+`mc_error` is the root of that variance. The tolerance is half a unit of the last digit of every
+paper's figure that enters, plus sqrt(t^2 estimated + z^2 known), where t is Student's quantile for
+the variances estimated from our runs and z the normal one for those of test sets, both at 1 % for
+all gated cells of one printing together (Bonferroni). No other allowance is made.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+PAPER_RUNS = 10
+PAPER_TEST = 10_000
+ROUNDING = 0.05
+FALSE_ALARM = 0.01
+_INTERNAL = ("estimated", "known", "freedom", "rounding")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A figure in percent.
+
+    Attributes
+    ----------
+    given
+        Where the paper's figure is compared with a prediction from another: that prediction.
+    tolerance, within
+        None where the paper has no figure.
+    estimated, known, freedom, rounding
+        What `judged` makes the tolerance from: both parts of the variance, the degrees of freedom
+        of the first, and the rounding of the paper's figures.
+    """
+
+    table: str
+    row: str
+    column: str
+    paper: float | None
+    ours: float
+    sd: float
+    mc_error: float
+    gated: bool = False
+    given: float | None = None
+    tolerance: float | None = None
+    within: bool | None = None
+    estimated: float = 0.0
+    known: float = 0.0
+    freedom: int = 1
+    rounding: float = ROUNDING
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Exact and tested accuracies of one method over runs, in [0, 1]."""
+
+    exact: Sequence[float]
+    tested: Sequence[float]
+
+
+def cell_of(
+    place: tuple[str, str, str], runs: Runs, *, paper: float | None, gated: bool, draws: int
+) -> Cell:
+    """Compare the mean over our runs with the paper's figure.
+
+    Parameters
+    ----------
+    place
+        Table, row, column.
+    draws
+        How many draws of what varies between our runs the paper's figure is taken to average.
+    """
+    number, between = len(runs.exact), float(np.var(runs.exact, ddof=1))
+    estimated = between / number + (0.0 if paper is None else between / draws)
+    known = 0.0 if paper is None else _test_error(float(np.mean(runs.exact)))
+    cell = _plain(place, runs, paper, estimated=estimated, known=known)
+    return replace(cell, gated=gated and paper is not None, freedom=number - 1)
+
+
+def conditional_cell(
+    place: tuple[str, str, str],
+    runs: Runs,
+    reference: Runs,
+    *,
+    paper: float,
+    paper_reference: float,
+    gated: bool,
+) -> Cell:
+    """Compare the paper's figure with its prediction from the paper's figure of another method."""
+    x, y = np.asarray(reference.exact), np.asarray(runs.exact)
+    number, centred, at = len(x), x - x.mean(), paper_reference / 100
+    spread = float(centred @ centred)
+    slope = float(centred @ y) / spread
+    residual = y - y.mean() - slope * centred
+    predicted = float(y.mean()) + slope * (at - float(x.mean()))
+    factor = 1 + 1 / number + (at - float(x.mean())) ** 2 / spread
+    estimated = float(residual @ residual) / (number - 2) * factor
+    # both figures come from the same test sets; independence is the cautious supposition
+    known = _test_error(predicted) + slope**2 * _test_error(at)
+    cell = _plain(place, runs, paper, estimated=estimated, known=known)
+    return replace(
+        cell,
+        given=100 * predicted,
+        gated=gated,
+        freedom=number - 2,
+        rounding=ROUNDING * (1 + abs(slope)),
+    )
+
+
+def judged(cells: Sequence[Cell]) -> list[Cell]:
+    """Fill in tolerances: the gated cells share one false alarm in a hundred printings."""
+    level = FALSE_ALARM / max(1, sum(cell.gated for cell in cells)) / 2
+    return [_judge(cell, level) for cell in cells]
+
+
+def write(cells: Sequence[Cell], path: Path) -> None:
+    """Write cells as a JSON list, figures to four digits after the point."""
+    rows = [
+        {
+            key: round(value, 4) if isinstance(value, float) else value
+            for key, value in asdict(cell).items()
+            if key not in _INTERNAL
+        }
+        for cell in cells
+    ]
+    text = ",\n".join(f" {json.dumps(row)}" for row in rows)
+    path.write_text(f"[\n{text}\n]\n", encoding="utf-8")
+
+
+def show(cells: Sequence[Cell], *, title: str) -> str:
+    """Return a table as text: ours (sd), then the paper's figure and how they agree."""
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    rows = list(dict.fromkeys(cell.row for cell in cells))
+    found = {(cell.row, cell.column): _entry(cell) for cell in cells}
+    lines = [["", *columns], *([row, *(found.get((row, c), "") for c in columns)] for row in rows)]
+    widths = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
+    text = ("".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    return "\n".join([title, *text])
+
+
+def _plain(
+    place: tuple[str, str, str], runs: Runs, paper: float | None, *, estimated: float, known: float
+) -> Cell:
+    """Return a cell with its variances, which are given in units of rates and not of percent."""
+    return Cell(
+        *place,
+        paper=paper,
+        ours=100 * float(np.mean(runs.exact)),
+        sd=100 * float(np.std(runs.tested, ddof=1)),
+        mc_error=100 * math.sqrt(estimated + known),
+        estimated=1e4 * estimated,
+        known=1e4 * known,
+    )
+
+
+def _test_error(accuracy: float) -> float:
+    """Return the variance that test sets leave in a figure of the paper."""
+    return accuracy * (1 - accuracy) / PAPER_TEST / PAPER_RUNS
+
+
+def _judge(cell: Cell, level: float) -> Cell:
+    if cell.paper is None:
+        return cell
+    student, normal = float(stats.t.isf(level, cell.freedom)), float(stats.norm.isf(level))
+    reach = cell.rounding + math.sqrt(student**2 * cell.estimated + normal**2 * cell.known)
+    compared = cell.ours if cell.given is None else cell.given
+    return replace(cell, tolerance=reach, within=abs(compared - cell.paper) <= reach)
+
+
+def _entry(cell: Cell) -> str:
+    text = f"{cell.ours:.2f} ({cell.sd:.2f})"
+    if cell.paper is None or cell.tolerance is None:
+        return text if cell.paper is None else f"{text} [{cell.paper:g}]"
+    if cell.given is not None:
+        text += f" given {cell.given:.2f}"
+    verdict = "ok" if cell.within else "NO"
+    note = "" if cell.gated else ", not gated"
+    return f"{text} [{cell.paper:.1f} +-{cell.tolerance:.2f} {verdict}{note}]"
