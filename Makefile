@@ -27,7 +27,7 @@ demo: .venv/ready  ## Real sensor data, eight clients, a crash: live private est
 
 .PHONY: test
 test: .venv/ready  ## All tests but the slow statistics, on a real Kafka and Redis
-	@$(BIN)/python -m pytest -m "not slow" -q
+	@$(BIN)/python -m pytest -m "not slow" -q -n 2 --dist loadfile
 
 .PHONY: test-slow
 test-slow: .venv/ready  ## The slow statistics
@@ -46,9 +46,15 @@ format: .venv/ready  ## Format and mend what ruff can
 	@$(BIN)/ruff format .
 
 .PHONY: bench
-bench: .venv/ready  ## Throughput beside a bare consumer, and latency
+bench: .venv/ready  ## Noise, releases, throughput beside a bare consumer, latency
+	@$(BIN)/python -m benchmarks.noise
+	@$(BIN)/python -m benchmarks.release
 	@$(BIN)/python -m benchmarks.fold
 	@$(BIN)/python -m benchmarks.latency
+
+.PHONY: attacks
+attacks: .venv/ready  ## Lower bounds of epsilon that attacks measure, and planted faults
+	@$(BIN)/python -m benchmarks.attacks
 
 PAPER ?= dwd
 .PHONY: papers

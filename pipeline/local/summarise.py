@@ -133,7 +133,7 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     """
     if len(responses) > plan.slots:
         raise PrivacyError(f"a window holds at most {plan.slots} records (window.records)")
-    inside = np.clip(features, -plan.magnitudes, plan.magnitudes)
+    inside = np.clip(_finite(features), -plan.magnitudes, plan.magnitudes)
     design = _with_intercept(inside, plan)
     columns = plan.column_exponents
     counts = Exact(np.array(_counts(responses)), np.zeros(2, dtype=np.int64))
@@ -151,7 +151,9 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
             np.concatenate([part.exponents for part in parts]),
         )
         return BoundedSums(model, gradient, None, counts)
-    negative, positive = (min(w, plan.largest_weight) for w in model.class_weights)
+    most = plan.largest_weight
+    # a weight that is no number fails the comparison and is cut as well
+    negative, positive = (w if 0 <= w <= most else most for w in model.class_weights)
     weight = np.where(responses > 0, positive, negative)
     bound = plan.largest_weight * plan.loss.slope_bound
     slope = np.clip(weight * slope, -bound, bound)
@@ -246,8 +248,8 @@ def _exact_curvature(design: Matrix, curvature: Vector, columns: Integers, top: 
     return Exact(total, exponents)
 
 
-def _finite(values: Vector) -> Vector:
-    """Return a record's slope or curvature, 0 where a hostile model leaves no number."""
+def _finite(values: Vector | Matrix) -> Matrix:
+    """Return features, slopes or curvatures with 0 where there is no number."""
     return np.where(np.isnan(values), 0.0, values)
 
 

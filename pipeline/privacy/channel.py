@@ -88,7 +88,9 @@ class Channel:
         """
         shift = self.exponent - exponents
         down, up = np.maximum(np.minimum(shift, 62), 0), np.minimum(np.maximum(-shift, 0), 42)
-        if ((np.abs(integers) >> down) >= (INTEGER_LIMIT >> up)).any():
+        whole, limit = integers >> down, INTEGER_LIMIT >> up
+        # both ends, as the least int64 has no absolute value
+        if (whole >= limit).any() or (whole <= -limit).any():
             raise PrivacyError(
                 "a summary does not fit its lattice: lower window.records or the public bounds"
             )

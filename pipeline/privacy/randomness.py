@@ -16,6 +16,22 @@ _ROOM = 16
 _STOCK = 512
 
 
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603  a count of this process's own descent
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+def _process() -> tuple[int, int]:
+    """Return what tells this process from its ancestors, even where an id is used again."""
+    return os.getpid(), _forks
+
+
 class SecureStream:
     """AES-256 in counter mode, keyed by the operating system.
 
@@ -25,13 +41,14 @@ class SecureStream:
 
     _stock: NDArray[np.uint64]
     _taken: int
+    _process: tuple[int, int]
 
     def __init__(self) -> None:
         self._rekey()
 
     def uint64(self, count: int) -> NDArray[np.uint64]:
         """Return `count` independent uniform 64-bit integers."""
-        if os.getpid() != self._process:
+        if self._process != _process():
             self._rekey()
         if count > _STOCK:
             return self._key_stream(count)
@@ -43,7 +60,7 @@ class SecureStream:
     def _rekey(self) -> None:
         cipher = Cipher(algorithms.AES256(os.urandom(32)), modes.CTR(os.urandom(16)))
         self._encryptor = cipher.encryptor()
-        self._process = os.getpid()
+        self._process = _process()
         # small requests are served from a stock; a child must not share its parent's
         self._stock = np.empty(0, dtype="<u8")
         self._taken = 0

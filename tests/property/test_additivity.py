@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pipeline.errors import PrivacyError
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.local.summarise import Exact, predictors, summarise_bounded
@@ -63,3 +64,36 @@ def test_a_predictor_has_the_same_bits_wherever_its_row_stands(p: int) -> None:
             keep = np.arange(size) != left_out
             assert np.array_equal(whole[keep], predictors(design[keep], coefficients))
             assert np.array_equal(whole[~keep], predictors(design[~keep], coefficients))
+
+
+def test_what_is_no_number_stays_within_the_stated_bounds() -> None:
+    """Neither can come over the wire; the bound must not rest on that."""
+    plan = plan_of(p=3, records=4, maximum=4.0)
+    features, responses = np.full((1, 3), 0.5), np.ones(1)
+    strange = features.copy()
+    strange[0, 1] = np.nan
+    model = Model(5, np.zeros(4, np.int64), (700, 3000))
+
+    class Hostile(Model):
+        @property
+        def class_weights(self) -> tuple[float, float]:
+            return float("nan"), float("nan")
+
+    hostile = Hostile(5, np.zeros(4, np.int64), (700, 3000))
+    for sums in (
+        summarise_bounded(plan, strange, responses, model),
+        summarise_bounded(plan, features, responses, hostile),
+    ):
+        gradient = np.ldexp(sums.gradient.integers.astype(float), sums.gradient.exponents)
+        assert np.linalg.norm(gradient) <= plan.largest_weight * plan.norm_bound
+        assert sums.curvature is not None
+        curvature = np.ldexp(sums.curvature.integers.astype(float), sums.curvature.exponents)
+        assert np.abs(curvature).max() <= plan.largest_weight * plan.loss.curvature_bound
+
+
+def test_the_least_integer_does_not_fit_a_lattice() -> None:
+    part = plan_of(p=3).step.gradient
+    least = np.array([np.iinfo(np.int64).min])
+    for exponent in (part.exponent, part.exponent - 10, part.exponent + 3):
+        with pytest.raises(PrivacyError, match="does not fit"):
+            part.round(least, np.array([exponent]))

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import mpmath
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -17,7 +18,6 @@ from pipeline.linalg import upper_is_diagonal
 from pipeline.local.privatise import NoisedSums, OpenSums, disclose, privatise
 from pipeline.local.summarise import summarise, summarise_bounded
 from pipeline.messages.release import read, seal
-from pipeline.privacy import channel
 from pipeline.privacy.channel import slack
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from pipeline.privacy.randomness import SecureStream
@@ -138,14 +138,8 @@ def test_the_noise_of_a_release_has_the_scale_of_its_channels(version: int) -> N
             sums.curvature.integers, sums.curvature.exponents
         )
         diagonal = upper_is_diagonal(plan.size)
-        check_noise(
-            noise,
-            np.where(
-                diagonal,
-                part.noise.standard_deviation,
-                part.noise.standard_deviation / math.sqrt(2),
-            ),
-        )
+        deviation = part.noise.standard_deviation
+        check_noise(noise, np.where(diagonal, deviation, deviation / math.sqrt(2)))
 
 
 def check_noise(noise: np.ndarray, sigma: np.ndarray) -> None:
@@ -163,36 +157,41 @@ def test_every_sampler_is_covered_by_the_proof_and_by_the_slack(
 
     In svec form, where an off-diagonal number counts sqrt 2 times, every coordinate of a part
     needs tau = sensitivity / unit / mu, so the number itself needs the variance
-    tau_number^2 + 1/12 of `calibrate`, with tau_number = tau / sqrt 2 off the diagonal.
+    tau_number^2 + 1/12 of `channel.gaussian`, with tau_number = tau / sqrt 2 off the diagonal.
     """
     used: list[tuple[float, int]] = []
+    draw = DiscreteGaussian.draw
 
-    class Noting(DiscreteGaussian):
-        def draw(self, count: int, stream: SecureStream) -> np.ndarray:
-            used.append((self.sigma, count))
-            return super().draw(count, stream)
+    def noting(self: DiscreteGaussian, count: int, stream: SecureStream) -> np.ndarray:
+        used.append((self.sigma, count))
+        return draw(self, count, stream)
 
-    monkeypatch.setattr(channel, "DiscreteGaussian", Noting)
+    monkeypatch.setattr(DiscreteGaussian, "draw", noting)
     plan = plan_of(p=2)
     privatise(plan, SUMS, SeededStream(0))
-    part = plan.step.curvature
-    assert part is not None
+    split = plan.study.privacy.split
+    total = split.gradient + split.curvature + split.counts
+    shares = {"gradient": split.gradient, "curvature": split.curvature, "counts": split.counts}
+    needed = []
+    for name, share in shares.items():
+        part = getattr(plan.step, name)
+        tau = part.sensitivity / part.unit / (plan.cost.mu * math.sqrt(share / total))
+        needed += {
+            "gradient": [(tau, 3)],
+            "curvature": [(tau, 3), (tau / math.sqrt(2), 3)],
+            "counts": [(tau, 2)],
+        }[name]
     assert sum(count for _, count in used) == 3 + 6 + 2
-    tau = part.sensitivity / part.unit / part.mu
-    beside = next(
-        sigma
-        for sigma, _ in used
-        if sigma < 0.8 * part.noise.standard_deviation and _is_beside(sigma, tau)
-    )
-    assert beside**2 - tau**2 / 2 >= 1 / 12 * (1 - 1e-3)
-    epsilon, delta = slack(sum(count for _, count in used), 1.0)
+    # no smaller than needed, and no larger than float64 makes it
+    for (sigma, count), (tau, numbers) in zip(sorted(used), sorted(needed), strict=True):
+        assert count == numbers
+        assert 0 <= sigma**2 / (tau**2 + 1 / 12) - 1 < 1e-14
+    epsilon, delta = slack(11, 1.0)
     assert epsilon >= 2 * sum(count * 16 / sigma**4 for sigma, count in used)
-    distance = sum(count * DiscreteGaussian(sigma).total_variation for sigma, count in used)
-    assert delta >= (1 + math.e) * distance
-
-
-def _is_beside(sigma: float, tau: float) -> bool:
-    return math.isclose(sigma, tau / math.sqrt(2), rel_tol=1e-6)
+    with mpmath.workdps(60):
+        # beyond 12 sigma, where the factor of the proof is not shown
+        beyond = mpmath.erfc(12 / mpmath.sqrt(2)) * 1.01
+        assert delta >= (1 + mpmath.e) * 11 * beyond
 
 
 def test_two_releases_of_one_window_never_share_their_noise() -> None:

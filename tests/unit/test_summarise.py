@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -8,9 +11,10 @@ from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local import summarise as module
 from pipeline.local.model import Model, round_model, start_model
-from pipeline.local.plan import Plan, integer_bound
+from pipeline.local.plan import Channels, Plan
 from pipeline.local.summarise import BoundedSums, Exact, local_fit, summarise, summarise_bounded
-from pipeline.privacy.channel import INTEGER_LIMIT, Channel, calibrate
+from pipeline.privacy.channel import INTEGER_LIMIT, Channel, gaussian, laplace
+from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from tests.builders import oracle, plan_of, simulate, some_model
 
 
@@ -151,11 +155,9 @@ def test_the_worst_window_of_the_largest_size_is_exact() -> None:
     for part, sums in ((plan.step.gradient, many.gradient), (plan.step.curvature, many.curvature)):
         assert part is not None
         rounded = part.round(sums.integers, sums.exponents)
-        assert (
-            np.abs(rounded).max() + 16 * part.noise.standard_deviation
-            <= integer_bound(part, plan.slots) + 1
-        )
-        assert integer_bound(part, plan.slots) < INTEGER_LIMIT
+        largest = part.largest(plan.slots)
+        assert np.abs(rounded).max() + 16 * part.noise.standard_deviation <= largest + 1
+        assert largest < INTEGER_LIMIT
 
 
 def test_an_empty_window_sums_to_zero() -> None:
@@ -178,14 +180,14 @@ def test_more_records_than_slots_are_refused() -> None:
 def test_rounding_is_to_the_nearest_and_moves_two_values_apart_by_less_than_one_unit() -> None:
     rng = np.random.default_rng(8)
     for exponent in (-30, -5, 0, 7):
-        part = Channel(exponent, 1.0, 1.0, 2.0**14)
+        part = Channel(exponent, 1.0, DiscreteGaussian(2.0**14))
         integers = rng.integers(-(2**40), 2**40, 2000)
         exponents = rng.integers(exponent - 35, exponent - 1, 2000)
         real = np.ldexp(integers.astype(float), exponents)
         rounded = part.round(integers, exponents)
         assert np.all(np.abs(rounded * part.unit - real) <= part.unit / 2)
     integers = rng.integers(-(2**30), 2**30, 1000)
-    finer = Channel(-10, 1.0, 1.0, 2.0**14)
+    finer = Channel(-10, 1.0, DiscreteGaussian(2.0**14))
     assert finer.round(integers, np.zeros(1000, dtype=np.int64)).tolist() == [
         1024 * int(i) for i in integers
     ]
@@ -195,33 +197,67 @@ def test_rounding_is_to_the_nearest_and_moves_two_values_apart_by_less_than_one_
     ("integer", "exponent"), [(2**42, 0), (-(2**42), 0), (1, 42), (-1, 60), (2**50, -8)]
 )
 def test_a_sum_that_does_not_fit_is_refused_and_never_wrapped(integer: int, exponent: int) -> None:
-    part = Channel(0, 1.0, 1.0, 2.0**14)
+    part = Channel(0, 1.0, DiscreteGaussian(2.0**14))
     with pytest.raises(PrivacyError, match="does not fit"):
         part.round(np.array([integer, 0]), np.array([exponent, 0]))
 
 
 @pytest.mark.parametrize("sensitivity", [0.0, -1.0, float("inf"), float("nan")])
 def test_an_impossible_sensitivity_is_refused(sensitivity: float) -> None:
-    with pytest.raises(PrivacyError):
-        calibrate(sensitivity, 1.0, 1.0)
+    for calibrate in (gaussian, laplace):
+        with pytest.raises(PrivacyError):
+            calibrate(sensitivity, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("sensitivity", [1e-6, 0.3, 1.0, 1000.0])
 @pytest.mark.parametrize("mu", [1e-5, 0.1, 1.0, 30.0])
 def test_a_channel_has_the_noise_that_its_sensitivity_needs(sensitivity: float, mu: float) -> None:
-    part = calibrate(sensitivity, 3.0, mu)
+    part = gaussian(sensitivity, 3.0, mu)
     assert part.sensitivity == pytest.approx(sensitivity + 3 * part.unit)
     needed = (part.sensitivity / part.unit / mu) ** 2 + 1 / 12
     assert part.noise.standard_deviation**2 == pytest.approx(needed, rel=1e-12)
-    assert 2**14 <= part.noise.standard_deviation <= 2**15 * (1 + 1e-3) + 3 / mu
+    # as coarse as noise of 2^14 units and a rounding share of 1 / 256 let it be, by powers of two
+    assert 3 * part.unit <= sensitivity / 256
+    assert part.noise.standard_deviation >= 2**14
+    by_noise = part.noise.standard_deviation <= 2**15 * (1 + 1 / 256)
+    by_rounding = 2 * 3 * part.unit > sensitivity / 256
+    assert by_noise or by_rounding
+
+
+@pytest.mark.parametrize("budget", [1e-7, 1e-9])
+@pytest.mark.parametrize("calibrate", [gaussian, laplace])
+def test_the_noise_of_a_tiny_budget_still_fits_the_lattice(
+    calibrate: Callable[[float, float, float], Channel], budget: float
+) -> None:
+    part = calibrate(2.0, 3.0, budget)
+    assert part.largest(100_000) < INTEGER_LIMIT
+    assert part.sensitivity == pytest.approx(2.0 + 3 * part.unit)
+    # there the lattice is coarse, and rounding a part of the distance that has its price
+    deviation = part.noise.standard_deviation * budget * part.unit
+    assert deviation == pytest.approx(
+        part.sensitivity * (1 if calibrate is gaussian else math.sqrt(2)), rel=1e-9
+    )
+    # rounding alone takes three units, and so noise of 3e12: no lattice holds that
+    with pytest.raises(PrivacyError, match="noise scale"):
+        calibrate(2.0, 3.0, 1e-12)
 
 
 def test_the_parts_of_a_release_share_the_whole_budget() -> None:
     for settings in ({}, {"maximum": 5.0, "neighbours": "replace-one"}, {"user_records": 3}):
         plan = plan_of(p=3, **settings)
-        assert plan.start.mu == pytest.approx(plan.mu, rel=1e-12)
-        assert plan.step.mu == pytest.approx(plan.mu, rel=1e-12)
+        assert spent(plan.start) == pytest.approx(plan.cost.mu, rel=1e-12)
+        assert spent(plan.step) == pytest.approx(plan.cost.mu, rel=1e-12)
         assert plan.start.curvature is None
+
+
+def spent(channels: Channels) -> float:
+    """Return mu of all parts together, from their noise alone: the rounded Gaussians' tau."""
+    squares = 0.0
+    for part in (channels.gradient, channels.curvature, channels.counts):
+        if part is not None:
+            tau = math.sqrt(part.noise.standard_deviation**2 - 1 / 12)
+            squares += (part.sensitivity / part.unit / tau) ** 2
+    return math.sqrt(squares)
 
 
 def test_the_plain_sums_are_the_derivatives_of_the_objective() -> None:

@@ -1,0 +1,227 @@
+"""Whole streams: all releases, all models and the last estimate, each model made of earlier noise.
+
+Records alternate between two extremes, and windows have an odd number of slots. So a record that
+is inserted with a slot of its own turns every later window into its opposite, while one that takes
+or leaves an existing slot changes a single release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+from unittest import mock
+
+import numpy as np
+
+from pipeline import offline
+from pipeline.linalg import upper_is_diagonal
+from pipeline.local.encode import Encoder, Row, stack
+from pipeline.local.model import Model
+from pipeline.local.plan import Plan
+from pipeline.messages import release as wire
+from pipeline.offline import OfflineRun, cut
+from pipeline.privacy.channel import Channel
+from pipeline.privacy.randomness import SecureStream
+from pipeline.releasing import release_of
+from pipeline.types import Matrix, Vector
+from tests.attacks.bounds import Scores
+from tests.attacks.studies import GROUP, Mechanism, plan_of
+from tests.attacks.windows import (
+    Finding,
+    Streams,
+    View,
+    centre,
+    finding,
+    gaussian_ratio,
+    laplace_ratio,
+)
+
+#: Slots of one window: odd, and many enough that models stay near zero, where slopes are full.
+SLOTS = 51
+#: Windows for each model: the third window is the first at a model that was made of noise.
+PUBLISH = 2
+#: The change happens in this window.
+CHANGED = 2
+#: A larger claim than that of one release: whole streams are slow to draw, so there are fewer.
+EPSILON: dict[Mechanism, float] = {"discrete-gaussian": 8.0, "discrete-laplace": 2.0}
+SPLIT = "gradient = 0.9, curvature = 0.05, counts = 0.05"
+
+Change = Literal["zero-out", "replace-one", "user zero-out", "add-remove"]
+CHANGES: tuple[Change, ...] = get_args(Change)
+Slots = list[Row | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAttack:
+    """Two streams of one client, slot by slot, that differ by one change."""
+
+    plan: Plan
+    left: Slots
+    right: Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One run as everybody sees it: releases with their models, and the last estimate."""
+
+    releases: list[tuple[Model, Vector]]
+    coefficients: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFinding:
+    """Lower bounds over a whole stream.
+
+    Attributes
+    ----------
+    everything
+        From all releases, models and the estimate together.
+    estimate
+        From the last estimate alone.
+    """
+
+    everything: Finding
+    estimate: Finding
+
+
+def stream_attack(change: Change, mechanism: Mechanism, windows: int) -> StreamAttack:
+    """Return two neighbouring streams of so many windows.
+
+    For "add-remove", which no study may declare, the plan is that of "zero-out".
+    """
+    users = change == "user zero-out"
+    plan = plan_of(
+        mechanism,
+        "replace-one" if change == "replace-one" else "zero-out",
+        p=1,
+        epsilon=EPSILON[mechanism],
+        records=SLOTS,
+        publish=PUBLISH,
+        split=SPLIT,
+        user_records=GROUP if users else None,
+    )
+    encoder = Encoder(plan.study)
+    yes, no = (encoder.encode({"x0": 1.0, "y": response}) for response in ("1", "0"))
+    # the last window is one short, so that an inserted record makes no further one
+    left: Slots = [(yes, no)[i % 2] for i in range(windows * SLOTS - 1)]
+    right = list(left)
+    at = CHANGED * SLOTS
+    if change == "add-remove":
+        right.insert(at, no if left[at] is yes else yes)
+    elif change == "replace-one":
+        right[at] = no if left[at] is yes else yes
+    else:
+        for i in range(GROUP if users else 1):
+            right[at + i * SLOTS] = None
+    return StreamAttack(plan, left, right)
+
+
+def sightings(plan: Plan, slots: Slots, draws: int, stream: SecureStream) -> list[Sighting]:
+    """Run a stream so many times, from slots to the last estimate, and watch."""
+    windows = list(cut(slots, plan.slots))
+    seen: list[Sighting] = []
+    for _ in range(draws):
+        releases: list[tuple[Model, Vector]] = []
+
+        def tapped(
+            plan: Plan,
+            rows: Sequence[Row],
+            model: Model,
+            *,
+            client: str,
+            ledger: str,
+            seq: int,
+            releases: list[tuple[Model, Vector]] = releases,
+        ) -> bytes:
+            payload = release_of(plan, rows, model, stream, client=client, ledger=ledger, seq=seq)
+            sums = np.frombuffer(wire.read(payload).sums.data, dtype="<i8")
+            releases.append((model, sums.astype(float)))
+            return payload
+
+        run = OfflineRun(plan)
+        with mock.patch.object(offline, "release_of", tapped):
+            for window in windows:
+                run.add("client", window)
+        estimate, _ = run.estimate(0.0)
+        seen.append(Sighting(releases, estimate.coefficients))
+    return seen
+
+
+def measure_stream(
+    attack: StreamAttack,
+    draws: int,
+    streams: Streams,
+    left: Sequence[Sighting] = (),
+) -> StreamFinding:
+    """Draw both streams, and bound what tells them apart.
+
+    The adversary knows both streams of records, so at every model that it sees it can work out
+    what each would have sent: the ratio of likelihoods, and no statistic is better. An estimate
+    made of releases adds nothing to them; a discriminant that is learnt from both shows it.
+
+    Parameters
+    ----------
+    left
+        Sightings of the left stream, at least `draws`, where the caller has them.
+    """
+    plan, delta = attack.plan, attack.plan.study.privacy.delta
+    one = left[:draws] or sightings(plan, attack.left, draws, streams(0))
+    two = sightings(plan, attack.right, draws, streams(1))
+    law = laplace_ratio if delta is None else gaussian_ratio
+    ratios = Scores(*(law(*view_of(attack, seen)) for seen in (one, two)))
+    estimates = [np.array([seen.coefficients for seen in side]) for side in (one, two)]
+    both = learnt(
+        np.column_stack([ratios.left, estimates[0]]), np.column_stack([ratios.right, estimates[1]])
+    )
+    return StreamFinding(finding([ratios, both], delta), finding([learnt(*estimates)], delta))
+
+
+def view_of(attack: StreamAttack, seen: Sequence[Sighting]) -> tuple[View, Vector]:
+    """Return the releases in which the neighbours differ, and the scale of their noise."""
+    plan = attack.plan
+    pairs = zip(cut(attack.left, plan.slots), cut(attack.right, plan.slots), strict=True)
+    differing = [(i, one, two) for i, (one, two) in enumerate(pairs) if one != two]
+    released, left, right = [], [], []
+    for sighting in seen:
+        models = [(sighting.releases[i][0], one, two) for i, one, two in differing]
+        released.append(np.concatenate([sighting.releases[i][1] for i, _, _ in differing]))
+        left.append(np.concatenate([_centre(plan, one, model) for model, one, _ in models]))
+        right.append(np.concatenate([_centre(plan, two, model) for model, _, two in models]))
+    scales = [_scale(plan, seen[0].releases[i][0].version) for i, _, _ in differing]
+    return View(np.array(released), np.array(left), np.array(right)), np.concatenate(scales)
+
+
+def learnt(left: Matrix, right: Matrix) -> Scores:
+    """Return Fisher's discriminant of some numbers, learnt on a third of the draws."""
+    learn = len(left) // 3
+    known = left[:learn], right[:learn]
+    covariance = np.cov(known[0].T) + np.cov(known[1].T)
+    covariance += 1e-9 * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    direction = np.linalg.solve(covariance, known[0].mean(axis=0) - known[1].mean(axis=0))
+    return Scores(left @ direction, right @ direction)
+
+
+def _centre(plan: Plan, rows: Sequence[Row], model: Model) -> Vector:
+    return centre(plan, stack(rows, plan.size - 1), model)
+
+
+def _scale(plan: Plan, version: int) -> Vector:
+    """Return the noise scale of each number of a release, up to a factor, in lattice units."""
+    channels = plan.channels(version)
+    pure = plan.study.privacy.delta is None
+
+    def of(part: Channel) -> float:
+        return part.noise.standard_deviation / (np.sqrt(2) if pure else 1)
+
+    if channels.curvature is None:
+        gradient = np.full(2 * plan.size, of(channels.gradient))
+        return np.concatenate([gradient, np.full(2, of(channels.counts))])
+    beside = of(channels.curvature.off_diagonal())
+    return np.concatenate(
+        [
+            np.full(plan.size, of(channels.gradient)),
+            np.where(upper_is_diagonal(plan.size), of(channels.curvature), beside),
+            np.full(2, of(channels.counts)),
+        ]
+    )

@@ -1,0 +1,194 @@
+"""Many draws of the releases of one or more windows, and what they tell two neighbours apart by.
+
+Draws come from the code that clients run. To have very many, copies of a window lie side by side
+in one call of `privatise`, all of whose steps treat every number by itself. `one_by_one` takes the
+whole way from records to a payload instead, and `few_at_a_time` keeps the look-up of short vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from unittest import mock
+
+import numpy as np
+
+from pipeline.linalg import upper_is_diagonal
+from pipeline.local import privatise as privatise_module
+from pipeline.local import summarise as summarise_module
+from pipeline.local.encode import Row
+from pipeline.local.model import Model
+from pipeline.local.plan import Plan
+from pipeline.local.privatise import NoisedSums
+from pipeline.local.summarise import BoundedSums, Exact
+from pipeline.messages import release as wire
+from pipeline.privacy import gdp
+from pipeline.privacy.randomness import SecureStream
+from pipeline.releasing import release_of
+from pipeline.types import Integers, Matrix, Vector
+from tests.attacks.bounds import Scores, epsilon_bound, mu_bound, strongest
+from tests.attacks.studies import Attack, Window
+
+#: Makes the generator of noise for one side and one window of an attack.
+Streams = Callable[[int], SecureStream]
+#: Copies that keep every vector short: long ones are looked up in another way.
+FEW = 64
+Draw = Callable[[Plan, Window, Model, int, SecureStream], Integers]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Lower bounds of the epsilon that was kept.
+
+    Attributes
+    ----------
+    claimed
+        By the form of guarantee that is claimed: by way of mu for Gaussian noise, pure for Laplace.
+    events
+        From the probabilities of one event at the claimed delta, whatever the mechanism.
+    """
+
+    claimed: float
+    events: float
+
+
+def side_by_side(
+    plan: Plan, window: Window, model: Model, draws: int, stream: SecureStream
+) -> Integers:
+    """Release a window so many times at once, shape (draws, numbers)."""
+    sums = summarise_module.summarise_bounded(plan, *window, model)
+
+    def copies(part: Exact) -> Exact:
+        return Exact(np.tile(part.integers, draws), np.tile(part.exponents, draws))
+
+    many = BoundedSums(
+        model,
+        copies(sums.gradient),
+        None if sums.curvature is None else copies(sums.curvature),
+        copies(sums.counts),
+    )
+    diagonal = np.tile(upper_is_diagonal(plan.size), draws)
+    with mock.patch.object(privatise_module, "upper_is_diagonal", return_value=diagonal):
+        noised = privatise_module.privatise(plan, many, stream)
+    return np.hstack([part.reshape(draws, -1) for part in _parts(noised)])
+
+
+def few_at_a_time(
+    plan: Plan, window: Window, model: Model, draws: int, stream: SecureStream
+) -> Integers:
+    """Release a window so many times, FEW at once."""
+    counts = [min(FEW, draws - first) for first in range(0, draws, FEW)]
+    return np.vstack([side_by_side(plan, window, model, count, stream) for count in counts])
+
+
+def one_by_one(
+    plan: Plan, window: Window, model: Model, draws: int, stream: SecureStream
+) -> Integers:
+    """Release a window so many times, each from its records to a payload, and read the payloads."""
+    rows = [Row(x, float(y), 0) for x, y in zip(*window, strict=True)]
+    payloads = [
+        release_of(plan, rows, model, stream, client="a", ledger="l", seq=0) for _ in range(draws)
+    ]
+    return np.array([np.frombuffer(wire.read(p).sums.data, dtype="<i8") for p in payloads])
+
+
+def centre(plan: Plan, window: Window, model: Model) -> Vector:
+    """Return what a release of this window holds before noise, in the order of the payload."""
+    sums = summarise_module.summarise_bounded(plan, *window, model)
+    channels = plan.channels(model.version)
+    parts = [channels.gradient.round(sums.gradient.integers, sums.gradient.exponents)]
+    if channels.curvature is not None and sums.curvature is not None:
+        parts.append(channels.curvature.round(sums.curvature.integers, sums.curvature.exponents))
+    parts.append(channels.counts.round(sums.counts.integers, sums.counts.exponents))
+    return np.concatenate(parts).astype(float)
+
+
+def measure(attack: Attack, draws: int, streams: Streams, *, draw: Draw = side_by_side) -> Finding:
+    """Draw the releases of both neighbours, and bound what they tell apart.
+
+    Parameters
+    ----------
+    streams
+        By number: those of the left side are even, those of the right side odd.
+    """
+    plan = attack.plan
+    seen, centres = [], []
+    for side, windows in enumerate((attack.left, attack.right)):
+        numbers = [side if attack.twins else 2 * i + side for i in range(len(windows))]
+        releases = [
+            draw(plan, window, attack.model, draws, streams(number))
+            for window, number in zip(windows, numbers, strict=True)
+        ]
+        seen.append(np.hstack(releases).astype(float))
+        centres.append(np.concatenate([centre(plan, w, attack.model) for w in windows]))
+    views = View(seen[0], *centres), View(seen[1], *centres)
+    learnt = np.vstack([seen[0][: draws // 3] - centres[0], seen[1][: draws // 3] - centres[1]])
+    statistics = [fisher(views, learnt)]
+    if plan.study.privacy.delta is None:
+        scale = np.maximum(np.abs(learnt).mean(axis=0), 0.5)
+        statistics.append(Scores(*(laplace_ratio(view, scale) for view in views)))
+    return finding(statistics, plan.study.privacy.delta)
+
+
+def finding(statistics: list[Scores], delta: float | None) -> Finding:
+    """Bound epsilon in both ways."""
+    events = strongest(statistics, epsilon_bound(delta or 0.0))
+    if delta is None:
+        return Finding(events, events)
+    mu = strongest(statistics, mu_bound())
+    return Finding(gdp.epsilon_of(mu, delta), events)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What an adversary has before it.
+
+    Attributes
+    ----------
+    seen
+        Released numbers, shape (draws, numbers).
+    left, right
+        What they would be before noise under each neighbour, shape (numbers,), or a row for each
+        draw where that depends on earlier releases.
+    """
+
+    seen: Matrix
+    left: Matrix | Vector
+    right: Matrix | Vector
+
+
+def fisher(views: tuple[View, View], learnt: Matrix) -> Scores:
+    """Return the best linear statistic; under Gaussian noise it is the best of all.
+
+    Parameters
+    ----------
+    learnt
+        Draws of the noise, shape (some, numbers). Its covariance is learnt whole, so that noise
+        which repeats gives itself away.
+    """
+    # one lattice unit more, lest a number without any noise make the matrix singular
+    covariance = learnt.T @ learnt / len(learnt) + np.eye(learnt.shape[1])
+    direction = np.linalg.solve(covariance, views[0].left - views[0].right)
+    return Scores(*(view.seen @ direction for view in views))
+
+
+def gaussian_ratio(view: View, scale: Vector) -> Vector:
+    """Return the logarithm of the ratio of two normal densities, shape (draws,)."""
+    middle = (view.left + view.right) / 2
+    found: Vector = ((view.seen - middle) * (view.left - view.right) / scale**2).sum(axis=1)
+    return found
+
+
+def laplace_ratio(view: View, scale: Vector) -> Vector:
+    """Return the logarithm of the ratio of two Laplace densities, shape (draws,)."""
+    further = np.abs(view.seen - view.right) - np.abs(view.seen - view.left)
+    found: Vector = (further / scale).sum(axis=1)
+    return found
+
+
+def _parts(noised: NoisedSums) -> list[Integers]:
+    """Return the parts of a release in the order of its payload."""
+    parts = [noised.gradient, noised.counts]
+    if noised.curvature is not None:
+        parts.insert(1, noised.curvature)
+    return parts

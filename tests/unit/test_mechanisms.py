@@ -1,0 +1,297 @@
+"""Releases under each mechanism: budgets add up, noise has its size, and integers fit."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from pipeline.errors import PrivacyError
+from pipeline.linalg import upper_is_diagonal
+from pipeline.local.model import start_model
+from pipeline.local.plan import Channels, Plan
+from pipeline.local.privatise import NoisedSums, privatise
+from pipeline.local.summarise import summarise_bounded
+from pipeline.messages.release import seal
+from pipeline.privacy import channel, gdp
+from pipeline.privacy.accounting import Cost, pure_cost
+from pipeline.privacy.channel import INTEGER_LIMIT, Channel
+from pipeline.privacy.discrete_gaussian import DiscreteGaussian
+from pipeline.privacy.discrete_laplace import DiscreteLaplace
+from pipeline.privacy.mechanisms import GaussianMechanism, LaplaceMechanism, Simulation
+from pipeline.privacy.randomness import SecureStream
+from pipeline.privacy.simulation import SeededStream as Simulated
+from pipeline.privacy.simulation import SimulatedGaussian
+from pipeline.reducer import Partition, Reducer
+from pipeline.types import Integers
+from tests.builders import LogEntry, SeededStream, plan_of, simulate, some_model
+
+MECHANISMS = ("discrete-gaussian", "discrete-laplace", "insecure-simulation")
+REAL = MECHANISMS[:2]
+SETTINGS: list[dict[str, object]] = [
+    {},
+    {"p": 1, "norm_bound": 1.2},
+    {"maximum": 5.0, "neighbours": "replace-one"},
+    {"user_records": 30, "epsilon": 0.1},
+    {"split": "gradient = 0.2, curvature = 0.2, counts = 0.1"},
+    {"epsilon": 1e-4, "records": 1000},
+    {"epsilon": 20.0, "delta": 1e-6},
+]
+#: A right release fails a test of noise with at most this probability, over fresh noise.
+ALARM = 1e-7
+DRAWS = 4000
+
+
+def stream_for(mechanism: str, seed: int = 3) -> SecureStream:
+    return Simulated(1, "c", seed) if mechanism == "insecure-simulation" else SeededStream(seed)
+
+
+def parts_of(channels: Channels) -> Iterator[tuple[str, Channel]]:
+    for name in ("gradient", "curvature", "counts"):
+        part = getattr(channels, name)
+        if part is not None:
+            yield name, part
+
+
+# --- budgets ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_the_parts_of_a_gaussian_release_add_up_as_squares_and_never_beyond_the_budget(
+    settings: dict[str, object],
+) -> None:
+    plan = plan_of(**settings)
+    with mpmath.workdps(50):
+        for channels in (plan.start, plan.step):
+            square = mpmath.mpf(0)
+            for _, part in parts_of(channels):
+                tau_square = mpmath.mpf(part.noise.standard_deviation) ** 2 - mpmath.mpf(1) / 12
+                square += (mpmath.mpf(part.sensitivity) / part.unit) ** 2 / tau_square
+            whole = mpmath.mpf(plan.budget)
+            assert whole * (1 - mpmath.mpf("1e-12")) <= mpmath.sqrt(square) <= whole
+    assert plan.cost == Cost(plan.budget)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_the_parts_of_a_laplace_release_add_up_plainly_and_never_beyond_the_budget(
+    settings: dict[str, object],
+) -> None:
+    plan = plan_of(mechanism="discrete-laplace", **settings)
+    records = plan.study.privacy.records or 1
+    assert plan.study.privacy.epsilon is not None
+    with mpmath.workdps(50):
+        for channels in (plan.start, plan.step):
+            total = mpmath.mpf(0)
+            for _, part in parts_of(channels):
+                assert isinstance(part.noise, DiscreteLaplace)
+                total += mpmath.mpf(part.sensitivity) / part.unit / mpmath.mpf(part.noise.scale)
+            whole = mpmath.mpf(plan.study.privacy.epsilon) / records
+            assert whole * (1 - mpmath.mpf("1e-12")) <= total
+            # the shares themselves are floats
+            assert total <= whole * (1 + mpmath.mpf(2) ** -52)
+    assert plan.cost == pure_cost(plan.budget)
+
+
+def test_a_gaussian_mechanism_has_the_mu_of_its_budget_less_what_the_discrete_law_costs() -> None:
+    mechanism = GaussianMechanism(1.0, 1e-6)
+    exact = gdp.mu_of(1.0, 1e-6)
+    for numbers in (1, 5000, 10**6):
+        mu = mechanism.budget(numbers)
+        assert exact * (1 - 1e-7) < mu < exact
+    assert mechanism.budget(10**6) < mechanism.budget(1)
+    assert mechanism.cost(0.5) == Cost(0.5)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "numbers"), [(1.0, 1e-30, 10**3), (20.0, 1e-22, 10**6)]
+)
+def test_a_delta_below_the_discrete_law_s_difference_is_refused_with_one_that_is_not(
+    epsilon: float, delta: float, numbers: int
+) -> None:
+    with pytest.raises(PrivacyError, match=r"privacy\.delta") as caught:
+        GaussianMechanism(epsilon, delta).budget(numbers)
+    [advice] = re.findall(r"at least ([0-9.e-]+)", str(caught.value))
+    assert GaussianMechanism(epsilon, 1.1 * float(advice)).budget(numbers) > 0
+
+
+@pytest.mark.parametrize(("epsilon", "numbers"), [(1e-4, 10**5), (1e-9, 10), (1.0, 10**9)])
+def test_an_epsilon_that_the_discrete_law_s_difference_shows_in_is_refused_too(
+    epsilon: float, numbers: int
+) -> None:
+    with pytest.raises(PrivacyError, match=r"privacy\.epsilon") as caught:
+        GaussianMechanism(epsilon, 1e-6).budget(numbers)
+    [advice] = re.findall(r"at least ([0-9.e-]+),", str(caught.value))
+    assert GaussianMechanism(1.1 * float(advice), 1e-6).budget(numbers) > 0
+
+
+def test_a_laplace_mechanism_spends_its_epsilon_and_a_simulation_protects_nobody() -> None:
+    laplace, real = LaplaceMechanism(0.7), GaussianMechanism(1.0, 1e-6)
+    assert laplace.budget(10**6) == 0.7
+    assert laplace.cost(0.7) == pure_cost(0.7)
+    simulation = Simulation(real)
+    assert simulation.budget(10) == real.budget(10)
+    assert simulation.cost(0.5) == Cost(math.inf)
+    assert (laplace.order, real.order, simulation.order) == (1, 2, 2)
+
+
+@pytest.mark.parametrize("calibrate", [channel.gaussian, channel.laplace])
+@pytest.mark.parametrize(
+    ("sensitivity", "budget"), [(1e300, 1.0), (1e-300, 1.0), (1e200, 1e-100), (1.0, 1e-280)]
+)
+def test_a_sensitivity_too_large_or_small_for_any_lattice_is_refused(
+    calibrate: object, sensitivity: float, budget: float
+) -> None:
+    with pytest.raises(PrivacyError, match="lattice"):
+        calibrate(sensitivity, 1.0, budget)  # type: ignore[operator]
+
+
+def test_a_study_whose_sums_do_not_fit_its_lattice_is_refused() -> None:
+    """L1 distances of a thousand features need a lattice too fine for the longest windows."""
+    settings: dict[str, object] = {"p": 900, "epsilon": 20.0, "records": 100_000}
+    with pytest.raises(PrivacyError, match=r"window\.records"):
+        plan_of(mechanism="discrete-laplace", **settings)
+    plan = plan_of(mechanism="discrete-laplace", **{**settings, "records": 10_000})
+    for other in (plan, plan_of(**settings)):
+        for channels in (other.start, other.step):
+            assert all(p.largest(other.slots) < INTEGER_LIMIT for _, p in parts_of(channels))
+
+
+# --- noise -----------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(0)
+FEATURES, RESPONSES = simulate(RNG, 50, 2)
+
+
+def noise_of(plan: Plan, version: int, mechanism: str) -> dict[str, np.ndarray]:
+    """Release one window many times; return the noise of each part, shape (DRAWS, numbers)."""
+    model = some_model(plan, version)
+    sums = summarise_bounded(plan, FEATURES, RESPONSES, model)
+    stream, channels = stream_for(mechanism), plan.channels(version)
+    releases = [privatise(plan, sums, stream) for _ in range(DRAWS)]
+    found = {}
+    for name, part in parts_of(channels):
+        exact = getattr(sums, name)
+        lattice = part.round(exact.integers, exact.exponents)
+        found[name] = np.array([getattr(release, name) for release in releases]) - lattice
+    return found
+
+
+def check_scale(noise: np.ndarray, deviation: float, fourth: float) -> None:
+    """Mean and variance within their Monte Carlo errors; `fourth` is E X^4 / sigma^4."""
+    reach = stats.norm.isf(ALARM / 2)
+    assert abs(noise.mean()) < reach * deviation / math.sqrt(noise.size)
+    error = math.sqrt((fourth - 1) / noise.size)
+    assert abs(noise.var() / deviation**2 - 1) < reach * error
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_each_part_has_noise_of_its_channel_s_scale_and_the_matrix_alike_in_all_directions(
+    mechanism: str, version: int
+) -> None:
+    plan = plan_of(p=2, mechanism=mechanism)
+    channels, noise = plan.channels(version), noise_of(plan, version, mechanism)
+    fourth = 6.0 if mechanism == "discrete-laplace" else 3.0
+    for name in ("gradient", "counts"):
+        check_scale(noise[name], getattr(channels, name).noise.standard_deviation, fourth)
+    everything = np.concatenate(list(noise.values()), axis=1)
+    correlation = np.corrcoef(everything.T) - np.eye(everything.shape[1])
+    assert np.abs(correlation).max() < stats.norm.isf(ALARM) / math.sqrt(DRAWS)
+    if not version:
+        assert list(noise) == ["gradient", "counts"]
+        return
+    assert channels.curvature is not None
+    diagonal = upper_is_diagonal(plan.size)
+    deviation = channels.curvature.noise.standard_deviation
+    check_scale(noise["curvature"][:, diagonal], deviation, fourth)
+    # numbers beside the diagonal count sqrt 2 in either norm, so their noise is as much smaller
+    check_scale(math.sqrt(2) * noise["curvature"][:, ~diagonal], deviation, fourth)
+
+
+def test_the_noise_of_each_mechanism_has_the_deviation_of_its_budget() -> None:
+    """tau = sensitivity / mu for Gaussian noise, sqrt 2 sensitivity / epsilon for Laplace noise."""
+    for sensitivity in (1e-3, 1.0, 700.0):
+        for budget in (0.01, 1.0, 8.0):
+            part = channel.gaussian(sensitivity, 2.0, budget)
+            assert part.standard_deviation == pytest.approx(part.sensitivity / budget, rel=1e-9)
+            part = channel.laplace(sensitivity, 2.0, budget)
+            wanted = math.sqrt(2) * part.sensitivity / budget
+            assert part.standard_deviation == pytest.approx(wanted, rel=1e-9)
+            assert sensitivity <= part.sensitivity <= sensitivity * (1 + 1 / 256)
+
+
+@pytest.mark.parametrize("noise", [DiscreteGaussian(2.0**14), DiscreteLaplace(2.0**14)])
+def test_noise_does_not_depend_on_what_it_is_added_to(noise: object) -> None:
+    part = Channel(0, 1e6, noise)  # type: ignore[arg-type]
+    zeros, values = np.zeros(5000, dtype=np.int64), np.arange(5000) * 17 - 40_000
+    one = part.noised(zeros, 50, SeededStream(4))
+    two = part.noised(values, 50, SeededStream(4))
+    assert np.array_equal(two - one, values)
+
+
+# --- integers that fit -----------------------------------------------------------------------
+
+
+def check_release(plan: Plan, release: NoisedSums, version: int) -> None:
+    for name, part in parts_of(plan.channels(version)):
+        values = getattr(release, name)
+        assert values.dtype == np.int64
+        assert np.abs(values).max() <= part.largest(plan.slots) < INTEGER_LIMIT
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_every_released_number_is_an_integer_within_the_public_bound(
+    mechanism: str, settings: dict[str, object]
+) -> None:
+    plan = plan_of(mechanism=mechanism, **settings)
+    features, responses = simulate(np.random.default_rng(1), plan.slots, plan.size - 1)
+    for version in (0, 3):
+        model = some_model(plan, version) if version else start_model(plan.size)
+        sums = summarise_bounded(plan, features, responses, model)
+        for seed in range(5):
+            check_release(plan, privatise(plan, sums, stream_for(mechanism, seed)), version)
+
+
+@pytest.mark.parametrize("noise", [DiscreteGaussian, DiscreteLaplace, SimulatedGaussian])
+@pytest.mark.parametrize("huge", [2**60, -(2**60)])
+def test_noise_beyond_all_likelihood_leaves_within_the_bound_and_is_folded(
+    noise: type, huge: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(self: object, count: int, stream: SecureStream) -> Integers:
+        return np.full(count, huge, dtype=np.int64)
+
+    monkeypatch.setattr(noise, "draw", draw)
+    mechanism = MECHANISMS[(DiscreteGaussian, DiscreteLaplace, SimulatedGaussian).index(noise)]
+    plan = plan_of(p=2, mechanism=mechanism)
+    entries = []
+    for version in (0, 1):
+        model = some_model(plan, version) if version else start_model(plan.size)
+        sums = summarise_bounded(plan, FEATURES, RESPONSES, model)
+        release = privatise(plan, sums, stream_for(mechanism))
+        check_release(plan, release, version)
+        value = seal(plan, release, client="c", ledger="l", seq=version)
+        entries.append(LogEntry(version, b"c", value))
+    assert Reducer(plan).fold(Partition.empty(plan), entries) == []
+
+
+@pytest.mark.parametrize("mechanism", REAL)
+def test_a_real_mechanism_draws_from_the_cryptographic_stream_alone(
+    mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever numpy's generators do, two releases differ; their streams share nothing."""
+    plan = plan_of(p=2, mechanism=mechanism)
+    sums = summarise_bounded(plan, FEATURES, RESPONSES, some_model(plan, 1))
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("noise from a generator that is not cryptographic")
+
+    monkeypatch.setattr(np.random, "default_rng", refuse)
+    monkeypatch.setattr(np.random, "normal", refuse)
+    one, two = (privatise(plan, sums, SecureStream()) for _ in range(2))
+    assert not np.any(one.gradient == two.gradient)

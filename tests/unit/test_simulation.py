@@ -1,0 +1,196 @@
+"""Simulated noise: the same in every run, the right size, and never taken for protection."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from scipy import stats
+
+from pipeline.cli.main import cli
+from pipeline.errors import PrivacyError
+from pipeline.local.model import start_model
+from pipeline.local.plan import Plan
+from pipeline.local.privatise import privatise
+from pipeline.local.summarise import summarise_bounded
+from pipeline.messages import release as wire
+from pipeline.messages.estimate import write_estimate
+from pipeline.privacy.policy import Guarantee
+from pipeline.privacy.randomness import SecureStream
+from pipeline.privacy.simulation import SeededStream, SimulatedGaussian
+from pipeline.reducer import Partition, Reducer, combine
+from pipeline.releasing import release_of
+from tests.builders import LogEntry, plan_of, rows_of, simulate, some_model, study_text
+
+SIMULATED = plan_of(p=2, mechanism="insecure-simulation", seed=5)
+REAL = plan_of(p=2)
+LAPLACE = plan_of(p=2, mechanism="discrete-laplace")
+ROWS = rows_of(*simulate(np.random.default_rng(0), 50, 2))
+
+
+def released(plan: Plan, *, client: str = "c", seq: int = 0, version: int = 1) -> bytes:
+    model = some_model(plan, version) if version else start_model(plan.size)
+    return release_of(plan, ROWS, model, client=client, ledger="l", seq=seq)
+
+
+def sums_of(payload: bytes) -> np.ndarray:
+    return np.frombuffer(wire.read(payload).sums.data, "<i8")
+
+
+# --- reproducible ----------------------------------------------------------------------------
+
+
+def test_a_release_is_the_same_in_every_run() -> None:
+    for version in (0, 1):
+        assert released(SIMULATED, version=version) == released(SIMULATED, version=version)
+    again = plan_of(p=2, mechanism="insecure-simulation", seed=5)
+    assert released(again) == released(SIMULATED)
+
+
+def test_another_seed_client_or_number_has_other_noise() -> None:
+    base = sums_of(released(SIMULATED))
+    others = [
+        released(plan_of(p=2, mechanism="insecure-simulation", seed=6)),
+        released(plan_of(p=2, mechanism="insecure-simulation", seed=2**61)),
+        released(SIMULATED, client="d"),
+        released(SIMULATED, seq=1),
+        released(SIMULATED, seq=2**40),
+    ]
+    everything = [base, *map(sums_of, others)]
+    for i, one in enumerate(everything):
+        for two in everything[:i]:
+            # noise of 2^14 units and more: a number agrees with probability below 1e-4
+            assert np.count_nonzero(one == two) <= 2
+
+
+def test_real_noise_is_never_the_same() -> None:
+    for plan in (REAL, LAPLACE):
+        assert not np.array_equal(sums_of(released(plan)), sums_of(released(plan)))
+
+
+def test_simulated_noise_is_normal_and_of_the_size_that_real_noise_has() -> None:
+    """10^6 draws: mean, variance and a Kolmogorov-Smirnov test, alarm 1e-6 each."""
+    sigma, n = 20_000.0, 10**6
+    draws = SimulatedGaussian(sigma).draw(n, SeededStream(1, "c", 0)).astype(float)
+    reach = stats.norm.isf(5e-7)
+    assert abs(draws.mean()) < reach * sigma / n**0.5
+    assert abs(draws.var() / sigma**2 - 1) < reach * (2 / n) ** 0.5
+    assert stats.kstest(draws, stats.norm(scale=sigma).cdf).pvalue > 1e-6
+    for simulated, real in ((SIMULATED.start, REAL.start), (SIMULATED.step, REAL.step)):
+        assert simulated.exponents == real.exponents
+        for name in ("gradient", "curvature", "counts", "beside"):
+            ours, theirs = getattr(simulated, name), getattr(real, name)
+            assert (ours is None) == (theirs is None)
+            if ours is not None:
+                assert isinstance(ours.noise, SimulatedGaussian)
+                # rounding's twelfth, beside 2^28
+                assert ours.standard_deviation == pytest.approx(theirs.standard_deviation, rel=1e-8)
+
+
+# --- never taken for protection --------------------------------------------------------------
+
+
+def test_simulated_noise_refuses_the_cryptographic_stream() -> None:
+    with pytest.raises(PrivacyError, match="seeded generator only"):
+        SimulatedGaussian(1.0).draw(3, SecureStream())
+    sums = summarise_bounded(SIMULATED, *simulate(np.random.default_rng(0), 50, 2),
+                             some_model(SIMULATED, 1))  # fmt: skip
+    with pytest.raises(PrivacyError, match="seeded generator only"):
+        privatise(SIMULATED, sums, SecureStream())
+
+
+def test_a_seeded_stream_gives_real_noise_no_seed() -> None:
+    """Handed to a real study by mistake, it draws from the operating system all the same."""
+    sums = summarise_bounded(REAL, *simulate(np.random.default_rng(0), 50, 2),
+                             some_model(REAL, 1))  # fmt: skip
+    one, two = (privatise(REAL, sums, SeededStream(1, "c", 0)) for _ in range(2))
+    assert not np.any(one.gradient == two.gradient)
+
+
+def test_the_guarantee_and_the_claim_say_what_it_is() -> None:
+    guarantee = SIMULATED.guarantee
+    assert guarantee.mechanism == "insecure-simulation"
+    assert guarantee.guarantee.startswith("none: insecure-simulation of (2, 1e-05)")
+    assert "whoever has the seed can take the noise away" in guarantee.guarantee
+    nothing = ("epsilon", "delta", "mu", "unit", "unit_records", "neighbours", "adversary")
+    assert [getattr(guarantee, name) for name in nothing] == [None] * len(nothing)
+    assert guarantee.claim.startswith("insecure-simulation ")
+    assert wire.read(released(SIMULATED)).claim == guarantee.claim
+    assert not SIMULATED.study.private
+    assert SIMULATED.cost.mu == float("inf")
+
+
+def test_the_claims_of_real_mechanisms_say_which() -> None:
+    assert REAL.guarantee.claim == "discrete-gaussian 2.0 1e-05 record zero-out"
+    assert LAPLACE.guarantee.claim == "discrete-laplace 2.0 0.0 record zero-out"
+    assert "local (2, 1e-05)-differential privacy" in REAL.guarantee.guarantee
+    assert "local 2-differential privacy" in LAPLACE.guarantee.guarantee
+    assert LAPLACE.guarantee.mu == LAPLACE.cost.mu
+
+
+PLANS = {"simulated": SIMULATED, "gaussian": REAL, "laplace": LAPLACE}
+
+
+@pytest.mark.parametrize("made", PLANS)
+@pytest.mark.parametrize("read", PLANS)
+def test_a_worker_folds_releases_of_its_own_mechanism_alone(made: str, read: str) -> None:
+    entries = [LogEntry(i, b"c", released(PLANS[made], seq=i)) for i in range(3)]
+    letters = Reducer(PLANS[read]).fold(Partition.empty(PLANS[read]), entries)
+    wanted = [] if made == read else ["wrong-revision"] * 3
+    assert [letter.fault.reason for letter in letters] == wanted
+
+
+@pytest.mark.parametrize(("made", "read"), [("simulated", "gaussian"), ("gaussian", "simulated")])
+def test_the_claim_alone_sets_a_release_aside_too(made: str, read: str) -> None:
+    """A release that names the worker's own revision, and otherwise is what it is."""
+    payload = wire.read(released(PLANS[made]))
+    forged = msgspec.structs.replace(payload, revision=PLANS[read].revision)
+    entry = LogEntry(0, b"c", msgspec.msgpack.encode(forged))
+    letters = Reducer(PLANS[read]).fold(Partition.empty(PLANS[read]), [entry])
+    assert [letter.fault.reason for letter in letters] == ["wrong-claim"]
+
+
+def test_seed_and_mechanism_are_a_part_of_the_revision() -> None:
+    other = plan_of(p=2, mechanism="insecure-simulation", seed=6)
+    revisions = {plan.revision for plan in (*PLANS.values(), other)}
+    assert len(revisions) == 4
+
+
+def test_every_estimate_says_that_it_is_simulated() -> None:
+    state = Partition.empty(SIMULATED)
+    entries = [
+        LogEntry(i, b"c", released(SIMULATED, seq=i, version=min(i, 1)), timestamp=1)
+        for i in range(6)
+    ]
+    assert Reducer(SIMULATED).fold(state, entries) == []
+    _, message = combine(SIMULATED, {0: state}, topic="t", model_version=None, published_at=0.0)
+    assert message.privacy.mechanism == "insecure-simulation"
+    written = json.loads(write_estimate(message))["privacy"]
+    assert written["mechanism"] == "insecure-simulation"
+    assert written["guarantee"].startswith("none: ")
+    assert written["epsilon"] is None
+    assert isinstance(message.privacy, Guarantee)
+
+
+@pytest.mark.parametrize("mechanism", ["insecure-simulation", "discrete-laplace"])
+def test_the_command_line_warns_of_a_simulation(tmp_path: Path, mechanism: str) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(study_text(p=2, mechanism=mechanism), encoding="utf-8")
+    done = CliRunner().invoke(cli, ["study", "check", str(study), "--json"])
+    assert done.exit_code == 0, done.output
+    warned = "nobody's data is protected" in done.stderr
+    assert warned == (mechanism == "insecure-simulation")
+    assert json.loads(done.stdout)["privacy"]["mechanism"] == mechanism
+
+
+def test_a_plan_of_a_simulation_cannot_be_passed_off_as_a_real_one() -> None:
+    study = SIMULATED.study
+    real = msgspec.structs.replace(
+        study, privacy=msgspec.structs.replace(study.privacy, mechanism="discrete-gaussian")
+    )
+    # without going through the study file's checks, it is another study for every worker
+    assert Plan(real).revision not in {SIMULATED.revision, REAL.revision}
