@@ -84,9 +84,7 @@ def electricity(folder: Path) -> Dataset:
     """
     path = folder / "elec.csv.gz"
     if not path.is_file():
-        raise DataError(
-            f"{folder} has no elec.csv.gz; name its folder by --data or PAPERS_DATA"
-        )
+        raise DataError(f"{folder} has no elec.csv.gz; name its folder by --data or PAPERS_DATA")
     with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
         rows = csv.reader(file)
         if next(rows, [])[-1:] != ["class"]:
