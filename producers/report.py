@@ -44,7 +44,25 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
         rows = database.execute(
             "SELECT source, epsilon, delta, unit_records, neighbours FROM sources ORDER BY source"
         ).fetchall()
-        return {row[0]: _source(database, *row) for row in rows}
+        found = {row[0]: _source(database, *row) for row in rows}
+        [(held,)] = database.execute("SELECT total(next_seq) FROM streams").fetchall()
+    missing = _remembered(path) - int(held)
+    if missing > 0:
+        for facts in found.values():
+            facts["warnings"].append(
+                f"this folder remembers {missing} more releases of this client than the database "
+                "has: it is an old copy, and more has been spent than it says"
+            )
+    return found
+
+
+def _remembered(path: Path) -> int:
+    """Return how many releases the lock file remembers."""
+    try:
+        parts = path.with_suffix(".lock").read_text(encoding="ascii", errors="replace").split()
+    except OSError:
+        return 0
+    return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0
 
 
 def _study(database: sqlite3.Connection, row: tuple[Any, ...]) -> dict[str, Any]:

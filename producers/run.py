@@ -104,13 +104,19 @@ def run_client(
         if job.source != "-":
             # a source that cannot be opened must not bind the study to it
             open_source(job.source, None, folder=path.parent).close()
-        stream_state = vault.open_stream(plan, name, job.limit, location=location_of(job.source))
         ensure_topics(settings, topics.all())
-        if warning := loose_delta(plan.guarantee.delta, (stream_state.next_seq + 1) * plan.slots):
-            say(f"WARNING: {warning}")
-        lost = lost_releases(plan, settings, vault, stream_state, say)
+        # before anything is registered: a start that is refused changes no limit
+        lost = lost_releases(plan, settings, vault, vault.peek(plan.study.name), say)
         if (lost or vault.missing) and not job.skip_lost:
             raise refuse(plan, lost, vault.missing)
+        stream_state = vault.open_stream(plan, name, job.limit, location=location_of(job.source))
+        if warning := loose_delta(plan.guarantee.delta, (stream_state.next_seq + 1) * plan.slots):
+            say(f"WARNING: {warning}")
+        if plan.study.private and vault.bare(name):
+            say(
+                f"WARNING: a study without privacy has released source {name!r}: its records are "
+                "not protected, whatever this study promises"
+            )
         source = open_source(
             job.source,
             stream_state.position,

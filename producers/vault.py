@@ -99,6 +99,21 @@ class Vault:
         """How many releases, of any study, this folder remembers and the database has not."""
         return max(0, self._db.remembered - self._releases)
 
+    def peek(self, study: str) -> Stream:
+        """Return where a study stands, without registering anything."""
+        row = self._db.row(
+            "SELECT position, next_seq, sent_partition, sent_offset FROM streams WHERE study = ?",
+            study,
+        )
+        if row is None:
+            return Stream(None, 0)
+        return Stream(row[0], row[1], None if row[3] is None else (row[2], row[3]))
+
+    def bare(self, source: str) -> bool:
+        """Whether a study without privacy has released this source."""
+        query = "SELECT 1 FROM spends WHERE source = ? AND mu IS NULL"
+        return self._db.row(query, source) is not None
+
     @property
     def since(self) -> float | None:
         """When this ledger was made, in seconds; None if just now, by this process."""

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pipeline.cli.context import SAVE_MODEL, STUDY, plan_of, save_model, say
 from pipeline.cli.table import table
-from pipeline.errors import DataError, RecordError
+from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.local.encode import Encoder, Row
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import write_estimate
@@ -43,6 +43,11 @@ def fit(
     """
     plan = plan_of(study)
     if bare:
+        if save_model_to is not None:
+            raise ConfigError(
+                "--save-model: an estimate without privacy is of no study; leave it out"
+            )
+        say("WARNING: --without-privacy: nobody's data is protected in what follows")
         plan = Plan(without_privacy(plan.study))
     run = OfflineRun(plan)
     started, last = time.monotonic(), time.monotonic()

@@ -29,8 +29,12 @@ def privacy() -> None:
 @click.option("--delta", type=float, help="Gaussian noise only.")
 @click.option("--scale", "--sigma", type=float, help="Noise: sigma (Gaussian), b (Laplace).")
 @click.option("--dimension", type=int, default=1, show_default=True, help="Numbers in a release.")
-@click.option("--records", type=int, default=1, show_default=True, help="Most records of a unit.")
-@click.option("--releases", type=int, default=1, show_default=True, help="That a record enters.")
+@click.option(
+    "--records", type=int, default=1, show_default=True, help="Records of one unit, at most."
+)
+@click.option(
+    "--releases", type=int, default=1, show_default=True, help="Releases that a record enters."
+)
 @click.option("--lattice", type=float, help="Unit of the lattice that values lie on.")
 @click.option("--population", type=float, help="Records in all: warns of a delta above 1 / this.")
 @AS_JSON
@@ -38,14 +42,16 @@ def calibrate(
     *, epsilon: float | None, delta: float | None, scale: float | None, population: float | None,
     as_json: bool, **question: Any,
 ) -> None:  # fmt: skip
-    r"""Find the noise for a budget, or the budget of some noise.
+    """Find the noise for a budget, or the budget of some noise.
 
-    Give two of --epsilon, --delta and --scale; the third is found. Laplace noise has no delta.
+    Give two of --epsilon, --delta and --scale; the third is found. Laplace noise has no delta: give
+    --epsilon or --scale. The budget of discrete noise depends on the lattice that it was drawn on:
+    give --lattice, of which the sensitivity must be a whole number of units.
 
     \b
       veilstream privacy calibrate --mechanism gaussian --sensitivity 1 --epsilon 1 --delta 1e-6
       veilstream privacy calibrate --mechanism laplace --sensitivity 1 --scale 2
-    """
+    """  # noqa: D301 - the backspace tells click to leave the lines below as they are
     if population is not None and not population >= 1:
         raise PrivacyError("population must be a number >= 1")
     answer = solve(Question(**question), epsilon=epsilon, delta=delta, scale=scale)
@@ -145,4 +151,6 @@ def _lines(client: str, source: str, facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _number(value: float | None) -> str:
-    return "without end" if value is None else f"{value:.6g}"
+    if value is None:
+        return "without end"
+    return "nothing" if value < 1e-9 else f"{value:.6g}"

@@ -161,7 +161,7 @@ def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
 
 
 def test_two_producers_under_one_client_id_end_with_43_for_the_second(stage: Stage) -> None:
-    source = write_csv(stage.folder / "data.csv", 100)
+    source = write_csv(stage.folder / "data.csv", 1000)
     first = stage.produce("site", source, "--rate", 20)
     until(stage.releases, "the first is in its stream")
     second = stage.run("produce", stage.study, "--client", "site", "--source", source, "--quiet")
