@@ -1,0 +1,202 @@
+"""Clients that die at random points, and copies of their files: nothing repeats or is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.ledger_crashes import (
+    CLIENT,
+    SOURCE,
+    STUDIES,
+    VAULT,
+    Forks,
+    Outcome,
+    Witness,
+    campaign,
+    plan_of,
+)
+from pipeline.errors import LocalStoreError
+from pipeline.local.plan import Plan
+from producers.vault import Outgoing, Tally, Vault
+
+HERE = "tests.producers.test_ledger_crashes"
+#: Fewest deaths of a default run, and of each kind.
+DEATHS, OF_A_KIND = 150, 10
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks(HERE) as server:
+        yield server
+
+
+def test_clients_that_die_anywhere_release_each_record_once(forks: Forks, tmp_path: Path) -> None:
+    seed = time.time_ns()
+    chance, outcome = random.Random(seed), Outcome()
+    while outcome.deaths.total() < DEATHS and not outcome.faults:
+        folder = tmp_path / str(outcome.campaigns)
+        folder.mkdir()
+        campaign(forks, folder, chance, outcome)
+    assert outcome.faults == [], seed
+    assert min(outcome.deaths[kind] for kind in ("start", "step", "call", "kill")) >= OF_A_KIND
+
+
+class PositionApart(Vault):
+    """Moves the source position in a transaction of its own."""
+
+    def _advance(
+        self, study: str, seqs: Sequence[int], position: bytes | None, tally: Tally
+    ) -> None:
+        [(before,)] = self._db.rows("SELECT position FROM streams WHERE study = ?", study)
+        super()._advance(study, seqs, before, tally)
+
+    def release(self, plan: Plan, source: str, group: Any, **rest: Any) -> None:
+        super().release(plan, source, group, **rest)
+        with self._db.transaction():
+            self._db.write("UPDATE streams SET position = ?2 WHERE study = ?1", plan.study.name,
+                           rest["position"])  # fmt: skip
+
+
+class PositionFirst(Vault):
+    """Moves the source position before the release."""
+
+    def release(self, plan: Plan, source: str, group: Any, **rest: Any) -> None:
+        with self._db.transaction():
+            self._db.write("UPDATE streams SET position = ?2 WHERE study = ?1", plan.study.name,
+                           rest["position"])  # fmt: skip
+        super().release(plan, source, group, **rest)
+
+
+class GroupInPieces(Vault):
+    """Stores the releases of a group one by one, each with the last position."""
+
+    def release(self, plan: Plan, source: str, group: Any, **rest: Any) -> None:
+        tally = rest.pop("tally")
+        for outgoing in group:
+            super().release(plan, source, [outgoing], tally=tally, **rest)
+            tally = Tally(0, {}, 0)
+
+
+class SpendApart(Vault):
+    """Charges the budget in a transaction of its own, behind each release."""
+
+    def release(self, plan: Plan, source: str, group: Any, **rest: Any) -> None:
+        charge, self._budgets.charge = self._budgets.charge, lambda *_: None  # type: ignore[method-assign]
+        try:
+            super().release(plan, source, group, **rest)
+        finally:
+            self._budgets.charge = charge  # type: ignore[method-assign]
+        with self._db.transaction():
+            charge(plan, source)
+
+
+class DropsEarly(Vault):
+    """Forgets bytes when they are handed out, before they are acknowledged."""
+
+    def unsent(self, study: str, after: int, limit: int) -> list[Outgoing]:
+        found = super().unsent(study, after, limit)
+        super().sent(study, [outgoing.seq for outgoing in found], None)
+        return found
+
+
+class NoisesAgain(Vault):
+    """Makes new bytes for what it sends again."""
+
+    def unsent(self, study: str, after: int, limit: int) -> list[Outgoing]:
+        mark = os.urandom(4).hex().encode()
+        return [
+            Outgoing(o.seq, o.payload[:-2] + mark + b'"]', o.headers)
+            for o in super().unsent(study, after, limit)
+        ]
+
+
+@pytest.mark.parametrize(
+    "broken", [PositionApart, PositionFirst, GroupInPieces, SpendApart, DropsEarly, NoisesAgain]
+)
+def test_a_broken_vault_is_found(forks: Forks, tmp_path: Path, broken: type[Vault]) -> None:
+    """Else the test above shows nothing."""
+    chance, outcome = random.Random(1), Outcome()
+    while not outcome.faults:
+        assert outcome.deaths.total() < 4 * DEATHS
+        folder = tmp_path / str(outcome.campaigns)
+        folder.mkdir()
+        campaign(forks, folder, chance, outcome, f"{HERE}:{broken.__name__}")
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.0005)
+    yield
+    os.kill(pid, signal.SIGCONT)
+
+
+def torn(pid: int, folder: Path, made: Path, chance: random.Random) -> None:
+    """Copy all files at one moment, and cut the log at a random byte."""
+    with stopped(pid):
+        for file in folder.glob(f"{CLIENT}.*"):
+            shutil.copy(file, made)
+    log = made / f"{CLIENT}.db-wal"
+    os.truncate(log, chance.randint(0, log.stat().st_size))
+
+
+def careless(pid: int, folder: Path, made: Path, chance: random.Random) -> None:
+    """Copy file by file while the client goes on."""
+    names = list(folder.glob(f"{CLIENT}.*"))
+    for file in chance.sample(names, len(names)):
+        shutil.copy(file, made)
+        time.sleep(chance.uniform(0, 0.004))
+
+
+def mixed(pid: int, folder: Path, made: Path, chance: random.Random) -> None:
+    """Put an older file beside the log that a client has left, as a hasty restore does."""
+    with stopped(pid):
+        for name in (f"{CLIENT}.db", f"{CLIENT}.lock"):
+            shutil.copy(folder / name, made)
+    time.sleep(chance.uniform(0, 0.05))
+    with stopped(pid):
+        shutil.copy(folder / f"{CLIENT}.db-wal", made)
+
+
+@pytest.mark.parametrize("copy", [torn, careless, mixed])
+def test_a_copy_of_a_live_clients_files_is_an_earlier_state_or_refused(
+    forks: Forks, tmp_path: Path, copy: Callable[..., None]
+) -> None:
+    """Each way of copying breaks what SQLite asks of a disk; a gap would be a release repeated."""
+    seed = time.time_ns()
+    chance, topic = random.Random(seed), tmp_path / "published"
+    pid = forks.begin(
+        folder=str(tmp_path), vault=VAULT, records=100_000, kind="none", at=0, seed=seed
+    )
+    while not topic.exists() or topic.stat().st_size < 100:
+        time.sleep(0.001)
+    copies = [tmp_path / f"copy-{n}" for n in range(60)]
+    for made in copies:
+        made.mkdir()
+        copy(pid, tmp_path, made, chance)
+        time.sleep(chance.uniform(0, 0.02))
+    os.kill(pid, signal.SIGKILL)
+    forks.answer()
+    witness = Witness(tmp_path)
+    faults, opened = witness.faults(), 0
+    for made in copies:
+        with suppress(LocalStoreError):
+            with Vault(made / f"{CLIENT}.db", CLIENT) as vault:
+                for study in STUDIES:
+                    vault.open_stream(plan_of(study), SOURCE)
+                    vault.unsent(study, -1, 10_000)
+            opened += 1
+            faults += [f"{fault} ({made.name})" for fault in witness.faults(made)]
+    assert faults == [], seed
+    assert opened > 5
