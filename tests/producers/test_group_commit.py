@@ -1,0 +1,404 @@
+"""Windows that share a transaction: how many may, that all of them or none are stored, and when.
+
+The client's loop, its source and its database are real; the two ends at Kafka are stand-ins that
+acknowledge and model as a test says, but for the last test.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from pipeline.errors import BudgetExceeded, LocalStoreError, StateError
+from pipeline.local.model import Model, round_model, start_model
+from pipeline.local.plan import Plan
+from pipeline.messages.release import OpenRelease, read
+from pipeline.study import parse_study
+from producers import client as loop
+from producers.client import Client
+from producers.ledger import Limit
+from producers.sources import Source, open_source
+from producers.vault import Vault
+from tests.stage import HEADER, OPEN, Stage, lines, study_text, until, write_csv
+
+NAME = "csv:data.csv"
+#: Longest that a released window may wait beyond its own time: two turns and a busy machine.
+PROMPT = 2 * loop.TURN_SECONDS + 0.6
+
+
+def plan_of(**study: Any) -> Plan:
+    return Plan(parse_study(study_text("one", **{"privacy": OPEN, "stream": "lead = 0"} | study)))
+
+
+@dataclass
+class Ends:
+    """Stands for sender and model feed; acknowledges what it is told to."""
+
+    vault: Vault
+    newest: Model
+    acknowledge: int = 0
+
+    def pump(self) -> None:
+        numbers = [item.seq for item in self.vault.unsent("one", -1, self.acknowledge)]
+        if numbers:
+            self.vault.sent("one", numbers, (0, numbers[-1]))
+
+    def drain(self) -> None:
+        self.pump()
+
+    def poll(self, seconds: float = 0.0) -> Model:
+        time.sleep(min(seconds, 0.005))
+        return self.newest
+
+
+@dataclass
+class Bench:
+    """A folder with a client's database and source, and what is needed to run its loop."""
+
+    folder: Path
+    plan: Plan
+    ends: Ends = field(init=False)
+    vault: Vault = field(init=False)
+
+    def start(self, spec: Path | str | None = None, **options: Any) -> Client:
+        """Start the loop where the database stands."""
+        self.vault = Vault(self.folder / "site.db", "site")
+        self.ends = Ends(self.vault, start_model(self.plan.size))
+        stream = self.vault.open_stream(self.plan, NAME, options.pop("limit", Limit()))
+        rate, seq = options.pop("rate", None), options.pop("next_seq", stream.next_seq)
+        source = open_source(
+            str(spec or self.folder / "data.csv"), stream.position, folder=self.folder, **options
+        )
+        return Client(
+            self.plan, cast("Source", source), self.vault, cast("Any", self.ends),
+            cast("Any", self.ends), next_seq=seq, source_name=NAME, rate=rate,
+        )  # fmt: skip
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        with sqlite3.connect(f"file:{self.folder}/site.db?mode=ro", uri=True) as db:
+            return db.execute(statement).fetchall()
+
+    def numbers(self) -> list[int]:
+        return [seq for (seq,) in self.rows("SELECT seq FROM ledger")]
+
+    def records(self) -> list[int]:
+        """Return how many records each release in the outbox holds; without privacy it says so."""
+        found = [read(payload) for (payload,) in self.rows("SELECT payload FROM outbox")]
+        return [release.records for release in found if isinstance(release, OpenRelease)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(count: int, **study: Any) -> Bench:
+        write_csv(tmp_path / "data.csv", count)
+        made.append(Bench(tmp_path, plan_of(**study)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.vault.close()
+
+
+Make = Callable[..., Bench]
+
+
+def test_windows_that_are_ready_together_share_a_transaction(bench: Make) -> None:
+    one = bench(330, records=10)
+    client = one.start()
+    commits = 0
+
+    def count(statement: str) -> None:
+        nonlocal commits
+        commits += statement == "COMMIT"
+
+    one.vault._db._db.set_trace_callback(count)
+    while client.turn():
+        pass
+    assert (one.numbers(), one.records()) == (list(range(33)), [10] * 33)
+    assert commits == 1
+
+
+@pytest.mark.parametrize("windows", [1, loop.GROUP - 1, loop.GROUP, loop.GROUP + 1, 200])
+def test_no_group_is_larger_than_allowed_and_numbers_go_on(bench: Make, windows: int) -> None:
+    one = bench(10 * windows - 3, records=10)
+    client, seen = one.start(), [0]
+    going = True
+    while going:
+        going = client.turn()
+        seen.append(client.progress.releases)
+    groups = [after - before for before, after in pairwise(seen)]
+    assert max(groups) == min(windows, loop.GROUP)
+    assert one.numbers() == list(range(windows))
+    assert one.records() == [10] * (windows - 1) + [7]
+    assert one.rows("SELECT next_seq, records FROM streams") == [(windows, 10 * windows - 3)]
+
+
+def test_large_windows_do_not_make_a_turn_read_more_than_its_slots(bench: Make) -> None:
+    one = bench(9000, records=1500)
+    client = one.start()
+    client.turn()
+    assert client.progress.records == loop.GROUP_SLOTS
+    while client.turn():
+        pass
+    assert one.records() == [1500] * 6
+
+
+def test_a_client_goes_on_with_the_number_its_database_has(bench: Make) -> None:
+    one = bench(50, records=10)
+    one.start()
+    one.vault.pass_over(one.plan, NAME, range(7), position=None, now=1e9)
+    one.vault.close()
+    client = one.start()
+    while client.turn():
+        pass
+    assert one.numbers() == list(range(12))
+    assert [read(p).seq for (p,) in one.rows("SELECT payload FROM outbox")] == list(range(7, 12))
+    one.vault.close()
+    client = one.start(write_csv(one.folder / "more.csv", 80), next_seq=4)
+    with pytest.raises(StateError, match="start this client again"):
+        client.turn()
+    assert one.numbers() == list(range(12))
+
+
+def test_a_group_that_cannot_be_stored_leaves_nothing(bench: Make) -> None:
+    one = bench(100, records=10)
+    client = one.start()
+    with sqlite3.connect(one.folder / "site.db") as db:
+        # the sixth release of the group meets a row that is there already
+        db.execute("INSERT INTO outbox VALUES ('one', 5, x'00', x'00', 0)")
+    db.close()
+    before = one.rows("SELECT * FROM streams")
+    with pytest.raises(LocalStoreError):
+        client.turn()
+    assert one.rows("SELECT * FROM streams") == before
+    assert one.rows("SELECT seq FROM ledger UNION SELECT study FROM spends") == []
+    assert one.rows("SELECT seq FROM outbox") == [(5,)]
+    assert one.rows("SELECT * FROM rejects") == []
+
+
+def test_a_group_beyond_the_budget_leaves_nothing_but_its_refusal(bench: Make) -> None:
+    budget = 'mechanism = "discrete-gaussian"\nepsilon = 2.0\ndelta = 1e-5'
+    one = bench(100, records=10, privacy=budget)
+    client = one.start(limit=Limit(1.0))
+    with pytest.raises(BudgetExceeded):
+        client.turn()
+    assert client.progress.releases == 0
+    assert one.rows("SELECT position, next_seq, records FROM streams") == [(None, 0, 0)]
+    assert one.rows("SELECT seq FROM ledger UNION SELECT seq FROM outbox") == []
+    assert one.rows("SELECT count(*) FROM refusals") == [(1,)]
+
+
+@pytest.mark.parametrize("lead", [2, 5, loop.GROUP, loop.GROUP + 6])
+def test_a_group_never_goes_beyond_the_lead(bench: Make, lead: int) -> None:
+    one = bench(5 * 4 * lead + 7, records=5, stream=f"lead = {lead}")
+    client = one.start()
+    for version in range(1, 4):
+        for _ in range(6):
+            client.turn()
+        assert client.progress.releases == version * lead
+        assert client.progress.waiting_for == "a newer model"
+        one.ends.newest = round_model(version, np.full(one.plan.size, 0.1), (1.0, 1.0))
+    while client.turn():
+        one.ends.newest = round_model(9, np.full(one.plan.size, 0.1), (1.0, 1.0))
+    counted = Counter(read(p).version for (p,) in one.rows("SELECT payload FROM outbox"))
+    assert counted == {0: lead, 1: lead, 2: lead, 3: lead, 9: 2}
+
+
+def test_whatever_comes_when_no_limit_is_passed(bench: Make, monkeypatch: Any) -> None:
+    """Models and acknowledgements at random, and so are the lead and the outbox."""
+    for seed in range(25):
+        chance = random.Random(seed)
+        lead, limit = chance.choice([1, 3, 10, 80]), chance.choice([1, 7, 40])
+        monkeypatch.setattr(loop, "OUTBOX_LIMIT", limit)
+        windows = chance.randint(30, 200)
+        one = bench(3 * windows - 1, records=3, stream=f"lead = {lead}")
+        client, version, at_model, shown = one.start(), 0, Counter[int](), 0
+        while client.turn():
+            waiting = one.vault.waiting("one")
+            assert waiting <= limit
+            at_model[version] += client.progress.releases - shown
+            shown = client.progress.releases
+            assert at_model[version] <= lead
+            one.ends.acknowledge = chance.choice([0, 0, 1, 5, 100])
+            if chance.random() < 0.3:
+                version += 1
+                one.ends.newest = round_model(version, np.zeros(one.plan.size), (1.0, 1.0))
+        assert one.numbers() == list(range(windows))
+        one.vault.close()
+        (one.folder / "site.db").unlink()
+        (one.folder / "site.lock").unlink()
+
+
+def test_the_outbox_stops_at_its_limit_and_takes_as_many_as_kafka_took(bench: Make) -> None:
+    one = bench(1300, records=1)
+    client = one.start()
+    most = 0
+    for _ in range(30):
+        client.turn()
+        most = max(most, one.vault.waiting("one"))
+    assert (most, client.progress.releases) == (loop.OUTBOX_LIMIT, 1000)
+    assert client.progress.waiting_for == "Kafka"
+    for taken in (1, 70):
+        one.ends.acknowledge = taken
+        before = client.progress.releases
+        client.turn()
+        one.ends.acknowledge = 0
+        client.turn()
+        assert client.progress.releases == before + taken
+        assert one.vault.waiting("one") == loop.OUTBOX_LIMIT
+
+
+def test_what_an_open_window_holds_is_counted_with_its_release(bench: Make) -> None:
+    one = bench(0, records=10)
+    good = lines(40)
+    bad = ["warm,0.5,yes\n", "NaN,0.5,yes\n", "1e6,0.5,yes\n"]  # two faults and a clipped value
+    source = one.folder / "data.csv"
+    source.write_text(
+        HEADER + "".join([*good[:8], *bad[:2], *good[8:17], bad[2], *good[17:19], *bad])
+    )
+    query = "SELECT next_seq, records, rejected, clipped FROM streams"
+
+    client = one.start(follow=True)
+    client.turn()
+    assert client.progress.records == 25
+    assert one.rows(query) == [(2, 18, 2, 1)]
+    one.vault.close()
+    # a restart reads the open window again; it must not have been counted
+    client = one.start(follow=True)
+    client.turn()
+    assert client.progress.records == 5
+    assert one.rows(query) == [(2, 18, 2, 1)]
+    with source.open("a") as file:
+        file.write("".join(good[20:26]))
+    client.turn()
+    assert one.rows(query) == [(3, 26, 4, 2)]
+    assert sum(n for (n,) in one.rows("SELECT count FROM rejects")) == 4
+    assert one.records() == [8, 10, 8]
+
+
+@pytest.mark.parametrize("form", ["file", "input"])
+def test_the_last_short_window_of_a_source_is_released(bench: Make, form: str) -> None:
+    one = bench(23, records=10)
+    if form == "file":
+        client = one.start()
+    else:
+        client = one.start("-", stream=(one.folder / "data.csv").open("rb"))
+    while client.turn():
+        pass
+    assert one.records() == [10, 10, 3]
+
+
+# from here on: how long a window waits
+
+
+def delays(client: Client, due: Callable[[int], float], windows: int) -> list[float]:
+    """Run until so many releases are stored; return how long after its time each of them was."""
+    found: list[float] = []
+    while len(found) < windows:
+        client.turn()
+        now = time.monotonic()
+        found += [now - due(seq) for seq in range(len(found), client.progress.releases)]
+    return found
+
+
+def test_windows_from_a_slow_pipe_are_released_as_they_fill(bench: Make) -> None:
+    """A group of 64 windows of these would take six seconds to fill."""
+    one = bench(0, records=5)
+    inside, outside = os.pipe()
+    written: list[float] = []
+
+    def feed() -> None:
+        os.write(outside, HEADER.encode())
+        for line in lines(100):
+            os.write(outside, line.encode())
+            written.append(time.monotonic())
+            time.sleep(0.02)
+        os.close(outside)
+
+    threading.Thread(target=feed, daemon=True).start()
+    with os.fdopen(inside, "rb", buffering=0) as stream:
+        client = one.start("-", stream=stream)
+        found = delays(client, lambda seq: written[5 * seq + 4], 20)
+    assert max(found) < PROMPT
+    assert one.records() == [5] * 20
+
+
+def test_windows_of_a_paced_source_are_released_at_its_pace(bench: Make) -> None:
+    one = bench(5000, records=10)
+    began = time.monotonic()
+    client = one.start(rate=100)
+    found = delays(client, lambda seq: began + 10 * (seq + 1) / 100, 20)
+    # neither late nor ahead
+    assert max(found) < PROMPT
+    assert min(found) > -0.05
+
+
+def test_windows_with_a_time_are_released_when_it_is_over(bench: Make) -> None:
+    one = bench(0, records=1000, window="seconds = 0.4")
+    source = one.folder / "data.csv"
+    written: list[float] = []
+
+    def feed() -> None:
+        with source.open("a", buffering=1) as file:
+            for line in lines(12):
+                file.write(line)
+                written.append(time.monotonic())
+                time.sleep(0.2)
+
+    client = one.start(follow=True)
+    threading.Thread(target=feed, daemon=True).start()
+    found: list[tuple[float, int]] = []
+    deadline = time.monotonic() + 20
+    while sum(count for _, count in found) < 12:
+        client.turn()
+        counts = one.records()
+        found += [(time.monotonic(), count) for count in counts[len(found) :]]
+        assert time.monotonic() < deadline
+    first = 0
+    for at, count in found:
+        # each window's time begins with its first record
+        assert -0.05 < at - written[first] - 0.4 < PROMPT
+        first += count
+    assert len(found) >= 3
+
+
+def test_a_slow_pipe_reaches_kafka_window_by_window(
+    tmp_path: Path, kafka: str, redis_url: str
+) -> None:
+    stage = Stage(tmp_path, kafka, redis_url, study_text(records=5, stream="lead = 0"))
+    producer = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.cli.main", "produce", stage.study, "--client", "site",
+         "--source", "-", "--quiet"],
+        stdin=subprocess.PIPE, env=stage.environment,
+    )  # fmt: skip
+    try:
+        assert producer.stdin is not None
+        producer.stdin.write(HEADER.encode())
+        for window in range(3):
+            producer.stdin.write("".join(lines(5, window)).encode())
+            producer.stdin.flush()
+            until(lambda n=window: len(stage.releases()) == n + 1, "the window", 15.0)  # type: ignore[misc]
+        producer.stdin.write("".join(lines(2)).encode())
+        producer.stdin.close()
+        assert producer.wait(20) == 0
+        assert [read(record.value).seq for record in stage.releases()] == [0, 1, 2, 3]
+    finally:
+        producer.kill()
+        producer.wait()
+        stage.remove()
