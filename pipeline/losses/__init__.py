@@ -1,4 +1,4 @@
-"""The families by name: `gdwd`, `logistic`, `linear`, `poisson`.
+"""The families by name: `gdwd`, `logistic`, `linear`, `expectile`, `poisson`.
 
 A loss is a value, a slope and a curvature in the linear predictor, with the public bounds that
 the sensitivity of a release needs. A `Likelihood` of classes gives probabilities as well, a
@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from pipeline.errors import ConfigError
 from pipeline.losses.base import Kind, Likelihood, Loss, Regression
+from pipeline.losses.expectile import Expectile
 from pipeline.losses.gdwd import GeneralisedDWD
 from pipeline.losses.linear import Linear
 from pipeline.losses.logistic import Logistic
@@ -22,6 +23,7 @@ FAMILIES: dict[str, Callable[[Terms], Loss]] = {
     "gdwd": GeneralisedDWD.of,
     "logistic": Logistic.of,
     "linear": Linear.of,
+    "expectile": Expectile.of,
     "poisson": Poisson.of,
 }
 NAMES = tuple(FAMILIES)
@@ -43,6 +45,7 @@ def build(name: str, terms: Terms | None = None) -> Loss:
 __all__ = [
     "FAMILIES",
     "NAMES",
+    "Expectile",
     "GeneralisedDWD",
     "Kind",
     "Likelihood",

@@ -17,8 +17,10 @@ class Terms:
         Whether slopes and curvatures will carry noise: they must then have public bounds, and the
         smaller these are the smaller the noise.
     residual_bound
-        Largest residual that a linear regression counts in full, in units of the encoded
+        Largest residual that a regression of a number counts in full, in units of the encoded
         response; None for the default.
+    tau
+        Level of an expectile, in (0, 1).
     largest
         Largest count that the public range allows, >= 1.
     """
@@ -27,4 +29,5 @@ class Terms:
     smoothing: float | None = None
     noised: bool = True
     residual_bound: float | None = None
+    tau: float = 0.5
     largest: float = 1.0

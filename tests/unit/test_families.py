@@ -19,7 +19,7 @@ FAMILIES = [
     for label, terms in {
         "noised": Terms(largest=LARGEST),
         "bare": Terms(largest=LARGEST, noised=False),
-        "other": Terms(q=0.3, smoothing=0.1, residual_bound=0.4, largest=1.0),
+        "other": Terms(q=0.3, smoothing=0.1, residual_bound=0.4, tau=0.2, largest=1.0),
     }.items()
 ]
 families = pytest.mark.parametrize("loss", FAMILIES)
@@ -41,7 +41,7 @@ def drawn(loss: Loss, n: int = 20_000, width: float = 3.0) -> tuple[np.ndarray, 
 
 
 def test_the_registry_names_each_family_by_its_own_name() -> None:
-    assert set(losses.NAMES) == {"gdwd", "logistic", "linear", "poisson"}
+    assert set(losses.NAMES) == {"gdwd", "logistic", "linear", "expectile", "poisson"}
     for name in losses.NAMES:
         loss = losses.build(name)
         assert loss.name == name

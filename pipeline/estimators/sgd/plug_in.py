@@ -1,0 +1,116 @@
+"""Plug-in intervals: the sandwich A^-1 M A^-1 / n with curvature and middle from what was released.
+
+PPI-0 needs no release of its own: A is the least-squares slope of the noised gradients on the
+points at which they were taken, M their mean product, noise included. PPI-1 takes A from noised
+curvatures instead, which each record releases beside its gradient. The published form releases
+noised products as well. Source: ldp-sgd, plug-in; PPI-0 and PPI-1: spec (a).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.errors import NumericError
+from pipeline.estimators.sgd.sums import Sums
+from pipeline.linalg import floor_eigenvalues, sandwich
+from pipeline.types import Matrix, Vector
+
+#: Eigenvalues of a curvature are raised to this share of their mean.
+FLOOR = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class PlugIn:
+    """A covariance of the average iterate.
+
+    Attributes
+    ----------
+    curvature
+        A after its repair, shape (d, d).
+    covariance
+        Of the average, shape (d, d).
+    floored
+        How many eigenvalues of A were raised.
+    """
+
+    curvature: Matrix
+    covariance: Matrix
+    floored: int
+
+
+def regressed_curvature(sums: Sums) -> Matrix:
+    """Return the slope of gradients on their points, symmetrised, shape (d, d); not yet repaired.
+
+    Raises
+    ------
+    NumericError
+        If the points do not span all directions yet.
+    """
+    count = sums.records
+    if count == 0:
+        raise NumericError("no record has come after the burn-in")
+    cross = sums.gu - np.outer(sums.g, sums.u) / count
+    spread = sums.uu - np.outer(sums.u, sums.u) / count
+    try:
+        slope = np.linalg.solve(spread, cross.T).T
+    except np.linalg.LinAlgError as error:
+        raise NumericError("the path has not moved in every direction yet") from error
+    if not np.isfinite(slope).all():
+        raise NumericError("the path has not moved in every direction yet")
+    return (slope + slope.T) / 2
+
+
+def plug_in(curvature: Matrix, middle: Matrix, records: int) -> PlugIn:
+    """Return the sandwich of a curvature and a middle, both per record, shape (d, d).
+
+    Raises
+    ------
+    NumericError
+        If the curvature has no positive trace.
+    """
+    mean = float(np.trace(curvature)) / len(curvature)
+    if not mean > 0:
+        raise NumericError("the curvature is not positive yet: more records are needed")
+    repaired, floored = floor_eigenvalues(curvature, FLOOR * mean)
+    return PlugIn(repaired, sandwich(repaired, middle) / records, floored)
+
+
+def without_release(sums: Sums) -> PlugIn:
+    """Return PPI-0.
+
+    Raises
+    ------
+    NumericError
+        As `regressed_curvature` and `plug_in`.
+    """
+    return plug_in(regressed_curvature(sums), sums.gg / sums.records, sums.records)
+
+
+def published(
+    curvature: Matrix, products: Matrix, noise: float, records: int, floors: tuple[float, float]
+) -> PlugIn:
+    """Return the paper's PPI: noised mean curvature, noised mean product, plus the known noise.
+
+    It costs sqrt 3 mu, not mu: gradient, curvature and product are three releases at mu each.
+
+    Parameters
+    ----------
+    curvature, products
+        Means of the noised releases, shape (d, d).
+    noise
+        Variance of the noise of one gradient entry, 4 B^2 / mu^2.
+    floors
+        Smallest eigenvalues of curvature and product.
+    """
+    size = len(curvature)
+    bread, raised = floor_eigenvalues(curvature, floors[0])
+    middle, _ = floor_eigenvalues(products, floors[1])
+    covariance = sandwich(bread, middle + noise * np.eye(size)) / records
+    return PlugIn(bread, covariance, raised)
+
+
+def standard_errors(plug: PlugIn) -> Vector:
+    """Return the standard errors of the average, shape (d,)."""
+    return np.sqrt(np.maximum(np.diag(plug.covariance), 0.0))

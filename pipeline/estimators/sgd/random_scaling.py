@@ -1,0 +1,96 @@
+"""Random scaling: intervals from the path's own wandering, without any estimate of curvature.
+
+V = n^-2 sum_s s^2 (thetabar_s - thetabar_n)(.)' over the n records after the burn-in; the interval
+is thetabar +- q sqrt(V_jj / n) with the critical values of `critical`. Several paths are pooled with
+their shares of the records as weights. Source: ldp-sgd, random scaling; pooled form: spec (d).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.errors import NumericError
+from pipeline.estimators.sgd.critical import critical_value
+from pipeline.estimators.sgd.sums import Sums
+from pipeline.types import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class RandomScaling:
+    """A pooled average with the scale of its intervals.
+
+    Attributes
+    ----------
+    mean
+        The average iterate, shape (d,).
+    scale
+        sqrt(V_jj / n), shape (d,).
+    weights
+        Shares of the paths, which sum to one.
+    """
+
+    mean: Vector
+    scale: Vector
+    weights: tuple[float, ...]
+
+    def half_width(self, level: float) -> Vector:
+        """Return half the length of the intervals at `level`, shape (d,)."""
+        return critical_value(level, self.weights) * self.scale
+
+
+def random_scaling(paths: Sequence[tuple[Sums, Vector]]) -> RandomScaling:
+    """Return the average of some paths and its scale.
+
+    Parameters
+    ----------
+    paths
+        For each path its sums after the burn-in, and their origin m, shape (d,).
+
+    Raises
+    ------
+    NumericError
+        If no path has a record after its burn-in.
+    """
+    used = [(sums, origin) for sums, origin in paths if sums.records]
+    if not used:
+        raise NumericError("no record has come after the burn-in")
+    total = sum(sums.records for sums, _ in used)
+    weights = tuple(sums.records / total for sums, _ in used)
+    mean = np.zeros(len(used[0][1]))
+    spread = np.zeros(len(mean))
+    for weight, (sums, origin) in zip(weights, used, strict=True):
+        mean = mean + weight * (origin + sums.c / sums.records)
+        spread = spread + weight * variance(sums)
+    return RandomScaling(mean, np.sqrt(spread / total), weights)
+
+
+def variance(sums: Sums) -> Vector:
+    """Return the diagonal of V, shape (d,), never below zero."""
+    count = sums.records
+    centre = sums.c / count
+    squares = count * (count + 1) * (2 * count + 1) // 6
+    diagonal = np.diag(sums.a) if sums.a.ndim == 2 else sums.a
+    found: Vector = (diagonal - 2 * sums.b * centre + squares * centre * centre) / count**2
+    return np.maximum(found, 0.0)
+
+
+def contrast(sums: Sums, direction: Vector) -> tuple[float, float]:
+    """Return direction' (thetabar - m) and its scale, for a path that keeps the whole matrix A.
+
+    Raises
+    ------
+    NumericError
+        If the path keeps the diagonal alone.
+    """
+    if sums.a.ndim != 2:
+        raise NumericError("contrasts need the whole matrix: set estimator.path.full = true")
+    count = sums.records
+    centre = float(direction @ sums.c) / count
+    squares = count * (count + 1) * (2 * count + 1) // 6
+    inner = float(direction @ sums.a @ direction) - 2 * float(direction @ sums.b) * centre
+    value = max((inner + squares * centre * centre) / count**2, 0.0)
+    return centre, math.sqrt(value / count)

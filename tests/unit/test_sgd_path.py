@@ -1,0 +1,256 @@
+"""The path of stochastic gradient descent and its sums, beside loops written from the formulas."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pipeline.errors import ConfigError, NumericError
+from pipeline.estimators.sgd import plug_in
+from pipeline.estimators.sgd.batch_means import batch_means
+from pipeline.estimators.sgd.critical import critical_value, tail
+from pipeline.estimators.sgd.path import LARGEST, Rule, SgdPath
+from pipeline.estimators.sgd.random_scaling import contrast, random_scaling, variance
+from pipeline.estimators.sgd.steps import StepRule, noise_cap, staleness_cap
+from pipeline.estimators.sgd.sums import Sums
+
+SIZE, BLOCK, RELEASES = 3, 7, 900
+
+
+def drawn(seed: int = 0, releases: int = RELEASES) -> tuple[np.ndarray, np.ndarray]:
+    """Gradients that pull towards a point, and the points they were taken at."""
+    rng = np.random.default_rng(seed)
+    centre = np.array([0.5, -0.2, 0.1])
+    points = rng.normal(centre, 0.3, (releases, SIZE))
+    gradients = points[:, None, :] - centre + rng.normal(0, 1, (releases, BLOCK, SIZE))
+    return np.rint(gradients * 2**14) / 2**14, points
+
+
+def rule(*, full: bool = True, burn_in: int = 500) -> Rule:
+    return Rule(StepRule(0.8, 0.55, 0.2), burn_in, np.array([0.1, 0.0, -0.1]), full)
+
+
+def looped(made: Rule, gradients: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return all iterates, and after how many records the burn-in really ended."""
+    theta, path = made.start, []
+    for i, gradient in enumerate(gradients.reshape(-1, SIZE), start=1):
+        eta = min(made.steps.eta0 * i**-made.steps.alpha, made.steps.cap)
+        theta = theta - eta * gradient
+        path.append(theta)
+    return np.array(path), math.ceil(made.burn_in / BLOCK) * BLOCK
+
+
+def folded(made: Rule, sizes: list[int] | None = None, seed: int = 0) -> SgdPath:
+    gradients, points = drawn(seed)
+    path, at = SgdPath(made), 0
+    for size in [*(sizes or []), RELEASES]:
+        path.fold(gradients[at : at + size], points[at : at + size])
+        at += size
+    return path
+
+
+def test_the_sums_are_those_of_a_plain_loop() -> None:
+    gradients, points = drawn()
+    path = folded(rule())
+    iterates, burnt = looped(rule(), gradients)
+    assert_allclose(path.theta, iterates[-1], rtol=1e-12)
+    origin = iterates[burnt - 1]
+    c = np.cumsum(iterates[burnt:] - origin, axis=0)
+    s = np.arange(1, len(c) + 1)
+    g, u = gradients.reshape(-1, SIZE)[burnt:], np.repeat(points, BLOCK, axis=0)[burnt:]
+    wanted = {
+        "c": c[-1], "s": c.sum(axis=0), "b": s @ c, "a": c.T @ c, "g": g.sum(axis=0),
+        "u": u.sum(axis=0), "gu": g.T @ u, "uu": u.T @ u, "gg": g.T @ g,
+    }  # fmt: skip
+    assert path.sums.records == len(c)
+    assert path.records == RELEASES * BLOCK
+    for name, value in wanted.items():
+        assert_allclose(getattr(path.sums, name), value, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_random_scaling_from_the_sums_is_its_definition() -> None:
+    path = folded(rule())
+    iterates, _ = looped(rule(), drawn()[0])
+    kept = iterates[-path.stretch().records :]
+    means = np.cumsum(kept, axis=0) / np.arange(1, len(kept) + 1)[:, None]
+    s = np.arange(1, len(kept) + 1)
+    off = s[:, None] * (means - means[-1])
+    v = off.T @ off / len(kept) ** 2
+    found = random_scaling([(path.stretch(), path.origin)])
+    assert_allclose(found.mean, means[-1], rtol=1e-12)
+    assert_allclose(variance(path.stretch()), np.diag(v), rtol=1e-9)
+    assert_allclose(found.half_width(0.9), 5.3227 * np.sqrt(np.diag(v) / len(kept)), rtol=1e-4)
+    direction = np.array([1.0, -1.0, 0.5])
+    centre, scale = contrast(path.stretch(), direction)
+    assert_allclose(centre, direction @ (means[-1] - path.origin), rtol=1e-9)
+    assert_allclose(scale, math.sqrt(direction @ v @ direction / len(kept)), rtol=1e-8)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_any_split_into_batches_gives_the_same_bits(full: bool) -> None:
+    whole, rng = folded(rule(full=full)), np.random.default_rng(4)
+    for _ in range(3):
+        sizes = rng.integers(1, 40, 30).tolist()
+        parts = folded(rule(full=full), sizes)
+        assert parts.theta.tobytes() == whole.theta.tobytes()
+        for name in ("c", "s", "b", "a", "g", "u", "gu", "uu", "gg"):
+            one, two = getattr(parts.sums, name), getattr(whole.sums, name)
+            assert one.tobytes() == two.tobytes(), name
+        assert [m.records for m in parts.marks] == [m.records for m in whole.marks]
+        for one, two in zip(parts.marks, whole.marks, strict=True):
+            assert one.a.tobytes() == two.a.tobytes()
+        assert parts.batches.ww.tobytes() == whole.batches.ww.tobytes()
+    alone = folded(rule(full=full), [1] * RELEASES)
+    assert alone.sums.a.tobytes() == whole.sums.a.tobytes()
+
+
+def test_the_diagonal_alone_is_the_diagonal_of_the_whole() -> None:
+    one, two = folded(rule(full=False)), folded(rule(full=True))
+    assert_allclose(one.sums.a, np.diag(two.sums.a), rtol=1e-12)
+    assert_allclose(variance(one.stretch()), variance(two.stretch()), rtol=1e-9)
+
+
+def test_a_stretch_begins_after_six_to_twelve_percent_once_there_are_marks() -> None:
+    gradients, points = drawn()
+    path = SgdPath(rule(burn_in=350))
+    for i in range(RELEASES):
+        path.fold(gradients[i : i + 1], points[i : i + 1])
+        if path.records > 16 * 1400:
+            gone = path.records - path.stretch().records
+            assert path.records / 17 <= gone <= path.records / 8
+    assert len(path.marks) <= 4
+
+
+def test_online_batch_means_are_their_definition() -> None:
+    path = folded(rule())
+    iterates, burnt = looped(rule(), drawn()[0])
+    kept = iterates[burnt:]
+    # the product's batches end with a release: starts are read off, then the definition is applied
+    starts, number = [0], 1
+    for release in range(len(kept) // BLOCK):
+        end, moved = (release + 1) * BLOCK, False
+        while math.floor((number + 1) ** (2 / 0.45)) <= end:
+            number, moved = number + 1, True
+        if moved:
+            starts.append(end)
+    total, places, mean = np.zeros(SIZE), 0, kept.mean(axis=0)
+    for first, last in zip(starts, [*starts[1:], len(kept)], strict=True):
+        for i in range(first, last):
+            place = i - first + 1
+            total += (kept[first : i + 1].sum(axis=0) - place * mean) ** 2
+            places += place
+    assert_allclose(path.batches.variance(path.sums), total / places, rtol=1e-6)
+
+
+def test_the_regressed_curvature_is_least_squares() -> None:
+    gradients, points = drawn(2)
+    path = SgdPath(rule(burn_in=0))
+    path.fold(gradients, points)
+    design = np.column_stack([np.ones(RELEASES * BLOCK), np.repeat(points, BLOCK, axis=0)])
+    slopes = np.linalg.lstsq(design, gradients.reshape(-1, SIZE), rcond=None)[0][1:].T
+    found = plug_in.regressed_curvature(path.sums)
+    assert_allclose(found, (slopes + slopes.T) / 2, rtol=1e-8, atol=1e-10)
+    # the true curvature of these gradients is the identity
+    assert np.max(np.abs(found - np.eye(SIZE))) < 6 / math.sqrt(RELEASES * BLOCK) / 0.3
+    plug = plug_in.without_release(path.sums)
+    bread = np.linalg.inv(found)
+    middle = np.einsum("ni,nj->ij", *(gradients.reshape(-1, SIZE),) * 2) / (RELEASES * BLOCK)
+    assert_allclose(plug.covariance, bread @ middle @ bread / (RELEASES * BLOCK), rtol=1e-9)
+
+
+def test_a_path_that_has_not_moved_has_no_curvature() -> None:
+    path = SgdPath(rule(burn_in=0))
+    path.fold(np.zeros((5, BLOCK, SIZE)), np.zeros((5, BLOCK, SIZE))[:, 0])
+    with pytest.raises(NumericError, match="moved in every direction"):
+        plug_in.without_release(path.sums)
+    with pytest.raises(NumericError, match="burn-in"):
+        random_scaling([(Sums.zero(SIZE, full=False), np.zeros(SIZE))])
+
+
+def test_a_path_that_diverges_stops_before_that_release_and_keeps_its_sums() -> None:
+    gradients, points = drawn()
+    gradients = gradients.copy()
+    gradients[600, 3, 1] = 1e9
+    whole, before = SgdPath(rule()), SgdPath(rule())
+    whole.fold(gradients, points)
+    before.fold(gradients[:600], points[:600])
+    assert whole.diverged == 600 * BLOCK == whole.records
+    assert whole.sums.a.tobytes() == before.sums.a.tobytes()
+    assert np.max(np.abs(whole.theta)) <= LARGEST
+    whole.fold(gradients[:5], points[:5])
+    assert whole.records == 600 * BLOCK
+
+
+@pytest.mark.parametrize(
+    ("level", "wanted"),
+    [(0.8, 3.8749), (0.9, 5.3227), (0.95, 6.7473), (0.98, 8.6132), (0.99, 10.0173),
+     (0.995, 11.4174), (0.999, 14.6590)],
+)  # fmt: skip
+def test_critical_values_of_one_path(level: float, wanted: float) -> None:
+    assert critical_value(level) == pytest.approx(wanted, abs=6e-5)
+    assert tail(critical_value(level)) == pytest.approx(1 - level, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("paths", "wanted"), [(1, 6.7473), (2, 5.8651), (4, 5.3589), (8, 5.0861), (16, 4.9449)]
+)
+def test_critical_values_of_pooled_paths(paths: int, wanted: float) -> None:
+    assert critical_value(0.95, (1.0,) * paths) == pytest.approx(wanted, abs=6e-5)
+    # a share of nearly nothing changes nearly nothing
+    assert critical_value(0.95, (1.0, 1e-9)) == pytest.approx(6.7473, abs=1e-3)
+
+
+def test_the_critical_value_is_that_of_simulated_brownian_motion() -> None:
+    rng, steps, draws = np.random.default_rng(1), 1000, 20_000
+    ratio = np.empty(draws)
+    for first in range(0, draws, 2000):
+        walk = np.cumsum(rng.normal(size=(2000, steps)), axis=1) / math.sqrt(steps)
+        bridge = walk - np.arange(1, steps + 1) / steps * walk[:, -1:]
+        ratio[first : first + 2000] = walk[:, -1] / np.sqrt(np.mean(bridge**2, axis=1))
+    for level in (0.8, 0.95):
+        share = np.mean(np.abs(ratio) <= critical_value(level))
+        assert abs(share - level) < 4 * math.sqrt(level * (1 - level) / draws) + 2 / steps
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -1.0, math.nan])
+def test_an_impossible_level_is_refused(level: float) -> None:
+    with pytest.raises(ConfigError, match="level"):
+        critical_value(level)
+
+
+def test_steps_have_the_same_bits_wherever_a_batch_begins() -> None:
+    made = StepRule(0.7, 0.6, 0.3)
+    whole = made.steps(1, 40_000)
+    rng = np.random.default_rng(0)
+    for first in [1, 2, 16_384, 16_385, *rng.integers(1, 39_000, 20).tolist()]:
+        assert np.array_equal(made.steps(first, 900), whole[first - 1 : first + 899])
+    assert_allclose(whole, np.minimum(0.7 * np.arange(1, 40_001.0) ** -0.6, 0.3), rtol=1e-14)
+    assert len(made.steps(5, 0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("eta0", "alpha", "cap"),
+    [(0, 0.6, 1), (math.inf, 0.6, 1), (1, 0.5, 1), (1, 1.0, 1), (1, 0.6, 0), (1, math.nan, 1)],
+)
+def test_an_impossible_rule_of_steps_is_refused(eta0: float, alpha: float, cap: float) -> None:
+    with pytest.raises(ConfigError):
+        StepRule(eta0, alpha, cap)
+
+
+def test_the_caps_are_those_of_the_spec() -> None:
+    d, mu, h, c, kappa = 11, 1.0, 0.8, 0.6, 0.5
+    noise = 2 * math.sqrt(d) * c / mu
+    assert noise_cap(kappa, h, c, noise, d) == pytest.approx(kappa * h * mu**2 / (2 * d**2))
+    assert noise_cap(kappa, h, c, 0.0, d) == math.inf
+    assert staleness_cap(0.4, 1100, rho=0.5) == pytest.approx(0.5 / (0.4 * 1100))
+
+
+def test_batch_means_of_a_white_path_have_its_variance() -> None:
+    rng = np.random.default_rng(3)
+    path = rng.normal(0, [1.0, 2.0, 0.5], (200_000, 3))
+    found = np.diag(batch_means(path, 0.501))
+    # 21 batches: a chi-square with 21 degrees of freedom over 21
+    assert np.all(np.abs(found / [1, 4, 0.25] - 1) < 4 * math.sqrt(2 / 21))
