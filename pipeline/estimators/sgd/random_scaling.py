@@ -1,8 +1,9 @@
 """Random scaling: intervals from the path's own wandering, without any estimate of curvature.
 
 V = n^-2 sum_s s^2 (thetabar_s - thetabar_n)(.)' over the n records after the burn-in; the interval
-is thetabar +- q sqrt(V_jj / n) with the critical values of `critical`. Several paths are pooled with
-their shares of the records as weights. Source: ldp-sgd, random scaling; pooled form: spec (d).
+is thetabar +- q sqrt(V_jj / n) with the critical values of `critical`. Several paths are pooled
+with their shares of the records as weights.
+Source: ldp-sgd, random scaling; pooled form: spec (d).
 """
 
 from __future__ import annotations
