@@ -21,9 +21,16 @@ def upper_indices(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return np.triu_indices(size)
 
 
+@lru_cache(maxsize=64)
+def _upper_places(size: int) -> NDArray[np.intp]:
+    """Return the places of the upper triangle in the flattened matrix."""
+    rows, columns = upper_indices(size)
+    return rows * size + columns
+
+
 def pack_upper(matrix: NDArray[Entry]) -> NDArray[Entry]:
     """Return the upper triangle of a symmetric (d, d) matrix as a vector, row by row."""
-    return matrix[upper_indices(matrix.shape[0])]
+    return matrix.ravel().take(_upper_places(matrix.shape[0]))
 
 
 def unpack_upper(packed: NDArray[Entry], size: int) -> NDArray[Entry]:
