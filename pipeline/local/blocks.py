@@ -20,7 +20,7 @@ GRADIENT_BITS = (20, 20)
 CURVATURE_BITS = (12, 14)
 BLOCK = 1024
 #: Numbers of a block that stay in a processor's cache while they are worked on.
-CACHED = 20_000
+CACHED = 2**14
 
 
 def with_intercept(features: Matrix, scale: Vector | float = 1.0) -> Matrix:
@@ -53,7 +53,9 @@ def predictors(design: Matrix, coefficients: Vector) -> Vector:
     return sums
 
 
-def exact_sums(design: Matrix, slopes: Matrix, bends: Vector | None) -> tuple[Integers, Integers]:
+def exact_sums(
+    design: Matrix, slopes: Matrix | Vector, bends: Vector | None
+) -> tuple[Integers, Integers]:
     """Sum slopes times rows, and bends times products of rows; the design is overwritten.
 
     Parameters
@@ -61,21 +63,22 @@ def exact_sums(design: Matrix, slopes: Matrix, bends: Vector | None) -> tuple[In
     design
         Rows in units of their last bit of a gradient, shape (n, d).
     slopes, bends
-        Whole numbers of at most the bits above, shapes (k, n) and (n,).
+        Whole numbers of at most the bits above, shapes (n,) or (k, n), and (n,).
 
     Returns
     -------
     tuple
-        Whole numbers in units of the factors' times the rows' last bits, (k, d) and (d, d).
+        Whole numbers in units of the factors' times the rows' last bits, shapes (d,) or (k, d),
+        and (d, d).
     """
     size = design.shape[1]
-    gradient = np.zeros((len(slopes), size), dtype=np.int64)
+    gradient = np.zeros((*slopes.shape[:-1], size), dtype=np.int64)
     curvature = np.zeros((size, size), dtype=np.int64)
     coarser = 2.0 ** (CURVATURE_BITS[0] - GRADIENT_BITS[0])
     for part, work in blocks(design):
         rows = design[part]
         np.trunc(rows, out=rows)
-        gradient += (slopes[:, part] @ rows).astype(np.int64)
+        gradient += (slopes[..., part] @ rows).astype(np.int64)
         if bends is not None:
             # to cut what is cut already gives what cutting once to fewer bits gives
             np.multiply(rows, coarser, out=rows)

@@ -160,10 +160,10 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
         weight * slope, most * plan.loss.slope_bound, GRADIENT_BITS[1]
     )
     bends, bend_unit = _whole_factors(bend, most * plan.loss.curvature_bound, CURVATURE_BITS[1])
-    gradient, curvature = exact_sums(design, slopes[None], bends)
+    gradient, curvature = exact_sums(design, slopes, bends)
     return BoundedSums(
         model=model,
-        gradient=Exact(gradient[0], columns + (slope_unit - GRADIENT_BITS[0])),
+        gradient=Exact(gradient, columns + (slope_unit - GRADIENT_BITS[0])),
         curvature=Exact(
             pack_upper(curvature),
             plan.product_exponents + (bend_unit - 2 * CURVATURE_BITS[0]),
