@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline.errors import NumericError
-from pipeline.estimators.estimate import Estimate, Status, class_weights
+from pipeline.estimators.estimate import Estimate, Status, class_weights, dispersion_of
 from pipeline.estimators.open_state import OpenState
 from pipeline.linalg import condition_number, sandwich, solve_positive, unpack_upper
 from pipeline.local.plan import Plan
@@ -64,7 +64,15 @@ def estimate_open(plan: Plan, state: OpenState) -> Estimate:
         releases=releases,
         condition=condition,
         floored=0,
+        dispersion=_dispersion(plan, state, bread[0, 0]),
     )
+
+
+def _dispersion(plan: Plan, state: OpenState, curvature: float) -> float | None:
+    """Return the dispersion of a regression; its intercept stands first and has no ridge."""
+    if plan.classes:
+        return None
+    return dispersion_of(float(state.part("scores")[0]), curvature)
 
 
 def _meat(state: OpenState, ridge: Matrix, size: int) -> Matrix:

@@ -45,7 +45,7 @@ class Summary:
     scores
         Sum of the outer products of the records' gradients, shape (d, d).
     counts
-        Records of the negative and the positive class.
+        Records of the negative and the positive class; zeros if there are no classes.
     """
 
     records: int
@@ -73,11 +73,12 @@ class BoundedSums:
     model
         The model at which they were taken.
     gradient
-        d entries; at the start 2 d, the negative class first.
+        d entries; at the start d for each group, the negative class first.
     curvature
         Packed upper triangle, d (d + 1) / 2 entries; None at the start.
     counts
-        Two entries: negative, positive.
+        Records of the negative and the positive class; or the sum of squared slopes, one entry, or
+        none at the start or where the noise scale is known.
     """
 
     model: Model
@@ -94,7 +95,7 @@ def summarise(
     Parameters
     ----------
     features, responses
-        Shapes (n, p) and (n,), responses -1 or +1; n may be 0.
+        Shapes (n, p) and (n,), encoded; n may be 0.
     point
         Shape (d,) with d = p + 1.
     weights
@@ -113,7 +114,8 @@ def summarise(
         scores += work.T @ work
         np.multiply(design[part], bend[part, None], out=work)
         curvature += work.T @ design[part]
-    return Summary(len(responses), point, gradient, curvature, scores, _counts(responses))
+    counts = _counts(responses) if plan.classes else (0, 0)
+    return Summary(len(responses), point, gradient, curvature, scores, counts)
 
 
 def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Model) -> BoundedSums:
@@ -136,46 +138,46 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     if len(responses) > plan.slots:
         raise PrivacyError(f"a window holds at most {plan.slots} records (window.records)")
     # rows in units of their last bit: powers of two, which change no digit of the predictors
-    scale = one_or_all(np.ldexp(1.0, GRADIENT_BITS[0] - plan.column_exponents))
+    columns = plan.column_exponents
+    scale = one_or_all(np.ldexp(1.0, GRADIENT_BITS[0] - columns))
     design = with_intercept(_shortened(_inside(features, plan), plan), scale)
     predictor = predictors(design, model.coefficients / scale)
     slope = _finite(plan.loss.slope(predictor, responses))
-    counts = Exact(np.array(_counts(responses)), np.zeros(2, dtype=np.int64))
-    columns = plan.column_exponents
     if model.version == 0:
         bound = plan.loss.slope_bound
-        by_class = np.stack(
-            [np.where(chosen, slope, 0.0) for chosen in (responses < 0, responses > 0)]
-        )
-        factors, top = _whole_factors(by_class, bound, GRADIENT_BITS[1])
-        gradient, _ = exact_sums(design, factors, None)
-        exponents = np.tile(columns + (top - GRADIENT_BITS[0]), 2)
-        return BoundedSums(model, Exact(gradient.ravel(), exponents), None, counts)
+        slope = np.clip(slope, -bound, bound)
+        groups = (responses < 0, responses > 0) if plan.classes else (np.full(len(slope), True),)
+        chosen = np.stack([np.where(group, slope, 0.0) for group in groups])
+        factors, unit = _whole_factors(chosen, bound, GRADIENT_BITS[1])
+        sums, _ = exact_sums(design, factors, None)
+        exponents = np.tile(columns + (unit - GRADIENT_BITS[0]), len(groups))
+        gradient = Exact(sums.ravel(), exponents)
+        return BoundedSums(model, gradient, None, _exact_counts(plan, responses, slope, 0))
     most = plan.largest_weight
     # a weight that is no number fails the comparison and is cut as well
     negative, positive = (w if 0 <= w <= most else most for w in model.class_weights)
     weight = _weight_of((negative, positive), responses)
+    slope_bound, curvature_bound = most * plan.loss.slope_bound, most * plan.loss.curvature_bound
+    slope = np.clip(weight * slope, -slope_bound, slope_bound)
     bend = np.maximum(weight * _finite(plan.loss.curvature(predictor, responses)), 0.0)
-    slopes, slope_unit = _whole_factors(
-        weight * slope, most * plan.loss.slope_bound, GRADIENT_BITS[1]
-    )
-    bends, bend_unit = _whole_factors(bend, most * plan.loss.curvature_bound, CURVATURE_BITS[1])
-    gradient, curvature = exact_sums(design, slopes, bends)
+    slopes, slope_unit = _whole_factors(slope, slope_bound, GRADIENT_BITS[1])
+    bends, bend_unit = _whole_factors(bend, curvature_bound, CURVATURE_BITS[1])
+    totals, curvature = exact_sums(design, slopes, bends)
     return BoundedSums(
         model=model,
-        gradient=Exact(gradient, columns + (slope_unit - GRADIENT_BITS[0])),
+        gradient=Exact(totals, columns + (slope_unit - GRADIENT_BITS[0])),
         curvature=Exact(
             pack_upper(curvature),
             plan.product_exponents + (bend_unit - 2 * CURVATURE_BITS[0]),
         ),
-        counts=counts,
+        counts=_exact_counts(plan, responses, slope, model.version),
     )
 
 
 def local_fit(
     loss: Loss, features: Matrix, responses: Vector, ridge: float, *, rounds: int = 8
 ) -> Vector:
-    """Fit one window by a few damped Newton steps from zero, shape (d,).
+    """Fit one window by a few damped Newton steps from the public start, shape (d,).
 
     A start for studies without privacy only: the first window of a client is linearised where it
     has curvature (spec of the renewable method, start-up).
@@ -183,7 +185,9 @@ def local_fit(
     design = np.column_stack([np.ones(len(responses)), features])
     size = design.shape[1]
     penalty = len(responses) * max(ridge, 1e-6) * np.diag([1e-3] + [1.0] * (size - 1))
-    point = np.zeros(size)
+    point = np.append(loss.start_intercept, np.zeros(size - 1))
+    # keeps the step finite where no record has curvature yet
+    least = 1e-2 * min(loss.curvature_bound / 8, loss.start_curvature) * (design.T @ design)
 
     def objective(at: Vector) -> float:
         return float(np.sum(loss.value(design @ at, responses)) + at @ penalty @ at / 2)
@@ -193,10 +197,8 @@ def local_fit(
         predictor = design @ point
         gradient = design.T @ loss.slope(predictor, responses) + penalty @ point
         curved = design * loss.curvature(predictor, responses)[:, None]
-        # a part of the bound keeps the step finite where no record has curvature yet
-        level = loss.curvature_bound / 8 * (design.T @ design)
         matrix = curved.T @ design + penalty
-        direction = solve_positive(matrix + 1e-2 * level + 1e-9 * np.eye(size), gradient)
+        direction = solve_positive(matrix + least + 1e-9 * np.eye(size), gradient)
         step = 1.0
         while step > 1e-4 and objective(point - step * direction) >= current:
             step /= 2
@@ -236,6 +238,19 @@ def _whole_factors(values: Matrix | Vector, bound: float, bits: int) -> tuple[Ma
     """Cut slopes or curvatures to their bound and to whole numbers of 2^unit; return both."""
     unit = _exponent(bound) - bits
     return np.trunc(np.clip(values, -bound, bound) * 2.0**-unit), unit
+
+
+def _exact_counts(plan: Plan, responses: Vector, slope: Vector, version: int) -> Exact:
+    """Count the classes, or sum the squared slopes of a regression."""
+    if plan.classes:
+        return Exact(np.array(_counts(responses)), np.zeros(2, dtype=np.int64))
+    counted = plan.counted(version)
+    bits = CURVATURE_BITS[0]
+    # half the bits for a slope: squares of 24 bits, and a window of 2^17, stay below 2^53
+    exponent = _exponent(plan.loss.slope_bound) - bits
+    whole = np.trunc(np.ldexp(slope, -exponent)).astype(np.int64)
+    total = np.full(counted, np.sum(whole * whole), dtype=np.int64)
+    return Exact(total, np.full(counted, 2 * exponent, dtype=np.int64))
 
 
 def _finite(values: Vector | Matrix) -> Matrix:
