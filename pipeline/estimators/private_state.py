@@ -58,7 +58,7 @@ def epoch_of(version: int) -> int:
 
 @dataclass(slots=True)
 class PrivateState:
-    """Sums over the releases of one or more partitions of a private study.
+    """Sums over the releases of one bucket of a private study.
 
     Attributes
     ----------
@@ -88,6 +88,21 @@ class PrivateState:
         self.counts = exact.zeros(4)
         self.start = exact.zeros(2 * self.size + 1)
         self.curvature = exact.zeros(self.size * (self.size + 1) // 2 + 2)
+
+    @property
+    def releases(self) -> int:
+        """How many releases have been added."""
+        return int(self.counts[-2])
+
+    @property
+    def slots(self) -> int:
+        """How many record slots they had."""
+        return int(self.counts[-1])
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its stored fields."""
+        return [COUNTS, START, CURVATURE, *(f"{EPOCH}{e}" for e in sorted(self.epochs))]
 
     @property
     def gram_length(self) -> int:
@@ -124,9 +139,10 @@ class PrivateState:
 
     def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
         """Return fields as bytes: those of `names`, or all."""
-        if names is None:
-            names = [COUNTS, START, CURVATURE, *(f"{EPOCH}{e}" for e in sorted(self.epochs))]
-        return {name: exact.encode(self._field(name)) for name in names}
+        return {
+            name: exact.encode(self._field(name))
+            for name in (self.names if names is None else names)
+        }
 
     @classmethod
     def decode(cls, size: int, fields: dict[str, bytes]) -> PrivateState:

@@ -16,6 +16,8 @@ from pipeline.study.model import Range, Study
 
 #: No end of a range may be larger, and no range narrower than one part in it.
 WIDEST = 1e100
+#: A longer half-life is none.
+LONGEST_HALF_LIFE = 1e15
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
@@ -96,7 +98,21 @@ def check_consistency(study: Study) -> None:
                 f"estimator.smoothing: belongs to gdwd and lies in (0, q / (q + 1)], here "
                 f"(0, {knee:.6g}]"
             )
+    _check_forgetting(study)
     _check_privacy(study)
+
+
+def _check_forgetting(study: Study) -> None:
+    forgetting = study.estimator.forgetting
+    if forgetting is None:
+        return
+    window = study.window.records if forgetting.of == "records" else study.window.seconds or 1.0
+    # written so that what is no number fails
+    if not window <= forgetting.half_life <= LONGEST_HALF_LIFE:
+        raise ConfigError(
+            f"estimator.forgetting.half_life: at least one window, here {window:g} "
+            f"{forgetting.of}, and at most {LONGEST_HALF_LIFE:g}; for example half_life = 50000"
+        )
 
 
 def _check_privacy(study: Study) -> None:
