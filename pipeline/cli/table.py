@@ -75,7 +75,7 @@ def information_line(message: EstimateMessage) -> str:
     found = message.diagnostics
     parts = []
     if found.effective_records is not None:
-        parts.append(f"worth {found.effective_records:.0f} record slots of full weight")
+        parts.append(f"rests on {found.effective_records:.0f} effective record slots")
     if found.privacy_share is not None:
         parts.append(f"{found.privacy_share:.0%} of the variance is privacy noise")
     if found.floor_active:
