@@ -21,6 +21,10 @@ from pipeline.study import load_study
 STUDY = click.argument("study", type=click.Path(dir_okay=False, path_type=Path))
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 
+ACCEPT_LOSS = click.option(
+    "--accept-loss", is_flag=True, help="Begin with what is left of the log, if its start is gone."
+)
+
 SAVE_MODEL = click.option(
     "--save-model", "save_model_to", type=click.Path(dir_okay=False, path_type=Path),
     help="Write the estimate as a model file, for `veilstream predict --model`.",

@@ -23,7 +23,12 @@ def table(message: EstimateMessage) -> RenderableType:
             _number(row.sampling_se),
             _number(row.privacy_se),
         )
-    return Group(grid, Text(line(message)), Text(privacy_line(message), style="dim"))
+    return Group(
+        grid,
+        Text(line(message)),
+        Text(information_line(message)),
+        Text(privacy_line(message), style="dim"),
+    )
 
 
 def comparison(private: EstimateMessage, plain: EstimateMessage) -> RenderableType:
@@ -57,9 +62,24 @@ def line(message: EstimateMessage, *, brief: bool = False) -> str:
         (found.missing, "missing"),
         (found.duplicates, "duplicates dropped"),
         (found.dead_letters, "dead letters"),
+        (found.forgotten, "too old to count"),
+        (found.erased, "of erased clients"),
     ):
         if count:
             parts.append(f"{count} {word}")
+    return ", ".join(parts)
+
+
+def information_line(message: EstimateMessage) -> str:
+    """Return in one line how much information there is, and what limits it."""
+    found = message.diagnostics
+    parts = []
+    if found.effective_records is not None:
+        parts.append(f"rests on {found.effective_records:.0f} effective record slots")
+    if found.privacy_share is not None:
+        parts.append(f"{found.privacy_share:.0%} of the variance is privacy noise")
+    if found.floor_active:
+        parts.append(f"{found.floored} directions of the curvature are below its noise")
     return ", ".join(parts)
 
 

@@ -111,6 +111,27 @@ class ClassWeights(Strict, frozen=True, kw_only=True):
     ]
 
 
+class Forgetting(Strict, frozen=True, kw_only=True):
+    """`estimator.forgetting`: old releases weigh less, by half after each half-life."""
+
+    half_life: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=1e15,
+            description="a number in [1, 1e15], of records at least one window",
+            examples=[50_000],
+        ),
+    ]
+    of: Annotated[
+        Literal["records", "seconds"],
+        Meta(
+            description='"records" of all clients together, or "seconds" of Kafka\'s own time',
+            examples=["records"],
+        ),
+    ]
+
+
 class Estimator(Strict, frozen=True, kw_only=True):
     """`[estimator]`: what is estimated and how."""
 
@@ -164,6 +185,13 @@ class Estimator(Strict, frozen=True, kw_only=True):
     class_weights: Annotated[
         ClassWeights | None,
         Meta(description="a table with maximum", examples=["{ maximum = 8.0 }"]),
+    ] = None
+    forgetting: Annotated[
+        Forgetting | None,
+        Meta(
+            description="a table with half_life and of; default: nothing is forgotten",
+            examples=['{ half_life = 50000, of = "records" }'],
+        ),
     ] = None
     level: Annotated[
         float,
