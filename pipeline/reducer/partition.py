@@ -151,9 +151,9 @@ class Partition:
             )
         if head.erased_clients != len(erased):
             raise StateError(
-                f"the stored state leaves out {head.erased_clients} erased clients and the store names "
-                f"{len(erased)}: a worker ran during `state forget`, or the store has lost some; run "
-                "`veilstream state rebuild`, and `veilstream state forget` for those it has lost"
+                f"the stored state leaves out {head.erased_clients} erased clients and the store "
+                f"names {len(erased)}: a worker ran during `state forget`, or the store has lost "
+                "some; run `veilstream state rebuild`, and `veilstream state forget` for those"
             )
         fields = {n.removeprefix(SUMS): d for n, d in fields.items() if n.startswith(SUMS)}
         sums = read_sums(plan, fields)
