@@ -130,6 +130,19 @@ def test_nothing_is_erased_where_a_worker_has_gone_on(place: Place) -> None:
     assert place.store.erased() == frozenset()
 
 
+def test_a_worker_that_ran_while_a_client_was_erased_is_found_out(place: Place) -> None:
+    entries = log_of(place.plan, 40)
+    place.store.commit(0, without(place.plan, entries[:30]), expected=0)
+    worker = place.store.load(0)
+    place.store.erase({0: without(place.plan, entries[:30], "c1")}, "c1")
+    Reducer(place.plan).fold(worker, entries[30:])
+    place.store.commit(0, worker, expected=30)
+    with pytest.raises(StateError, match="state rebuild"):
+        place.store.load(0)
+    place.store.replace(0, without(place.plan, entries, *place.store.erased()))
+    assert sorted(place.store.load(0).clients) == ["c0"]
+
+
 def test_a_store_that_lost_its_erased_clients_is_found_out(place: Place) -> None:
     entries = log_of(place.plan, 40)
     place.store.commit(0, without(place.plan, entries), expected=0)

@@ -25,7 +25,7 @@ from pipeline.estimators.forgetting import (
 from pipeline.estimators.open_estimate import estimate_open
 from pipeline.estimators.open_state import OpenRow, OpenState
 from pipeline.estimators.private_estimate import estimate_private
-from pipeline.estimators.private_state import PrivateBatch, PrivateState, epoch_of
+from pipeline.estimators.private_state import PrivateBatch, PrivateState, Shape, epoch_of
 from pipeline.learning import StreamClassifier
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local.model import Model
