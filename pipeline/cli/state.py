@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 
 from agents.refold import log_ends, refold
-from pipeline.cli.context import AS_JSON, STUDY, connected, plan_of, put, say
+from pipeline.cli.context import AS_JSON, STUDY, connected, live_plan_of, put, say
 from pipeline.local.plan import Plan
 from pipeline.reducer import Partition, differences
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
 
+DOING = "`veilstream state`"
 ACCEPT_LOSS = click.option(
     "--accept-loss", is_flag=True, help="Begin with what is left of the log, if its start is gone."
 )
@@ -30,7 +31,7 @@ def state() -> None:
 @AS_JSON
 def show(study: Path, as_json: bool) -> None:
     """Print watermark and counters of each partition of STUDY."""
-    plan = plan_of(study)
+    plan = live_plan_of(study, DOING)
     store = RedisStore(redis_client(connected(Settings.read())), plan)
     rows = [_row(number, store.load(number)) for number in range(plan.study.stream.partitions)]
     if as_json:
@@ -49,7 +50,7 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
 
     Exits with 40 if they differ. It may run beside a live worker.
     """
-    plan, settings = plan_of(study), connected(Settings.read())
+    plan, settings = live_plan_of(study, DOING), connected(Settings.read())
     store = RedisStore(redis_client(settings), plan)
     rows = []
     ends = log_ends(plan, settings)
@@ -83,7 +84,7 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
 )
 def rebuild(study: Path, accept_loss: bool) -> None:
     """Fold the log of STUDY from its start and store the result."""
-    plan, settings = plan_of(study), connected(Settings.read())
+    plan, settings = live_plan_of(study, DOING), connected(Settings.read())
     store = RedisStore(redis_client(settings), plan)
     for number in range(plan.study.stream.partitions):
         folded = refold(plan, settings, number, accept_loss=accept_loss, report=_progress)

@@ -16,6 +16,7 @@ from pipeline.local.encode import Features
 from pipeline.local.plan import Plan
 from pipeline.local.response import Label, Response
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.fit import FitMessage
 from pipeline.messages.model_file import (
     ModelFile,
     check_origin,
@@ -75,8 +76,8 @@ class LinearClassifier:
         self._direction = 1.0 if self.classes_[1] == positive else -1.0
 
     @classmethod
-    def of(cls, plan: Plan, message: EstimateMessage) -> LinearClassifier:
-        """Return the rule of an estimate.
+    def of(cls, plan: Plan, message: EstimateMessage | FitMessage) -> LinearClassifier:
+        """Return the rule of an estimate, or of the fit of a published method.
 
         Raises
         ------

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import ConfigError
+from pipeline.study.mode_checks import check_mode
 from pipeline.study.model import Range, Study
 
 #: No end of a range may be larger, and no range narrower than one part in it.
@@ -96,6 +97,7 @@ def check_consistency(study: Study) -> None:
                 f"estimator.smoothing: belongs to gdwd and lies in (0, q / (q + 1)], here "
                 f"(0, {knee:.6g}]"
             )
+    check_mode(study)
     _check_privacy(study)
 
 

@@ -18,11 +18,15 @@ def revision_of(study: Study) -> str:
     """Return 16 hexadecimal digits; names, topics and rhythm do not enter, feature order does."""
     tables: dict[str, Any] = msgspec.to_builtins(study)
     features = tables["data"].pop("features")
+    estimator = {k: v for k, v in tables["estimator"].items() if k != "level"}
+    if estimator["reproduction"] is None:
+        # a key that came later must not give every older study a new revision
+        del estimator["reproduction"]
     meaning = {
         "semantics": RELEASE_SEMANTICS,
         "features": [[name, bounds["min"], bounds["max"]] for name, bounds in features.items()],
         "data": tables["data"],
-        "estimator": {k: v for k, v in tables["estimator"].items() if k != "level"},
+        "estimator": estimator,
         "privacy": tables["privacy"],
         "window": tables["window"]["records"],
     }
