@@ -78,6 +78,18 @@ def solve_positive(matrix: Matrix, right: Matrix | Vector) -> Matrix:
     return solution
 
 
+def is_singular(matrix: Matrix) -> bool:
+    """Whether a symmetric positive matrix is singular to rounding, whatever units its columns have.
+
+    A Cholesky factor of such a matrix may exist by luck of rounding, and what it solves is noise.
+    """
+    root = np.sqrt(np.maximum(np.diag(matrix), np.finfo(float).tiny))
+    scaled = matrix / root[:, None] / root
+    if not np.all(np.isfinite(scaled)):
+        return True
+    return bool(np.linalg.eigvalsh(scaled)[0] < 64 * len(matrix) * np.finfo(float).eps)
+
+
 def sandwich(bread: Matrix, meat: Matrix) -> Matrix:
     """Return bread^-1 meat bread^-1 for a symmetric positive definite bread; shape (d, d)."""
     half = solve_positive(bread, meat)

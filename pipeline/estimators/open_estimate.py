@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.errors import NumericError
 from pipeline.estimators.estimate import Estimate, Status, class_weights
 from pipeline.estimators.open_state import OpenState
-from pipeline.linalg import sandwich, solve_positive, unpack_upper
+from pipeline.linalg import is_singular, sandwich, solve_positive, unpack_upper
 from pipeline.local.plan import Plan
 from pipeline.types import Matrix, Vector
 
@@ -42,9 +42,11 @@ def estimate_open(plan: Plan, state: OpenState) -> Estimate:
         condition = float(np.linalg.cond(bread))
         right = state.part("right")
         try:
-            coefficients = solve_positive(bread, right)
+            coefficients = _solved(bread, right)
             covariance = sandwich(bread, _meat(state, ridge, size))
             status, reason = "ready", ""
+            if doubt := _doubt(plan, state):
+                status, reason, covariance = "warming", doubt, None
         except NumericError as error:
             # the shortest solution: clients need a point to go on from
             coefficients = np.asarray(np.linalg.lstsq(bread, right)[0], dtype=np.float64)
@@ -65,6 +67,32 @@ def estimate_open(plan: Plan, state: OpenState) -> Estimate:
         condition=condition,
         floored=0,
     )
+
+
+def _solved(bread: Matrix, right: Vector) -> Vector:
+    """Solve, but not with a matrix that has a Cholesky factor by luck of rounding alone."""
+    if is_singular(bread):
+        raise NumericError(
+            "the curvature is not positive definite: more records, a larger ridge or fewer "
+            "collinear or constant features are needed"
+        )
+    solution: Vector = solve_positive(bread, right)
+    return solution
+
+
+def _doubt(plan: Plan, state: OpenState) -> str:
+    """Say why there is no interval yet although the numbers would give one; empty if none."""
+    if min(state.part("counts")) == 0:
+        return "records of one class only have come so far, so the intercept has no best value"
+    # the first entry of the curvature is the sum of all records' own
+    carried = float(state.part("curvature")[0]) / (plan.largest_weight * plan.loss.curvature_bound)
+    if carried < plan.size:
+        return (
+            "the loss is nearly flat at almost all records: their curvature is that of "
+            f"{carried:.1f} records at its largest, and intervals need {plan.size}; a smaller "
+            "q, a ridge above 0 or records in another order help"
+        )
+    return ""
 
 
 def _meat(state: OpenState, ridge: Matrix, size: int) -> Matrix:

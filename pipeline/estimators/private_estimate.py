@@ -30,6 +30,9 @@ FLOOR_SHARE, FLOOR_NOISE = 0.02, 0.5
 #: Intervals need this many releases for each coefficient, and fewer than this share floored.
 RELEASES_PER_COEFFICIENT, FLOORED_SHARE = 10, 1 / 3
 
+#: A class is taken to occur when its count is so many standard deviations of the noise above 0.
+COUNTS_NOISE = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -71,6 +74,14 @@ def estimate_private(plan: Plan, state: PrivateState) -> Estimate:
         score = moments.gradient / moments.slots + penalty @ mean
         coefficients = mean - solve_positive(bread, score)
         status, reason = _status(plan, moments.releases, floored)
+        if status == "ready" and not _both_classes(plan, state):
+            status, reason = (
+                "warming",
+                (
+                    "the noised count of one class is still within its noise: records of both "
+                    "classes, or more of them, are needed"
+                ),
+            )
         if status == "ready":
             whole = moments.slots * bread
             noise = moments.releases * plan.step.gradient.standard_deviation**2
@@ -156,6 +167,13 @@ def _weights(plan: Plan, state: PrivateState) -> tuple[float, float]:
     return class_weights(
         int(state.counts[0]) * unit, int(state.counts[1]) * unit, plan.largest_weight
     )
+
+
+def _both_classes(plan: Plan, state: PrivateState) -> bool:
+    """Whether both noised counts stand out of their noise: one class alone has no best fit."""
+    part = plan.step.counts
+    noise = part.standard_deviation * math.sqrt(int(state.counts[2]))
+    return min(int(count) for count in state.counts[:2]) * part.unit >= COUNTS_NOISE * noise
 
 
 def _start_status(releases: int) -> tuple[Status, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from pipeline.estimators.estimate import Estimate
@@ -104,7 +105,7 @@ def _estimate(fit: ModeFit) -> Estimate:
     return Estimate(
         coefficients=fit.coefficients,
         covariance=fit.covariance,
-        privacy_covariance=None if fit.covariance is None else 0 * fit.covariance,
+        privacy_covariance=None if fit.covariance is None else np.zeros_like(fit.covariance),
         weights=fit.weights,
         status="ready" if fit.covariance is not None else "warming",
         reason=fit.reason,

@@ -15,6 +15,7 @@ import numpy as np
 
 from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.estimators.modes.ridge import Ridge
+from pipeline.linalg import is_singular
 from pipeline.losses import Loss
 from pipeline.types import Matrix, Vector
 
@@ -223,9 +224,7 @@ class PenalisedLoss:
                 "both classes or ridge.shape = identity with ridge.weight > 0 are needed"
             )
         bound = self.majoriser() + np.diag(self._penalty)
-        root = np.sqrt(np.maximum(np.diag(bound), np.finfo(float).tiny))
-        least = float(np.linalg.eigvalsh(bound / np.outer(root, root))[0])
-        if least < 64 * self.size * np.finfo(float).eps:
+        if is_singular(bound):
             raise NumericError(
                 "features are collinear, or constant beside the intercept, and nothing holds their "
                 "coefficients: ridge.weight > 0 or fewer features are needed"
