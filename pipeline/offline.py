@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.encode import Row
-from pipeline.local.model import Model, round_model, start_model
+from pipeline.local.model import Model, round_model
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.reducer import Partition, Reducer, combine
@@ -43,7 +43,7 @@ class OfflineRun:
         self._reducer = Reducer(plan)
         self._sequences: dict[str, int] = {}
         self.partition = Partition.empty(plan)
-        self.model: Model = start_model(plan.size)
+        self.model: Model = plan.first_model
         self._since_model = 0
 
     def add(self, client: str, rows: Sequence[Row]) -> None:

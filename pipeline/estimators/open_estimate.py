@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline.errors import NumericError
-from pipeline.estimators.estimate import Estimate, Status, class_weights
+from pipeline.estimators.estimate import Estimate, Status, class_weights, dispersion_of
 from pipeline.estimators.open_state import OpenState
 from pipeline.linalg import is_singular, sandwich, solve_positive, unpack_upper
 from pipeline.local.plan import Plan
@@ -66,6 +66,7 @@ def estimate_open(plan: Plan, state: OpenState) -> Estimate:
         releases=releases,
         condition=condition,
         floored=0,
+        dispersion=_dispersion(plan, state, bread[0, 0]),
     )
 
 
@@ -82,6 +83,8 @@ def _solved(bread: Matrix, right: Vector) -> Vector:
 
 def _doubt(plan: Plan, state: OpenState) -> str:
     """Say why there is no interval yet although the numbers would give one; empty if none."""
+    if not plan.classes:
+        return ""
     if min(state.part("counts")) == 0:
         return "records of one class only have come so far, so the intercept has no best value"
     # the first entry of the curvature is the sum of all records' own
@@ -93,6 +96,13 @@ def _doubt(plan: Plan, state: OpenState) -> str:
             "q, a ridge above 0 or records in another order help"
         )
     return ""
+
+
+def _dispersion(plan: Plan, state: OpenState, curvature: float) -> float | None:
+    """Return the dispersion of a regression; its intercept stands first and has no ridge."""
+    if plan.classes:
+        return None
+    return dispersion_of(float(state.part("scores")[0]), curvature)
 
 
 def _meat(state: OpenState, ridge: Matrix, size: int) -> Matrix:

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.errors import PrivacyError
 from pipeline.estimators import exact
-from pipeline.estimators.estimate import Estimate, Status, class_weights
+from pipeline.estimators.estimate import Estimate, Status, class_weights, dispersion_of
 from pipeline.estimators.private_state import PrivateState
 from pipeline.linalg import floor_eigenvalues, sandwich, solve_positive, unpack_upper
 from pipeline.local.model import COEFFICIENT_EXPONENT
@@ -36,10 +36,17 @@ COUNTS_NOISE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """First and second moments of (g, n t, n) over some releases, in real units."""
+    """First and second moments of (g, n t, n) over some releases, in real units.
+
+    Attributes
+    ----------
+    squares
+        Sum of squared slopes; None where they are not released.
+    """
 
     gradient: Vector
     expansion: Vector
+    squares: float | None
     slots: float
     releases: int
     second: Matrix
@@ -58,13 +65,14 @@ def estimate_private(plan: Plan, state: PrivateState) -> Estimate:
     Estimate
         Without intervals until the status is "ready". A deterministic function of the sums.
     """
-    releases, slots = int(state.counts[2]), int(state.counts[3])
+    releases, slots = int(state.counts[-2]), int(state.counts[-1])
     weights = _weights(plan, state)
     penalty = plan.study.estimator.ridge * np.diag([0.0] + [1.0] * (plan.size - 1))
-    covariance = privacy = None
+    covariance = privacy = dispersion = None
     if not state.epochs:
         bread, floored = _start_curvature(plan) * np.eye(plan.size) + penalty, 0
-        coefficients = -solve_positive(bread, _start_score(plan, state, weights))
+        score = _start_score(plan, state, weights)
+        coefficients = plan.first_model.coefficients - solve_positive(bread, score)
         status, reason = _start_status(releases)
     else:
         curvature, floored = _curvature(plan, state)
@@ -74,13 +82,13 @@ def estimate_private(plan: Plan, state: PrivateState) -> Estimate:
         score = moments.gradient / moments.slots + penalty @ mean
         coefficients = mean - solve_positive(bread, score)
         status, reason = _status(plan, moments.releases, floored)
+        if moments.squares is not None:
+            dispersion = dispersion_of(moments.squares / moments.slots, float(curvature[0, 0]))
         if status == "ready" and not _both_classes(plan, state):
-            status, reason = (
-                "warming",
-                (
-                    "the noised count of one class is still within its noise: records of both "
-                    "classes, or more of them, are needed"
-                ),
+            status = "warming"
+            reason = (
+                "the noised count of one class is still within its noise: records of both classes, "
+                "or more of them, are needed"
             )
         if status == "ready":
             whole = moments.slots * bread
@@ -98,6 +106,7 @@ def estimate_private(plan: Plan, state: PrivateState) -> Estimate:
         releases=releases,
         condition=float(np.linalg.cond(bread)) if releases else None,
         floored=floored,
+        dispersion=dispersion,
     )
 
 
@@ -107,31 +116,37 @@ def _start_curvature(plan: Plan) -> float:
 
 
 def _start_score(plan: Plan, state: PrivateState, weights: tuple[float, float]) -> Vector:
-    """Return the weighted mean gradient at zero from the class gradients of the start."""
+    """Return the mean gradient at the start: of all records, or of the weighted classes."""
     releases = int(state.start[-1])
     if releases == 0:
         return np.zeros(plan.size)
     sums = exact.as_floats(state.start[:-1]) * plan.start.gradient.unit
+    if not plan.classes:
+        return sums / (releases * plan.slots)
     negative, positive = sums[: plan.size], sums[plan.size :]
     return (weights[0] * negative + weights[1] * positive) / (releases * plan.slots)
 
 
 def _moments(plan: Plan, state: PrivateState) -> Moments:
-    rows, size = 2 * plan.size + 2, plan.size
+    rows, size, squares = state.shape.rows, plan.size, state.shape.squares
     packed = exact.zeros(state.gram_length)
     for epoch in sorted(state.epochs)[-LAST_EPOCHS:]:
         packed = packed + state.epochs[epoch]
     units = np.ones(rows)
     units[:size] = plan.step.gradient.unit
     units[size : 2 * size] = math.ldexp(1.0, COEFFICIENT_EXPONENT)
+    if squares and plan.step.counts is not None:
+        units[2 * size] = plan.step.counts.unit
     gram = unpack_upper(exact.as_floats(packed), rows) * np.outer(units, units)
     last = gram[:, -1]
+    linear = np.r_[0 : 2 * size, rows - 2]
     return Moments(
         gradient=last[:size],
         expansion=last[size : 2 * size],
-        slots=float(last[2 * size]),
+        squares=float(last[2 * size]) if squares else None,
+        slots=float(last[-2]),
         releases=int(packed[-1]),
-        second=gram[:-1, :-1],
+        second=gram[np.ix_(linear, linear)],
     )
 
 
@@ -163,6 +178,8 @@ def _between_releases(moments: Moments, curvature: Matrix) -> Matrix:
 
 
 def _weights(plan: Plan, state: PrivateState) -> tuple[float, float]:
+    if not plan.classes or plan.step.counts is None:
+        return 1.0, 1.0
     unit = plan.step.counts.unit
     return class_weights(
         int(state.counts[0]) * unit, int(state.counts[1]) * unit, plan.largest_weight
@@ -170,9 +187,14 @@ def _weights(plan: Plan, state: PrivateState) -> tuple[float, float]:
 
 
 def _both_classes(plan: Plan, state: PrivateState) -> bool:
-    """Whether both noised counts stand out of their noise: one class alone has no best fit."""
+    """Whether both noised counts stand out of their noise: one class alone has no best fit.
+
+    A regression has no classes that could be missing.
+    """
     part = plan.step.counts
-    noise = part.standard_deviation * math.sqrt(int(state.counts[2]))
+    if part is None or not plan.classes:
+        return True
+    noise = part.standard_deviation * math.sqrt(int(state.counts[-2]))
     return min(int(count) for count in state.counts[:2]) * part.unit >= COUNTS_NOISE * noise
 
 

@@ -43,7 +43,7 @@ class Summary:
     scores
         Sum of the outer products of the records' gradients, shape (d, d).
     counts
-        Records of the negative and the positive class.
+        Records of the negative and the positive class; zeros if there are no classes.
     """
 
     records: int
@@ -71,11 +71,12 @@ class BoundedSums:
     model
         The model at which they were taken.
     gradient
-        d entries; at the start 2 d, the negative class first.
+        d entries; at the start d for each group, the negative class first.
     curvature
         Packed upper triangle, d (d + 1) / 2 entries; None at the start.
     counts
-        Two entries: negative, positive.
+        Records of the negative and the positive class; or the sum of squared slopes, one entry, or
+        none at the start or where the noise scale is known.
     """
 
     model: Model
@@ -92,7 +93,7 @@ def summarise(
     Parameters
     ----------
     features, responses
-        Shapes (n, p) and (n,), responses -1 or +1; n may be 0.
+        Shapes (n, p) and (n,), encoded; n may be 0.
     point
         Shape (d,) with d = p + 1.
     weights
@@ -110,7 +111,7 @@ def summarise(
         gradient=scores.sum(axis=0),
         curvature=curved.T @ design,
         scores=scores.T @ scores,
-        counts=_counts(responses),
+        counts=_counts(responses) if plan.classes else (0, 0),
     )
 
 
@@ -136,21 +137,21 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     inside = np.clip(_finite(features), -plan.magnitudes, plan.magnitudes)
     design = _with_intercept(inside, plan)
     columns = plan.column_exponents
-    counts = Exact(np.array(_counts(responses)), np.zeros(2, dtype=np.int64))
     predictor = predictors(design, model.coefficients)
     slope = _finite(plan.loss.slope(predictor, responses))
     if model.version == 0:
         bound = plan.loss.slope_bound
         slope = np.clip(slope, -bound, bound)
+        groups = (responses < 0, responses > 0) if plan.classes else (np.full(len(slope), True),)
         parts = [
             _exact_gradient(design, np.where(chosen, slope, 0.0), columns, _exponent(bound))
-            for chosen in (responses < 0, responses > 0)
+            for chosen in groups
         ]
         gradient = Exact(
             np.concatenate([part.integers for part in parts]),
             np.concatenate([part.exponents for part in parts]),
         )
-        return BoundedSums(model, gradient, None, counts)
+        return BoundedSums(model, gradient, None, _exact_counts(plan, responses, slope, 0))
     most = plan.largest_weight
     # a weight that is no number fails the comparison and is cut as well
     negative, positive = (w if 0 <= w <= most else most for w in model.class_weights)
@@ -164,7 +165,7 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
         model=model,
         gradient=_exact_gradient(design, slope, columns, _exponent(bound)),
         curvature=_exact_curvature(design, curvature, columns, _exponent(curvature_bound)),
-        counts=counts,
+        counts=_exact_counts(plan, responses, slope, model.version),
     )
 
 
@@ -181,7 +182,7 @@ def predictors(design: Matrix, coefficients: Vector) -> Vector:
 def local_fit(
     loss: Loss, features: Matrix, responses: Vector, ridge: float, *, rounds: int = 8
 ) -> Vector:
-    """Fit one window by a few damped Newton steps from zero, shape (d,).
+    """Fit one window by a few damped Newton steps from the public start, shape (d,).
 
     A start for studies without privacy only: the first window of a client is linearised where it
     has curvature (spec of the renewable method, start-up).
@@ -190,10 +191,12 @@ def local_fit(
     size = design.shape[1]
     # one class alone would drive the intercept to where the loss has no curvature left, and with it
     # the whole stream: the point is then held near zero
-    one_class = abs(float(np.sum(responses))) == len(responses)
+    one_class = loss.responses == "class" and abs(float(np.sum(responses))) == len(responses)
     held = max(ridge, 1e-6)
     penalty = len(responses) * np.diag([1.0 if one_class else 1e-3 * held] + [held] * (size - 1))
-    point = np.zeros(size)
+    point = np.append(loss.start_intercept, np.zeros(size - 1))
+    # keeps the step finite where no record has curvature yet
+    least = 1e-2 * min(loss.curvature_bound / 8, loss.start_curvature) * (design.T @ design)
 
     def objective(at: Vector) -> float:
         return float(np.sum(loss.value(design @ at, responses)) + at @ penalty @ at / 2)
@@ -203,10 +206,8 @@ def local_fit(
         predictor = design @ point
         gradient = design.T @ loss.slope(predictor, responses) + penalty @ point
         curved = design * loss.curvature(predictor, responses)[:, None]
-        # a part of the bound keeps the step finite where no record has curvature yet
-        level = loss.curvature_bound / 8 * (design.T @ design)
         matrix = curved.T @ design + penalty
-        direction = solve_positive(matrix + 1e-2 * level + 1e-9 * np.eye(size), gradient)
+        direction = solve_positive(matrix + least + 1e-9 * np.eye(size), gradient)
         step = 1.0
         while step > 1e-4 and objective(point - step * direction) >= current:
             step /= 2
@@ -250,6 +251,19 @@ def _exact_curvature(design: Matrix, curvature: Vector, columns: Integers, top: 
         block = pack_upper((rows[part] * factors[part, None]).T @ rows[part])
         total += np.ldexp(block, -exponents).astype(np.int64)
     return Exact(total, exponents)
+
+
+def _exact_counts(plan: Plan, responses: Vector, slope: Vector, version: int) -> Exact:
+    """Count the classes, or sum the squared slopes of a regression."""
+    if plan.classes:
+        return Exact(np.array(_counts(responses)), np.zeros(2, dtype=np.int64))
+    counted = plan.counted(version)
+    bits = CURVATURE_BITS[0]
+    # half the bits for a slope: squares of 24 bits, and a window of 2^17, stay below 2^53
+    exponent = _exponent(plan.loss.slope_bound) - bits
+    whole = np.trunc(np.ldexp(slope, -exponent)).astype(np.int64)
+    total = np.full(counted, np.sum(whole * whole), dtype=np.int64)
+    return Exact(total, np.full(counted, 2 * exponent, dtype=np.int64))
 
 
 def _finite(values: Vector | Matrix) -> Matrix:

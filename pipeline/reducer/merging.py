@@ -8,7 +8,7 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.open_estimate import estimate_open
 from pipeline.estimators.open_state import OpenState
 from pipeline.estimators.private_estimate import estimate_private
-from pipeline.estimators.private_state import PrivateState
+from pipeline.estimators.private_state import PrivateState, Shape
 from pipeline.local.plan import Plan
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, Position, Provenance, compose
@@ -63,7 +63,7 @@ def combine(
 def estimate_of(plan: Plan, partitions: list[Partition]) -> Estimate:
     """Merge the sums of some partitions and estimate; the partitions stay as they are."""
     if plan.study.noised:
-        private = PrivateState(plan.size)
+        private = PrivateState(Shape.of(plan))
         for partition in partitions:
             if isinstance(partition.sums, PrivateState):
                 private.add(partition.sums)

@@ -8,7 +8,7 @@ import msgspec
 
 from pipeline.errors import StateError
 from pipeline.estimators.open_state import OpenState
-from pipeline.estimators.private_state import PrivateState
+from pipeline.estimators.private_state import PrivateState, Shape
 from pipeline.local.plan import Plan
 from pipeline.reducer.progress import Progress
 
@@ -60,7 +60,7 @@ class Partition:
     @classmethod
     def empty(cls, plan: Plan) -> Partition:
         """Return the state before the first record."""
-        sums = PrivateState(plan.size) if plan.study.noised else OpenState(plan.size)
+        sums = PrivateState(Shape.of(plan)) if plan.study.noised else OpenState(plan.size)
         return cls(plan, Head(revision=plan.revision), sums)
 
     def starting_at(self, offset: int) -> Partition:
@@ -117,11 +117,12 @@ class Partition:
                 f"{len(clients)}: the store has lost a part of it; run `veilstream state rebuild`"
             )
         sums = {n.removeprefix(SUMS): d for n, d in fields.items() if n.startswith(SUMS)}
-        kind = PrivateState if plan.study.noised else OpenState
         return cls(
             plan=plan,
             head=head,
-            sums=kind.decode(plan.size, sums),
+            sums=PrivateState.decode(Shape.of(plan), sums)
+            if plan.study.noised
+            else OpenState.decode(plan.size, sums),
             clients={name: Progress.decode(data) for name, data in clients.items()},
         )
 

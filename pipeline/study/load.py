@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import ConfigError
+from pipeline.study.families import check_range, check_response
 from pipeline.study.mode_checks import check_mode
 from pipeline.study.model import Range, Study
 
-#: No end of a range may be larger, and no range narrower than one part in it.
-WIDEST = 1e100
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
@@ -72,31 +71,12 @@ def check_consistency(study: Study) -> None:
         Naming the keys and the way out.
     """
     for feature, bounds in study.data.features.items():
-        if not (abs(bounds.min) <= WIDEST and abs(bounds.max) <= WIDEST):
-            raise ConfigError(
-                f"data.features.{feature}: min and max must be finite, within +-{WIDEST:g}"
-            )
-        if not bounds.min < bounds.max:
-            raise ConfigError(
-                f"data.features.{feature}: min must be below max, for example "
-                "{ min = 0, max = 100 }"
-            )
-        if bounds.max - bounds.min < 1 / WIDEST:
-            raise ConfigError(f"data.features.{feature}: min and max are too close to tell apart")
-    response = study.data.response
-    if response.name in study.data.features:
-        raise ConfigError(f"data.response.name: {response.name!r} is also a feature")
+        check_range(f"data.features.{feature}", bounds.min, bounds.max)
+    if study.data.response.name in study.data.features:
+        raise ConfigError(f"data.response.name: {study.data.response.name!r} is also a feature")
     if "intercept" in study.data.features:
         raise ConfigError("data.features: the name 'intercept' belongs to the model")
-    if response.positive == response.negative:
-        raise ConfigError("data.response: positive and negative must be different values")
-    if study.estimator.smoothing is not None:
-        knee = study.estimator.q / (study.estimator.q + 1)
-        if study.estimator.loss != "gdwd" or not 0 < study.estimator.smoothing <= knee:
-            raise ConfigError(
-                f"estimator.smoothing: belongs to gdwd and lies in (0, q / (q + 1)], here "
-                f"(0, {knee:.6g}]"
-            )
+    check_response(study)
     check_mode(study)
     _check_privacy(study)
 

@@ -6,7 +6,7 @@ from pipeline.errors import ConfigError
 from pipeline.study.model import Study
 from pipeline.study.modes import LIVE, MODES, Mode, Reproduction
 
-#: Losses of two classes, which the published methods are about.
+#: Losses of two classes: the published methods know no other response.
 CLASSIFICATION: tuple[str, ...] = ("gdwd", "logistic")
 _KEEP = f'kind = "{LIVE}" is the one that keeps a guarantee'
 

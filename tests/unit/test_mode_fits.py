@@ -424,3 +424,11 @@ def test_a_private_study_of_one_class_is_never_sure() -> None:
     estimate, _ = offline.estimate(0.0)
     assert estimate.status == "warming"
     assert "one class" in estimate.reason
+
+
+def test_a_regression_has_the_live_kind_alone() -> None:
+    text = text_of("pooled").replace(
+        'positive = "1", negative = "0"', 'kind = "count", max = 9'
+    ).replace('loss = "gdwd"\nq = 1.0', 'loss = "poisson"')  # fmt: skip
+    with pytest.raises(ConfigError, match=r'estimator\.loss: kind = "pooled" has gdwd, logistic'):
+        parse_study(text)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import OffsetGap, StateError
-from pipeline.estimators.private_state import PrivateState
+from pipeline.estimators.private_state import PrivateState, Shape
 from pipeline.local.model import COEFFICIENT_LIMIT
 from pipeline.messages import release as wire
 from pipeline.messages.release import MAX_RELEASE_BYTES, Numbers, OpenRelease, PrivateRelease
@@ -86,7 +86,7 @@ def test_any_order_and_any_partitioning_gives_the_same_private_sums_and_progress
             folded(PRIVATE, relogged([entry for entry in shuffled if home[entry.key] == part]))
             for part in range(count)
         ]
-        merged = PrivateState(PRIVATE.size)
+        merged = PrivateState(Shape.of(PRIVATE))
         for partition in parts:
             assert isinstance(partition.sums, PrivateState)
             merged.add(partition.sums)

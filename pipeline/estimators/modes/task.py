@@ -76,7 +76,9 @@ def task_of(plan: Plan, clients: Mapping[str, Sequence[Row | None]]) -> Task:
     loss = plan.loss
     if estimator.kind == "online-newton-distributed":
         # a smoother curvature needs less noise
-        loss = losses.build(estimator.loss, q=estimator.q, smoothing=estimator.smoothing)
+        loss = losses.build(
+            estimator.loss, losses.Terms(q=estimator.q, smoothing=estimator.smoothing)
+        )
     if not any(row is not None for rows in clients.values() for row in rows):
         raise DataError("no record could be used: the data owner must mend the source")
     longest = max(map(len, clients.values()))
