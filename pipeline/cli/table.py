@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.fit import FitMessage
 
 
 def table(message: EstimateMessage) -> RenderableType:
@@ -29,6 +30,24 @@ def table(message: EstimateMessage) -> RenderableType:
         Text(information_line(message)),
         Text(privacy_line(message), style="dim"),
     )
+
+
+def fit_table(message: FitMessage) -> RenderableType:
+    """Return the fit of a published method as a table, with how it ended below."""
+    grid = Table(title=f"{message.study}: {message.loss}, {message.scaling} scaling", expand=False)
+    for name in ("coefficient", "estimate", f"{message.level:.0%} interval", "standard error"):
+        grid.add_column(name, justify="left" if name == "coefficient" else "right")
+    for row in message.coefficients:
+        cells = (f"{row.value:+.4f}", _interval(row.interval), _number(row.standard_error))
+        grid.add_row(row.name, *cells)
+    score = "" if message.score is None else f", score {message.score:.1e}"
+    counts = f"{message.records} record slots, {message.clients} clients, {message.rounds} rounds"
+    lines = (
+        f"{message.estimator} ({message.method})",
+        counts + score,
+        f"{message.status}: {message.reason}" if message.reason else message.status,
+    )
+    return Group(grid, *map(Text, lines), Text(privacy_line(message), style="dim"))
 
 
 def comparison(private: EstimateMessage, plain: EstimateMessage) -> RenderableType:
@@ -83,7 +102,7 @@ def information_line(message: EstimateMessage) -> str:
     return ", ".join(parts)
 
 
-def privacy_line(message: EstimateMessage) -> str:
+def privacy_line(message: EstimateMessage | FitMessage) -> str:
     """Return the guarantee in one line."""
     return f"privacy: {message.privacy.guarantee}"
 

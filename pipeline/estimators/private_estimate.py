@@ -42,6 +42,9 @@ Weighed = Sequence[tuple[float, PrivateState]]
 #: Intervals need this many releases for each coefficient, and fewer than this share floored.
 RELEASES_PER_COEFFICIENT, FLOORED_SHARE = 10, 1 / 3
 
+#: A class is taken to occur when its count is so many standard deviations of the noise above 0.
+COUNTS_NOISE = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -111,6 +114,12 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
         status, reason = _status(plan, moments.releases, floored)
         if moments.slopes is not None:
             dispersion = dispersion_of(moments.slopes / moments.slots, float(curvature[0, 0]))
+        if status == "ready" and not _both_classes(plan, parts):
+            status = "warming"
+            reason = (
+                "the noised count of one class is still within its noise: records of both classes, "
+                "or more of them, are needed"
+            )
         if status == "ready":
             whole = moments.slots * bread
             noise = moments.squares * plan.step.gradient.standard_deviation**2
@@ -226,6 +235,19 @@ def _total(parts: Weighed, of: Callable[[PrivateState], BigIntegers], *, power: 
     """Return the sum of w^power times some sums of each state; a weight of 1 rounds nothing."""
     total: Vector = np.sum([w**power * exact.as_floats(of(state)) for w, state in parts], axis=0)
     return total
+
+
+def _both_classes(plan: Plan, parts: Weighed) -> bool:
+    """Whether both noised counts stand out of their noise: one class alone has no best fit.
+
+    A regression has no classes that could be missing.
+    """
+    part = plan.step.counts
+    if part is None or not plan.classes:
+        return True
+    counts = _total(parts, lambda state: state.counts)[:2] * part.unit
+    releases = sum(weight**2 * state.releases for weight, state in parts)
+    return float(counts.min()) >= COUNTS_NOISE * math.sqrt(releases) * part.standard_deviation
 
 
 def _start_status(releases: int) -> tuple[Status, str]:
