@@ -18,6 +18,7 @@ from pipeline.errors import ConfigError
 from pipeline.local.plan import Plan
 from pipeline.prediction import LinearClassifier
 from pipeline.settings import Settings
+from pipeline.study import require_live
 from producers.sources import open_once
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -62,6 +63,7 @@ def predict(
 
 
 def _live(plan: Plan) -> LinearClassifier:
+    require_live(plan.study, "a live prediction without --model")
     return LinearClassifier.of(plan, newest_estimate(plan.study, connected(Settings.read())))
 
 

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.fit import FitMessage
 
 
 def table(message: EstimateMessage) -> RenderableType:
@@ -23,7 +24,30 @@ def table(message: EstimateMessage) -> RenderableType:
             _number(row.sampling_se),
             _number(row.privacy_se),
         )
-    return Group(grid, Text(line(message)), Text(privacy_line(message), style="dim"))
+    return Group(
+        grid,
+        Text(line(message)),
+        Text(information_line(message)),
+        Text(privacy_line(message), style="dim"),
+    )
+
+
+def fit_table(message: FitMessage) -> RenderableType:
+    """Return the fit of a published method as a table, with how it ended below."""
+    grid = Table(title=f"{message.study}: {message.loss}, {message.scaling} scaling", expand=False)
+    for name in ("coefficient", "estimate", f"{message.level:.0%} interval", "standard error"):
+        grid.add_column(name, justify="left" if name == "coefficient" else "right")
+    for row in message.coefficients:
+        cells = (f"{row.value:+.4f}", _interval(row.interval), _number(row.standard_error))
+        grid.add_row(row.name, *cells)
+    score = "" if message.score is None else f", score {message.score:.1e}"
+    counts = f"{message.records} record slots, {message.clients} clients, {message.rounds} rounds"
+    lines = (
+        f"{message.estimator} ({message.method})",
+        counts + score,
+        f"{message.status}: {message.reason}" if message.reason else message.status,
+    )
+    return Group(grid, *map(Text, lines), Text(privacy_line(message), style="dim"))
 
 
 def comparison(private: EstimateMessage, plain: EstimateMessage) -> RenderableType:
@@ -57,13 +81,28 @@ def line(message: EstimateMessage, *, brief: bool = False) -> str:
         (found.missing, "missing"),
         (found.duplicates, "duplicates dropped"),
         (found.dead_letters, "dead letters"),
+        (found.forgotten, "too old to count"),
+        (found.erased, "of erased clients"),
     ):
         if count:
             parts.append(f"{count} {word}")
     return ", ".join(parts)
 
 
-def privacy_line(message: EstimateMessage) -> str:
+def information_line(message: EstimateMessage) -> str:
+    """Return in one line how much information there is, and what limits it."""
+    found = message.diagnostics
+    parts = []
+    if found.effective_records is not None:
+        parts.append(f"rests on {found.effective_records:.0f} effective record slots")
+    if found.privacy_share is not None:
+        parts.append(f"{found.privacy_share:.0%} of the variance is privacy noise")
+    if found.floor_active:
+        parts.append(f"{found.floored} directions of the curvature are below its noise")
+    return ", ".join(parts)
+
+
+def privacy_line(message: EstimateMessage | FitMessage) -> str:
     """Return the guarantee in one line."""
     return f"privacy: {message.privacy.guarantee}"
 

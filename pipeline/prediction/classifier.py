@@ -17,6 +17,7 @@ from pipeline.local.plan import Plan
 from pipeline.local.response import ClassResponse, Label
 from pipeline.losses import Likelihood
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.fit import FitMessage
 from pipeline.messages.model_file import (
     ModelFile,
     check_origin,
@@ -80,8 +81,8 @@ class LinearClassifier:
         self._direction = 1.0 if self.classes_[1] == positive else -1.0
 
     @classmethod
-    def of(cls, plan: Plan, message: EstimateMessage) -> LinearClassifier:
-        """Return the rule of an estimate.
+    def of(cls, plan: Plan, message: EstimateMessage | FitMessage) -> LinearClassifier:
+        """Return the rule of an estimate, or of the fit of a published method.
 
         Raises
         ------
