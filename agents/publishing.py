@@ -107,7 +107,7 @@ class Publishing:
                 model_version=version,
                 published_at=now,
             )
-            model = round_model(version, estimate.coefficients, estimate.weights, seen)
+            model = round_model(version, estimate.expansion, estimate.weights, seen)
         except NumericError as error:
             log.warning("no estimate at this point: %s", error)
             return

@@ -73,7 +73,7 @@ class OfflineRun:
             estimate, _ = self.estimate(0.0)
             self.model = round_model(
                 self.model.version + 1,
-                estimate.coefficients,
+                estimate.expansion,
                 estimate.weights,
                 slots_seen([self.partition]),
             )

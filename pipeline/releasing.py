@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.local.encode import Row, stack
+from pipeline.local.gradients import bounded_gradients, open_gradients
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import disclose, privatise
@@ -50,8 +51,13 @@ def release_of(
     features, responses = stack(rows, plan.size - 1)
     if plan.study.noised:
         stream = stream or _stream(plan, client, seq)
-        noised = privatise(plan, summarise_bounded(plan, features, responses, model), stream)
+        bounded = bounded_gradients if plan.by_record else summarise_bounded
+        noised = privatise(plan, bounded(plan, features, responses, model), stream)
         return seal(plan, noised, client=client, ledger=ledger, seq=seq)
+    if plan.by_record:
+        summary = open_gradients(plan, features, responses, model)
+        opened = disclose(plan, summary, model.version, model.seen)
+        return seal(plan, opened, client=client, ledger=ledger, seq=seq)
     point = model.coefficients
     if model.version == 0 and len(rows):
         point = local_fit(plan.loss, features, responses, plan.study.estimator.ridge)

@@ -14,8 +14,9 @@ from pipeline.errors import StateError
 from pipeline.estimators.forgetting import KEPT
 from pipeline.estimators.open_state import OpenState
 from pipeline.estimators.private_state import PrivateState
+from pipeline.estimators.sgd.state import SgdState
 
-State = PrivateState | OpenState
+State = PrivateState | OpenState | SgdState
 
 
 @dataclass(slots=True)
@@ -105,6 +106,9 @@ class Buckets:
 def _add(mine: State, theirs: State) -> None:
     if isinstance(mine, PrivateState):
         if isinstance(theirs, PrivateState):
+            return mine.add(theirs)
+    elif isinstance(mine, SgdState):
+        if isinstance(theirs, SgdState):
             return mine.add(theirs)
     elif isinstance(theirs, OpenState):
         return mine.add(theirs)

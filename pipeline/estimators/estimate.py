@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +42,13 @@ class Estimate:
     effective_records
         (sum w n)^2 / sum w^2 n over the releases that the coefficients rest on, n record slots of
         weight w each: their number where nothing is forgotten. None where it is not known.
+    point
+        Where clients linearise next, if not at the coefficients, shape (d,).
+    widths
+        Half the length of the intervals at a level, by method, where they are not those of a normal
+        estimate with `covariance`.
+    staleness
+        How many records late the models of releases were on average; None where it is not known.
     """
 
     coefficients: Vector
@@ -55,6 +63,14 @@ class Estimate:
     floored: int
     dispersion: float | None = None
     effective_records: float | None = None
+    point: Vector | None = None
+    widths: Mapping[str, Callable[[float], Vector]] | None = None
+    staleness: float | None = None
+
+    @property
+    def expansion(self) -> Vector:
+        """Where clients linearise next, shape (d,)."""
+        return self.coefficients if self.point is None else self.point
 
     @property
     def privacy_share(self) -> float | None:
@@ -79,12 +95,21 @@ class Estimate:
         total = np.maximum(np.diag(self.covariance), privacy)
         return np.sqrt(total), np.sqrt(total - privacy), np.sqrt(privacy)
 
-    def intervals(self, level: float) -> tuple[Vector, Vector] | None:
-        """Return lower and upper ends of the intervals at `level`, each (d,), or None."""
-        errors = self.standard_errors()
-        if errors is None:
-            return None
-        reach = float(ndtri((1 + level) / 2)) * errors[0]
+    def intervals(self, level: float, method: str = "") -> tuple[Vector, Vector] | None:
+        """Return lower and upper ends of the intervals at `level`, each (d,), or None.
+
+        Parameters
+        ----------
+        method
+            A key of `widths`; anything else means the normal intervals of the covariance.
+        """
+        if self.widths and method in self.widths:
+            reach = self.widths[method](level)
+        else:
+            errors = self.standard_errors()
+            if errors is None:
+                return None
+            reach = float(ndtri((1 + level) / 2)) * errors[0]
         return self.coefficients - reach, self.coefficients + reach
 
 

@@ -1,28 +1,25 @@
-"""The gradients of single records at an expansion point, for studies with locally private records.
+"""The gradients of single records at an expansion point, for locally private releases.
 
-A record gives w(x) s(y, x' theta) x with the weight w(x) = min(1, radius^2 / |x|^2) of the intercept
-and the features together, so that its norm is at most radius times the largest slope whatever the
-record is. Weights bound the influence of a record without bending the estimate, as clipped gradients
-would. Source: ldp-sgd, losses; Mallows weights.
+A record gives w(x) s(y, x' theta) x with the weight w(x) = min(1, radius^2 / |x|^2), intercept
+included, so that its norm is at most radius times the largest slope whatever the record is. Weights
+bound the influence of a record without bending the estimate, as clipped gradients would.
+Source: ldp-sgd, losses; Mallows weights.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from pipeline.errors import PrivacyError
+from pipeline.local.blocks import GRADIENT_BITS, predictors, with_intercept
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
-from pipeline.local.summarise import (
-    GRADIENT_BITS,
-    BoundedSums,
-    Exact,
-    design_of,
-    finite,
-    predictors,
-    truncate,
-)
+from pipeline.local.summarise import BoundedSums, Exact, Summary
 from pipeline.types import Matrix, Vector
+
+_NOTHING = Exact(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 def record_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model) -> Matrix:
@@ -35,10 +32,21 @@ def record_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mod
     model
         Where the gradients are taken.
     """
-    design = weighted(plan, features)
-    slope = plan.loss.slope(predictors(design_of(features, plan), model.coefficients), responses)
-    gradients: Matrix = design * slope[:, None]
+    design = with_intercept(features)
+    slope = plan.loss.slope(predictors(design, model.coefficients), responses)
+    gradients: Matrix = _weighted(plan, design) * slope[:, None]
     return gradients
+
+
+def open_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model) -> Summary:
+    """Return the gradients of a window as they are, for a study without privacy.
+
+    Slots without a record hold zeros.
+    """
+    whole = np.zeros((plan.slots, plan.size))
+    whole[: len(responses)] = record_gradients(plan, features, responses, model)
+    nothing = np.zeros((0, 0))
+    return Summary(len(responses), model.coefficients, whole.ravel(), nothing, nothing, (0, 0))
 
 
 def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model) -> BoundedSums:
@@ -53,32 +61,28 @@ def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mo
     """
     if len(responses) > plan.slots:
         raise PrivacyError(f"a window holds at most {plan.slots} records (window.records)")
-    inside = np.clip(finite(features), -plan.magnitudes, plan.magnitudes)
+    numbers = np.where(np.isnan(features), 0.0, features)
+    design = with_intercept(np.clip(numbers, -plan.magnitudes, plan.magnitudes))
     bound = plan.loss.slope_bound
-    predictor = predictors(design_of(inside, plan), model.coefficients)
-    slope = np.clip(finite(plan.loss.slope(predictor, responses)), -bound, bound)
-    columns = plan.column_exponents
-    feature_bits, slope_bits = GRADIENT_BITS
-    top = int(np.ceil(np.log2(bound)))
-    exponents = columns - feature_bits + (top - slope_bits)
-    rows = truncate(weighted(plan, inside), columns - feature_bits)
-    factors = truncate(slope, top - slope_bits)
+    slope = plan.loss.slope(predictors(design, model.coefficients), responses)
+    slope = np.clip(np.where(np.isnan(slope), 0.0, slope), -bound, bound)
+    columns, (feature_bits, slope_bits) = plan.column_exponents, GRADIENT_BITS
+    top = math.ceil(math.log2(bound))
+    # cut towards zero, so that no magnitude grows; a product of 20 and 20 bits is exact
+    rows = np.trunc(np.ldexp(_weighted(plan, design), feature_bits - columns))
+    factors = np.trunc(np.ldexp(slope, slope_bits - top))
     whole = np.zeros((plan.slots, plan.size), dtype=np.int64)
-    # a product of 20 and 20 bits is exact in float64
-    whole[: len(slope)] = np.ldexp(rows * factors[:, None], -exponents).astype(np.int64)
-    return BoundedSums(
-        model=model,
-        gradient=Exact(whole.ravel(), np.tile(exponents, plan.slots)),
-        curvature=None,
-        counts=Exact(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)),
-    )
+    whole[: len(slope)] = rows * factors[:, None]
+    exponents = np.tile(columns - feature_bits + (top - slope_bits), plan.slots)
+    return BoundedSums(model, Exact(whole.ravel(), exponents), None, _NOTHING)
 
 
-def weighted(plan: Plan, features: Matrix) -> Matrix:
-    """Return w(x) (1, x), shape (n, d), of norm at most the radius."""
-    design = design_of(features, plan)
+def _weighted(plan: Plan, design: Matrix) -> Matrix:
+    """Return w(x) (1, x), of norm at most the radius."""
     if plan.radius >= plan.longest:
         return design
     # a hair below the bound, so that the rounding of the product cannot pass it
     square = plan.radius**2 * (1.0 - 2.0**-40)
-    return design * np.minimum(1.0, square / (design * design).sum(axis=1))[:, None]
+    norms = (design * design).sum(axis=1)
+    weighted: Matrix = design * np.minimum(1.0, square / norms)[:, None]
+    return weighted

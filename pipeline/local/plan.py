@@ -86,7 +86,7 @@ class Plan:
     @property
     def groups(self) -> int:
         """How many gradients a release at the start holds: one for each class, else one."""
-        return 2 if self.classes else 1
+        return 2 if self.classes and not self.by_record else 1
 
     @cached_property
     def response_scale(self) -> tuple[float, float]:
@@ -98,8 +98,27 @@ class Plan:
         """The public point at which clients start."""
         return start_model(self.size, self.loss.start_intercept)
 
+    @property
+    def summed(self) -> int:
+        """How many records one number of a release is a sum of, at most."""
+        return 1 if self.by_record else self.slots
+
+    @cached_property
+    def radius(self) -> float:
+        """Bound of the weighted norm of (1, features) in the gradient of a single record."""
+        path = self.study.path
+        given = None if path is None else path.radius
+        return min(given or math.sqrt(max(2, self.size)), self.longest)
+
+    @cached_property
+    def by_record(self) -> bool:
+        """Whether a release holds the gradients of single records, each noised by itself."""
+        return self.study.path is not None
+
     def counted(self, version: int) -> int:
         """Return how many numbers a release holds beside gradient and curvature."""
+        if self.by_record:
+            return 0
         if self.classes:
             return 2
         return int(version > 0 and self.study.estimator.noise_scale is None)
@@ -162,6 +181,8 @@ class Plan:
         # a user's records may be in as many releases as there are records
         records = self.study.privacy.records or 1
         numbers = 2 * self.size + self.size * (self.size + 1) // 2 + 2
+        if self.by_record:
+            numbers = self.size
         return self.mechanism.budget(numbers * records) / records
 
     @cached_property
@@ -176,12 +197,16 @@ class Plan:
         Class weights are not known yet, and a record touches the sums of its own class alone, so
         the two gradients together have the sensitivity of one, at weight 1.
         """
+        if self.by_record:
+            return self._record_channels()
         split = self.study.privacy.split
         return self._channels(1.0, split.gradient + split.curvature, 0.0, self.counted(0))
 
     @cached_property
     def step(self) -> Channels:
         """Channels of releases at any later model: weighted gradient and curvature."""
+        if self.by_record:
+            return self.start
         split = self.study.privacy.split
         weight = self.largest_weight
         return self._channels(weight, split.gradient, split.curvature, self.counted(1))
@@ -207,6 +232,19 @@ class Plan:
             records=privacy.records,
             neighbours=privacy.neighbours,
         )
+
+    def _record_channels(self) -> Channels:
+        neighbours, order = self.study.privacy.neighbours, self.mechanism.order
+        if neighbours == "add-remove":
+            raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
+        slope, size = self.loss.slope_bound, self.size
+        part = self.mechanism.channel(
+            sensitivity.of_record(self.bounds, slope, self.radius, size, neighbours, order),
+            sensitivity.rounding_of_vector(size, order),
+            self.budget,
+            1.0,
+        )
+        return Channels(gradient=part, counts=None, curvature=None, beside=None)
 
     def _channels(self, weight: float, gradient: float, curvature: float, counted: int) -> Channels:
         neighbours, order = self.study.privacy.neighbours, self.mechanism.order
@@ -251,7 +289,7 @@ class Plan:
         """Refuse a study whose largest possible sums would not fit the lattice."""
         for channels in (self.start, self.step):
             for part in (channels.gradient, channels.curvature, channels.counts):
-                if part is not None and part.largest(self.slots) >= INTEGER_LIMIT:
+                if part is not None and part.largest(self.summed) >= INTEGER_LIMIT:
                     raise PrivacyError(
                         "window.records: the sums of so many records do not fit the lattice; "
                         "use smaller windows"
@@ -267,6 +305,7 @@ def _terms(study: Study) -> losses.Terms:
         noised=study.noised,
         residual_bound=None if bound is None else bound / unit,
         largest=study.data.response.ends[1],
+        tau=0.5 if estimator.tau is None else estimator.tau,
     )
 
 

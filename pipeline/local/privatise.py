@@ -104,7 +104,7 @@ def privatise(plan: Plan, sums: BoundedSums, stream: SecureStream) -> NoisedSums
     return NoisedSums(
         model=sums.model,
         slots=plan.slots,
-        gradient=_noised(channels.gradient, sums.gradient, plan.slots, stream),
+        gradient=_noised(channels.gradient, sums.gradient, plan.summed, stream),
         curvature=curvature,
         counts=_noised(channels.counts, sums.counts, plan.slots, stream)
         if channels.counts is not None

@@ -37,6 +37,19 @@ def of_gradient(bounds: Bounds, slope: float, neighbours: Neighbours, order: Ord
     return slope * norm * (2.0 if neighbours == "replace-one" else 1.0)
 
 
+def of_record(
+    bounds: Bounds, slope: float, radius: float, size: int, neighbours: Neighbours, order: Order
+) -> float:
+    """Return the sensitivity of one record's weighted gradient, of `size` entries.
+
+    Its weight keeps the L2 norm of (1, x) within the radius.
+    """
+    norm = min(radius, bounds.l2)
+    if order == 1:
+        norm = min(bounds.l1, math.sqrt(size) * norm)
+    return slope * norm * (2.0 if neighbours == "replace-one" else 1.0)
+
+
 def of_curvature(bounds: Bounds, curvature: float, neighbours: Neighbours, order: Order) -> float:
     """Return the sensitivity of the sum of curvatures times (1, x)(1, x)', in svec form."""
     square = bounds.l2 * bounds.l2

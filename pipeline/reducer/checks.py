@@ -53,7 +53,15 @@ class Checker:
         self._slots = plan.slots
         self._claim = plan.guarantee.claim
         size, packed = plan.size, plan.size * (plan.size + 1) // 2
-        if self._private:
+        if plan.by_record:
+            numbers = plan.slots * size
+            form, exponents = ("<i8", plan.step.exponents) if self._private else ("<f8", (0,))
+            self._expansion = Layout(
+                "expansion", form, size, (COEFFICIENT_EXPONENT,) if self._private else (0,)
+            )
+            count = numbers if self._private else numbers + 2
+            self._start = self._step = Layout("sums", form, count, exponents)
+        elif self._private:
             self._expansion = Layout("expansion", "<i8", size, (COEFFICIENT_EXPONENT,))
             first, later = plan.groups * size + plan.counted(0), size + packed + plan.counted(1)
             self._start = Layout("sums", "<i8", first, plan.start.exponents)

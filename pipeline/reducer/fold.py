@@ -17,7 +17,7 @@ from pipeline.messages.release import Release
 from pipeline.reducer.checks import Checker
 from pipeline.reducer.partition import Partition
 from pipeline.reducer.progress import Progress
-from pipeline.reducer.rows import Batch, OpenRows, PrivateRows, Rows, add
+from pipeline.reducer.rows import Batch, Rows, add, rows_of
 from pipeline.study import require_live
 
 
@@ -88,7 +88,7 @@ class Reducer:
         require_live(plan.study, "a stream of releases")
         self._checker = Checker(plan)
         self._forgetting = plan.study.estimator.forgetting
-        self._rows: Rows = PrivateRows(plan) if plan.study.noised else OpenRows(plan)
+        self._rows: Rows = rows_of(plan)
 
     def fold(
         self, state: Partition, records: Sequence[LogRecord], *, holes: bool = False

@@ -10,6 +10,8 @@ from pipeline.estimators.open_estimate import estimate_open
 from pipeline.estimators.open_state import OpenState
 from pipeline.estimators.private_estimate import estimate_private
 from pipeline.estimators.private_state import PrivateState
+from pipeline.estimators.sgd.estimate import estimate_sgd
+from pipeline.estimators.sgd.state import SgdState
 from pipeline.local.plan import Plan
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, Position, Provenance, compose
@@ -74,6 +76,9 @@ def estimate_of(plan: Plan, partitions: list[Partition]) -> Estimate:
     weights = bucket_weights(
         plan.study.estimator.forgetting, merged.states, slots=slots_seen(partitions)
     )
+    [first, *_] = merged.states.values()
+    if isinstance(first, SgdState):
+        return estimate_sgd(plan, first)
     parts = [(weights[bucket], merged.states[bucket]) for bucket in sorted(weights)]
     if plan.study.noised:
         return estimate_private(plan, [(w, s) for w, s in parts if isinstance(s, PrivateState)])

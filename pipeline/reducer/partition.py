@@ -11,6 +11,8 @@ from pipeline.errors import StateError
 from pipeline.estimators.buckets import Buckets, State
 from pipeline.estimators.open_state import OpenState
 from pipeline.estimators.private_state import PrivateState, Shape
+from pipeline.estimators.sgd.settings import rule_of
+from pipeline.estimators.sgd.state import SgdState
 from pipeline.local.plan import Plan
 from pipeline.reducer.progress import Progress
 
@@ -190,12 +192,16 @@ def read_sums(plan: Plan, fields: dict[str, bytes]) -> Buckets:
 
 
 def _read_state(plan: Plan, fields: dict[str, bytes]) -> State:
+    if plan.by_record:
+        return SgdState.decode(rule_of(plan), fields)
     if plan.study.noised:
         return PrivateState.decode(Shape.of(plan), fields)
     return OpenState.decode(plan.size, fields)
 
 
 def _empty_state(plan: Plan) -> State:
+    if plan.by_record:
+        return SgdState(rule_of(plan))
     return PrivateState(Shape.of(plan)) if plan.study.noised else OpenState(plan.size)
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
-from pipeline.estimators.open_state import OpenRow, OpenState
+from pipeline.estimators.buckets import State
+from pipeline.estimators.open_state import OpenRow
 from pipeline.estimators.private_state import PrivateBatch, PrivateState, Shape
-from pipeline.local.model import COEFFICIENT_LIMIT
+from pipeline.estimators.sgd.state import GradientBatch, SgdState
+from pipeline.local.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT
 from pipeline.local.plan import Plan
 from pipeline.messages.release import Numbers, OpenRelease, Release
 from pipeline.privacy.channel import Channel
 from pipeline.types import Integers, Vector
 
-Batch = PrivateBatch | list[OpenRow]
+Batch = PrivateBatch | list[OpenRow] | GradientBatch
 
 
 class Rows(Protocol):
@@ -131,10 +134,65 @@ class OpenRows:
         )
 
 
-def add(sums: PrivateState | OpenState, batch: Batch) -> None:
+class GradientRows:
+    """Rows of a study with locally private gradients: one of a record after the other.
+
+    Parameters
+    ----------
+    plan
+        The study, with or without noise.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._slots, self._size = plan.slots, plan.size
+        self._noised, self._unit = plan.study.noised, 1.0
+        self._largest = plan.radius * plan.loss.slope_bound
+        self._furthest = math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
+        if self._noised:
+            part = plan.step.gradient
+            self._unit, self._largest = part.unit, part.largest(plan.summed) * part.unit
+
+    def slots(self, releases: Sequence[Release]) -> int:
+        """As `Rows.slots`: an empty slot moves the path by its noise."""
+        return len(releases) * self._slots
+
+    def join(self, releases: Sequence[Release]) -> GradientBatch:
+        """As `Rows.join`."""
+        kind = "<i8" if self._noised else "<f8"
+        count = self._slots * self._size
+        sums = np.frombuffer(b"".join([r.sums.data for r in releases]), dtype=kind)
+        numbers = sums.reshape(len(releases), -1)[:, :count]
+        points = np.frombuffer(b"".join([r.expansion.data for r in releases]), dtype=kind)
+        scale = math.ldexp(1.0, COEFFICIENT_EXPONENT) if self._noised else 1.0
+        return GradientBatch(
+            gradients=(numbers * self._unit).reshape(-1, self._slots, self._size),
+            points=(points * scale).reshape(-1, self._size),
+            seen=np.array([r.seen for r in releases], dtype=np.int64),
+        )
+
+    def sound(self, batch: Batch) -> bool:
+        """As `Rows.sound`; a number that is none is not within any bound."""
+        return (
+            isinstance(batch, GradientBatch)
+            and bool((np.abs(batch.gradients) <= self._largest).all())
+            and bool((np.abs(batch.points) <= self._furthest).all())
+        )
+
+
+def rows_of(plan: Plan) -> Rows:
+    """Return how the releases of a study become rows."""
+    if plan.by_record:
+        return GradientRows(plan)
+    return PrivateRows(plan) if plan.study.noised else OpenRows(plan)
+
+
+def add(sums: State, batch: Batch) -> None:
     """Add a batch to a state of the same kind."""
     if isinstance(sums, PrivateState):
         if isinstance(batch, PrivateBatch):
+            return sums.fold(batch)
+    elif isinstance(sums, SgdState):
+        if isinstance(batch, GradientBatch):
             return sums.fold(batch)
     elif isinstance(batch, list):
         return sums.fold(batch)

@@ -20,7 +20,12 @@ _EXAMPLES = {
 #: Keys of a response that each kind needs; it takes no others.
 _KEYS = {"class": {"positive", "negative"}, "number": {"min", "max"}, "count": {"max"}}
 #: Keys of the estimator that belong to one loss or one kind of response.
-_OWNERS = {"smoothing": "gdwd", "residual_bound": "linear", "noise_scale": "linear"}
+_OWNERS = {
+    "smoothing": ("gdwd",),
+    "residual_bound": ("linear", "expectile"),
+    "tau": ("expectile",),
+    "noise_scale": ("linear",),
+}
 
 
 def check_range(key: str, low: float, high: float) -> None:
@@ -60,9 +65,9 @@ def check_response(study: Study) -> None:
             f'estimator.loss: "{estimator.loss}" explains a {kind}, and data.response.kind is '
             f'"{response.kind}"; example: response = {_EXAMPLES[kind]}'
         )
-    for key, owner in _OWNERS.items():
-        if getattr(estimator, key) is not None and estimator.loss != owner:
-            raise ConfigError(f'estimator.{key}: belongs to loss = "{owner}"; remove it')
+    for key, owners in _OWNERS.items():
+        if getattr(estimator, key) is not None and estimator.loss not in owners:
+            raise ConfigError(f"estimator.{key}: belongs to loss {' and '.join(owners)}; remove it")
     if estimator.class_weights is not None and response.kind != "class":
         raise ConfigError("estimator.class_weights: this response has no classes; remove it")
     _check_smoothing(estimator.q, estimator.smoothing)

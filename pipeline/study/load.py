@@ -15,6 +15,7 @@ from pipeline.errors import ConfigError
 from pipeline.study.families import check_range, check_response
 from pipeline.study.mode_checks import check_mode
 from pipeline.study.model import Range, Study
+from pipeline.study.path_checks import check_path
 
 #: A longer half-life is none.
 LONGEST_HALF_LIFE = 1e15
@@ -80,6 +81,7 @@ def check_consistency(study: Study) -> None:
         raise ConfigError("data.features: the name 'intercept' belongs to the model")
     check_response(study)
     check_mode(study)
+    check_path(study)
     _check_forgetting(study)
     _check_privacy(study)
 

@@ -29,7 +29,7 @@ def check_mode(study: Study) -> None:
                 f"which takes {taken}; remove it, or choose a kind that has it: "
                 f"{', '.join(_kinds_with(key))}"
             )
-    if estimator.kind == LIVE:
+    if not mode.needs:
         return
     _check_guarantee(study, mode)
     if estimator.forgetting is not None:

@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from pipeline.study.modes import KIND_HELP, Kind, Reproduction
+from pipeline.study.modes import KIND_HELP, LDP_SGD, Kind, Reproduction
+from pipeline.study.path import Path
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,8 +145,8 @@ class Estimator(Strict, frozen=True, kw_only=True):
     loss: Annotated[
         str,
         Meta(
-            description='"gdwd" (generalised DWD) or "logistic" for classes, "linear" for numbers, '
-            '"poisson" for counts',
+            description='"gdwd" (generalised DWD) or "logistic" for classes, "linear" or '
+            '"expectile" for numbers, "poisson" for counts',
             examples=["gdwd"],
         ),
     ]
@@ -172,10 +173,14 @@ class Estimator(Strict, frozen=True, kw_only=True):
     residual_bound: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         Meta(
-            description="of linear: the largest residual that counts in full, in the response's "
-            "unit, public; default: the width of its range with privacy, none without",
+            description="of linear and expectile: the largest residual that counts in full, in the "
+            "response's unit, public; default: the width of its range with privacy, none without",
             examples=[5.0],
         ),
+    ] = None
+    tau: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        Meta(description="of expectile: its level, in (0, 1); default 0.5", examples=[0.3]),
     ] = None
     noise_scale: Annotated[
         Annotated[float, Meta(gt=0)] | None,
@@ -200,6 +205,10 @@ class Estimator(Strict, frozen=True, kw_only=True):
         float,
         Meta(gt=0, lt=1, description="confidence level, in (0, 1)", examples=[0.95]),
     ] = 0.95
+    path: Annotated[
+        Path | None,
+        Meta(description="a table with the steps of ldp-sgd", examples=["{ eta0 = 1.0 }"]),
+    ] = None
     reproduction: Annotated[
         Reproduction | None,
         Meta(description="a table with the keys of a published method", examples=["{ seed = 1 }"]),
@@ -361,6 +370,13 @@ class Study(Strict, frozen=True, kw_only=True):
     def coefficient_names(self) -> tuple[str, ...]:
         """Names of the coefficients: the intercept, then the features."""
         return ("intercept", *self.data.features)
+
+    @property
+    def path(self) -> Path | None:
+        """The steps of gradient descent; None for every other kind of estimator."""
+        if self.estimator.kind != LDP_SGD:
+            return None
+        return self.estimator.path or Path()
 
     @property
     def noised(self) -> bool:

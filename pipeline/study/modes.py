@@ -1,8 +1,7 @@
 """The kinds of estimator that a study can name, and the keys of `[estimator.reproduction]`.
 
-"renewable" is the project's own and the only live one. The others are published methods, which
-`fit` runs over a file: they need pooled records, several rounds or a trusted aggregator.
-Source: dwd.
+"renewable" and "ldp-sgd" run live. The others are published methods, which `fit` runs over a file:
+they need pooled records, several rounds or a trusted aggregator. Source: dwd.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from msgspec import Meta
 
 Kind = Literal[
     "renewable",
+    "ldp-sgd",
     "pooled",
     "pooled-mm",
     "federated-newton",
@@ -25,6 +25,8 @@ Kind = Literal[
     "online-newton-distributed",
 ]
 LIVE = "renewable"
+#: Gradient descent on locally private gradients of single records, see `pipeline.study.path`.
+LDP_SGD = "ldp-sgd"
 
 
 class Reproduction(
@@ -150,6 +152,7 @@ _TRUSTED = ("ridge_matrix", "l2_bound", "step_bound", "stabiliser")
 
 MODES: dict[str, Mode] = {
     "renewable": Mode("", "renewable estimation from releases", "", weighted=True),
+    LDP_SGD: Mode("LDP-SGD", "gradient descent on locally private gradients of records", ""),
     "pooled": Mode(
         "OffNP",
         "penalised fit to all records in one place, converged",
@@ -215,6 +218,6 @@ MODES: dict[str, Mode] = {
 }
 
 KIND_HELP = (
-    f'"{LIVE}", the only live one; for `veilstream fit` also a published method: '
-    f"{', '.join(kind for kind in MODES if kind != LIVE)}"
+    f'"{LIVE}" or "{LDP_SGD}", which run live; for `veilstream fit` also a published method: '
+    f"{', '.join(kind for kind, mode in MODES.items() if mode.needs)}"
 )

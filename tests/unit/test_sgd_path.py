@@ -151,11 +151,11 @@ def test_the_regressed_curvature_is_least_squares() -> None:
     path.fold(gradients, points)
     design = np.column_stack([np.ones(RELEASES * BLOCK), np.repeat(points, BLOCK, axis=0)])
     slopes = np.linalg.lstsq(design, gradients.reshape(-1, SIZE), rcond=None)[0][1:].T
-    found = plug_in.regressed_curvature(path.sums)
+    found = plug_in.regressed_curvature([path.sums])
     assert_allclose(found, (slopes + slopes.T) / 2, rtol=1e-8, atol=1e-10)
     # the true curvature of these gradients is the identity
     assert np.max(np.abs(found - np.eye(SIZE))) < 6 / math.sqrt(RELEASES * BLOCK) / 0.3
-    plug = plug_in.without_release(path.sums)
+    plug = plug_in.without_release([path.sums])
     bread = np.linalg.inv(found)
     middle = np.einsum("ni,nj->ij", *(gradients.reshape(-1, SIZE),) * 2) / (RELEASES * BLOCK)
     assert_allclose(plug.covariance, bread @ middle @ bread / (RELEASES * BLOCK), rtol=1e-9)
@@ -165,7 +165,7 @@ def test_a_path_that_has_not_moved_has_no_curvature() -> None:
     path = SgdPath(rule(burn_in=0))
     path.fold(np.zeros((5, BLOCK, SIZE)), np.zeros((5, BLOCK, SIZE))[:, 0])
     with pytest.raises(NumericError, match="moved in every direction"):
-        plug_in.without_release(path.sums)
+        plug_in.without_release([path.sums])
     with pytest.raises(NumericError, match="burn-in"):
         random_scaling([(Sums.zero(SIZE, full=False), np.zeros(SIZE))])
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pipeline.estimators.sgd.batch_means import OnlineBatches
 from pipeline.estimators.sgd.steps import StepRule
 from pipeline.estimators.sgd.sums import Sums
-from pipeline.types import Matrix, Vector
+from pipeline.types import Integers, Matrix, Vector
 
 #: An iterate beyond this has diverged: published models cannot hold it.
 LARGEST = 2.0**12
@@ -98,7 +98,9 @@ class SgdPath:
         self.sums = Sums.zero(size, full=self.rule.full)
         self.batches = OnlineBatches.before(self.sums, self.rule.steps.alpha)
 
-    def fold(self, gradients: NDArray[np.float64], points: Matrix) -> None:
+    def fold(
+        self, gradients: NDArray[np.float64], points: Matrix, seen: Integers | None = None
+    ) -> None:
         """Move along the gradients of some releases, and add them to the sums.
 
         Parameters
@@ -107,14 +109,19 @@ class SgdPath:
             Shape (releases, k, d): k noised gradients of each release, in order.
         points
             Shape (releases, d): where each release was linearised.
+        seen
+            How many records had come when each one's model was published, shape (releases,); by
+            default no model is late.
         """
         releases, block, size = gradients.shape
+        if seen is None:
+            seen = np.full(releases, np.iinfo(np.int64).max)
         most = max(1, _CHUNK // max(block * size, size * size))
         for start in range(0, releases, most):
             part = slice(start, start + most)
-            self._fold(gradients[part], points[part])
+            self._fold(gradients[part], points[part], seen[part])
 
-    def _fold(self, gradients: NDArray[np.float64], points: Matrix) -> None:
+    def _fold(self, gradients: NDArray[np.float64], points: Matrix, seen: Integers) -> None:
         done = 0
         while done < len(gradients) and self.diverged is None:
             # the burn-in ends with a release, and begins the sums anew
@@ -124,10 +131,12 @@ class SgdPath:
             if rest > 0:
                 take = min(take, math.ceil(rest / block))
             part = slice(done, done + take)
-            self._advance(gradients[part], points[part], count=rest <= 0)
+            self._advance(gradients[part], points[part], seen[part], count=rest <= 0)
             done += take
 
-    def _advance(self, gradients: NDArray[np.float64], points: Matrix, *, count: bool) -> None:
+    def _advance(
+        self, gradients: NDArray[np.float64], points: Matrix, seen: Integers, *, count: bool
+    ) -> None:
         releases, block, size = gradients.shape
         # one coefficient after the other: running sums along memory are the fast ones
         by_entry = np.ascontiguousarray(gradients.reshape(-1, size).T)
@@ -137,11 +146,12 @@ class SgdPath:
             bad = ~(np.abs(path) <= LARGEST).all(axis=0)
             kept = int(np.argmax(bad)) // block
             if kept:
-                self._advance(gradients[:kept], points[:kept], count=count)
+                self._advance(gradients[:kept], points[:kept], seen[:kept], count=count)
             self.diverged = self.records
             return
         if count:
-            self._add(gradients, by_entry, points, path, steps)
+            late = np.maximum(self.records + block * np.arange(releases) - seen, 0)
+            self._add(gradients, by_entry, points, path, steps, np.cumsum(late))
         self.theta = path[:, -1].copy()
         self.records += releases * block
         self.releases += releases
@@ -156,6 +166,7 @@ class SgdPath:
         points: Matrix,
         path: Matrix,
         steps: Vector,
+        late: Integers,
     ) -> None:
         releases, block, size = gradients.shape
         held = self.sums
@@ -191,6 +202,7 @@ class SgdPath:
         def at(release: int) -> Sums:
             return Sums(
                 records=held.records + (release + 1) * block,
+                behind=held.behind + int(late[release]),
                 moved=float(moved[release]),
                 c=c[:, (release + 1) * block - 1].copy(),
                 **{name: sums[..., release].copy() for name, sums in running.items()},

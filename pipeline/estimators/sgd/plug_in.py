@@ -8,6 +8,7 @@ noised products as well. Source: ldp-sgd, plug-in; PPI-0 and PPI-1: spec (a).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,19 +41,23 @@ class PlugIn:
     floored: int
 
 
-def regressed_curvature(sums: Sums) -> Matrix:
+def regressed_curvature(parts: Sequence[Sums]) -> Matrix:
     """Return the slope of gradients on their points, symmetrised, shape (d, d); not yet repaired.
+
+    Paths have intercepts of their own: what one regresses on is the wandering within each.
 
     Raises
     ------
     NumericError
         If the points do not span all directions yet.
     """
-    count = sums.records
-    if count == 0:
+    used = [sums for sums in parts if sums.records]
+    if not used:
         raise NumericError("no record has come after the burn-in")
-    cross = sums.gu - np.outer(sums.g, sums.u) / count
-    spread = sums.uu - np.outer(sums.u, sums.u) / count
+    cross, spread = np.zeros_like(used[0].gu), np.zeros_like(used[0].uu)
+    for sums in used:
+        cross = cross + sums.gu - np.outer(sums.g, sums.u) / sums.records
+        spread = spread + sums.uu - np.outer(sums.u, sums.u) / sums.records
     try:
         slope = np.linalg.solve(spread, cross.T).T
     except np.linalg.LinAlgError as error:
@@ -77,15 +82,18 @@ def plug_in(curvature: Matrix, middle: Matrix, records: int) -> PlugIn:
     return PlugIn(repaired, sandwich(repaired, middle) / records, floored)
 
 
-def without_release(sums: Sums) -> PlugIn:
-    """Return PPI-0.
+def without_release(parts: Sequence[Sums]) -> PlugIn:
+    """Return PPI-0 of the average of some paths, weighted by their records.
 
     Raises
     ------
     NumericError
         As `regressed_curvature` and `plug_in`.
     """
-    return plug_in(regressed_curvature(sums), sums.gg / sums.records, sums.records)
+    curvature = regressed_curvature(parts)
+    records = sum(sums.records for sums in parts)
+    middle: Matrix = np.sum([sums.gg for sums in parts], axis=0) / records
+    return plug_in(curvature, middle, records)
 
 
 def published(

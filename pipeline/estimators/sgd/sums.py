@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.types import Matrix, Vector
 
@@ -19,6 +20,8 @@ class Sums:
 
     Attributes
     ----------
+    behind
+        Sum over releases of how many records late their models were.
     moved
         Sum of the step sizes.
     c, s, b
@@ -32,6 +35,7 @@ class Sums:
     """
 
     records: int
+    behind: int
     moved: float
     c: Vector
     s: Vector
@@ -48,7 +52,12 @@ class Sums:
         """Return the sums of nothing."""
         vector, matrix = np.zeros(size), np.zeros((size, size))
         a = matrix if full else vector
-        return cls(0, 0.0, vector, vector, vector, a, vector, vector, matrix, matrix, matrix)
+        return cls(0, 0, 0.0, vector, vector, vector, a, vector, vector, matrix, matrix, matrix)
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.float64], ...]:
+        """All sums that are arrays, in the order of the fields."""
+        return (self.c, self.s, self.b, self.a, self.g, self.u, self.gu, self.uu, self.gg)
 
     def since(self, mark: Sums) -> Sums:
         """Return the sums of the records after `mark`, as if C had begun at zero there."""
@@ -64,6 +73,6 @@ class Sums:
         else:
             a = self.a - mark.a - 2 * c0 * between + count * c0 * c0
         return Sums(
-            count, self.moved - mark.moved, self.c - c0, s, b, a, self.g - mark.g,
+            count, self.behind - mark.behind, self.moved - mark.moved, self.c - c0, s, b, a, self.g - mark.g,
             self.u - mark.u, self.gu - mark.gu, self.uu - mark.uu, self.gg - mark.gg,
         )  # fmt: skip

@@ -1,0 +1,59 @@
+"""From a study to the public rule of its path: steps, their caps, burn-in and start.
+
+Source: ldp-sgd, defaults; caps: spec (c) and (f).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from pipeline.errors import ConfigError
+from pipeline.estimators.sgd.path import Rule
+from pipeline.estimators.sgd.steps import StepRule, noise_cap, staleness_cap
+from pipeline.local.plan import Plan
+from pipeline.study.path import Path
+
+#: Public guesses by loss: mean curvature of a record, decay of the steps, and how far noise may move
+#: a linear predictor: asymmetric losses are biased sooner.
+CURVATURE = {"linear": 0.8, "expectile": 0.4, "logistic": 0.2}
+ALPHA = {"linear": 0.501}
+KAPPA = {"linear": 0.5}
+#: The largest eigenvalue of the mean curvature is guessed as this multiple of a record's curvature.
+LARGEST_SHARE = 2.0
+
+
+@lru_cache(maxsize=32)
+def rule_of(plan: Plan) -> Rule:
+    """Return the rule of a study's path.
+
+    Raises
+    ------
+    ConfigError
+        If the study is of another kind.
+    """
+    path, loss = _path(plan), plan.study.estimator.loss
+    curvature = path.curvature or CURVATURE[loss]
+    noise = plan.step.gradient.standard_deviation if plan.study.noised else 0.0
+    cap = min(
+        noise_cap(path.kappa or KAPPA.get(loss, 0.25), curvature, plan.loss.slope_bound, noise,
+                  plan.size),
+        staleness_cap(LARGEST_SHARE * curvature, allowed_lateness(plan) + plan.slots),
+    )  # fmt: skip
+    return Rule(
+        steps=StepRule(path.eta0, path.alpha or ALPHA.get(loss, 0.6), cap),
+        burn_in=path.burn_in,
+        start=plan.first_model.coefficients,
+        full=path.full,
+    )
+
+
+def allowed_lateness(plan: Plan) -> int:
+    """Return how many records late a model may be before the steps are too long for it."""
+    behind = _path(plan).behind
+    return 2 * plan.slots * plan.study.stream.publish.releases if behind is None else behind
+
+
+def _path(plan: Plan) -> Path:
+    if plan.study.path is None:
+        raise ConfigError('estimator.kind: only "ldp-sgd" moves a path')
+    return plan.study.path

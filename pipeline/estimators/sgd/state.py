@@ -1,0 +1,105 @@
+"""The state of a study with locally private gradients: one path for each partition of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import StateError
+from pipeline.estimators.sgd import stored
+from pipeline.estimators.sgd.path import Rule, SgdPath
+from pipeline.types import Integers, Matrix
+
+PATH = "path"
+
+
+@dataclass(frozen=True, slots=True)
+class GradientBatch:
+    """Validated releases of one study, in the order of the log.
+
+    Attributes
+    ----------
+    gradients
+        Real values, shape (releases, k, d).
+    points
+        Where they were taken, shape (releases, d).
+    seen
+        Record slots that had been folded when each one's model was published, shape (releases,).
+    """
+
+    gradients: NDArray[np.float64]
+    points: Matrix
+    seen: Integers
+
+
+@dataclass(slots=True)
+class SgdState:
+    """The path of one partition, and those that have been merged with it.
+
+    Attributes
+    ----------
+    slots
+        Record slots that have come.
+    dirty
+        Names of the fields that changed since they were last stored.
+    """
+
+    rule: Rule
+    path: SgdPath = field(init=False)
+    others: list[SgdPath] = field(default_factory=list)
+    dirty: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Start at the public point."""
+        self.path = SgdPath(self.rule)
+
+    @property
+    def paths(self) -> list[SgdPath]:
+        """All paths that have begun."""
+        return [path for path in (self.path, *self.others) if path.releases]
+
+    @property
+    def releases(self) -> int:
+        """How many releases have been added."""
+        return sum(path.releases for path in self.paths)
+
+    @property
+    def slots(self) -> int:
+        """How many record slots they had."""
+        return sum(path.records for path in self.paths)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its stored fields."""
+        return [PATH]
+
+    def fold(self, batch: GradientBatch) -> None:
+        """Move along the gradients of some releases."""
+        self.path.fold(batch.gradients, batch.points, batch.seen)
+        self.dirty.add(PATH)
+
+    def add(self, other: SgdState) -> None:
+        """Put the paths of another partition beside this one's."""
+        self.others = [*self.others, *(path.copy() for path in other.paths)]
+
+    def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        """Return the path as bytes; what has been merged with it is not stored."""
+        return {PATH: stored.encode(self.path)} if names is None or names else {}
+
+    @classmethod
+    def decode(cls, rule: Rule, fields: dict[str, bytes]) -> SgdState:
+        """Rebuild a state from what `encode` gave.
+
+        Raises
+        ------
+        StateError
+            If a field is missing, unknown, or cannot be read.
+        """
+        if fields.keys() != {PATH}:
+            raise StateError(f"stored state must have the one field {PATH!r}")
+        state = cls(rule)
+        state.path = stored.decode(rule, fields[PATH])
+        return state

@@ -1,0 +1,94 @@
+"""A path as bytes: whole numbers as text in MessagePack, all others as little-endian float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from pipeline.errors import StateError
+from pipeline.estimators.sgd.batch_means import OnlineBatches
+from pipeline.estimators.sgd.path import Rule, SgdPath
+from pipeline.estimators.sgd.sums import Sums
+from pipeline.types import Vector
+
+
+class _Stored(msgspec.Struct, frozen=True, array_like=True):
+    """Whole numbers have no end and are kept as text; `data` holds the floats of all parts."""
+
+    records: int
+    releases: int
+    diverged: int | None
+    number: int
+    squares: str
+    places: str
+    counts: list[tuple[int, int]]
+    data: bytes
+
+
+def encode(path: SgdPath) -> bytes:
+    """Write a path."""
+    parts = [path.sums, path.batches.begun, *path.marks]
+    floats = [path.theta, path.origin, path.batches.ww.ravel(), path.batches.lw]
+    for part in parts:
+        floats += [np.array([part.moved]), *(array.ravel() for array in part.arrays)]
+    held = _Stored(
+        records=path.records,
+        releases=path.releases,
+        diverged=path.diverged,
+        number=path.batches.number,
+        squares=str(path.batches.squares),
+        places=str(path.batches.places),
+        counts=[(part.records, part.behind) for part in parts],
+        data=np.concatenate(floats).astype("<f8").tobytes(),
+    )
+    return msgspec.msgpack.encode(held)
+
+
+def decode(rule: Rule, data: bytes) -> SgdPath:
+    """Read what `encode` wrote.
+
+    Raises
+    ------
+    StateError
+        If it is anything else, or of another rule.
+    """
+    try:
+        held = msgspec.msgpack.decode(data, type=_Stored)
+        floats = np.frombuffer(held.data, dtype="<f8").astype(np.float64)
+        return _rebuilt(rule, held, floats)
+    except (msgspec.DecodeError, ValueError, IndexError) as error:
+        raise StateError(
+            "the stored path cannot be read; run `veilstream state rebuild`"
+        ) from error
+
+
+def _rebuilt(rule: Rule, held: _Stored, floats: Vector) -> SgdPath:
+    path = SgdPath(rule)
+    empty, size, at = path.sums, len(rule.start), 0
+
+    def take(shape: Sequence[int]) -> Vector:
+        nonlocal at
+        count = math.prod(shape)
+        if at + count > len(floats):
+            raise ValueError("too few numbers")
+        at += count
+        return floats[at - count : at].reshape(shape)
+
+    path.theta, path.origin = take((size,)), take((size,))
+    ww, lw = take(empty.a.shape), take((size,))
+    parts = []
+    for records, behind in held.counts:
+        moved = float(take((1,))[0])
+        arrays = [take(array.shape) for array in empty.arrays]
+        parts.append(Sums(records, behind, moved, *arrays))
+    if at != len(floats):
+        raise ValueError("too many numbers")
+    path.records, path.releases, path.diverged = held.records, held.releases, held.diverged
+    path.sums, path.marks = parts[0], parts[2:]
+    path.batches = OnlineBatches(
+        rule.steps.alpha, held.number, parts[1], ww, lw, int(held.squares), int(held.places)
+    )
+    return path

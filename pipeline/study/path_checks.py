@@ -1,0 +1,50 @@
+"""What a study with locally private gradients must say, and must not."""
+
+from __future__ import annotations
+
+from pipeline.errors import ConfigError
+from pipeline.study.model import Study
+from pipeline.study.modes import LDP_SGD
+
+#: Losses with a bounded slope whose expectation is zero at the truth.
+LOSSES = ("linear", "logistic", "expectile")
+
+
+def check_path(study: Study) -> None:
+    """Refuse keys that do not go with `kind = "ldp-sgd"`, and those that only go with it.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key, what is allowed and the way out.
+    """
+    estimator = study.estimator
+    if estimator.kind != LDP_SGD:
+        if estimator.path is not None:
+            raise ConfigError(f'estimator.path: belongs to kind = "{LDP_SGD}"; remove it')
+        if estimator.loss == "expectile":
+            raise ConfigError(f'estimator.loss: "expectile" belongs to kind = "{LDP_SGD}"')
+        return
+    if estimator.loss not in LOSSES:
+        raise ConfigError(f'estimator.loss: kind = "{LDP_SGD}" has {", ".join(LOSSES)}')
+    if estimator.ridge > 0:
+        raise ConfigError(f'estimator.ridge: kind = "{LDP_SGD}" has no penalty; set ridge = 0')
+    if estimator.loss != "logistic" and estimator.residual_bound is None:
+        raise ConfigError(
+            "estimator.residual_bound: must be given, as the noise is in proportion to it: about "
+            "1.345 times a public guess of the residuals' scale, in the response's unit"
+        )
+    for key in ("class_weights", "norm_bound", "noise_scale", "forgetting"):
+        if getattr(estimator, key) is not None:
+            instead = "; use estimator.path.radius" if key == "norm_bound" else ""
+            raise ConfigError(f'estimator.{key}: kind = "{LDP_SGD}" has none; remove it{instead}')
+    if study.noised and study.privacy.neighbours != "replace-one":
+        raise ConfigError(
+            "privacy.neighbours: the releases of single records are private against any other "
+            'value of the record; set neighbours = "replace-one"'
+        )
+    if study.stream.partitions != 1:
+        raise ConfigError(
+            f'stream.partitions: kind = "{LDP_SGD}" moves one path through all records in their '
+            "order, so its releases need partitions = 1"
+        )
