@@ -57,7 +57,7 @@ records = {records}
 partitions = {partitions}
 retention = "1d"
 {stream}
-publish = {{ releases = 4, seconds = 0.2, pause = 0.05 }}
+publish = {{ releases = {releases}, seconds = 0.2, pause = 0.05 }}
 """
 PRIVATE = 'mechanism = "discrete-gaussian"\nepsilon = 2.0\ndelta = 1e-5'
 OPEN = 'mechanism = "none"'
@@ -72,6 +72,7 @@ def study_text(
     privacy: str = PRIVATE,
     window: str = "",
     stream: str = "",
+    releases: int = 4,
 ) -> str:
     """Return the text of a study file, by default under a name that nobody has used."""
     return STUDY.format(
@@ -81,6 +82,7 @@ def study_text(
         privacy=privacy,
         window=window,
         stream=stream,
+        releases=releases,
     )
 
 
