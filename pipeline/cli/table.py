@@ -73,7 +73,7 @@ def line(message: EstimateMessage, *, brief: bool = False) -> str:
         f"{message.records} record slots",
         f"{message.releases} releases",
         f"{message.clients} clients",
-        f"model {message.model_version}",
+        f"model {message.model_version or 0}",
         message.status if brief or not message.reason else f"{message.status}: {message.reason}",
     ]
     found = message.diagnostics

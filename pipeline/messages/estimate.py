@@ -76,7 +76,8 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
         Log positions consumed in all partitions: it grows with the state, and the same version of
         the same watermark always means the same bits.
     model_version
-        The model that was published together with this estimate.
+        The model that was published together with this estimate; null while clients are at the
+        public start.
     watermark
         The log positions that the estimate stands for; empty for a fit without Kafka.
     event_time
