@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.encode import Row
-from pipeline.local.model import Model, round_model, start_model
+from pipeline.local.model import Model, round_model
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.reducer import Partition, Reducer, combine, slots_seen
@@ -56,7 +56,7 @@ class OfflineRun:
         self._reducer = Reducer(plan)
         self._sequences: dict[str, int] = {}
         self.partition = Partition.empty(plan)
-        self.model: Model = start_model(plan.size)
+        self.model: Model = plan.first_model
         self._since_model = 0
 
     def add(self, client: str, rows: Sequence[Row]) -> None:

@@ -7,7 +7,7 @@ from kafka.errors import KafkaError
 
 from infra.connection import log_reader
 from pipeline.errors import BrokerError, PayloadError
-from pipeline.local.model import Model, start_model
+from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.messages.model import read_model
 from pipeline.messages.topics import Topics
@@ -25,7 +25,7 @@ class ModelFeed:
 
     def __init__(self, plan: Plan, settings: Settings, topics: Topics) -> None:
         self._plan = plan
-        self.newest: Model = start_model(plan.size)
+        self.newest: Model = plan.first_model
         self.ignored = 0
         place = TopicPartition(topics.models.name, 0)
         try:

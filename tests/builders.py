@@ -47,16 +47,31 @@ def study_text(
     releases: int = 8,
     forgetting: str | None = None,
     name: str = "test",
+    least: float = -1.0,
+    most: float = 1.0,
+    residual_bound: float | None = None,
+    noise_scale: float | None = None,
 ) -> str:
-    """Return the text of a study file; `delta` and `seed` go where the mechanism has them."""
+    """Return the text of a study file; `delta` and `seed` go where the mechanism has them.
+
+    `least` and `most` are the range of a regression's response.
+    """
+    response = {
+        "linear": f'{{ name = "y", kind = "number", min = {least}, max = {most} }}',
+        "poisson": f'{{ name = "y", kind = "count", max = {most} }}',
+    }.get(loss, '{ name = "y", positive = "1", negative = "0" }')
     lines = [
         f'[study]\nname = "{name}"',
-        '[data]\nresponse = { name = "y", positive = "1", negative = "0" }',
+        f"[data]\nresponse = {response}",
         f'scaling = "{scaling}"',
         "[data.features]",
         *(f"x{i} = {{ min = {low}, max = {high} }}" for i in range(p)),
         f'[estimator]\nloss = "{loss}"\nq = {q}\nridge = {ridge}',
     ]
+    if residual_bound is not None:
+        lines.append(f"residual_bound = {residual_bound}")
+    if noise_scale is not None:
+        lines.append(f"noise_scale = {noise_scale}")
     if smoothing is not None:
         lines.append(f"smoothing = {smoothing}")
     if norm_bound is not None:

@@ -66,7 +66,7 @@ def _facts(plan: Plan) -> dict[str, object]:
         facts["noise"] = {
             "gradient_sd": plan.step.gradient.standard_deviation,
             "curvature_sd": plan.step.curvature.standard_deviation,
-            "counts_sd": plan.step.counts.standard_deviation,
+            "counts_sd": plan.step.counts and plan.step.counts.standard_deviation,
             "start_gradient_sd": plan.start.gradient.standard_deviation,
             "order_of_norm": plan.mechanism.order,
             "norm_bound": plan.norm_bound,

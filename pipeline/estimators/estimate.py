@@ -35,6 +35,9 @@ class Estimate:
         Condition number of the curvature after its repair; None at the start.
     floored
         How many eigenvalues of the noisy curvature were raised.
+    dispersion
+        Mean squared slope over mean curvature: the residual variance of a linear regression in
+        encoded units, 1 for counts that are truly Poisson; None where it is not estimated.
     effective_records
         (sum w n)^2 / sum w^2 n over the releases that the coefficients rest on, n record slots of
         weight w each: their number where nothing is forgotten. None where it is not known.
@@ -50,6 +53,7 @@ class Estimate:
     releases: int
     condition: float | None
     floored: int
+    dispersion: float | None = None
     effective_records: float | None = None
 
     @property
@@ -82,6 +86,11 @@ class Estimate:
             return None
         reach = float(ndtri((1 + level) / 2)) * errors[0]
         return self.coefficients - reach, self.coefficients + reach
+
+
+def dispersion_of(square: float, curvature: float) -> float | None:
+    """Return mean squared slope over mean curvature, None where noise has drowned one of them."""
+    return square / curvature if square > 0 and curvature > 0 else None
 
 
 def class_weights(negative: float, positive: float, largest: float) -> tuple[float, float]:

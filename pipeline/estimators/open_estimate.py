@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.errors import NumericError
-from pipeline.estimators.estimate import Estimate, Status, class_weights
+from pipeline.estimators.estimate import Estimate, Status, class_weights, dispersion_of
 from pipeline.estimators.forgetting import effective
 from pipeline.estimators.open_state import OpenState
-from pipeline.linalg import sandwich, solve_positive, unpack_upper
+from pipeline.linalg import condition_number, sandwich, solve_positive, unpack_upper
 from pipeline.local.plan import Plan
 from pipeline.types import Matrix, Vector
 
@@ -48,7 +48,7 @@ def estimate_open(plan: Plan, sums: OpenState | Weighed) -> Estimate:
     status: Status = "empty"
     reason, condition = "no release has come yet", None
     if releases:
-        condition = float(np.linalg.cond(bread))
+        condition = condition_number(bread)
         right = state.part("right")
         try:
             coefficients = solve_positive(bread, right)
@@ -74,7 +74,15 @@ def estimate_open(plan: Plan, sums: OpenState | Weighed) -> Estimate:
         condition=condition,
         floored=0,
         effective_records=known,
+        dispersion=_dispersion(plan, state, bread[0, 0]),
     )
+
+
+def _dispersion(plan: Plan, total: OpenState, curvature: float) -> float | None:
+    """Return the dispersion of a regression; its intercept stands first and has no ridge."""
+    if plan.classes:
+        return None
+    return dispersion_of(float(total.part("scores")[0]), curvature)
 
 
 def _weighed(parts: Weighed, size: int, *, power: int = 1) -> OpenState:

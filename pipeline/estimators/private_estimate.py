@@ -18,11 +18,17 @@ import numpy as np
 
 from pipeline.errors import PrivacyError
 from pipeline.estimators import exact
-from pipeline.estimators.estimate import Estimate, Status, class_weights
+from pipeline.estimators.estimate import Estimate, Status, class_weights, dispersion_of
 from pipeline.estimators.exact import BigIntegers
 from pipeline.estimators.forgetting import effective
 from pipeline.estimators.private_state import PrivateState
-from pipeline.linalg import floor_eigenvalues, sandwich, solve_positive, unpack_upper
+from pipeline.linalg import (
+    condition_number,
+    floor_eigenvalues,
+    sandwich,
+    solve_positive,
+    unpack_upper,
+)
 from pipeline.local.model import COEFFICIENT_EXPONENT
 from pipeline.local.plan import Plan
 from pipeline.types import Matrix, Vector
@@ -39,12 +45,14 @@ RELEASES_PER_COEFFICIENT, FLOORED_SHARE = 10, 1 / 3
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Weighted moments of (g, n t, n) over some releases, in real units.
+    """Weighted moments of (g, n t, s, n) over some releases, in real units.
 
     Attributes
     ----------
     gradient, expansion, slots
         Sums of w g, w n t and w n.
+    slopes
+        Sum of w s, the squared slopes of a regression; None where they are not released.
     squares
         Sum of w^2: the noise of the weighted gradient is that of so many releases.
     releases
@@ -58,6 +66,7 @@ class Moments:
     gradient: Vector
     expansion: Vector
     slots: float
+    slopes: float | None
     squares: float
     releases: float
     records: float
@@ -81,10 +90,11 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
     releases = sum(state.releases for _, state in parts)
     weights = _weights(plan, parts)
     penalty = plan.study.estimator.ridge * np.diag([0.0] + [1.0] * (plan.size - 1))
-    covariance = privacy = None
+    covariance = privacy = dispersion = None
     if not any(state.epochs for _, state in parts):
         bread, floored = _start_curvature(plan) * np.eye(plan.size) + penalty, 0
-        coefficients = -solve_positive(bread, _start_score(plan, parts, weights))
+        score = _start_score(plan, parts, weights)
+        coefficients = plan.first_model.coefficients - solve_positive(bread, score)
         status, reason = _start_status(releases)
         starts = [(w, float(state.start[-1])) for w, state in parts]
         records = plan.slots * effective(
@@ -99,6 +109,8 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
         score = moments.gradient / moments.slots + penalty @ mean
         coefficients = mean - solve_positive(bread, score)
         status, reason = _status(plan, moments.releases, floored)
+        if moments.slopes is not None:
+            dispersion = dispersion_of(moments.slopes / moments.slots, float(curvature[0, 0]))
         if status == "ready":
             whole = moments.slots * bread
             noise = moments.squares * plan.step.gradient.standard_deviation**2
@@ -113,9 +125,10 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
         reason=reason,
         records=sum(state.slots for _, state in parts),
         releases=releases,
-        condition=float(np.linalg.cond(bread)) if releases else None,
+        condition=condition_number(bread) if releases else None,
         floored=floored,
         effective_records=records,
+        dispersion=dispersion,
     )
 
 
@@ -125,18 +138,20 @@ def _start_curvature(plan: Plan) -> float:
 
 
 def _start_score(plan: Plan, parts: Weighed, weights: tuple[float, float]) -> Vector:
-    """Return the weighted mean gradient at zero from the class gradients of the start."""
+    """Return the mean gradient at the start: of all records, or of the weighted classes."""
     total = _total(parts, lambda state: state.start)
     releases = float(total[-1])
     if releases == 0:
         return np.zeros(plan.size)
     sums = total[:-1] * plan.start.gradient.unit
+    if not plan.classes:
+        return sums / (releases * plan.slots)
     negative, positive = sums[: plan.size], sums[plan.size :]
     return (weights[0] * negative + weights[1] * positive) / (releases * plan.slots)
 
 
 def _moments(plan: Plan, parts: Weighed) -> Moments:
-    rows, size = 2 * plan.size + 2, plan.size
+    shape, size = parts[0][1].shape, plan.size
     last = sorted({epoch for _, state in parts for epoch in state.epochs})[-LAST_EPOCHS:]
 
     def gram(state: PrivateState) -> BigIntegers:
@@ -146,21 +161,25 @@ def _moments(plan: Plan, parts: Weighed) -> Moments:
                 packed = packed + state.epochs[epoch]
         return packed
 
-    unit = np.ones(rows)
+    unit = np.ones(shape.rows)
     unit[:size] = plan.step.gradient.unit
     unit[size : 2 * size] = math.ldexp(1.0, COEFFICIENT_EXPONENT)
+    if shape.squares and plan.step.counts is not None:
+        unit[2 * size] = plan.step.counts.unit
     units = np.outer(unit, unit)
-    first = (unpack_upper(_total(parts, gram), rows) * units)[:, -1]
-    second = unpack_upper(_total(parts, gram, power=2), rows) * units
-    slots, releases, squares = float(first[2 * size]), float(first[-1]), float(second[-1, -1])
+    first = (unpack_upper(_total(parts, gram), shape.rows) * units)[:, -1]
+    second = unpack_upper(_total(parts, gram, power=2), shape.rows) * units
+    slots, releases, squares = float(first[-2]), float(first[-1]), float(second[-1, -1])
+    linear = np.r_[0 : 2 * size, shape.rows - 2]
     return Moments(
         gradient=first[:size],
         expansion=first[size : 2 * size],
         slots=slots,
+        slopes=float(first[2 * size]) if shape.squares else None,
         squares=squares,
         releases=effective(releases, squares),
-        records=effective(slots, float(second[2 * size, -1])),
-        second=second[:-1, :-1],
+        records=effective(slots, float(second[-2, -1])),
+        second=second[np.ix_(linear, linear)],
     )
 
 
@@ -196,6 +215,8 @@ def _between_releases(moments: Moments, curvature: Matrix) -> Matrix:
 
 
 def _weights(plan: Plan, parts: Weighed) -> tuple[float, float]:
+    if not plan.classes or plan.step.counts is None:
+        return 1.0, 1.0
     unit = plan.step.counts.unit
     counts = _total(parts, lambda state: state.counts)
     return class_weights(float(counts[0]) * unit, float(counts[1]) * unit, plan.largest_weight)

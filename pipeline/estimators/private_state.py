@@ -1,10 +1,11 @@
 """The state of a private study: integer sums, the same bits in any order of arrival.
 
-Class counts are summed over all releases. Releases at the public start (model 0) add their two
-class gradients. A later release with gradient g, curvature H, expansion point t, n slots and model
-version k adds H, and the Gram matrix of z = (g, n t, n, 1) to the sums of epoch floor(log2 k). The
-last column of that matrix holds the sums of g, n t, n and the number of releases; the rest gives
-the spread between releases. Source: spec of the renewable method, section on private streams.
+Class counts are summed over all releases. Releases at the public start (model 0) add their
+gradients, one for each group. A later release with gradient g, curvature H, expansion point t, sum
+of squared slopes s (of a regression that estimates its noise scale), n slots and model version k
+adds H, and the Gram matrix of z = (g, n t, s, n, 1) to the sums of epoch floor(log2 k). The last
+column of that matrix holds the sums of g, n t, s, n and the number of releases; the rest gives the
+spread between releases. Source: spec of the renewable method, section on private streams.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from pipeline.errors import StateError
 from pipeline.estimators import exact
 from pipeline.estimators.exact import BigIntegers
+from pipeline.local.plan import Plan
 from pipeline.types import Integers
 
 COUNTS, START, CURVATURE, EPOCH = "counts", "start", "curvature", "epoch."
@@ -29,15 +31,17 @@ class PrivateBatch:
     Attributes
     ----------
     counts
-        Lattice integers of all n releases, shape (n, 2).
+        Class counts of all n releases, lattice integers of shape (n, 2); (n, 0) without classes.
     start
-        Class gradients of those at the start, shape (s, 2 d).
+        Gradients of those at the start, shape (s, groups d).
     versions
         Model versions of the others, shape (m,) with m = n - s, all >= 1.
     expansion, gradient
         Lattice integers, shape (m, d).
     curvature
         Lattice integers, packed, shape (m, d (d + 1) / 2).
+    squares
+        Sums of squared slopes, shape (m, 1), or (m, 0) where they are not released.
     slots
         Public number of slots of every release of the study.
     """
@@ -48,7 +52,42 @@ class PrivateBatch:
     expansion: Integers
     gradient: Integers
     curvature: Integers
+    squares: Integers
     slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many numbers the parts of a study's releases hold.
+
+    Attributes
+    ----------
+    size
+        d, the number of coefficients.
+    groups
+        Gradients of a release at the start: one for each class, else one.
+    squares
+        1 if later releases hold the sum of squared slopes, else 0.
+    """
+
+    size: int
+    groups: int = 2
+    squares: int = 0
+
+    @classmethod
+    def of(cls, plan: Plan) -> Shape:
+        """Return the shape of a study's releases."""
+        return cls(plan.size, plan.groups, 0 if plan.classes else plan.counted(1))
+
+    @property
+    def classes(self) -> int:
+        """Numbers of a class count: 2, or 0 where there are no classes."""
+        return 2 if self.groups == 2 else 0
+
+    @property
+    def rows(self) -> int:
+        """Length of z = (g, n t, s, n, 1)."""
+        return 2 * self.size + self.squares + 2
 
 
 def epoch_of(version: int) -> int:
@@ -62,21 +101,21 @@ class PrivateState:
 
     Attributes
     ----------
-    size
-        d, the number of coefficients.
+    shape
+        How many numbers the parts hold.
     counts
         Sum of the class counts, then the number of releases, then of their slots.
     start
-        Sum of the class gradients at the start, then the number of those releases.
+        Sum of the gradients at the start, then the number of those releases.
     curvature
         Sum of packed curvatures, then the number of those releases, then of their slots.
     epochs
-        Epoch to packed Gram matrix of (g, n t, n, 1), size 2 d + 2.
+        Epoch to packed Gram matrix of (g, n t, s, n, 1).
     dirty
         Names of the fields that changed since they were last stored.
     """
 
-    size: int
+    shape: Shape
     counts: BigIntegers = field(init=False)
     start: BigIntegers = field(init=False)
     curvature: BigIntegers = field(init=False)
@@ -85,9 +124,10 @@ class PrivateState:
 
     def __post_init__(self) -> None:
         """Start from zero."""
-        self.counts = exact.zeros(4)
-        self.start = exact.zeros(2 * self.size + 1)
-        self.curvature = exact.zeros(self.size * (self.size + 1) // 2 + 2)
+        size = self.shape.size
+        self.counts = exact.zeros(self.shape.classes + 2)
+        self.start = exact.zeros(self.shape.groups * size + 1)
+        self.curvature = exact.zeros(size * (size + 1) // 2 + 2)
 
     @property
     def releases(self) -> int:
@@ -107,8 +147,7 @@ class PrivateState:
     @property
     def gram_length(self) -> int:
         """Length of one packed Gram matrix."""
-        rows = 2 * self.size + 2
-        return rows * (rows + 1) // 2
+        return self.shape.rows * (self.shape.rows + 1) // 2
 
     def fold(self, batch: PrivateBatch) -> None:
         """Add releases; adding them one by one, in any order, gives the same bits."""
@@ -123,7 +162,8 @@ class PrivateState:
         self.curvature = self.curvature + _with(batch.curvature, later, later * batch.slots)
         self.dirty.add(CURVATURE)
         ones = np.ones((later, 1), dtype=np.int64)
-        rows = np.hstack([batch.gradient, batch.slots * batch.expansion, batch.slots * ones, ones])
+        moved = batch.slots * batch.expansion
+        rows = np.hstack([batch.gradient, moved, batch.squares, batch.slots * ones, ones])
         epochs = np.frexp(batch.versions.astype(np.float64))[1] - 1
         for epoch in np.unique(epochs).tolist():
             self._add_epoch(epoch, exact.gram(rows[epochs == epoch]))
@@ -145,7 +185,7 @@ class PrivateState:
         }
 
     @classmethod
-    def decode(cls, size: int, fields: dict[str, bytes]) -> PrivateState:
+    def decode(cls, shape: Shape, fields: dict[str, bytes]) -> PrivateState:
         """Rebuild a state from all fields that `encode` gave.
 
         Raises
@@ -153,7 +193,7 @@ class PrivateState:
         StateError
             If a field is missing, unknown or of the wrong length.
         """
-        state = cls(size)
+        state = cls(shape)
         if missing := {COUNTS, START, CURVATURE} - fields.keys():
             raise StateError(f"stored state lacks its field {sorted(missing)[0]!r}")
         for name, data in fields.items():
@@ -179,4 +219,4 @@ class PrivateState:
 
 def _with(rows: Integers, *extra: int) -> BigIntegers:
     """Return the column sums of rows with some numbers behind them."""
-    return np.concatenate([exact.column_sums(rows), np.array(extra, dtype=object)])
+    return exact.join(exact.column_sums(rows), exact.of(extra))

@@ -15,6 +15,7 @@ from pipeline.learning.stream import Stream, StudySource, study_of
 from pipeline.local.columns import Table
 from pipeline.local.response import Label
 from pipeline.local.values import Record
+from pipeline.losses import Likelihood
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.prediction import LinearClassifier
 from pipeline.types import Matrix, Vector
@@ -246,5 +247,6 @@ class StreamClassifier(Estimator):
     def _require_likelihood(self, method: str) -> None:
         study = study_of(self.study) if self._stream is None else self._stream.plan.study
         loss = study.estimator.loss
-        if losses.likelihood(loss) is None:
+        probable = isinstance(losses.build(loss), Likelihood)
+        if not probable:
             raise AttributeError(f"{method}: the loss {loss!r} gives no probabilities")

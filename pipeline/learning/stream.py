@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pipeline.errors import ConfigError
 from pipeline.local.columns import Table, by_row, labels_of, values_of
 from pipeline.local.encode import Encoder, Row
 from pipeline.local.plan import Plan
-from pipeline.local.response import Label
+from pipeline.local.response import ClassResponse, Label
 from pipeline.local.values import Record
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import compose_model_file
@@ -57,6 +58,12 @@ class Stream:
         self.windows: dict[str, list[Row]] = {}
         self.labels: tuple[Label, Label] | None = None
         self._encoder = Encoder(study)
+        if not isinstance(self._encoder.response, ClassResponse):
+            raise ConfigError(
+                f'data.response.kind: a classifier needs "class", and this study has '
+                f'"{study.data.response.kind}"'
+            )
+        self._response = self._encoder.response
         self._estimate: EstimateMessage | None = None
         self._rule: LinearClassifier | None = None
 
@@ -73,7 +80,7 @@ class Stream:
         DataError
             If X or y has the wrong shape, or holds a value or label that cannot be used.
         """
-        response = self._encoder.response
+        response = self._response
         values = values_of(X, self._encoder.features)
         labels = labels_of(y, len(values))
         by_row(response.of_label, list(classes))
@@ -90,7 +97,7 @@ class Stream:
             If a feature is missing or no finite number, or the label is unknown.
         """
         values = self._encoder.features.values(x)
-        response = self._encoder.response.of_label(y)
+        response = self._response.of_label(y)
         self._name_labels([y])
         self._fill(client, self._encoder.rows(values[None], [response]))
 
@@ -120,7 +127,7 @@ class Stream:
 
     def _name_labels(self, labels: Sequence[object]) -> None:
         if self.labels is None and labels:
-            self.labels = self._encoder.response.labels(like=labels[0])
+            self.labels = self._response.labels(like=labels[0])
 
     def _fill(self, client: str, rows: Iterable[Row]) -> None:
         for row in rows:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.errors import DataError
-from pipeline.local.response import Response
+from pipeline.local.response import Response, response_of
 from pipeline.local.values import Record, number_of
 from pipeline.study import Study
 from pipeline.types import Matrix, Vector
@@ -16,7 +16,7 @@ from pipeline.types import Matrix, Vector
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One encoded record: features (p,), response -1 or +1, and how many values were clipped."""
+    """One encoded record: features (p,), response, and how many values were clipped."""
 
     features: Vector
     response: float
@@ -95,8 +95,7 @@ class Encoder:
 
     def __init__(self, study: Study) -> None:
         self.features = Features.of(study)
-        response = study.data.response
-        self.response = Response(response.name, response.positive, response.negative)
+        self.response: Response = response_of(study)
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Refuse a source that lacks a column of the study.
@@ -114,15 +113,16 @@ class Encoder:
         Raises
         ------
         RecordError
-            If a column is missing, a value is no finite number, or the class is unknown. The
-            message names the column, never the value.
+            If a column is missing, a value is no finite number, or the response is none that the
+            study knows. The message names the column, never the value.
         """
         values = self.features.values(record)
         inside = self.features.clip(values)
-        clipped = int(np.count_nonzero(inside != values))
-        return Row(self.features.scale(inside), self.response.of_record(record), clipped)
+        response, beyond = self.response.of_record(record)
+        clipped = int(np.count_nonzero(inside != values)) + beyond
+        return Row(self.features.scale(inside), response, clipped)
 
-    def rows(self, values: Matrix, responses: Sequence[float]) -> list[Row]:
+    def rows(self, values: Matrix, responses: Sequence[tuple[float, bool]]) -> list[Row]:
         """Encode records whose values have been read.
 
         Parameters
@@ -130,12 +130,15 @@ class Encoder:
         values
             Finite values in their own units, shape (n, p).
         responses
-            -1 or +1 for each record.
+            For each record the encoded response, and whether it was clipped.
         """
         inside = self.features.clip(values)
         clipped = np.count_nonzero(inside != values, axis=1).tolist()
         scaled = self.features.scale(inside)
-        return [Row(*parts) for parts in zip(scaled, responses, clipped, strict=True)]
+        return [
+            Row(features, response, beyond + count)
+            for features, (response, beyond), count in zip(scaled, responses, clipped, strict=True)
+        ]
 
 
 def stack(rows: Sequence[Row], features: int) -> tuple[Matrix, Vector]:

@@ -22,7 +22,7 @@ SEEN_LIMIT = 2**53 - 1
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """An expansion point; version 0 is the public start at zero with unit weights.
+    """An expansion point; version 0 is the public start, with unit weights.
 
     Attributes
     ----------
@@ -53,10 +53,10 @@ class Model:
         return math.ldexp(negative, WEIGHT_EXPONENT), math.ldexp(positive, WEIGHT_EXPONENT)
 
 
-def start_model(size: int) -> Model:
-    """Return the model that every client knows before the first publication."""
-    one = 1 << -WEIGHT_EXPONENT
-    return Model(0, np.zeros(size, dtype=np.int64), (one, one))
+def start_model(size: int, intercept: float = 0.0) -> Model:
+    """Return the model that every client knows before the first publication: slopes of zero."""
+    first = np.append(intercept, np.zeros(size - 1))
+    return round_model(0, first, (1.0, 1.0))
 
 
 def round_model(

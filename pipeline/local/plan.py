@@ -10,6 +10,8 @@ import numpy as np
 
 from pipeline import losses
 from pipeline.errors import PrivacyError
+from pipeline.linalg import pack_upper
+from pipeline.local.model import Model, start_model
 from pipeline.losses import Loss
 from pipeline.privacy import sensitivity
 from pipeline.privacy.accounting import Cost
@@ -32,14 +34,16 @@ class Channels:
 
     Attributes
     ----------
-    gradient, counts
-        Vectors.
+    gradient
+        One vector, at the start one for each group of records.
+    counts
+        Class counts, or the sum of squared slopes of a regression; None where nothing is counted.
     curvature, beside
         Of the curvature's diagonal, and of its entries beside the diagonal.
     """
 
     gradient: Channel
-    counts: Channel
+    counts: Channel | None
     curvature: Channel | None
     beside: Channel | None
 
@@ -64,12 +68,7 @@ class Plan:
     def __init__(self, study: Study) -> None:
         self.study = study
         self.revision = revision_of(study)
-        self.loss: Loss = losses.build(
-            study.estimator.loss,
-            q=study.estimator.q,
-            smoothing=study.estimator.smoothing,
-            noised=study.noised,
-        )
+        self.loss: Loss = losses.build(study.estimator.loss, _terms(study))
         #: Number of coefficients, the intercept included.
         self.size = len(study.data.features) + 1
         self.slots = study.window.records
@@ -78,6 +77,32 @@ class Plan:
         )
         if study.noised:
             self._check_fit()
+
+    @property
+    def classes(self) -> bool:
+        """Whether the response is one of two classes."""
+        return self.loss.responses == "class"
+
+    @property
+    def groups(self) -> int:
+        """How many gradients a release at the start holds: one for each class, else one."""
+        return 2 if self.classes else 1
+
+    @cached_property
+    def response_scale(self) -> tuple[float, float]:
+        """Centre and unit: a response is centre + unit times its encoded form."""
+        return _response_scale(self.study)
+
+    @cached_property
+    def first_model(self) -> Model:
+        """The public point at which clients start."""
+        return start_model(self.size, self.loss.start_intercept)
+
+    def counted(self, version: int) -> int:
+        """Return how many numbers a release holds beside gradient and curvature."""
+        if self.classes:
+            return 2
+        return int(version > 0 and self.study.estimator.noise_scale is None)
 
     @cached_property
     def magnitudes(self) -> Vector:
@@ -91,6 +116,11 @@ class Plan:
         """Exponents of powers of two that bound the entries of (1, features), shape (d,)."""
         exponents: Integers = np.ceil(np.log2(np.append(1.0, self.magnitudes))).astype(np.int64)
         return exponents
+
+    @cached_property
+    def product_exponents(self) -> Integers:
+        """Sums of two of `column_exponents`, packed as an upper triangle."""
+        return pack_upper(np.add.outer(self.column_exponents, self.column_exponents))
 
     @cached_property
     def longest(self) -> float:
@@ -141,19 +171,20 @@ class Plan:
 
     @cached_property
     def start(self) -> Channels:
-        """Channels of releases at model 0: one gradient for each class, unweighted, no curvature.
+        """Channels of releases at model 0: one gradient for each group, unweighted, no curvature.
 
         Class weights are not known yet, and a record touches the sums of its own class alone, so
         the two gradients together have the sensitivity of one, at weight 1.
         """
         split = self.study.privacy.split
-        return self._channels(1.0, split.gradient + split.curvature, 0.0)
+        return self._channels(1.0, split.gradient + split.curvature, 0.0, self.counted(0))
 
     @cached_property
     def step(self) -> Channels:
         """Channels of releases at any later model: weighted gradient and curvature."""
         split = self.study.privacy.split
-        return self._channels(self.largest_weight, split.gradient, split.curvature)
+        weight = self.largest_weight
+        return self._channels(weight, split.gradient, split.curvature, self.counted(1))
 
     def channels(self, version: int) -> Channels:
         """Return the channels of a release at this model version."""
@@ -177,13 +208,14 @@ class Plan:
             neighbours=privacy.neighbours,
         )
 
-    def _channels(self, weight: float, gradient: float, curvature: float) -> Channels:
-        neighbours, counts = self.study.privacy.neighbours, self.study.privacy.split.counts
+    def _channels(self, weight: float, gradient: float, curvature: float, counted: int) -> Channels:
+        neighbours, order = self.study.privacy.neighbours, self.mechanism.order
         if neighbours == "add-remove":
             raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
+        counts = self.study.privacy.split.counts if counted else 0.0
         total = gradient + curvature + counts
         slope, bend = weight * self.loss.slope_bound, weight * self.loss.curvature_bound
-        bounds, order = self.bounds, self.mechanism.order
+        bounds = self.bounds
 
         def part(distance: float, rounding: float, share: float) -> Channel:
             return self.mechanism.channel(distance, rounding, self.budget, share / total)
@@ -195,18 +227,22 @@ class Plan:
                 sensitivity.rounding_of_matrix(self.size, order),
                 curvature,
             )
+        entries = self.size if curvature else self.groups * self.size
+        # counts are whole numbers, but with a tiny budget the lattice is coarser than that
+        spread = (
+            sensitivity.of_class_counts(neighbours, order)
+            if self.classes
+            else sensitivity.of_squares(slope)
+        )
         return Channels(
             gradient=part(
                 sensitivity.of_gradient(bounds, slope, neighbours, order),
-                sensitivity.rounding_of_vector(self.size if curvature else 2 * self.size, order),
+                sensitivity.rounding_of_vector(entries, order),
                 gradient,
             ),
-            # counts are whole numbers, but with a tiny budget the lattice is coarser than that
-            counts=part(
-                sensitivity.of_class_counts(neighbours, order),
-                sensitivity.rounding_of_vector(2, order),
-                counts,
-            ),
+            counts=part(spread, sensitivity.rounding_of_vector(counted, order), counts)
+            if counted
+            else None,
             curvature=bent,
             beside=bent and bent.off_diagonal(),
         )
@@ -220,3 +256,22 @@ class Plan:
                         "window.records: the sums of so many records do not fit the lattice; "
                         "use smaller windows"
                     )
+
+
+def _terms(study: Study) -> losses.Terms:
+    estimator = study.estimator
+    unit, bound = _response_scale(study)[1], estimator.residual_bound
+    return losses.Terms(
+        q=estimator.q,
+        smoothing=estimator.smoothing,
+        noised=study.noised,
+        residual_bound=None if bound is None else bound / unit,
+        largest=study.data.response.ends[1],
+    )
+
+
+def _response_scale(study: Study) -> tuple[float, float]:
+    if study.data.response.kind != "number":
+        return 0.0, 1.0
+    low, high = study.data.response.ends
+    return low / 2 + high / 2, high / 2 - low / 2

@@ -106,7 +106,9 @@ def privatise(plan: Plan, sums: BoundedSums, stream: SecureStream) -> NoisedSums
         slots=plan.slots,
         gradient=_noised(channels.gradient, sums.gradient, plan.slots, stream),
         curvature=curvature,
-        counts=_noised(channels.counts, sums.counts, plan.slots, stream),
+        counts=_noised(channels.counts, sums.counts, plan.slots, stream)
+        if channels.counts is not None
+        else np.zeros(0, dtype=np.int64),
         seal=_SEAL,
     )
 

@@ -1,18 +1,113 @@
-"""The response: the two classes of a study, as records and as callers write them."""
+"""The response of a study, as records and as callers write it, to one encoded number.
+
+Classes become -1 and +1, numbers are clipped to their public range and mapped to [-1, 1], counts
+are clipped to theirs and keep their unit.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from pipeline.errors import RecordError
-from pipeline.local.values import Record, plain, text_of
+from pipeline.local.values import Record, number_of, plain, text_of
+from pipeline.study import Study
 
 #: A class label: the text of the study file, or the number or truth value that it stands for.
 Label: TypeAlias = str | int | float | bool
 
 
-class Response:
+class Response(Protocol):
+    """The response column: one value to its encoded form, and whether it had to be clipped."""
+
+    @property
+    def name(self) -> str:
+        """The column."""
+        ...
+
+    def of_record(self, record: Record) -> tuple[float, bool]:
+        """Return the encoded response of a record, and whether it was clipped.
+
+        Raises
+        ------
+        RecordError
+            If the column is missing or holds a value that the study does not know.
+        """
+        ...
+
+    def of_label(self, label: object) -> tuple[float, bool]:
+        """Return the same of a value that a caller holds.
+
+        Raises
+        ------
+        RecordError
+            As `of_record`.
+        """
+        ...
+
+
+def response_of(study: Study) -> Response:
+    """Return the response of a study."""
+    response = study.data.response
+    if response.kind == "class":
+        negative, positive = response.classes
+        return ClassResponse(response.name, positive, negative)
+    return NumberResponse(response.name, *response.ends, whole=response.kind == "count")
+
+
+class NumberResponse:
+    """A number or a count with its public range.
+
+    Parameters
+    ----------
+    name
+        The column.
+    low, high
+        The ends of the range; values beyond are clipped.
+    whole
+        Whether it is a count: a whole number >= 0, which keeps its unit; else the range is mapped
+        to [-1, 1].
+
+    Attributes
+    ----------
+    centre, unit
+        A response is centre + unit times its encoded form.
+    """
+
+    def __init__(self, name: str, low: float, high: float, *, whole: bool) -> None:
+        self.name, self._low, self._high, self._whole = name, low, high, whole
+        self.centre = 0.0 if whole else low / 2 + high / 2
+        self.unit = 1.0 if whole else high / 2 - low / 2
+
+    def of_record(self, record: Record) -> tuple[float, bool]:
+        """As `Response.of_record`.
+
+        Raises
+        ------
+        RecordError
+            If it is missing, no finite number, or for a count negative or not whole.
+        """
+        return self.of_label(record.get(self.name))
+
+    def of_label(self, label: object) -> tuple[float, bool]:
+        """As `Response.of_label`.
+
+        Raises
+        ------
+        RecordError
+            As `of_record`.
+        """
+        value = number_of(label, self.name)
+        if self._whole and (value < 0 or value != math.floor(value)):
+            raise RecordError(f"column {self.name!r}: not a count, a whole number from 0 on")
+        inside = min(max(value, self._low), self._high)
+        scaled = (inside - self.centre) / self.unit
+        # the division may leave [-1, 1] by a rounding error; the bound must hold exactly
+        bounded = scaled if self._whole else min(max(scaled, -1.0), 1.0)
+        return bounded, inside != value
+
+
+class ClassResponse:
     """The response column with its classes: +1 for the positive one, -1 for the negative one.
 
     Parameters
@@ -28,8 +123,8 @@ class Response:
         self._texts = {positive: 1.0, negative: -1.0}
         self._numbers = _numbers(self._texts)
 
-    def of_record(self, record: Record) -> float:
-        """Return the class of a record as +1 or -1.
+    def of_record(self, record: Record) -> tuple[float, bool]:
+        """Return the class of a record as +1 or -1; it is never clipped.
 
         Raises
         ------
@@ -38,7 +133,7 @@ class Response:
         """
         return self._sign(self._texts.get(text_of(record.get(self.name), self.name)))
 
-    def of_label(self, label: object) -> float:
+    def of_label(self, label: object) -> tuple[float, bool]:
         """Return the class of a label as +1 or -1; a number or truth value matches its text.
 
         Raises
@@ -66,12 +161,12 @@ class Response:
             return _as(type(like), negative), _as(type(like), positive)
         return self.negative, self.positive
 
-    def _sign(self, found: float | None) -> float:
+    def _sign(self, found: float | None) -> tuple[float, bool]:
         if found is None:
             raise RecordError(
                 f"column {self.name!r}: unknown class; allowed: {', '.join(map(repr, self._texts))}"
             )
-        return found
+        return found, False
 
 
 def _as(kind: type[bool] | type[int] | type[float], number: float) -> Label:

@@ -1,50 +1,56 @@
-"""Record losses by name: `gdwd` (generalised DWD) and `logistic`.
+"""The families by name: `gdwd`, `logistic`, `linear`, `poisson`.
 
 A loss is a value, a slope and a curvature in the linear predictor, with the public bounds that
-the sensitivity of a release needs; a `Likelihood` gives probabilities as well. To add one: one file
-with a class like `base.Loss`, and one line in `build`.
+the sensitivity of a release needs. A `Likelihood` of classes gives probabilities as well, a
+`Regression` the expected response. To add one: one file with a class like `base.Loss`, and its line
+in `FAMILIES`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pipeline.errors import ConfigError
-from pipeline.losses.base import Likelihood, Loss
+from pipeline.losses.base import Kind, Likelihood, Loss, Regression
 from pipeline.losses.gdwd import GeneralisedDWD
+from pipeline.losses.linear import Linear
 from pipeline.losses.logistic import Logistic
+from pipeline.losses.poisson import Poisson
+from pipeline.losses.terms import Terms
 
-NAMES = ("gdwd", "logistic")
-
-
-def build(
-    name: str, *, q: float = 1.0, smoothing: float | None = None, noised: bool = True
-) -> Loss:
-    """Return the loss called `name`; the other arguments belong to gdwd alone.
-
-    Parameters
-    ----------
-    noised
-        Whether the curvature will carry noise: smoothing lowers that noise, and without any a
-        sharper curvature is the better default.
-    """
-    if name == "gdwd":
-        if smoothing is None and not noised:
-            smoothing = GeneralisedDWD(q).smoothing / 5
-        return GeneralisedDWD(q, smoothing)
-    if name == "logistic":
-        return Logistic()
-    raise ConfigError(f"estimator.loss must be one of {', '.join(NAMES)}")
+FAMILIES: dict[str, Callable[[Terms], Loss]] = {
+    "gdwd": GeneralisedDWD.of,
+    "logistic": Logistic.of,
+    "linear": Linear.of,
+    "poisson": Poisson.of,
+}
+NAMES = tuple(FAMILIES)
 
 
-def likelihood(name: str) -> Likelihood | None:
-    """Return the loss called `name` if it gives probabilities, else None.
+def build(name: str, terms: Terms | None = None) -> Loss:
+    """Return the loss called `name` for a study with these terms.
 
     Raises
     ------
     ConfigError
-        If no loss has this name.
+        If no loss has this name, or a term is outside its range.
     """
-    loss = build(name)
-    return loss if isinstance(loss, Likelihood) else None
+    if name not in FAMILIES:
+        raise ConfigError(f"estimator.loss must be one of {', '.join(NAMES)}")
+    return FAMILIES[name](terms or Terms())
 
 
-__all__ = ["NAMES", "GeneralisedDWD", "Likelihood", "Logistic", "Loss", "build", "likelihood"]
+__all__ = [
+    "FAMILIES",
+    "NAMES",
+    "GeneralisedDWD",
+    "Kind",
+    "Likelihood",
+    "Linear",
+    "Logistic",
+    "Loss",
+    "Poisson",
+    "Regression",
+    "Terms",
+    "build",
+]

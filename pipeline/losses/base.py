@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from pipeline.types import Vector
+
+#: What a response is: one of two classes (-1 or +1), a number on [-1, 1], or a count.
+Kind = Literal["class", "number", "count"]
 
 
 class Loss(Protocol):
@@ -19,8 +22,16 @@ class Loss(Protocol):
         ...
 
     @property
+    def responses(self) -> str:
+        """The kind of response that it explains, a `Kind`."""
+        ...
+
+    @property
     def slope_bound(self) -> float:
-        """Largest absolute slope over all predictors and responses: a public constant."""
+        """Largest absolute slope over all predictors and responses: a public constant.
+
+        Infinite for a loss that has none; such a loss cannot be released with noise.
+        """
         ...
 
     @property
@@ -36,6 +47,11 @@ class Loss(Protocol):
     @property
     def start_curvature(self) -> float:
         """Public guess of a record's curvature per squared norm, for the very first step."""
+        ...
+
+    @property
+    def start_intercept(self) -> float:
+        """Public intercept of the first expansion point; its slopes are zero."""
         ...
 
     def value(self, predictor: Vector, response: Vector) -> Vector:
@@ -61,4 +77,13 @@ class Likelihood(Loss, Protocol):
 
     def probability(self, predictor: Vector, response: Vector) -> Vector:
         """Return the probability of each response, given its predictor; shape (n,), in [0, 1]."""
+        ...
+
+
+@runtime_checkable
+class Regression(Loss, Protocol):
+    """A loss of numbers or counts, whose predictor means an expected response."""
+
+    def mean(self, predictor: Vector) -> Vector:
+        """Return the expected encoded response of each predictor, shape (n,)."""
         ...

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.errors import ConfigError
+from pipeline.losses.terms import Terms
 from pipeline.types import Vector
 
 
@@ -39,8 +40,10 @@ class GeneralisedDWD:
     """
 
     name = "gdwd"
+    responses = "class"
     slope_bound = 1.0
     start_curvature = 0.5
+    start_intercept = 0.0
 
     def __init__(
         self,
@@ -70,6 +73,14 @@ class GeneralisedDWD:
         self._foot = top - 2 * gained / self.curvature_bound
         if ramp == "symmetric":
             self._foot = self.knee - self.smoothing
+
+    @classmethod
+    def of(cls, terms: Terms) -> GeneralisedDWD:
+        """Return the loss of a study: without noise, a sharper curvature is the better default."""
+        loss = cls(terms.q, terms.smoothing)
+        if terms.smoothing is None and not terms.noised:
+            return cls(terms.q, loss.smoothing / 5)
+        return loss
 
     def value(self, predictor: Vector, response: Vector) -> Vector:
         """Return V(u), shape (n,)."""

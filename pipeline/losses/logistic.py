@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import expit
 
+from pipeline.losses.terms import Terms
 from pipeline.types import Vector
 
 
@@ -12,10 +13,18 @@ class Logistic:
     """The negative log-likelihood of a logistic regression."""
 
     name = "logistic"
+    responses = "class"
     slope_bound = 1.0
     curvature_bound = 0.25
     sharp_curvature_bound = 0.25
     start_curvature = 0.25
+    start_intercept = 0.0
+
+    @classmethod
+    def of(cls, terms: Terms) -> Logistic:
+        """Return the loss of a study; it needs nothing of it."""
+        del terms
+        return cls()
 
     def value(self, predictor: Vector, response: Vector) -> Vector:
         """Return log(1 + exp(-u)), shape (n,)."""

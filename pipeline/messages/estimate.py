@@ -18,7 +18,10 @@ Finite = Annotated[float, Meta(description="a finite number")]
 
 
 class Coefficient(msgspec.Struct, frozen=True):
-    """One coefficient on the study's scaling; errors and interval are null until "ready"."""
+    """One coefficient on the study's scaling of the features, in the unit of the response.
+
+    Errors and interval are null until "ready".
+    """
 
     name: str
     value: Finite
@@ -64,6 +67,11 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
     ----------
     records
         Record slots behind it: with windows cut early, an upper bound of the records.
+    class_weights
+        Weights of the two classes; empty for other responses.
+    dispersion
+        Residual variance of a linear regression, in the response's unit squared; variance over mean
+        for counts; null for classes, and until it can be told from its noise.
     state_version
         Log positions consumed in all partitions: it grows with the state, and the same version of
         the same watermark always means the same bits.
@@ -87,6 +95,7 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
     releases: int
     clients: int
     class_weights: dict[str, float]
+    dispersion: Finite | None
     privacy: Guarantee
     status: Literal["empty", "starting", "warming", "ready"]
     reason: str
@@ -139,7 +148,8 @@ def compose(plan: Plan, estimate: Estimate, provenance: Provenance) -> EstimateM
         records=estimate.records,
         releases=estimate.releases,
         clients=provenance.clients,
-        class_weights={"negative": negative, "positive": positive},
+        class_weights={"negative": negative, "positive": positive} if plan.classes else {},
+        dispersion=_dispersion(plan, estimate),
         privacy=plan.guarantee,
         status=estimate.status,
         reason=estimate.reason,
@@ -182,16 +192,27 @@ def read_estimate(payload: bytes) -> EstimateMessage:
 def _coefficients(plan: Plan, estimate: Estimate) -> list[Coefficient]:
     errors = estimate.standard_errors()
     ends = estimate.intervals(plan.study.estimator.level)
+    centre, unit = plan.response_scale
     rows = []
     for i, name in enumerate(plan.study.coefficient_names):
-        value = float(estimate.coefficients[i])
+        shift = 0.0 if i else centre
+        value = shift + unit * float(estimate.coefficients[i])
         if errors is None or ends is None:
             rows.append(Coefficient(name, value, None, None, None, None))
             continue
-        total, sampling, privacy = (float(part[i]) for part in errors)
-        interval = (float(ends[0][i]), float(ends[1][i]))
+        total, sampling, privacy = (unit * float(part[i]) for part in errors)
+        interval = (shift + unit * float(ends[0][i]), shift + unit * float(ends[1][i]))
         rows.append(Coefficient(name, value, total, interval, sampling, privacy))
     return rows
+
+
+def _dispersion(plan: Plan, estimate: Estimate) -> float | None:
+    known = plan.study.estimator.noise_scale
+    if known is not None:
+        return known * known
+    if estimate.dispersion is None:
+        return None
+    return _finite(plan.response_scale[1] ** 2 * estimate.dispersion)
 
 
 def _finite(value: float | None) -> float | None:

@@ -18,7 +18,8 @@ from pipeline.errors import ConfigError, NumericError
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import Coefficient, EstimateMessage, Finite
 from pipeline.privacy.policy import Guarantee
-from pipeline.study.load import WIDEST
+from pipeline.study.families import WIDEST, check_keys
+from pipeline.study.model import Response
 
 TYPE = "model-file/1"
 _ADVICE = "name a file that `--save-model` of `veilstream fit` or `veilstream watch` has written"
@@ -32,21 +33,16 @@ class FeatureRange(msgspec.Struct, frozen=True):
     max: Finite
 
 
-class ResponseClasses(msgspec.Struct, frozen=True):
-    """The response column and its two classes, as the study file writes them."""
-
-    name: Annotated[str, Meta(min_length=1)]
-    positive: str
-    negative: str
-
-
 class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
     """One estimate, ready for predictions.
 
     Attributes
     ----------
+    response
+        The response column with its classes or its public range, as the study file declares it.
     coefficients
-        The intercept, then one for each feature in the order of `features`, on the scaling.
+        The intercept, then one for each feature in the order of `features`, on the scaling and in
+        the unit of the response.
     level
         Confidence level of the intervals.
     class_weights
@@ -61,7 +57,7 @@ class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
     study_revision: str
     loss: str
     scaling: Literal["unit", "none"]
-    response: ResponseClasses
+    response: Response
     features: Annotated[list[FeatureRange], Meta(min_length=1, max_length=1000)]
     coefficients: Annotated[list[Coefficient], Meta(min_length=2, max_length=1001)]
     level: Finite
@@ -98,9 +94,7 @@ def compose_model_file(plan: Plan, message: EstimateMessage) -> ModelFile:
         study_revision=message.study_revision,
         loss=message.loss,
         scaling=data.scaling,
-        response=ResponseClasses(
-            data.response.name, data.response.positive, data.response.negative
-        ),
+        response=data.response,
         features=[FeatureRange(name, r.min, r.max) for name, r in data.features.items()],
         coefficients=message.coefficients,
         level=message.level,
@@ -183,8 +177,12 @@ def _faults(model: ModelFile) -> Iterator[str]:
         return
     if model.loss not in losses.NAMES:
         yield f"loss: this program knows {', '.join(losses.NAMES)}"
-    if model.response.positive == model.response.negative:
-        yield "response: positive and negative must be different values"
+    elif losses.build(model.loss).responses != model.response.kind:
+        yield "response: its kind is not the one that the loss explains"
+    try:
+        check_keys(model.response)
+    except ConfigError as error:
+        yield str(error).removeprefix("data.")
     for feature in model.features:
         widest = max(abs(feature.min), abs(feature.max))
         if not (feature.max - feature.min >= 1 / WIDEST and widest <= WIDEST):

@@ -64,8 +64,10 @@ class PrivateRelease(
         the study's.
     sums
         Noised integers, one after the other. At version 0: the gradients of the negative and of the
-        positive class (d each), and the two class counts. Later: the gradient (d), the curvature's
-        packed upper triangle, row by row (d (d + 1) / 2), and the two class counts.
+        positive class (d each), and the two class counts; of a regression, one gradient alone.
+        Later: the gradient (d), the curvature's packed upper triangle, row by row (d (d + 1) / 2),
+        and the two class counts; of a regression, the sum of squared slopes instead of them, or
+        nothing if the noise scale is known.
     """
 
     client: Name
@@ -89,7 +91,7 @@ class OpenRelease(msgspec.Struct, frozen=True, tag="open-release/1", tag_field="
         How many records entered.
     sums
         Floats, one after the other: gradient (d), packed curvature and packed sum of score products
-        (d (d + 1) / 2 each), and the two class counts.
+        (d (d + 1) / 2 each), and the two class counts (zeros if there are no classes).
     """
 
     client: Name

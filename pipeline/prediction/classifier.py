@@ -14,7 +14,8 @@ from pipeline.errors import ConfigError
 from pipeline.local.columns import Table, values_of
 from pipeline.local.encode import Features
 from pipeline.local.plan import Plan
-from pipeline.local.response import Label, Response
+from pipeline.local.response import ClassResponse, Label
+from pipeline.losses import Likelihood
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import (
     ModelFile,
@@ -51,7 +52,7 @@ class LinearClassifier:
     Raises
     ------
     ConfigError
-        If the file names a loss that this program does not know.
+        If the file names a loss that this program does not know, or one of no classes.
     """
 
     #: What scikit-learn before 1.6 asks.
@@ -63,8 +64,12 @@ class LinearClassifier:
             {feature.name: (feature.min, feature.max) for feature in file.features},
             unit=file.scaling == "unit",
         )
-        self.response = Response(file.response.name, file.response.positive, file.response.negative)
-        self._likelihood = losses.likelihood(file.loss)
+        negative_text, positive_text = file.response.classes
+        self.response = ClassResponse(file.response.name, positive_text, negative_text)
+        loss = losses.build(file.loss)
+        if loss.responses != "class":
+            raise ConfigError(f"the loss {file.loss!r} explains no classes")
+        self._likelihood = loss if isinstance(loss, Likelihood) else None
         coefficients = np.array([coefficient.value for coefficient in file.coefficients])
         self._intercept, self._slopes = float(coefficients[0]), coefficients[1:]
         negative, positive = labels or self.response.labels()

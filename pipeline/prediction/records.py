@@ -66,7 +66,7 @@ def _prediction(
 ) -> Prediction:
     label = model.response.positive if decision >= 0 else model.response.negative
     try:
-        response = model.response.of_record(record)
+        response, _ = model.response.of_record(record)
     except RecordError:
         response = None
     return Prediction(decision, label, probability, None, response)

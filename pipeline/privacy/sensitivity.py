@@ -58,6 +58,14 @@ def of_class_counts(neighbours: Neighbours, order: Order) -> float:
     return 2.0 if order == 1 else math.sqrt(2)
 
 
+def of_squares(slope: float) -> float:
+    """Return the sensitivity of the sum of squared slopes, under either neighbours.
+
+    Each lies in [0, slope^2], so that two of them differ by no more than one from nothing.
+    """
+    return slope * slope
+
+
 def rounding_of_vector(size: int, order: Order) -> float:
     """Return how far rounding to the lattice moves the distance of two vectors, in units."""
     return float(size) if order == 1 else math.sqrt(size)

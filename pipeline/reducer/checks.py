@@ -55,8 +55,9 @@ class Checker:
         size, packed = plan.size, plan.size * (plan.size + 1) // 2
         if self._private:
             self._expansion = Layout("expansion", "<i8", size, (COEFFICIENT_EXPONENT,))
-            self._start = Layout("sums", "<i8", 2 * size + 2, plan.start.exponents)
-            self._step = Layout("sums", "<i8", size + packed + 2, plan.step.exponents)
+            first, later = plan.groups * size + plan.counted(0), size + packed + plan.counted(1)
+            self._start = Layout("sums", "<i8", first, plan.start.exponents)
+            self._step = Layout("sums", "<i8", later, plan.step.exponents)
         else:
             self._expansion = Layout("expansion", "<f8", size, (0,))
             self._step = Layout("sums", "<f8", size + 2 * packed + 2, (0,))

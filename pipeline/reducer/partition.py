@@ -10,7 +10,7 @@ import msgspec
 from pipeline.errors import StateError
 from pipeline.estimators.buckets import Buckets, State
 from pipeline.estimators.open_state import OpenState
-from pipeline.estimators.private_state import PrivateState
+from pipeline.estimators.private_state import PrivateState, Shape
 from pipeline.local.plan import Plan
 from pipeline.reducer.progress import Progress
 
@@ -153,7 +153,8 @@ class Partition:
             raise StateError(
                 f"the stored state leaves out {head.erased_clients} erased clients and the store "
                 f"names {len(erased)}: a worker ran during `state forget`, or the store has lost "
-                "some; run `veilstream state rebuild`, and `veilstream state forget` for those"
+                "some; run `veilstream state rebuild`, and `veilstream state forget` for those it "
+                "has lost"
             )
         fields = {n.removeprefix(SUMS): d for n, d in fields.items() if n.startswith(SUMS)}
         sums = read_sums(plan, fields)
@@ -185,14 +186,17 @@ def read_sums(plan: Plan, fields: dict[str, bytes]) -> Buckets:
     StateError
         If a field is missing, unknown or of the wrong length.
     """
-    kind = PrivateState if plan.study.noised else OpenState
-    return Buckets.decode(
-        partial(_empty_state, plan), lambda parts: kind.decode(plan.size, parts), fields
-    )
+    return Buckets.decode(partial(_empty_state, plan), partial(_read_state, plan), fields)
+
+
+def _read_state(plan: Plan, fields: dict[str, bytes]) -> State:
+    if plan.study.noised:
+        return PrivateState.decode(Shape.of(plan), fields)
+    return OpenState.decode(plan.size, fields)
 
 
 def _empty_state(plan: Plan) -> State:
-    return PrivateState(plan.size) if plan.study.noised else OpenState(plan.size)
+    return PrivateState(Shape.of(plan)) if plan.study.noised else OpenState(plan.size)
 
 
 def differences(one: Partition, other: Partition) -> list[str]:

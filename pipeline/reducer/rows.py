@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from pipeline.estimators.open_state import OpenRow, OpenState
-from pipeline.estimators.private_state import PrivateBatch, PrivateState
+from pipeline.estimators.private_state import PrivateBatch, PrivateState, Shape
 from pipeline.local.model import COEFFICIENT_LIMIT
 from pipeline.local.plan import Plan
 from pipeline.messages.release import Numbers, OpenRelease, Release
@@ -38,7 +38,7 @@ class PrivateRows:
     """Rows of a private study: integers within public bounds."""
 
     def __init__(self, plan: Plan) -> None:
-        self._size, self._slots = plan.size, plan.slots
+        self._shape, self._slots = Shape.of(plan), plan.slots
         step, start = plan.step, plan.start
 
         def bound(part: Channel | None) -> float:
@@ -48,6 +48,7 @@ class PrivateRows:
         self._start = bound(start.gradient)
         self._gradient = bound(step.gradient)
         self._curvature = bound(step.curvature)
+        self._squares = bound(step.counts) if not plan.classes else 0.0
 
     def sound(self, batch: Batch) -> bool:
         """As `Rows.sound`."""
@@ -57,6 +58,7 @@ class PrivateRows:
             and _largest(batch.start) <= self._start
             and _largest(batch.gradient) <= self._gradient
             and _largest(batch.curvature) <= self._curvature
+            and _largest(batch.squares) <= self._squares
             and _largest(batch.expansion) <= COEFFICIENT_LIMIT
         )
 
@@ -66,18 +68,23 @@ class PrivateRows:
 
     def join(self, releases: Sequence[Release]) -> PrivateBatch:
         """As `Rows.join`."""
-        size = self._size
+        shape = self._shape
+        size, classes = shape.size, shape.classes
         start = [r for r in releases if not r.version]
         later = [r for r in releases if r.version] if start else releases
-        first = _stack([r.sums.data for r in start], 2 * size + 2)
-        sums = _stack([r.sums.data for r in later], size + size * (size + 1) // 2 + 2)
+        ends = np.cumsum([size, size * (size + 1) // 2, shape.squares, classes])
+        first = _stack([r.sums.data for r in start], shape.groups * size + classes)
+        sums = _stack([r.sums.data for r in later], int(ends[-1]))
+        gradients, start_counts = np.split(first, [shape.groups * size], axis=1)
+        gradient, curvature, squares, counts = np.split(sums, ends[:-1], axis=1)
         return PrivateBatch(
-            counts=np.concatenate([first[:, -2:], sums[:, -2:]]),
-            start=first[:, :-2],
+            counts=np.concatenate([start_counts, counts]),
+            start=gradients,
             versions=np.array([r.version for r in later], dtype=np.int64),
             expansion=_stack([r.expansion.data for r in later], size),
-            gradient=sums[:, :size],
-            curvature=sums[:, size:-2],
+            gradient=gradient,
+            curvature=curvature,
+            squares=squares,
             slots=self._slots,
         )
 

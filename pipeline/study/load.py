@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import ConfigError
+from pipeline.study.families import check_range, check_response
 from pipeline.study.model import Range, Study
 
-#: No end of a range may be larger, and no range narrower than one part in it.
-WIDEST = 1e100
 #: A longer half-life is none.
 LONGEST_HALF_LIFE = 1e15
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
@@ -73,31 +72,12 @@ def check_consistency(study: Study) -> None:
         Naming the keys and the way out.
     """
     for feature, bounds in study.data.features.items():
-        if not (abs(bounds.min) <= WIDEST and abs(bounds.max) <= WIDEST):
-            raise ConfigError(
-                f"data.features.{feature}: min and max must be finite, within +-{WIDEST:g}"
-            )
-        if not bounds.min < bounds.max:
-            raise ConfigError(
-                f"data.features.{feature}: min must be below max, for example "
-                "{ min = 0, max = 100 }"
-            )
-        if bounds.max - bounds.min < 1 / WIDEST:
-            raise ConfigError(f"data.features.{feature}: min and max are too close to tell apart")
-    response = study.data.response
-    if response.name in study.data.features:
-        raise ConfigError(f"data.response.name: {response.name!r} is also a feature")
+        check_range(f"data.features.{feature}", bounds.min, bounds.max)
+    if study.data.response.name in study.data.features:
+        raise ConfigError(f"data.response.name: {study.data.response.name!r} is also a feature")
     if "intercept" in study.data.features:
         raise ConfigError("data.features: the name 'intercept' belongs to the model")
-    if response.positive == response.negative:
-        raise ConfigError("data.response: positive and negative must be different values")
-    if study.estimator.smoothing is not None:
-        knee = study.estimator.q / (study.estimator.q + 1)
-        if study.estimator.loss != "gdwd" or not 0 < study.estimator.smoothing <= knee:
-            raise ConfigError(
-                f"estimator.smoothing: belongs to gdwd and lies in (0, q / (q + 1)], here "
-                f"(0, {knee:.6g}]"
-            )
+    check_response(study)
     _check_forgetting(study)
     _check_privacy(study)
 

@@ -38,12 +38,43 @@ class Range(Strict, frozen=True, kw_only=True):
 
 
 class Response(Strict, frozen=True, kw_only=True):
-    """`data.response`: the column to explain and its two classes."""
+    """`data.response`: the column to explain: one of two classes, a number, or a count."""
 
     name: Annotated[str, Meta(min_length=1, description="column name", examples=["anomaly"])]
-    positive: Annotated[str, Meta(description="the value that means yes", examples=["1"])]
-    negative: Annotated[str, Meta(description="the value that means no", examples=["0"])]
-    kind: Annotated[Literal["class"], Meta(description='"class"', examples=["class"])] = "class"
+    kind: Annotated[
+        Literal["class", "number", "count"],
+        Meta(
+            description='"class" with positive and negative, "number" with min and max, or "count" '
+            "with max",
+            examples=["class"],
+        ),
+    ] = "class"
+    positive: Annotated[
+        str | None, Meta(description="the value that means yes", examples=["1"])
+    ] = None
+    negative: Annotated[str | None, Meta(description="the value that means no", examples=["0"])] = (
+        None
+    )
+    min: Annotated[
+        float | None,
+        Meta(description="lower end of the public range of a number", examples=[0.0]),
+    ] = None
+    max: Annotated[
+        float | None,
+        Meta(description="upper end of the public range of a number or count", examples=[100.0]),
+    ] = None
+
+    @property
+    def classes(self) -> tuple[str, str]:
+        """The values that mean no and yes; empty texts if the response has no classes."""
+        return self.negative or "", self.positive or ""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The public range of a number or a count; (-1, 1) for classes."""
+        if self.kind == "class":
+            return -1.0, 1.0
+        return self.min or 0.0, self.max or 0.0
 
 
 class Data(Strict, frozen=True, kw_only=True):
@@ -52,7 +83,7 @@ class Data(Strict, frozen=True, kw_only=True):
     response: Annotated[
         Response,
         Meta(
-            description="a table with name, positive and negative",
+            description="a table with name and two classes, or with kind and a public range",
             examples=['{ name = "anomaly", positive = "1", negative = "0" }'],
         ),
     ]
@@ -108,8 +139,12 @@ class Estimator(Strict, frozen=True, kw_only=True):
         Literal["renewable"], Meta(description='"renewable"', examples=["renewable"])
     ] = "renewable"
     loss: Annotated[
-        Literal["gdwd", "logistic"],
-        Meta(description='"gdwd" (generalised DWD) or "logistic"', examples=["gdwd"]),
+        str,
+        Meta(
+            description='"gdwd" (generalised DWD) or "logistic" for classes, "linear" for numbers, '
+            '"poisson" for counts',
+            examples=["gdwd"],
+        ),
     ]
     q: Annotated[
         float,
@@ -129,6 +164,22 @@ class Estimator(Strict, frozen=True, kw_only=True):
             description="public bound of the norm of (1, features), in (1, 1e12]; longer records "
             "are shortened to it; default: the longest that the ranges allow",
             examples=[3.0],
+        ),
+    ] = None
+    residual_bound: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="of linear: the largest residual that counts in full, in the response's "
+            "unit, public; default: the width of its range with privacy, none without",
+            examples=[5.0],
+        ),
+    ] = None
+    noise_scale: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="of linear: the standard deviation of the residuals where it is known, in "
+            "the response's unit; default: estimated",
+            examples=[2.0],
         ),
     ] = None
     class_weights: Annotated[
@@ -158,7 +209,13 @@ class Split(Strict, frozen=True, kw_only=True):
         float, Meta(gt=0, le=1, description="share of the curvature", examples=[0.25])
     ] = 0.25
     counts: Annotated[
-        float, Meta(gt=0, le=1, description="share of the class counts", examples=[0.05])
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="share of the class counts, or of the squared residuals",
+            examples=[0.05],
+        ),
     ] = 0.05
 
 

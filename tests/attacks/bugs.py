@@ -85,9 +85,9 @@ def _half_the_noise() -> AbstractContextManager[object]:
 
 def _no_clip() -> AbstractContextManager[object]:
     def unclipped(features: Matrix, plan: Plan) -> Matrix:
-        return np.column_stack([np.ones(len(features)), features])
+        return features
 
-    return mock.patch.object(summarise_module, "_with_intercept", unclipped)
+    return mock.patch.object(summarise_module, "_shortened", unclipped)
 
 
 def _packed_sensitivity() -> AbstractContextManager[object]:
@@ -121,8 +121,11 @@ class Silence(DiscreteGaussian):
 def _bare_counts() -> AbstractContextManager[object]:
     original = Plan._channels
 
-    def bare(self: Plan, weight: float, gradient: float, curvature: float) -> Channels:
-        made = original(self, weight, gradient, curvature)
+    def bare(
+        self: Plan, weight: float, gradient: float, curvature: float, counted: int
+    ) -> Channels:
+        made = original(self, weight, gradient, curvature, counted)
+        assert made.counts is not None
         return replace(made, counts=replace(made.counts, noise=Silence(1.0)))
 
     return mock.patch.object(Plan, "_channels", bare)

@@ -59,8 +59,9 @@ def distances(plan: Plan, pair: Neighbours) -> dict[str, float]:
 
     shares = {
         "gradient": apart(channels.gradient, one.gradient, two.gradient, 1.0),
-        "counts": apart(channels.counts, one.counts, two.counts, 1.0),
     }
+    if channels.counts is not None:
+        shares["counts"] = apart(channels.counts, one.counts, two.counts, 1.0)
     if channels.curvature is not None:
         assert one.curvature is not None
         svec = np.where(upper_is_diagonal(plan.size), 1.0, np.sqrt(2))
@@ -77,12 +78,20 @@ def random_record(plan: Plan, rng: np.random.Generator) -> tuple[np.ndarray, flo
         x = x * (rng.random(plan.size - 1) < 0.5)
     elif kind == 2:
         x = np.eye(plan.size - 1)[rng.integers(plan.size - 1)] * rng.choice([-1.0, 1.0])
-    return x * plan.magnitudes, float(rng.choice([-1.0, 1.0]))
+    return x * plan.magnitudes, random_response(plan, rng)
+
+
+def random_response(plan: Plan, rng: np.random.Generator) -> float:
+    if plan.loss.responses == "number":
+        return float(np.clip(rng.normal(), -1, 1))
+    if plan.loss.responses == "count":
+        return float(rng.integers(plan.study.data.response.ends[1] + 1))
+    return float(rng.choice([-1.0, 1.0]))
 
 
 def random_model(plan: Plan, rng: np.random.Generator, *, start: bool) -> Model:
     if start:
-        return Model(0, np.zeros(plan.size, dtype=np.int64), (1024, 1024))
+        return plan.first_model
     scale = 10.0 ** rng.uniform(0, 7.3)
     lattice = np.clip(rng.normal(0, scale, plan.size), -COEFFICIENT_LIMIT, COEFFICIENT_LIMIT)
     # weights of a hostile publisher go far beyond the public maximum
@@ -101,7 +110,7 @@ def random_pair(plan: Plan, rng: np.random.Generator, *, start: bool) -> Neighbo
     one = random_record(plan, rng)
     two = random_record(plan, rng) if replaced else None
     if replaced and rng.random() < 0.3:
-        two = (one[0], -one[1])
+        two = (one[0], -one[1] if plan.classes else random_response(plan, rng))
     return Neighbours(rest, one, two, random_model(plan, rng, start=start))
 
 
@@ -111,7 +120,9 @@ def moved(plan: Plan, rng: np.random.Generator, pair: Neighbours) -> Neighbours:
 
     def nudged(record: tuple[np.ndarray, float]) -> tuple[np.ndarray, float]:
         x = record[0] + size * plan.magnitudes * rng.normal(size=plan.size - 1)
-        label = -record[1] if rng.random() < 0.1 else record[1]
+        label = record[1]
+        if rng.random() < 0.1:
+            label = -record[1] if plan.classes else random_response(plan, rng)
         return np.clip(x, -plan.magnitudes, plan.magnitudes), label
 
     one = nudged(pair.one)
@@ -153,6 +164,11 @@ STUDIES = {
     "units-kept": {"p": 3, "scaling": "none", "low": -7.0, "high": 3.0},
     "units-clipped": {"p": 3, "scaling": "none", "low": -7.0, "high": 900.0, "norm_bound": 9.0},
     "logistic": {"p": 2, "loss": "logistic"},
+    "linear": {"p": 2, "loss": "linear", "least": -2.0, "most": 6.0},
+    "linear-narrow": {"p": 2, "loss": "linear", "residual_bound": 0.3},
+    "linear-known": {"p": 2, "loss": "linear", "noise_scale": 0.3},
+    "poisson": {"p": 2, "loss": "poisson", "most": 20},
+    "poisson-clipped": {"p": 3, "loss": "poisson", "most": 1, "norm_bound": 1.3},
     "heavy-tail": {"p": 2, "q": 0.01},
     "hinge-like": {"p": 2, "q": 1000.0},
     "one-feature": {"p": 1, "norm_bound": 1.2},
@@ -202,6 +218,7 @@ def test_the_distance_holds_on_the_lattice_of_any_budget(
     )  # fmt: skip
     zero = np.zeros(2, dtype=np.int64)
     for part in (plan.start.counts, plan.step.counts):
+        assert part is not None
         middle = min(plan.slots, max(1, math.ceil(part.unit / 2)))
         for count in (1, middle):
             one = part.round(np.array([0, count]), zero)
@@ -226,6 +243,30 @@ def steep_model(plan: Plan) -> Model:
 
 
 NOBODY: Window = (np.zeros((0, 8)), np.zeros(0))
+
+
+REGRESSIONS = {
+    "linear": {"loss": "linear", "residual_bound": 0.3},
+    "poisson": {"loss": "poisson", "most": 8},
+}  # fmt: skip
+
+
+@mechanisms
+@pytest.mark.parametrize("settings", REGRESSIONS.values(), ids=REGRESSIONS.keys())
+def test_the_distances_of_a_regression_are_reached_where_a_record_vanishes(
+    settings: dict[str, object], mechanism: str
+) -> None:
+    plan = plan_of(p=8, mechanism=mechanism, **settings)
+    most = plan.study.data.response.ends[1]
+    # a mean far below the response has the largest slope, one close to it the largest curvature
+    near = math.log(most) if plan.loss.name == "poisson" else most
+    for intercept, parts in ((-20.0, ("gradient", "counts")), (near, ("curvature",))):
+        lattice = np.zeros(plan.size, dtype=np.int64)
+        lattice[0] = math.floor(intercept * 4096)
+        pair = Neighbours(NOBODY, (np.ones(8), most), None, Model(1, lattice, (1024, 1024)))
+        found = distances(plan, pair)
+        for part in parts:
+            assert 0.97 < found[part] <= 1
 
 
 @mechanisms

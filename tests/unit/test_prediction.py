@@ -31,7 +31,7 @@ from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.learning import StreamClassifier
 from pipeline.local.encode import Encoder, Features, stack
 from pipeline.local.plan import Plan
-from pipeline.local.response import Response
+from pipeline.local.response import ClassResponse
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import read_model_file, write_model_file
 from pipeline.messages.schemas import schema
@@ -326,23 +326,23 @@ def test_confusion_counts() -> None:
 
 
 def test_labels_are_matched_by_text_or_by_number() -> None:
-    numbers = Response("y", "1", "0")
+    numbers = ClassResponse("y", "1", "0")
     for label in ("1", " 1 ", 1, 1.0, True, np.int64(1), np.float32(1), np.True_, np.str_("1")):
-        assert numbers.of_label(label) == 1.0
+        assert numbers.of_label(label) == (1.0, False)
     for label in ("0", 0, 0.0, False, np.False_):
-        assert numbers.of_label(label) == -1.0
+        assert numbers.of_label(label) == (-1.0, False)
     assert numbers.labels(like=np.int8(1)) == (0, 1)
     assert numbers.labels(like=True) == (False, True)
     assert [type(label) for label in numbers.labels(like=0.0)] == [float, float]
     assert numbers.labels(like="1") == ("0", "1")
-    words = Response("y", "yes", "no")
+    words = ClassResponse("y", "yes", "no")
     assert words.labels(like=1) == ("no", "yes")
-    assert Response("y", "1", "0.5").labels(like=1) == (0.5, 1)
+    assert ClassResponse("y", "1", "0.5").labels(like=1) == (0.5, 1)
     for unknown in (1, True, None, "maybe", np.datetime64(1, "ns")):
         with pytest.raises(Exception, match="'y'"):
             words.of_label(unknown)
     # alike as numbers: only the text tells them apart
-    assert Response("y", "1", "1.0").of_label("1.0") == -1.0
+    assert ClassResponse("y", "1", "1.0").of_label("1.0") == (-1.0, False)
 
 
 # --- the file

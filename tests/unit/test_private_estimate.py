@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from pipeline.estimators import private_estimate
 from pipeline.estimators.private_estimate import estimate_private
-from pipeline.estimators.private_state import PrivateBatch, PrivateState, epoch_of
+from pipeline.estimators.private_state import PrivateBatch, PrivateState, Shape, epoch_of
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local.plan import Plan
 from pipeline.reducer import differences, estimate_of
@@ -45,12 +45,13 @@ def batch_of(plan: Plan, seed: int, versions: list[int], start: int = 0) -> Priv
         expansion=expansion.reshape(m, d),
         gradient=np.array(gradient, dtype=np.int64).reshape(m, d),
         curvature=np.array(curvature, dtype=np.int64).reshape(m, packed),
+        squares=np.zeros((m, 0), dtype=np.int64),
         slots=plan.slots,
     )
 
 
 def state_of(plan: Plan, *batches: PrivateBatch) -> PrivateState:
-    state = PrivateState(plan.size)
+    state = PrivateState(Shape.of(plan))
     for batch in batches:
         state.fold(batch)
     return state
@@ -120,7 +121,7 @@ def test_the_estimate_is_a_function_of_the_sums_alone() -> None:
     plan = plan_of(p=3, epsilon=8.0, records=200)
     batch = batch_of(plan, 2, list(range(1, 60)), start=3)
     one = estimate_private(plan, state_of(plan, batch))
-    again = PrivateState.decode(plan.size, state_of(plan, batch).encode())
+    again = PrivateState.decode(Shape.of(plan), state_of(plan, batch).encode())
     two = estimate_private(plan, again)
     assert one.coefficients.tobytes() == two.coefficients.tobytes()
     assert one.covariance is not None
@@ -156,7 +157,7 @@ def test_old_epochs_leave_the_gradient_but_not_the_curvature() -> None:
 
 def test_nothing_and_start_releases_alone_have_a_status_of_their_own() -> None:
     plan = plan_of(p=2)
-    empty = estimate_private(plan, PrivateState(plan.size))
+    empty = estimate_private(plan, PrivateState(Shape.of(plan)))
     assert (empty.status, empty.releases, empty.coefficients.tolist()) == ("empty", 0, [0, 0, 0])
     started = estimate_of(plan, [folded(plan, sample_log(plan, releases=6))])
     assert started.status == "starting"

@@ -85,7 +85,7 @@ KEYS = [
     ('name = "y"', 'name = ""', "data.response.name"),
     ('positive = "1"', "positive = 1", "data.response.positive"),
     ('negative = "0"', "negative = 0", "data.response.negative"),
-    ('kind = "class"', 'kind = "number"', "data.response.kind"),
+    ('kind = "class"', 'kind = "text"', "data.response.kind"),
     ('scaling = "unit"', 'scaling = "sd"', "data.scaling"),
     ("min = -40", 'min = "a"', "data.features.heat.min"),
     ("max = 10", "max = true", "data.features.force.max"),

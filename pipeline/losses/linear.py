@@ -1,0 +1,70 @@
+"""Squared error of a linear regression; with noise, Huber's form of it with a public threshold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pipeline.errors import ConfigError
+from pipeline.losses.terms import Terms
+from pipeline.types import Vector
+
+
+class Linear:
+    """Half the squared residual; beyond `residual_bound` it goes on as a straight line.
+
+    Without a threshold this is least squares. A private release needs one, because the slope of a
+    record is its residual: the noise is in proportion to the largest.
+
+    Parameters
+    ----------
+    residual_bound
+        Threshold, > 0, in units of the encoded response; None for none.
+
+    Raises
+    ------
+    ConfigError
+        If the threshold is not a positive number.
+    """
+
+    name = "linear"
+    responses = "number"
+    curvature_bound = 1.0
+    sharp_curvature_bound = 1.0
+    start_curvature = 1.0
+    start_intercept = 0.0
+
+    def __init__(self, residual_bound: float | None = None) -> None:
+        if residual_bound is not None and not 0 < residual_bound < math.inf:
+            raise ConfigError("estimator.residual_bound must be a positive number")
+        self.slope_bound = math.inf if residual_bound is None else residual_bound
+
+    @classmethod
+    def of(cls, terms: Terms) -> Linear:
+        """Return the loss of a study; with noise the threshold is 2, the width of the range."""
+        default = 2.0 if terms.noised else None
+        return cls(terms.residual_bound if terms.residual_bound is not None else default)
+
+    def value(self, predictor: Vector, response: Vector) -> Vector:
+        """Return r^2 / 2 of the residual r, or its linear continuation; shape (n,)."""
+        size = np.abs(predictor - response)
+        inner = np.minimum(size, self.slope_bound)
+        value: Vector = inner * (size - inner / 2)
+        return value
+
+    def slope(self, predictor: Vector, response: Vector) -> Vector:
+        """Return the residual, cut at the threshold, shape (n,)."""
+        return np.clip(predictor - response, -self.slope_bound, self.slope_bound)
+
+    def curvature(self, predictor: Vector, response: Vector) -> Vector:
+        """Return 1 up to the threshold and 0 beyond, shape (n,)."""
+        return np.where(np.abs(predictor - response) <= self.slope_bound, 1.0, 0.0)
+
+    def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
+        """Return the curvature, which nothing smoothes."""
+        return self.curvature(predictor, response)
+
+    def mean(self, predictor: Vector) -> Vector:
+        """Return the expected response, which is the predictor itself."""
+        return predictor

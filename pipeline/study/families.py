@@ -1,0 +1,117 @@
+"""What a response and a loss must say of each other, and which keys belong to which."""
+
+from __future__ import annotations
+
+import math
+
+from pipeline import losses
+from pipeline.errors import ConfigError
+from pipeline.study.model import Response, Study
+
+#: No end of a range may be larger, and no range narrower than one part in it.
+WIDEST = 1e100
+#: Beyond it a count is not told from its neighbours, and its noise hides everything.
+LARGEST_COUNT = 10**6
+_EXAMPLES = {
+    "class": '{ name = "anomaly", positive = "1", negative = "0" }',
+    "number": '{ name = "power", kind = "number", min = 0, max = 100 }',
+    "count": '{ name = "visits", kind = "count", max = 50 }',
+}
+#: Keys of a response that each kind needs; it takes no others.
+_KEYS = {"class": {"positive", "negative"}, "number": {"min", "max"}, "count": {"max"}}
+#: Keys of the estimator that belong to one loss or one kind of response.
+_OWNERS = {"smoothing": "gdwd", "residual_bound": "linear", "noise_scale": "linear"}
+
+
+def check_range(key: str, low: float, high: float) -> None:
+    """Refuse a range that is empty, endless, or too narrow to tell values apart.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key.
+    """
+    if not (abs(low) <= WIDEST and abs(high) <= WIDEST):
+        raise ConfigError(f"{key}: min and max must be finite, within +-{WIDEST:g}")
+    if not low < high:
+        raise ConfigError(f"{key}: min must be below max, for example {{ min = 0, max = 100 }}")
+    if high - low < 1 / WIDEST:
+        raise ConfigError(f"{key}: min and max are too close to tell apart")
+
+
+def check_response(study: Study) -> None:
+    """Refuse a response and a loss that do not fit, and keys that belong to another.
+
+    Raises
+    ------
+    ConfigError
+        Naming the keys and the way out.
+    """
+    response, estimator = study.data.response, study.estimator
+    check_keys(response)
+    if estimator.loss not in losses.NAMES:
+        raise ConfigError(
+            f"estimator.loss: unknown loss; allowed: {', '.join(losses.NAMES)}; example: loss = "
+            f'"{losses.NAMES[0]}"'
+        )
+    kind = losses.build(estimator.loss).responses
+    if kind != response.kind:
+        raise ConfigError(
+            f'estimator.loss: "{estimator.loss}" explains a {kind}, and data.response.kind is '
+            f'"{response.kind}"; example: response = {_EXAMPLES[kind]}'
+        )
+    for key, owner in _OWNERS.items():
+        if getattr(estimator, key) is not None and estimator.loss != owner:
+            raise ConfigError(f'estimator.{key}: belongs to loss = "{owner}"; remove it')
+    if estimator.class_weights is not None and response.kind != "class":
+        raise ConfigError("estimator.class_weights: this response has no classes; remove it")
+    _check_smoothing(estimator.q, estimator.smoothing)
+    width = response.ends[1] - response.ends[0]
+    if estimator.residual_bound is not None and not 1e-6 * width <= estimator.residual_bound:
+        raise ConfigError(
+            "estimator.residual_bound: must be at least a millionth of the response's range"
+        )
+    if estimator.noise_scale is not None and not estimator.noise_scale <= WIDEST:
+        raise ConfigError(f"estimator.noise_scale: must be at most {WIDEST:g}")
+
+
+def check_keys(response: Response) -> None:
+    """Refuse a response whose keys do not go with its kind.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key, with an example.
+    """
+    given = {
+        key for key in ("positive", "negative", "min", "max") if getattr(response, key) is not None
+    }
+    needed = _KEYS[response.kind]
+    example = f"example: response = {_EXAMPLES[response.kind]}"
+    if missing := sorted(needed - given):
+        raise ConfigError(
+            f'data.response.{missing[0]}: is required with kind = "{response.kind}"; {example}'
+        )
+    if extra := sorted(given - needed):
+        raise ConfigError(
+            f'data.response.{extra[0]}: does not go with kind = "{response.kind}"; {example}'
+        )
+    if response.kind == "class" and response.positive == response.negative:
+        raise ConfigError("data.response: positive and negative must be different values")
+    if response.kind == "number":
+        check_range("data.response", *response.ends)
+    if response.kind == "count":
+        most = response.ends[1]
+        if not 1 <= most <= LARGEST_COUNT or most != math.floor(most):
+            raise ConfigError(
+                f"data.response.max: must be a whole number from 1 to {LARGEST_COUNT}; {example}"
+            )
+
+
+def _check_smoothing(q: float, smoothing: float | None) -> None:
+    knee = q / (q + 1)
+    if smoothing is not None and not 0 < smoothing <= knee:
+        raise ConfigError(
+            f"estimator.smoothing: belongs to gdwd and lies in (0, q / (q + 1)], here "
+            f"(0, {knee:.6g}]"
+        )
