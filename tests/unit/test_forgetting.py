@@ -25,7 +25,7 @@ from pipeline.estimators.forgetting import (
 from pipeline.estimators.open_estimate import estimate_open
 from pipeline.estimators.open_state import OpenRow, OpenState
 from pipeline.estimators.private_estimate import estimate_private
-from pipeline.estimators.private_state import PrivateBatch, PrivateState, epoch_of
+from pipeline.estimators.private_state import PrivateBatch, PrivateState, Shape, epoch_of
 from pipeline.learning import StreamClassifier
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local.model import Model
@@ -154,7 +154,7 @@ def test_the_private_estimate_weighs_means_by_w_and_variances_by_its_square(top:
     ]
     states = []
     for weight, batch in batches:
-        state = PrivateState(plan.size)
+        state = PrivateState(Shape.of(plan))
         state.fold(batch)
         states.append((weight, state))
     found, wanted = estimate_private(plan, states), private_by_formula(plan, batches)
@@ -209,10 +209,10 @@ def test_equal_weights_give_the_bits_of_the_plain_sums(private: bool) -> None:
 
 def test_effective_records_are_those_of_the_used_epochs_without_forgetting() -> None:
     plan = plan_of(p=2, records=30)
-    state = PrivateState(plan.size)
+    state = PrivateState(Shape.of(plan))
     state.fold(batch_of(plan, 0, [1, 1, 2, 5, 9, 17, 33], start=3))
     assert estimate_private(plan, state).effective_records == 3 * 30
-    only = PrivateState(plan.size)
+    only = PrivateState(Shape.of(plan))
     only.fold(batch_of(plan, 0, [], start=3))
     assert estimate_private(plan, only).effective_records == 3 * 30
 
