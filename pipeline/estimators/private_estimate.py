@@ -21,6 +21,7 @@ from pipeline.estimators.private_state import PrivateState
 from pipeline.linalg import floor_eigenvalues, sandwich, solve_positive, unpack_upper
 from pipeline.local.model import COEFFICIENT_EXPONENT
 from pipeline.local.plan import Plan
+from pipeline.losses import Regression
 from pipeline.types import Matrix, Vector
 
 #: Epochs that enter the estimate: older expansion points are too far from the truth.
@@ -68,8 +69,7 @@ def estimate_private(plan: Plan, state: PrivateState) -> Estimate:
     covariance = privacy = dispersion = None
     if not state.epochs:
         bread, floored = _start_curvature(plan) * np.eye(plan.size) + penalty, 0
-        score = _start_score(plan, state, weights)
-        coefficients = plan.first_model.coefficients - solve_positive(bread, score)
+        coefficients = _first_coefficients(plan, state, bread, weights)
         status, reason = _start_status(releases)
     else:
         curvature, floored = _curvature(plan, state)
@@ -106,16 +106,25 @@ def _start_curvature(plan: Plan) -> float:
     return plan.loss.start_curvature * plan.norm_bound**2 / plan.size
 
 
-def _start_score(plan: Plan, state: PrivateState, weights: tuple[float, float]) -> Vector:
-    """Return the mean gradient at the start: of all records, or of the weighted classes."""
+def _first_coefficients(
+    plan: Plan, state: PrivateState, bread: Matrix, weights: tuple[float, float]
+) -> Vector:
+    """Return what the releases at the start say: one step, or a regression without features.
+
+    A step with a guessed curvature may put records beyond the threshold of their slopes, where no
+    curvature leads back; the best intercept alone needs no guess, and keeps them near.
+    """
     releases = int(state.start[-1])
     if releases == 0:
-        return np.zeros(plan.size)
-    sums = exact.as_floats(state.start[:-1]) * plan.start.gradient.unit
-    if not plan.classes:
-        return sums / (releases * plan.slots)
-    negative, positive = sums[: plan.size], sums[plan.size :]
-    return (weights[0] * negative + weights[1] * positive) / (releases * plan.slots)
+        return plan.first_model.coefficients
+    slots = releases * plan.slots
+    mean = exact.as_floats(state.start[:-1]) * plan.start.gradient.unit / slots
+    if isinstance(plan.loss, Regression):
+        spread = math.sqrt(releases) * plan.start.gradient.standard_deviation / slots
+        alone = plan.loss.intercept_of(float(mean[0]), spread)
+        return np.append(alone, np.zeros(plan.size - 1))
+    score = weights[0] * mean[: plan.size] + weights[1] * mean[plan.size :]
+    return -solve_positive(bread, score)
 
 
 def _moments(plan: Plan, state: PrivateState) -> Moments:

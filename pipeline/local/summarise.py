@@ -16,7 +16,7 @@ from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, solve_positive, upper_indices
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
-from pipeline.losses import Loss
+from pipeline.losses import Loss, Regression
 from pipeline.types import Integers, Matrix, Vector
 
 #: Bits of a feature and of a record's slope in an exact gradient, of a feature and of a record's
@@ -140,7 +140,9 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     predictor = predictors(design, model.coefficients)
     slope = _finite(plan.loss.slope(predictor, responses))
     if model.version == 0:
-        bound = plan.loss.slope_bound
+        if isinstance(plan.loss, Regression):
+            slope = _finite(plan.loss.start_slope(responses))
+        bound = plan.start_slope_bound
         slope = np.clip(slope, -bound, bound)
         groups = (responses < 0, responses > 0) if plan.classes else (np.full(len(slope), True),)
         parts = [
@@ -254,9 +256,8 @@ def _exact_counts(plan: Plan, responses: Vector, slope: Vector, version: int) ->
     if plan.classes:
         return Exact(np.array(_counts(responses)), np.zeros(2, dtype=np.int64))
     counted = plan.counted(version)
-    bits = CURVATURE_BITS[0]
-    # half the bits for a slope: squares of 24 bits, and a window of 2^17, stay below 2^53
-    exponent = _exponent(plan.loss.slope_bound) - bits
+    # squares of 40 bits and a window of 2^17 stay below 2^63; fewer bits would lose small residuals
+    exponent = _exponent(plan.loss.slope_bound) - GRADIENT_BITS[1]
     whole = np.trunc(np.ldexp(slope, -exponent)).astype(np.int64)
     total = np.full(counted, np.sum(whole * whole), dtype=np.int64)
     return Exact(total, np.full(counted, 2 * exponent, dtype=np.int64))
