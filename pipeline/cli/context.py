@@ -14,7 +14,7 @@ from infra.local import LocalRuntime, Places
 from pipeline.errors import ConfigError, RuntimeSetupError
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.prediction import LinearClassifier
+from pipeline.prediction import rule_of
 from pipeline.settings import Settings
 from pipeline.study import load_study
 
@@ -83,7 +83,7 @@ def save_model(plan: Plan, message: EstimateMessage, path: Path) -> None:
     NumericError
         If nothing has been folded yet.
     """
-    LinearClassifier.of(plan, message).save(path)
+    rule_of(plan, message).save(path)
     say(f"wrote {path}")
 
 
