@@ -46,8 +46,9 @@ format: .venv/ready  ## Format and mend what ruff can
 	@$(BIN)/ruff format .
 
 .PHONY: bench
-bench: .venv/ready  ## Noise, releases, throughput beside a bare consumer, latency
+bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer, latency
 	@$(BIN)/python -m benchmarks.noise
+	@$(BIN)/python -m benchmarks.summary
 	@$(BIN)/python -m benchmarks.release
 	@$(BIN)/python -m benchmarks.fold
 	@$(BIN)/python -m benchmarks.latency

@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.errors import NumericError
 from pipeline.estimators.estimate import Estimate, Status, class_weights, dispersion_of
 from pipeline.estimators.open_state import OpenState
-from pipeline.linalg import sandwich, solve_positive, unpack_upper
+from pipeline.linalg import condition_number, sandwich, solve_positive, unpack_upper
 from pipeline.local.plan import Plan
 from pipeline.types import Matrix, Vector
 
@@ -39,7 +39,7 @@ def estimate_open(plan: Plan, state: OpenState) -> Estimate:
     status: Status = "empty"
     reason, condition = "no release has come yet", None
     if releases:
-        condition = float(np.linalg.cond(bread))
+        condition = condition_number(bread)
         right = state.part("right")
         try:
             coefficients = solve_positive(bread, right)

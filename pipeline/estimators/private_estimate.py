@@ -18,7 +18,13 @@ from pipeline.errors import PrivacyError
 from pipeline.estimators import exact
 from pipeline.estimators.estimate import Estimate, Status, class_weights, dispersion_of
 from pipeline.estimators.private_state import PrivateState
-from pipeline.linalg import floor_eigenvalues, sandwich, solve_positive, unpack_upper
+from pipeline.linalg import (
+    condition_number,
+    floor_eigenvalues,
+    sandwich,
+    solve_positive,
+    unpack_upper,
+)
 from pipeline.local.model import COEFFICIENT_EXPONENT
 from pipeline.local.plan import Plan
 from pipeline.losses import Regression
@@ -95,7 +101,7 @@ def estimate_private(plan: Plan, state: PrivateState) -> Estimate:
         reason=reason,
         records=slots,
         releases=releases,
-        condition=float(np.linalg.cond(bread)) if releases else None,
+        condition=condition_number(bread) if releases else None,
         floored=floored,
         dispersion=dispersion,
     )

@@ -203,4 +203,4 @@ class PrivateState:
 
 def _with(rows: Integers, *extra: int) -> BigIntegers:
     """Return the column sums of rows with some numbers behind them."""
-    return np.concatenate([exact.column_sums(rows), np.array(extra, dtype=object)])
+    return exact.join(exact.column_sums(rows), exact.of(extra))

@@ -10,6 +10,7 @@ import numpy as np
 
 from pipeline import losses
 from pipeline.errors import PrivacyError
+from pipeline.linalg import pack_upper
 from pipeline.local.model import Model, start_model
 from pipeline.losses import Loss, Regression
 from pipeline.privacy import sensitivity
@@ -121,6 +122,11 @@ class Plan:
         """Exponents of powers of two that bound the entries of (1, features), shape (d,)."""
         exponents: Integers = np.ceil(np.log2(np.append(1.0, self.magnitudes))).astype(np.int64)
         return exponents
+
+    @cached_property
+    def product_exponents(self) -> Integers:
+        """Sums of two of `column_exponents`, packed as an upper triangle."""
+        return pack_upper(np.add.outer(self.column_exponents, self.column_exponents))
 
     @cached_property
     def longest(self) -> float:

@@ -13,18 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.errors import PrivacyError
-from pipeline.linalg import pack_upper, solve_positive, upper_indices
+from pipeline.linalg import pack_upper, solve_positive
+from pipeline.local.blocks import (
+    CURVATURE_BITS,
+    GRADIENT_BITS,
+    blocks,
+    exact_sums,
+    one_or_all,
+    predictors,
+    with_intercept,
+)
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.losses import Loss, Regression
 from pipeline.types import Integers, Matrix, Vector
-
-#: Bits of a feature and of a record's slope in an exact gradient, of a feature and of a record's
-#: curvature in an exact Hessian. With blocks of 2^10 records, 20 + 20 + 10 and 12 + 12 + 14 + 10
-#: bits stay below the 53 of a float64.
-GRADIENT_BITS = (20, 20)
-CURVATURE_BITS = (12, 14)
-BLOCK = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +101,21 @@ def summarise(
     weights
         Of the negative and the positive class.
     """
-    design = _with_intercept(features, plan)
-    weight = np.where(responses > 0, weights[1], weights[0])
+    d = plan.size
+    gradient, curvature, scores = np.zeros(d), np.zeros((d, d)), np.zeros((d, d))
+    design = with_intercept(_shortened(features, plan))
+    weight = _weight_of(weights, responses)
     predictor = design @ point
     slope = weight * plan.loss.slope(predictor, responses)
-    scores = design * slope[:, None]
-    curved = design * (weight * plan.loss.curvature(predictor, responses))[:, None]
-    return Summary(
-        records=len(responses),
-        expansion=point,
-        gradient=scores.sum(axis=0),
-        curvature=curved.T @ design,
-        scores=scores.T @ scores,
-        counts=_counts(responses) if plan.classes else (0, 0),
-    )
+    bend = weight * plan.loss.curvature(predictor, responses)
+    for part, work in blocks(design):
+        np.multiply(design[part], slope[part, None], out=work)
+        gradient += work.sum(axis=0)
+        scores += work.T @ work
+        np.multiply(design[part], bend[part, None], out=work)
+        curvature += work.T @ design[part]
+    counts = _counts(responses) if plan.classes else (0, 0)
+    return Summary(len(responses), point, gradient, curvature, scores, counts)
 
 
 def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Model) -> BoundedSums:
@@ -134,10 +137,11 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     """
     if len(responses) > plan.slots:
         raise PrivacyError(f"a window holds at most {plan.slots} records (window.records)")
-    inside = np.clip(_finite(features), -plan.magnitudes, plan.magnitudes)
-    design = _with_intercept(inside, plan)
+    # rows in units of their last bit: powers of two, which change no digit of the predictors
     columns = plan.column_exponents
-    predictor = predictors(design, model.coefficients)
+    scale = one_or_all(np.ldexp(1.0, GRADIENT_BITS[0] - columns))
+    design = with_intercept(_shortened(_inside(features, plan), plan), scale)
+    predictor = predictors(design, model.coefficients / scale)
     slope = _finite(plan.loss.slope(predictor, responses))
     if model.version == 0:
         if isinstance(plan.loss, Regression):
@@ -145,40 +149,31 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
         bound = plan.start_slope_bound
         slope = np.clip(slope, -bound, bound)
         groups = (responses < 0, responses > 0) if plan.classes else (np.full(len(slope), True),)
-        parts = [
-            _exact_gradient(design, np.where(chosen, slope, 0.0), columns, _exponent(bound))
-            for chosen in groups
-        ]
-        gradient = Exact(
-            np.concatenate([part.integers for part in parts]),
-            np.concatenate([part.exponents for part in parts]),
-        )
+        chosen = np.stack([np.where(group, slope, 0.0) for group in groups])
+        factors, unit = _whole_factors(chosen, bound, GRADIENT_BITS[1])
+        sums, _ = exact_sums(design, factors, None)
+        exponents = np.tile(columns + (unit - GRADIENT_BITS[0]), len(groups))
+        gradient = Exact(sums.ravel(), exponents)
         return BoundedSums(model, gradient, None, _exact_counts(plan, responses, slope, 0))
     most = plan.largest_weight
     # a weight that is no number fails the comparison and is cut as well
     negative, positive = (w if 0 <= w <= most else most for w in model.class_weights)
-    weight = np.where(responses > 0, positive, negative)
-    bound = plan.largest_weight * plan.loss.slope_bound
-    slope = np.clip(weight * slope, -bound, bound)
-    curvature_bound = plan.largest_weight * plan.loss.curvature_bound
-    curvature = weight * _finite(plan.loss.curvature(predictor, responses))
-    curvature = np.clip(curvature, 0.0, curvature_bound)
+    weight = _weight_of((negative, positive), responses)
+    slope_bound, curvature_bound = most * plan.loss.slope_bound, most * plan.loss.curvature_bound
+    slope = np.clip(weight * slope, -slope_bound, slope_bound)
+    bend = np.maximum(weight * _finite(plan.loss.curvature(predictor, responses)), 0.0)
+    slopes, slope_unit = _whole_factors(slope, slope_bound, GRADIENT_BITS[1])
+    bends, bend_unit = _whole_factors(bend, curvature_bound, CURVATURE_BITS[1])
+    totals, curvature = exact_sums(design, slopes, bends)
     return BoundedSums(
         model=model,
-        gradient=_exact_gradient(design, slope, columns, _exponent(bound)),
-        curvature=_exact_curvature(design, curvature, columns, _exponent(curvature_bound)),
+        gradient=Exact(totals, columns + (slope_unit - GRADIENT_BITS[0])),
+        curvature=Exact(
+            pack_upper(curvature),
+            plan.product_exponents + (bend_unit - 2 * CURVATURE_BITS[0]),
+        ),
         counts=_exact_counts(plan, responses, slope, model.version),
     )
-
-
-def predictors(design: Matrix, coefficients: Vector) -> Vector:
-    """Return the linear predictor of each record, shape (n,), the same whatever rows are beside it.
-
-    A matrix product may round a row by where it stands: leaving out one record would then move
-    the terms of others, and the sensitivity would not be that of the computed sums.
-    """
-    sums: Vector = (design * coefficients).sum(axis=1)
-    return sums
 
 
 def local_fit(
@@ -214,41 +209,37 @@ def local_fit(
     return point
 
 
-def _with_intercept(features: Matrix, plan: Plan) -> Matrix:
-    """Return (1, x) for each record, shortened to the public bound where the ranges allow more."""
-    rows = features
-    if plan.norm_bound < plan.longest:
-        # a hair below the bound, so that the rounding of the product cannot pass it
-        room = np.sqrt(plan.norm_bound**2 - 1.0) * (1.0 - 2.0**-40)
-        norms = np.linalg.norm(rows, axis=1)
-        rows = rows * np.minimum(1.0, room / np.maximum(norms, room))[:, None]
-    return np.column_stack([np.ones(len(rows)), rows])
+def _shortened(features: Matrix, plan: Plan) -> Matrix:
+    """Shorten records to the public bound of their norm where the ranges allow longer ones."""
+    if plan.norm_bound >= plan.longest:
+        return features
+    # a hair below the bound, so that the rounding of the product cannot pass it
+    room = np.sqrt(plan.norm_bound**2 - 1.0) * (1.0 - 2.0**-40)
+    norms = np.linalg.norm(features, axis=1)
+    rows: Matrix = features * np.minimum(1.0, room / np.maximum(norms, room))[:, None]
+    return rows
 
 
-def _exact_gradient(design: Matrix, slope: Vector, columns: Integers, top: int) -> Exact:
-    feature_bits, slope_bits = GRADIENT_BITS
-    exponents = columns - feature_bits + (top - slope_bits)
-    rows = _truncate(design, columns - feature_bits)
-    factors = _truncate(slope, top - slope_bits)
-    total = np.zeros(design.shape[1], dtype=np.int64)
-    for start in range(0, len(slope), BLOCK):
-        part = slice(start, start + BLOCK)
-        total += np.ldexp(rows[part].T @ factors[part], -exponents).astype(np.int64)
-    return Exact(total, exponents)
+def _inside(features: Matrix, plan: Plan) -> Matrix:
+    """Cut features to their public ranges; 0 where there is no number."""
+    # two looks are cheaper than to cut what the encoder has cut; no number fails the comparison
+    least = float(plan.magnitudes.min())
+    if features.size and features.min() >= -least and features.max() <= least:
+        return features
+    cut: Matrix = np.clip(_finite(features), -plan.magnitudes, plan.magnitudes)
+    return cut
 
 
-def _exact_curvature(design: Matrix, curvature: Vector, columns: Integers, top: int) -> Exact:
-    feature_bits, curvature_bits = CURVATURE_BITS
-    rows = _truncate(design, columns - feature_bits)
-    factors = _truncate(curvature, top - curvature_bits)
-    left, right = upper_indices(design.shape[1])
-    exponents = columns[left] + columns[right] - 2 * feature_bits + (top - curvature_bits)
-    total = np.zeros(len(exponents), dtype=np.int64)
-    for start in range(0, len(curvature), BLOCK):
-        part = slice(start, start + BLOCK)
-        block = pack_upper((rows[part] * factors[part, None]).T @ rows[part])
-        total += np.ldexp(block, -exponents).astype(np.int64)
-    return Exact(total, exponents)
+def _weight_of(weights: tuple[float, float], responses: Vector) -> Vector | float:
+    """Return the class weight of each record, or the one weight of all."""
+    negative, positive = weights
+    return positive if negative == positive else np.where(responses > 0, positive, negative)
+
+
+def _whole_factors(values: Matrix | Vector, bound: float, bits: int) -> tuple[Matrix, int]:
+    """Cut slopes or curvatures to their bound and to whole numbers of 2^unit; return both."""
+    unit = _exponent(bound) - bits
+    return np.trunc(np.clip(values, -bound, bound) * 2.0**-unit), unit
 
 
 def _exact_counts(plan: Plan, responses: Vector, slope: Vector, version: int) -> Exact:
@@ -270,13 +261,6 @@ def _finite(values: Vector | Matrix) -> Matrix:
 
 def _exponent(bound: float) -> int:
     return int(np.ceil(np.log2(bound)))
-
-
-def _truncate(values: Matrix | Vector, exponent: Integers | int) -> Matrix:
-    """Cut towards zero to multiples of 2^exponent: magnitudes never grow."""
-    whole = np.trunc(np.ldexp(values, -np.asarray(exponent)))
-    cut: Matrix = np.ldexp(whole, exponent)
-    return cut
 
 
 def _counts(responses: Vector) -> tuple[int, int]:

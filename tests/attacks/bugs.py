@@ -85,9 +85,9 @@ def _half_the_noise() -> AbstractContextManager[object]:
 
 def _no_clip() -> AbstractContextManager[object]:
     def unclipped(features: Matrix, plan: Plan) -> Matrix:
-        return np.column_stack([np.ones(len(features)), features])
+        return features
 
-    return mock.patch.object(summarise_module, "_with_intercept", unclipped)
+    return mock.patch.object(summarise_module, "_shortened", unclipped)
 
 
 def _packed_sensitivity() -> AbstractContextManager[object]:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import PrivacyError
+from pipeline.local.blocks import predictors
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
-from pipeline.local.summarise import Exact, predictors, summarise_bounded
+from pipeline.local.summarise import Exact, summarise_bounded
 from tests.builders import plan_of
 
 #: Window sizes about the blocks in which matrix products round rows alike.

@@ -48,24 +48,58 @@ def test_column_sums_equal_integer_arithmetic() -> None:
 
 
 def test_stored_integers_come_back() -> None:
-    values = exact.zeros(6)
-    values[:] = [0, 1, -1, 2**127 - 1, -(2**127), -(2**64) - 5]
+    values = exact.of([0, 1, -1, 2**127 - 1, -(2**127), -(2**64) - 5])
     data = exact.encode(values)
     assert len(data) == 6 * exact.WIDTH
     assert exact.decode(data, 6).tolist() == values.tolist()
 
 
 def test_the_largest_sums_that_the_text_promises_still_fit() -> None:
-    values = exact.zeros(1)
-    values[0] = TOP * TOP * (2**41)
+    values = exact.of([TOP * TOP * (2**41)])
     assert exact.decode(exact.encode(values), 1)[0] == TOP * TOP * 2**41
 
 
 def test_an_integer_beyond_the_width_is_refused_and_never_wrapped() -> None:
-    values = exact.zeros(1)
-    values[0] = 2**127
     with pytest.raises(OverflowError):
-        exact.encode(values)
+        exact.of([2**127])
+
+
+@pytest.mark.parametrize("value", [2**127 - 1, -(2**127), 2**126, -(2**126) - 1])
+def test_a_sum_beyond_the_width_is_refused_and_never_wrapped(value: int) -> None:
+    values = exact.of([0, value])
+    with pytest.raises(OverflowError):
+        values + values
+
+
+def edges() -> list[int]:
+    """Return integers around the powers of two, of both signs, and some of every length."""
+    rng = np.random.default_rng(3)
+    near = [2**k + d for k in range(127) for d in (-2, -1, 0, 1, 2)]
+    # half-way between two float64, and one beside it
+    ties = [(2**53 + odd) * 2**k + d for k in range(60) for odd in (1, 3) for d in (-1, 0, 1)]
+    some = [int.from_bytes(rng.bytes(15), "little") >> int(rng.integers(120)) for _ in range(500)]
+    return [sign * v for v in (*near, *ties, *some) if v < 2**126 for sign in (1, -1)]
+
+
+def test_sums_of_two_equal_those_of_python() -> None:
+    one = edges()
+    other = one[::-1]
+    found = (exact.of(one) + exact.of(other)).tolist()
+    assert found == [a + b for a, b in zip(one, other, strict=True)]
+
+
+def test_floats_are_the_nearest_as_python_rounds() -> None:
+    for values in (edges(), [v for v in edges() if abs(v) < 2**63], [-(2**127), 2**127 - 1], []):
+        assert exact.as_floats(exact.of(values)).tolist() == [float(v) for v in values]
+
+
+def test_parts_of_vectors_and_joined_ones_are_those_of_lists() -> None:
+    values = edges()
+    vector = exact.of(values)
+    assert vector[-1] == values[-1]
+    assert vector[3:9].tolist() == values[3:9]
+    assert exact.join(vector[:5], vector[5:]).tolist() == list(vector) == values
+    assert len(vector) == len(values)
 
 
 def test_damaged_sums_are_refused() -> None:

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, unpack_upper
-from pipeline.local import summarise as module
+from pipeline.local import blocks
 from pipeline.local.model import Model, round_model, start_model
 from pipeline.local.plan import Channels, Plan
 from pipeline.local.summarise import BoundedSums, Exact, local_fit, summarise, summarise_bounded
@@ -136,7 +136,7 @@ def test_bounded_sums_do_not_depend_on_the_block_size(
     plan = PLANS["logistic"]
     features, responses = window(plan, 600, 7)
     wanted = everything(summarise_bounded(plan, features, responses, some_model(plan, 2)))
-    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(blocks, "BLOCK", block)
     found = everything(summarise_bounded(plan, features, responses, some_model(plan, 2)))
     assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
 

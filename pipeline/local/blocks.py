@@ -1,0 +1,107 @@
+"""Sums over records in blocks that stay in a processor's cache; the arithmetic of `summarise`.
+
+Rows and factors of an exact sum are whole numbers, so that every product and every sum of a block
+is exact in float64 in whatever order it is taken; blocks are added as 64-bit integers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipeline.types import Integers, Matrix, Vector
+
+#: Bits of a feature and of a record's slope in an exact gradient, of a feature and of a record's
+#: curvature in an exact Hessian. With blocks of 2^10 records, 20 + 20 + 10 and 12 + 12 + 14 + 10
+#: bits stay below the 53 of a float64.
+GRADIENT_BITS = (20, 20)
+CURVATURE_BITS = (12, 14)
+BLOCK = 1024
+#: Numbers of a block that stay in a processor's cache while they are worked on.
+CACHED = 2**14
+
+
+def with_intercept(features: Matrix, scale: Vector | float = 1.0) -> Matrix:
+    """Return (1, x) times `scale`, one number or one for each column."""
+    design = np.empty((len(features), features.shape[1] + 1))
+    first, others = (scale, scale) if isinstance(scale, float) else (scale[0], scale[1:])
+    design[:, 0] = first
+    np.multiply(features, others, out=design[:, 1:])
+    return design
+
+
+def one_or_all(values: Vector) -> Vector | float:
+    """Return the one value of all entries if they agree: arithmetic with one number is quicker."""
+    return float(values[0]) if np.all(values == values[0]) else values
+
+
+def predictors(design: Matrix, coefficients: Vector) -> Vector:
+    """Return the linear predictor of each record, shape (n,), the same whatever rows are beside it.
+
+    A matrix product may round a row by where it stands: leaving out one record would then move
+    the terms of others, and the sensitivity would not be that of the computed sums.
+    """
+    sums = np.empty(len(design))
+    # a matrix of equal rows: numpy multiplies two matrices of one shape in a single loop
+    repeated = np.empty((_rows_of_block(design), design.shape[1]))
+    repeated[:] = coefficients
+    for part, work in blocks(design):
+        np.multiply(design[part], repeated[: len(work)], out=work)
+        np.add.reduce(work, axis=1, out=sums[part])
+    return sums
+
+
+def exact_sums(
+    design: Matrix, slopes: Matrix | Vector, bends: Vector | None
+) -> tuple[Integers, Integers]:
+    """Sum slopes times rows, and bends times products of rows; the design is overwritten.
+
+    Parameters
+    ----------
+    design
+        Rows in units of their last bit of a gradient, shape (n, d).
+    slopes, bends
+        Whole numbers of at most the bits above, shapes (n,) or (k, n), and (n,).
+
+    Returns
+    -------
+    tuple
+        Whole numbers in units of the factors' times the rows' last bits, shapes (d,) or (k, d),
+        and (d, d).
+    """
+    size = design.shape[1]
+    gradient = np.zeros((*slopes.shape[:-1], size), dtype=np.int64)
+    curvature = np.zeros((size, size), dtype=np.int64)
+    coarser = 2.0 ** (CURVATURE_BITS[0] - GRADIENT_BITS[0])
+    for part, work in blocks(design):
+        rows = design[part]
+        np.trunc(rows, out=rows)
+        gradient += (slopes[..., part] @ rows).astype(np.int64)
+        if bends is not None:
+            # to cut what is cut already gives what cutting once to fewer bits gives
+            np.multiply(rows, coarser, out=rows)
+            np.trunc(rows, out=rows)
+            np.multiply(rows, bends[part, None], out=work)
+            curvature += (work.T @ rows).astype(np.int64)
+    return gradient, curvature
+
+
+def blocks(design: Matrix) -> Iterator[tuple[slice, Matrix]]:
+    """Yield blocks of records, each with a matrix of the block's shape to work in.
+
+    The matrix is the same for all: fresh ones would cost as much as the sums.
+    """
+    records, block = len(design), _rows_of_block(design)
+    work = np.empty((block, design.shape[1]))
+    for start in range(0, records, block):
+        part = slice(start, min(start + block, records))
+        yield part, work[: part.stop - start]
+
+
+def _rows_of_block(design: Matrix) -> int:
+    """Return how many records make a block: even blocks, each within the cache and `BLOCK`."""
+    records, size = design.shape
+    most = min(BLOCK, max(64, CACHED // size))
+    return math.ceil(records / max(1, math.ceil(records / most))) or 1
