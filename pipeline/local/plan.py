@@ -110,6 +110,13 @@ class Plan:
             return 2
         return int(version > 0 and self.study.estimator.noise_scale is None)
 
+    @property
+    def counted_name(self) -> str:
+        """What those numbers are, in words; empty where there are none."""
+        if self.classes:
+            return "class counts"
+        return "sums of squared slopes" if self.counted(1) else ""
+
     @cached_property
     def magnitudes(self) -> Vector:
         """Largest absolute value of each encoded feature, shape (p,)."""
@@ -215,6 +222,7 @@ class Plan:
             unit=privacy.unit,
             records=privacy.records,
             neighbours=privacy.neighbours,
+            counted=self.counted_name,
         )
 
     def _channels(

@@ -187,9 +187,14 @@ def local_fit(
     design = np.column_stack([np.ones(len(responses)), features])
     size = design.shape[1]
     penalty = len(responses) * max(ridge, 1e-6) * np.diag([1e-3] + [1.0] * (size - 1))
-    point = np.append(loss.start_intercept, np.zeros(size - 1))
+    point, scale = np.append(loss.start_intercept, np.zeros(size - 1)), loss.start_curvature
+    if isinstance(loss, Regression):
+        # a start far above all counts would take more rounds than there are
+        slopes = loss.start_slope(responses)
+        point[0] = loss.intercept_of(float(np.mean(slopes)), 1 / len(responses))
+        scale = float(np.mean(loss.curvature(design @ point, responses)))
     # keeps the step finite where no record has curvature yet
-    least = 1e-2 * min(loss.curvature_bound / 8, loss.start_curvature) * (design.T @ design)
+    least = 1e-2 * min(loss.curvature_bound / 8, scale) * (design.T @ design)
 
     def objective(at: Vector) -> float:
         return float(np.sum(loss.value(design @ at, responses)) + at @ penalty @ at / 2)
