@@ -16,7 +16,7 @@ from pipeline.messages.envelope import JSON, headers, rfc3339
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Partition, combine
+from pipeline.reducer import Partition, combine, slots_seen
 from state import RedisStore
 
 log = logging.getLogger("veilstream.publishing")
@@ -98,7 +98,7 @@ class Publishing:
         return True
 
     async def _publish(self, partitions: dict[int, Partition], now: float) -> None:
-        version = self._next_version()
+        version, seen = self._next(partitions)
         try:
             estimate, message = combine(
                 self._plan,
@@ -107,7 +107,7 @@ class Publishing:
                 model_version=version,
                 published_at=now,
             )
-            model = round_model(version, estimate.coefficients, estimate.weights)
+            model = round_model(version, estimate.coefficients, estimate.weights, seen)
         except NumericError as error:
             log.warning("no estimate at this point: %s", error)
             return
@@ -137,9 +137,12 @@ class Publishing:
             ),
         )
 
-    def _next_version(self) -> int:
-        held = self._store.newest_model()
-        return 1 + (held[0] if held else 0)
+    def _next(self, partitions: dict[int, Partition]) -> tuple[int, int]:
+        """Return version and `seen` of the next model; neither goes back if Redis was lost."""
+        held, seen = self._store.newest_model(), slots_seen(partitions.values())
+        if held is None:
+            return 1, seen
+        return 1 + held[0], max(seen, read_model(self._plan, held[1]).seen)
 
     async def _send_again(self) -> None:
         """Bring Redis and the models topic to the same newest model.
@@ -202,4 +205,5 @@ class Publishing:
 
 
 def _folded(state: Partition) -> int:
-    return state.head.next_offset - state.head.dead_letters - state.head.duplicates
+    head = state.head
+    return head.next_offset - head.dead_letters - head.duplicates - head.erased

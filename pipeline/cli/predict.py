@@ -18,6 +18,7 @@ from pipeline.errors import ConfigError
 from pipeline.local.plan import Plan
 from pipeline.prediction import Rule, load_model, rule_of
 from pipeline.settings import Settings
+from pipeline.study import require_live
 from producers.sources import open_once
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -66,6 +67,7 @@ def predict(
 
 
 def _live(plan: Plan) -> Rule:
+    require_live(plan.study, "a live prediction without --model")
     return rule_of(plan, newest_estimate(plan.study, connected(Settings.read())))
 
 

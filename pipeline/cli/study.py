@@ -9,11 +9,12 @@ import msgspec
 
 from pipeline.cli.context import AS_JSON, STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
+from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.estimators.private_estimate import RELEASES_PER_COEFFICIENT
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
-from pipeline.study import TEMPLATE
+from pipeline.study import LIVE, MODES, TEMPLATE
 
 
 @click.group()
@@ -46,7 +47,10 @@ def check(study: Path, as_json: bool) -> None:
 @study.command()
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default="study.toml")
 def init(path: Path) -> None:
-    """Write a commented study file to PATH (default study.toml)."""
+    """Write a commented study file to PATH (default study.toml).
+
+    For `veilstream fit`, estimator.kind also names published methods: docs/methods/published.md.
+    """
     if path.exists():
         raise ConfigError(f"{path} exists; name another file")
     try:
@@ -54,6 +58,16 @@ def init(path: Path) -> None:
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     say(f"wrote {path}; edit it, then run `veilstream study check {path}`")
+
+
+def _kind(plan: Plan) -> dict[str, object]:
+    kind = plan.study.estimator.kind
+    mode = MODES[kind]
+    facts: dict[str, object] = {"kind": kind, "method": mode.meaning}
+    if kind != LIVE:
+        facts["published_as"] = mode.label or "an extension of the published methods"
+        facts["runs_in"] = f"`veilstream fit` alone: it needs {mode.needs}"
+    return facts
 
 
 def _readable(value: object) -> str:
@@ -66,9 +80,12 @@ def _facts(plan: Plan) -> dict[str, object]:
         "study": plan.study.name,
         "revision": plan.revision,
         "coefficients": ", ".join(plan.study.coefficient_names),
+        "estimator": _kind(plan),
         "response": _response(plan),
-        "privacy": msgspec.to_builtins(plan.guarantee),
+        "privacy": msgspec.to_builtins(guarantee_of_kind(plan)),
     }
+    if plan.study.estimator.kind != LIVE:
+        return facts
     if plan.study.noised and plan.step.curvature is not None:
         facts["noise"] = {
             "gradient_sd": plan.step.gradient.standard_deviation,

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.fit import FitMessage
 from pipeline.study import Study
 
 
@@ -26,12 +27,12 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
             _number(message, row.sampling_se),
             _number(message, row.privacy_se),
         )
-    below = [spread_line(message, study), line(message)]
+    below = [spread_line(message, study), line(message), information_line(message)]
     told = [Text(text) for text in below if text]
     return Group(grid, *told, Text(privacy_line(message), style="dim"))
 
 
-def title(message: EstimateMessage, study: Study) -> str:
+def title(message: EstimateMessage | FitMessage, study: Study) -> str:
     """Return what is estimated, and the unit of the coefficients."""
     response, scaling = study.data.response, f"{message.scaling} scaling"
     if response.kind == "class":
@@ -54,6 +55,28 @@ def spread_line(message: EstimateMessage, study: Study) -> str:
     known = "known" if study.estimator.noise_scale is not None else "estimated"
     said = "not yet known" if found is None else f"{math.sqrt(found):.4g} ({known})"
     return f"noise scale (standard deviation of the residuals): {said}"
+
+
+def fit_table(message: FitMessage, study: Study) -> RenderableType:
+    """Return the fit of a published method as a table, with how it ended below."""
+    grid = Table(title=title(message, study), expand=False)
+    for name in ("coefficient", "estimate", f"{message.level:.0%} interval", "standard error"):
+        grid.add_column(name, justify="left" if name == "coefficient" else "right")
+    for row in message.coefficients:
+        cells = (
+            value(message, row.value),
+            _interval(message, row.interval),
+            _number(message, row.standard_error),
+        )
+        grid.add_row(row.name, *cells)
+    score = "" if message.score is None else f", score {message.score:.1e}"
+    counts = f"{message.records} record slots, {message.clients} clients, {message.rounds} rounds"
+    lines = (
+        f"{message.estimator} ({message.method})",
+        counts + score,
+        f"{message.status}: {message.reason}" if message.reason else message.status,
+    )
+    return Group(grid, *map(Text, lines), Text(privacy_line(message), style="dim"))
 
 
 def comparison(private: EstimateMessage, plain: EstimateMessage) -> RenderableType:
@@ -87,30 +110,45 @@ def line(message: EstimateMessage, *, brief: bool = False) -> str:
         (found.missing, "missing"),
         (found.duplicates, "duplicates dropped"),
         (found.dead_letters, "dead letters"),
+        (found.forgotten, "too old to count"),
+        (found.erased, "of erased clients"),
     ):
         if count:
             parts.append(f"{count} {word}")
     return ", ".join(parts)
 
 
-def privacy_line(message: EstimateMessage) -> str:
+def information_line(message: EstimateMessage) -> str:
+    """Return in one line how much information there is, and what limits it."""
+    found = message.diagnostics
+    parts = []
+    if found.effective_records is not None:
+        parts.append(f"rests on {found.effective_records:.0f} effective record slots")
+    if found.privacy_share is not None:
+        parts.append(f"{found.privacy_share:.0%} of the variance is privacy noise")
+    if found.floor_active:
+        parts.append(f"{found.floored} directions of the curvature are below its noise")
+    return ", ".join(parts)
+
+
+def privacy_line(message: EstimateMessage | FitMessage) -> str:
     """Return the guarantee in one line."""
     return f"privacy: {message.privacy.guarantee}"
 
 
-def value(message: EstimateMessage, number: float, decimals: int = 4) -> str:
+def value(message: EstimateMessage | FitMessage, number: float, decimals: int = 4) -> str:
     """Return a coefficient with its sign; one with a unit by its leading digits."""
     return f"{number:+.5g}" if message.loss == "linear" else f"{number:+.{decimals}f}"
 
 
-def _interval(message: EstimateMessage, ends: tuple[float, float] | None) -> str:
+def _interval(message: EstimateMessage | FitMessage, ends: tuple[float, float] | None) -> str:
     if ends is None:
         return "-"
     form = ".5g" if message.loss == "linear" else ".3f"
     return f"[{ends[0]:{form}}, {ends[1]:{form}}]"
 
 
-def _number(message: EstimateMessage, number: float | None) -> str:
+def _number(message: EstimateMessage | FitMessage, number: float | None) -> str:
     if number is None:
         return "-"
     return f"{number:.3g}" if message.loss == "linear" else f"{number:.4f}"

@@ -24,8 +24,8 @@ from pipeline.types import Matrix, Vector
 class StreamClassifier(StreamLearner[LinearClassifier], Classifier):
     """A linear classifier over windows of records, private if its study is.
 
-    Windows, the guarantee and what it does not cover are those of `StreamLearner`. Nothing is
-    charged to any ledger: every `fit` on the same records is one more release of them.
+    Windows, the guarantee and what it does not cover are those of `StreamLearner`.
+    Nothing is charged to any ledger: every `fit` on the same records is one more release of them.
 
     Parameters
     ----------

@@ -17,8 +17,8 @@ from pipeline.types import Vector
 class StreamRegressor(StreamLearner[LinearRegressor], Regressor):
     """A linear or Poisson regression over windows of records, private if its study is.
 
-    Windows, the guarantee and what it does not cover are those of `StreamLearner`. Nothing is
-    charged to any ledger: every `fit` on the same records is one more release of them.
+    Windows, the guarantee and what it does not cover are those of `StreamLearner`.
+    Nothing is charged to any ledger: every `fit` on the same records is one more release of them.
 
     Responses are numbers or counts in their own unit, and so are predictions; while learning,
     responses beyond the public range of the study are clipped to it.

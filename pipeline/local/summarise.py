@@ -186,7 +186,11 @@ def local_fit(
     """
     design = np.column_stack([np.ones(len(responses)), features])
     size = design.shape[1]
-    penalty = len(responses) * max(ridge, 1e-6) * np.diag([1e-3] + [1.0] * (size - 1))
+    # one class alone would drive the intercept to where the loss has no curvature left, and with it
+    # the whole stream: the point is then held near zero
+    one_class = loss.responses == "class" and abs(float(np.sum(responses))) == len(responses)
+    held = max(ridge, 1e-6)
+    penalty = len(responses) * np.diag([1.0 if one_class else 1e-3 * held] + [held] * (size - 1))
     point, scale = np.append(loss.start_intercept, np.zeros(size - 1)), loss.start_curvature
     if isinstance(loss, Regression):
         # a start far above all counts would take more rounds than there are

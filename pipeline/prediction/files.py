@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.fit import FitMessage
 from pipeline.messages.model_file import ModelFile, compose_model_file
 from pipeline.prediction.classifier import LinearClassifier
 from pipeline.prediction.linear import read_rule
@@ -26,8 +27,8 @@ def load_model(path: str | Path) -> Rule:
     return read_rule(path, rule_of_file)
 
 
-def rule_of(plan: Plan, message: EstimateMessage) -> Rule:
-    """Return the rule of an estimate, by the kind of response of its study.
+def rule_of(plan: Plan, message: EstimateMessage | FitMessage) -> Rule:
+    """Return the rule of an estimate or a fit, by the kind of response of its study.
 
     Raises
     ------

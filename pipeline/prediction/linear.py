@@ -13,6 +13,7 @@ from pipeline.local.columns import Table, values_of
 from pipeline.local.encode import Features
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.fit import FitMessage
 from pipeline.messages.model_file import (
     ModelFile,
     check_origin,
@@ -92,8 +93,8 @@ class LinearModel:
         self.n_features_in_ = len(self.features.names)
 
     @classmethod
-    def of(cls: type[Model], plan: Plan, message: EstimateMessage) -> Model:
-        """Return the rule of an estimate.
+    def of(cls: type[Model], plan: Plan, message: EstimateMessage | FitMessage) -> Model:
+        """Return the rule of an estimate, or of the fit of a published method.
 
         Raises
         ------

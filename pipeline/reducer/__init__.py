@@ -7,7 +7,15 @@
 """
 
 from pipeline.reducer.fold import LogRecord, Reducer
-from pipeline.reducer.merging import combine, estimate_of
+from pipeline.reducer.merging import combine, estimate_of, slots_seen
 from pipeline.reducer.partition import Partition, differences
 
-__all__ = ["LogRecord", "Partition", "Reducer", "combine", "differences", "estimate_of"]
+__all__ = [
+    "LogRecord",
+    "Partition",
+    "Reducer",
+    "combine",
+    "differences",
+    "estimate_of",
+    "slots_seen",
+]

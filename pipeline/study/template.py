@@ -18,6 +18,7 @@ temperature = { min = -40, max = 120 }
 pressure = { min = 0, max = 10 }
 
 [estimator]
+# kind = "pooled"             # a published method, for `veilstream fit`: docs/methods/published.md
 loss = "gdwd"                 # generalised DWD, or "logistic"; "linear", "poisson"
 q = 1.0
 ridge = 1e-3
@@ -25,6 +26,8 @@ class_weights = { maximum = 8.0 }   # remove the line for unweighted classes
 # residual_bound = 5          # of linear: the largest residual that counts in full; sets the noise
 # noise_scale = 2             # of linear: the residuals' standard deviation, if it is known
 level = 0.95
+# Let old releases fade, by half after so many records of all clients (or "seconds"):
+# forgetting = { half_life = 50000, of = "records" }
 
 [privacy]
 mechanism = "discrete-gaussian"     # "none" (without epsilon and delta): no privacy, loudly

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from agents.refold import refold
-from pipeline.estimators.private_state import PrivateState
 from pipeline.messages.release import read
 from pipeline.offline import OfflineRecord
 from pipeline.reducer import Partition, Reducer, differences
@@ -178,10 +177,9 @@ def _check_shuffled(stage: Stage, stored: list[Partition], log: list[Any]) -> No
 
 
 def _merged(stage: Stage, partitions: list[Partition]) -> tuple[dict[str, bytes], Any, int]:
-    sums = PrivateState(stage.plan.size)
+    sums = Partition.empty(stage.plan).sums
     progress = {}
     for partition in partitions:
-        assert isinstance(partition.sums, PrivateState)
         sums.add(partition.sums)
         for name, entry in partition.clients.items():
             assert name not in progress

@@ -15,6 +15,7 @@ import numpy as np
 
 from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.estimators.modes.ridge import Ridge
+from pipeline.linalg import is_singular
 from pipeline.losses import Kind, Loss
 from pipeline.types import Matrix, Vector
 
@@ -211,6 +212,18 @@ class PenalisedLoss:
             np.min(c.responses * (c.design @ point)) > 0 for c in self.clients
         )
 
+    def is_flat_at(self, point: Vector) -> bool:
+        """Whether the loss has no curvature in some direction there, and no ridge gives one."""
+        if self.ridge.weight > 0:
+            return False
+        curvature = self.sharp_curvature(point)
+        root = np.sqrt(np.maximum(np.diag(curvature), np.finfo(float).tiny))
+        return bool(np.linalg.eigvalsh(curvature / np.outer(root, root))[0] < 1e-10)
+
+    def falls_for_ever(self, point: Vector) -> bool:
+        """Whether, without a ridge, a point shows that the loss has no minimiser."""
+        return self.ridge.weight == 0 and self.separates(point)
+
     def require_a_minimiser(self) -> None:
         """Refuse a problem that cannot have a unique minimiser, before any step.
 
@@ -233,9 +246,7 @@ class PenalisedLoss:
                 "both classes or ridge.shape = identity with ridge.weight > 0 are needed"
             )
         bound = self.majoriser() + np.diag(self._penalty)
-        root = np.sqrt(np.maximum(np.diag(bound), np.finfo(float).tiny))
-        least = float(np.linalg.eigvalsh(bound / np.outer(root, root))[0])
-        if least < 64 * self.size * np.finfo(float).eps:
+        if is_singular(bound):
             raise NumericError(
                 "features are collinear, or constant beside the intercept, and nothing holds their "
                 "coefficients: ridge.weight > 0 or fewer features are needed"
