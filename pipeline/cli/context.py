@@ -16,7 +16,7 @@ from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
-from pipeline.prediction import LinearClassifier
+from pipeline.prediction import rule_of
 from pipeline.settings import Settings
 from pipeline.study import load_study, require_live
 
@@ -110,7 +110,7 @@ def save_model(plan: Plan, message: EstimateMessage | FitMessage, path: Path) ->
     NumericError
         If nothing has been folded yet.
     """
-    LinearClassifier.of(plan, message).save(path)
+    rule_of(plan, message).save(path)
     say(f"wrote {path}")
 
 

@@ -88,7 +88,7 @@ def fit(
     if as_json:
         sys.stdout.write(write_estimate(message).decode() + "\n")
     else:
-        Console().print(table(message))
+        Console().print(table(message, plan.study))
     if save_model_to is not None:
         save_model(plan, message, save_model_to)
 
@@ -106,7 +106,7 @@ def _published(
     if as_json:
         sys.stdout.write(write_fit(message).decode() + "\n")
     else:
-        Console().print(fit_table(message))
+        Console().print(fit_table(message, plan.study))
     if save_model_to is not None:
         save_model(plan, message, save_model_to)
 

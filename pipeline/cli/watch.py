@@ -11,7 +11,7 @@ from rich.live import Live
 
 from pipeline.cli.context import SAVE_MODEL, STUDY, connected, live_plan_of, save_model, say
 from pipeline.cli.feed import PATIENCE_SECONDS, Feed, newest_estimate
-from pipeline.cli.table import line, table
+from pipeline.cli.table import line, table, value
 from pipeline.settings import Settings
 
 
@@ -53,9 +53,11 @@ def watch(
                 sys.stdout.write(raw.decode() + "\n")
                 sys.stdout.flush()
             elif live:
-                live.update(table(message), refresh=True)
+                live.update(table(message, plan.study), refresh=True)
             else:
-                values = " ".join(f"{c.name}={c.value:+.3f}" for c in message.coefficients)
+                values = " ".join(
+                    f"{c.name}={value(message, c.value, 3)}" for c in message.coefficients
+                )
                 click.echo(f"{message.published_at} {line(message)}; {values}")
             seen += 1
             if count is not None and seen >= count:

@@ -41,7 +41,7 @@ class Expectile:
         largest = max(tau, 1 - tau)
         self.slope_bound = largest * self._squares.slope_bound
         self.curvature_bound = self.sharp_curvature_bound = largest
-        self.start_curvature = 0.5
+        self.start_curvature, self.start_slope_bound = 0.5, largest
 
     @classmethod
     def of(cls, terms: Terms) -> Expectile:
@@ -69,6 +69,16 @@ class Expectile:
     def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
         """Return the curvature, which nothing smoothes."""
         return self.curvature(predictor, response)
+
+    def start_slope(self, response: Vector) -> Vector:
+        """Return the slopes at a predictor of zero, shape (n,), without a cut."""
+        slope: Vector = -self._sides(np.zeros_like(response), response) * response
+        return slope
+
+    def intercept_of(self, slope: float, spread: float) -> float:
+        """Return one step from zero against the mean slope: the best intercept has no formula."""
+        del spread
+        return -slope
 
     def mean(self, predictor: Vector) -> Vector:
         """Return the expectile of the response, which is the predictor itself."""

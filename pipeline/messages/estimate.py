@@ -53,6 +53,10 @@ class Diagnostics(msgspec.Struct, frozen=True):
         Finite | None,
         Meta(description="share of the variance due to privacy, median over coefficients"),
     ]
+    staleness: Annotated[
+        Finite | None,
+        Meta(description="how many records late the models of releases were, on average"),
+    ]
     missing: Annotated[int, Meta(ge=0, description="releases known to be missing")]
     duplicates: Annotated[int, Meta(ge=0, description="repeated releases, dropped")]
     dead_letters: Annotated[int, Meta(ge=0, description="releases set aside")]
@@ -69,6 +73,9 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
         Record slots behind it: with windows cut early, an upper bound of the records.
     class_weights
         Weights of the two classes; empty for other responses.
+    intervals
+        All intervals that the estimator has, by method, in the order of the coefficients; empty
+        until "ready".
     dispersion
         Residual variance of a linear regression, in the response's unit squared; variance over mean
         for counts; null for classes, and until it can be told from its noise.
@@ -76,7 +83,8 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
         Log positions consumed in all partitions: it grows with the state, and the same version of
         the same watermark always means the same bits.
     model_version
-        The model that was published together with this estimate.
+        The model that was published together with this estimate; null while clients are at the
+        public start.
     watermark
         The log positions that the estimate stands for; empty for a fit without Kafka.
     event_time
@@ -91,6 +99,7 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
     coefficients: list[Coefficient]
     level: float
     interval_method: str
+    intervals: dict[str, list[tuple[float, float]]]
     records: int
     releases: int
     clients: int
@@ -142,9 +151,8 @@ def compose(plan: Plan, estimate: Estimate, provenance: Provenance) -> EstimateM
         scaling=study.data.scaling,
         coefficients=coefficients_of(plan, estimate),
         level=study.estimator.level,
-        interval_method="sandwich, spread between releases"
-        if study.noised
-        else "sandwich, record scores",
+        interval_method=interval_method(plan),
+        intervals={name: _ends(plan, estimate, name) for name in estimate.widths or {}},
         records=estimate.records,
         releases=estimate.releases,
         clients=provenance.clients,
@@ -159,6 +167,7 @@ def compose(plan: Plan, estimate: Estimate, provenance: Provenance) -> EstimateM
             floor_active=estimate.floored > 0,
             effective_records=_finite(estimate.effective_records),
             privacy_share=_finite(estimate.privacy_share),
+            staleness=_finite(estimate.staleness),
             missing=provenance.missing,
             duplicates=provenance.duplicates,
             dead_letters=provenance.dead_letters,
@@ -192,19 +201,36 @@ def read_estimate(payload: bytes) -> EstimateMessage:
 def coefficients_of(plan: Plan, estimate: Estimate) -> list[Coefficient]:
     """Return the rows of the coefficients, with errors and intervals where there are any."""
     errors = estimate.standard_errors()
-    ends = estimate.intervals(plan.study.estimator.level)
+    ends = _ends(plan, estimate, interval_method(plan))
     centre, unit = plan.response_scale
     rows = []
     for i, name in enumerate(plan.study.coefficient_names):
         shift = 0.0 if i else centre
         value = shift + unit * float(estimate.coefficients[i])
-        if errors is None or ends is None:
+        if errors is None or not ends:
             rows.append(Coefficient(name, value, None, None, None, None))
             continue
         total, sampling, privacy = (unit * float(part[i]) for part in errors)
-        interval = (shift + unit * float(ends[0][i]), shift + unit * float(ends[1][i]))
-        rows.append(Coefficient(name, value, total, interval, sampling, privacy))
+        rows.append(Coefficient(name, value, total, ends[i], sampling, privacy))
     return rows
+
+
+def interval_method(plan: Plan) -> str:
+    """Return by what method the intervals of a study are made."""
+    if plan.study.path is not None:
+        return plan.study.path.interval
+    return "sandwich, spread between releases" if plan.study.noised else "sandwich, record scores"
+
+
+def _ends(plan: Plan, estimate: Estimate, method: str) -> list[tuple[float, float]]:
+    """Return the intervals of a method in the response's unit; none before there are any."""
+    found = estimate.intervals(plan.study.estimator.level, method)
+    if found is None:
+        return []
+    centre, unit = plan.response_scale
+    shifts = np.append(centre, np.zeros(plan.size - 1))
+    low, high = (shifts + unit * end for end in found)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
 def _dispersion(plan: Plan, estimate: Estimate) -> float | None:

@@ -137,7 +137,7 @@ def check_origin(plan: Plan, study: str, revision: str, what: str) -> None:
     if revision != plan.revision:
         raise ConfigError(
             f"{what} belongs to revision {revision} of study {study!r}, and the study file is "
-            f"revision {plan.revision}: ranges, classes, estimator, privacy or window differ; the "
+            f"revision {plan.revision}: ranges, response, estimator, privacy or window differ; the "
             "operator must restore the study file, or make a model of this revision"
         )
 
@@ -173,7 +173,7 @@ def _explain(payload: bytes, error: Exception) -> str:
     if kind.startswith("model-file/") and kind != TYPE:
         return f"its version is not {TYPE}, which this program reads; {_ADVICE}"
     if kind.startswith("estimate/"):
-        return f"it holds an estimate alone, without the study's ranges and classes; {_ADVICE}"
+        return f"it holds an estimate alone, without the study's ranges and response; {_ADVICE}"
     if kind != TYPE:
         return f"it is no model file of this program; {_ADVICE}"
     return f"it is damaged: {error}; {_ADVICE}"

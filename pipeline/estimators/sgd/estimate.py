@@ -131,9 +131,9 @@ def _status(plan: Plan, paths: list[SgdPath], plug: PlugIn) -> tuple[Status, str
     mixed = min(least * path.stretch().moved for path in paths)
     if plug.floored or mixed < MIXED:
         return "warming", (
-            f"the path has mixed {max(mixed, 0.0):.0f} times in its slowest direction, and intervals "
-            f"need {MIXED:.0f}: more records, larger steps (estimator.path), fewer features or a "
-            "larger epsilon help"
+            f"the path has mixed {max(mixed, 0.0):.0f} times in its slowest direction, and "
+            f"intervals need {MIXED:.0f}: more records, larger steps (estimator.path), fewer "
+            "features or a larger epsilon help"
         )
     late = _staleness(plan, paths) or 0.0
     allowed = allowed_lateness(plan)

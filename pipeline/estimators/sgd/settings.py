@@ -13,8 +13,8 @@ from pipeline.estimators.sgd.steps import StepRule, noise_cap, staleness_cap
 from pipeline.local.plan import Plan
 from pipeline.study.path import Path
 
-#: Public guesses by loss: mean curvature of a record, decay of the steps, and how far noise may move
-#: a linear predictor: asymmetric losses are biased sooner.
+#: Public guesses by loss: mean curvature of a record, decay of the steps, and how far noise may
+#: move a linear predictor: asymmetric losses are biased sooner.
 CURVATURE = {"linear": 0.8, "expectile": 0.4, "logistic": 0.2}
 ALPHA = {"linear": 0.501}
 KAPPA = {"linear": 0.5}

@@ -73,6 +73,7 @@ class Sums:
         else:
             a = self.a - mark.a - 2 * c0 * between + count * c0 * c0
         return Sums(
-            count, self.behind - mark.behind, self.moved - mark.moved, self.c - c0, s, b, a, self.g - mark.g,
-            self.u - mark.u, self.gu - mark.gu, self.uu - mark.uu, self.gg - mark.gg,
+            count, self.behind - mark.behind, self.moved - mark.moved, self.c - c0, s, b, a,
+            self.g - mark.g, self.u - mark.u, self.gu - mark.gu, self.uu - mark.uu,
+            self.gg - mark.gg,
         )  # fmt: skip
