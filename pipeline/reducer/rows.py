@@ -160,8 +160,10 @@ class GradientRows:
         """As `Rows.join`."""
         kind = "<i8" if self._noised else "<f8"
         count = self._slots * self._size
+        # class counts, which an open release of this kind leaves at zero, stand at its end
+        width = count if self._noised else count + 2
         sums = np.frombuffer(b"".join([r.sums.data for r in releases]), dtype=kind)
-        numbers = sums.reshape(len(releases), -1)[:, :count]
+        numbers = sums.reshape(-1, width)[:, :count]
         points = np.frombuffer(b"".join([r.expansion.data for r in releases]), dtype=kind)
         scale = math.ldexp(1.0, COEFFICIENT_EXPONENT) if self._noised else 1.0
         return GradientBatch(

@@ -97,6 +97,8 @@ class SgdPath:
         self.origin = np.zeros(size)
         self.sums = Sums.zero(size, full=self.rule.full)
         self.batches = OnlineBatches.before(self.sums, self.rule.steps.alpha)
+        if self.rule.burn_in == 0:
+            self.marks = [self.sums]
 
     def fold(
         self, gradients: NDArray[np.float64], points: Matrix, seen: Integers | None = None

@@ -59,7 +59,7 @@ class SgdState:
     @property
     def paths(self) -> list[SgdPath]:
         """All paths that have begun."""
-        return [path for path in (self.path, *self.others) if path.releases]
+        return [p for p in (self.path, *self.others) if p.releases or p.diverged is not None]
 
     @property
     def releases(self) -> int:

@@ -1,0 +1,104 @@
+"""Studies, records and streams for tests of stochastic gradient descent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipeline.estimators.estimate import Estimate
+from pipeline.local.encode import Encoder, Row
+from pipeline.local.plan import Plan
+from pipeline.offline import OfflineRun
+from pipeline.study import parse_study
+from pipeline.types import Matrix, Vector
+
+TRUTH = np.array([1.0, 0.8, -0.5, 0.3])
+_RESPONSES = {
+    "linear": '{ name = "y", kind = "number", min = -10, max = 10 }',
+    "expectile": '{ name = "y", kind = "number", min = -10, max = 10 }',
+    "logistic": '{ name = "y", positive = "1", negative = "0" }',
+}
+
+
+def study_text(
+    *,
+    p: int = 3,
+    loss: str = "linear",
+    mechanism: str = "discrete-gaussian",
+    epsilon: float = 10.997,
+    seed: int = 1,
+    records: int = 20,
+    path: str = "",
+    estimator: str | None = None,
+    publish: int = 1,
+    partitions: int = 1,
+    name: str = "path",
+) -> str:
+    """Return a study file; epsilon = 10.997 at delta = 1e-6 is mu = 2."""
+    if estimator is None:
+        estimator = "" if loss == "logistic" else "residual_bound = 0.6725"
+    private = {
+        "none": "",
+        "discrete-laplace": f'epsilon = {epsilon}\nneighbours = "replace-one"',
+        "discrete-gaussian": f'epsilon = {epsilon}\ndelta = 1e-6\nneighbours = "replace-one"',
+        "insecure-simulation": (
+            f'epsilon = {epsilon}\ndelta = 1e-6\nneighbours = "replace-one"\nseed = {seed}'
+        ),
+    }
+    features = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(p))
+    return f"""[study]
+name = "{name}"
+[data]
+response = {_RESPONSES[loss]}
+[data.features]
+{features}
+[estimator]
+kind = "ldp-sgd"
+loss = "{loss}"
+ridge = 0
+{estimator}
+path = {{ {path} }}
+[privacy]
+mechanism = "{mechanism}"
+{private[mechanism]}
+[window]
+records = {records}
+[stream]
+partitions = {partitions}
+publish = {{ releases = {publish} }}
+"""
+
+
+def plan_of(**settings: object) -> Plan:
+    """Return the plan of `study_text(**settings)`."""
+    return Plan(parse_study(study_text(**settings)))  # type: ignore[arg-type]
+
+
+def drawn(loss: str, count: int, seed: int, truth: Vector = TRUTH) -> tuple[Matrix, list[object]]:
+    """Draw features of -1 and 1, which have unit variance, and responses of the loss's model."""
+    rng = np.random.default_rng(seed)
+    features = rng.choice([-1.0, 1.0], (count, len(truth) - 1))
+    predictor = truth[0] + features @ truth[1:]
+    if loss == "logistic":
+        said = rng.random(count) < 1 / (1 + np.exp(-predictor))
+        return features, [str(int(value)) for value in said]
+    return features, (predictor + rng.normal(0, 0.5, count)).tolist()
+
+
+def rows_of(plan: Plan, features: Matrix, responses: list[object]) -> list[Row]:
+    """Encode records."""
+    encoder = Encoder(plan.study)
+    return encoder.rows(features, [encoder.response.of_label(value) for value in responses])
+
+
+def streamed(plan: Plan, count: int, seed: int, clients: int = 5) -> OfflineRun:
+    """Run a stream of records through clients and a worker, in this process."""
+    rows = rows_of(plan, *drawn(plan.study.estimator.loss, count, seed))
+    run = OfflineRun(plan)
+    for number, start in enumerate(range(0, count, plan.slots)):
+        run.add(f"client-{number % clients}", rows[start : start + plan.slots])
+    return run
+
+
+def final(plan: Plan, count: int, seed: int) -> Estimate:
+    """Return the estimate at the end of a stream."""
+    return streamed(plan, count, seed).estimate(0.0)[0]

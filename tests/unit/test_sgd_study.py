@@ -1,0 +1,337 @@
+"""Studies of kind "ldp-sgd" from file to estimate."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+
+from pipeline.errors import ConfigError, PayloadError, PrivacyError, StateError
+from pipeline.estimators.sgd.settings import allowed_lateness, rule_of
+from pipeline.estimators.sgd.state import SgdState
+from pipeline.local.gradients import bounded_gradients, record_gradients
+from pipeline.local.model import Model, round_model
+from pipeline.local.plan import Plan
+from pipeline.messages import release as wire
+from pipeline.messages.estimate import read_estimate, write_estimate
+from pipeline.reducer import Partition, Reducer, differences
+from pipeline.releasing import release_of
+from pipeline.study import parse_study
+from tests.builders import LogEntry, SeededStream, relogged
+from tests.sgd import TRUTH, drawn, plan_of, rows_of, streamed, study_text
+
+LINEAR = plan_of()
+
+
+def log_of(plan: Plan, releases: int, seed: int = 0) -> list[LogEntry]:
+    features, responses = drawn(plan.study.estimator.loss, releases * plan.slots, seed)
+    rows, stream = rows_of(plan, features, responses), SeededStream(seed)
+    entries = []
+    for i in range(releases):
+        rng = np.random.default_rng(i)
+        point = rng.normal(0, 0.1, plan.size)
+        model = round_model(i, point, (1.0, 1.0), max(0, i - 2) * plan.slots)
+        part = rows[i * plan.slots : (i + 1) * plan.slots]
+        payload = release_of(plan, part, model, stream, client="a", ledger="l", seq=i)
+        entries.append(LogEntry(i, b"a", payload, timestamp=1000 + i))
+    return entries
+
+
+def folded(plan: Plan, log: list[LogEntry], sizes: list[int]) -> Partition:
+    partition, reducer, at = Partition.empty(plan), Reducer(plan), 0
+    for size in (*sizes, len(log)):
+        assert reducer.fold(partition, log[at : at + size]) == []
+        at += size
+    return partition
+
+
+# --- the stream
+
+
+@pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace", "none"])
+def test_any_batches_and_any_restarts_give_the_same_bits(mechanism: str) -> None:
+    plan = plan_of(mechanism=mechanism, path="burn_in = 100")
+    log = log_of(plan, 60)
+    whole = folded(plan, log, [])
+    for sizes in ([1] * 60, [7, 3, 20], [59]):
+        assert differences(folded(plan, log, sizes), whole) == []
+    # what was stored and read again goes on as if it had not been
+    half = folded(plan, log[:31], [])
+    again = Partition.decode(
+        plan, half.fields(everything=True), half.client_fields(everything=True)
+    )
+    assert Reducer(plan).fold(again, log[31:]) == []
+    assert differences(again, whole) == []
+
+
+def test_a_stored_path_of_another_form_is_refused() -> None:
+    plan = plan_of(path="burn_in = 0")
+    fields = folded(plan, log_of(plan, 4), []).sums.encode()
+    [name] = fields
+    for damaged in (b"", fields[name][:-1], b"\x00" * 40, fields[name] + b"\x00"):
+        with pytest.raises(StateError, match="rebuild"):
+            SgdState.decode(rule_of(plan), {"path": damaged})
+    with pytest.raises(StateError, match="rebuild"):
+        SgdState.decode(rule_of(plan_of(p=2)), {"path": fields[name]})
+    with pytest.raises(StateError, match="path"):
+        SgdState.decode(rule_of(plan), {"other": b""})
+
+
+def test_the_path_is_that_of_the_formula() -> None:
+    """theta_i = theta_{i-1} - eta_i g_i, release by release, from the bytes on the log."""
+    plan = plan_of(path="burn_in = 0, eta0 = 0.5, alpha = 0.6, behind = 0")
+    log = log_of(plan, 10)
+    state = folded(plan, log, [])
+    rows = Reducer(plan)._rows
+    batch = rows.join([wire.read(entry.value) for entry in log])
+    steps, theta = rule_of(plan).steps, np.zeros(plan.size)
+    for i, gradient in enumerate(batch.gradients.reshape(-1, plan.size), start=1):  # type: ignore[union-attr]
+        theta = theta - min(0.5 * i**-0.6, steps.cap) * gradient
+    [path] = next(iter(state.sums.states.values())).paths  # type: ignore[union-attr]
+    assert_allclose(path.theta, theta, rtol=1e-12)
+
+
+def test_staleness_is_how_many_records_came_since_the_model() -> None:
+    plan = plan_of(path="burn_in = 0")
+    found = streamed(plan, 4000, 1).estimate(0.0)[0]
+    assert found.staleness == 0.0
+    late = plan_of(path="burn_in = 0", publish=4)
+    # models after every fourth release: 0, 1, 2, 3 releases late in turn
+    assert streamed(late, 4000, 1).estimate(0.0)[0].staleness == pytest.approx(1.5 * 20)
+    assert allowed_lateness(late) == 2 * 20 * 4
+
+
+def test_models_that_are_too_late_are_named() -> None:
+    plan = plan_of(path="burn_in = 100, behind = 5, curvature = 0.3", publish=2, records=20)
+    _, message = streamed(plan, 60_000, 3).estimate(0.0)
+    assert message.status == "ready"
+    assert "late on average" in message.reason
+    assert message.diagnostics.staleness == pytest.approx(10.0, rel=1e-2)
+
+
+def test_an_estimate_shows_all_intervals_side_by_side() -> None:
+    _, message = streamed(LINEAR, 60_000, 4).estimate(0.0)
+    assert message.status == "ready", message.reason
+    assert set(message.intervals) == {"random-scaling", "plug-in", "online-batch-means"}
+    assert message.interval_method == "random-scaling"
+    assert [c.interval for c in message.coefficients] == message.intervals["random-scaling"]
+    assert read_estimate(write_estimate(message)) == message
+    widths = {name: [b - a for a, b in ends] for name, ends in message.intervals.items()}
+    # the plug-in is the shorter one on average, by a factor of 1.30 in the limit
+    assert np.mean(widths["plug-in"]) < 1.2 * np.mean(widths["random-scaling"])
+    other = plan_of(path='interval = "plug-in"')
+    _, plug = streamed(other, 60_000, 4).estimate(0.0)
+    assert [c.interval for c in plug.coefficients] == plug.intervals["plug-in"]
+
+
+def test_nothing_and_little_have_a_status_of_their_own() -> None:
+    assert streamed(LINEAR, 0, 1).estimate(0.0)[1].status == "empty"
+    early = streamed(LINEAR, 200, 1).estimate(0.0)[1]
+    assert (early.status, early.intervals) == ("starting", {})
+    assert "1000" in early.reason
+    little = streamed(LINEAR, 1500, 1).estimate(0.0)[1]
+    assert little.status == "warming"
+    assert "mixed" in little.reason
+    assert all(c.interval is None for c in little.coefficients)
+
+
+@pytest.mark.parametrize("loss", ["linear", "logistic"])
+def test_the_estimate_is_close_to_the_truth(loss: str) -> None:
+    plan = plan_of(loss=loss, epsilon=18.163, path="alpha = 0.501")
+    count = 60_000 if loss == "linear" else 150_000
+    _, message = streamed(plan, count, 5).estimate(0.0)
+    assert message.status == "ready", message.reason
+    for row, truth in zip(message.coefficients, TRUTH, strict=True):
+        assert row.standard_error is not None
+        # a logistic path has a bias of the order of its step, see the method's page
+        assert abs(row.value - truth) < 5 * row.standard_error + (0.05 if loss == "logistic" else 0)
+
+
+def test_without_privacy_the_plug_in_is_that_of_the_sandwich() -> None:
+    plan = plan_of(mechanism="none", path="behind = 0", records=20)
+    found = streamed(plan, 60_000, 6).estimate(0.0)[0]
+    errors = found.standard_errors()
+    assert errors is not None
+    c, sd, n = 0.06725, 0.05, found.effective_records or 0.0
+    kept = stats.norm.cdf(c / sd) - stats.norm.cdf(-c / sd)
+    z = stats.truncnorm(-c / sd, c / sd, scale=sd)
+    second = kept * z.var() + (1 - kept) * c**2
+    assert_allclose(errors[0], math.sqrt(second / n) / kept, rtol=0.25)
+    assert np.all(errors[2] == 0)
+
+
+def covered(seeds: range, *, shrink: float = 1.0) -> float:
+    """Return the share of intervals that hold the truth, over streams and coefficients."""
+    hits = []
+    for seed in seeds:
+        plan = plan_of(mechanism="insecure-simulation", seed=seed, records=25, path="behind = 25")
+        found = streamed(plan, 25_000, seed).estimate(0.0)[0]
+        assert found.status == "ready", found.reason
+        half = found.widths["random-scaling"](0.95) * 10 * shrink  # type: ignore[index]
+        hits.append(np.abs(found.coefficients * 10 - TRUTH) <= half)
+    return float(np.mean(hits))
+
+
+@pytest.mark.slow
+def test_random_scaling_covers_as_stated_and_a_broken_one_does_not() -> None:
+    seeds = range(100, 200)
+    # coefficients of one stream are nearly independent: the features are
+    reach = 4 * math.sqrt(0.95 * 0.05 / (4 * len(seeds)))
+    assert abs(covered(seeds) - 0.95) < reach + 0.005
+    assert covered(seeds, shrink=0.5) < 0.95 - reach
+
+
+# --- what leaves
+
+
+@pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace"])
+@pytest.mark.parametrize("radius", ["", "radius = 1.2"])
+@pytest.mark.parametrize("loss", ["linear", "logistic", "expectile"])
+def test_no_two_records_are_further_apart_than_stated(
+    loss: str, radius: str, mechanism: str
+) -> None:
+    extra = {"expectile": "residual_bound = 0.5\ntau = 0.8"}.get(loss)
+    plan = plan_of(loss=loss, path=radius, mechanism=mechanism, records=2, estimator=extra)
+    part, rng, most = plan.step.gradient, np.random.default_rng(1), 0.0
+    for _ in range(400):
+        features = rng.uniform(-1.5, 1.5, (2, 3))
+        if rng.random() < 0.5:
+            features = np.sign(features)
+        if rng.random() < 0.5:
+            features[1] = features[0]
+        responses = rng.choice([-1.0, 1.0], 2)
+        lattice = np.rint(rng.normal(0, 10.0 ** rng.uniform(0, 7), 4)).astype(np.int64)
+        model = Model(1, np.clip(lattice, -(2**24), 2**24), (1024, 1024))
+        sums = bounded_gradients(plan, features, responses, model)
+        one, two = part.round(sums.gradient.integers, sums.gradient.exponents).reshape(2, 4)
+        apart = np.linalg.norm(one - two, plan.mechanism.order) * part.unit / part.sensitivity
+        most = max(most, float(apart))
+    assert 0.5 < most <= 1.0
+
+
+def test_exact_gradients_are_the_gradients() -> None:
+    plan = plan_of(path="radius = 1.5")
+    features, responses = drawn("linear", 20, 3)
+    encoded = np.array([row.response for row in rows_of(plan, features, responses)])
+    model = round_model(1, np.array([0.1, 0.05, -0.04, 0.02]), (1.0, 1.0))
+    wanted = record_gradients(plan, features, encoded, model)
+    sums = bounded_gradients(plan, features, encoded, model).gradient
+    found = np.ldexp(sums.integers.astype(float), sums.exponents).reshape(20, 4)
+    assert_allclose(found, wanted, atol=2e-7)
+    # weights: a record of norm 2 counts with 1.5^2 / 2^2
+    full = plan_of(path="radius = 2.0")
+    assert_allclose(wanted, record_gradients(full, features, encoded, model) * 0.5625)
+
+
+def test_a_window_with_empty_slots_has_the_same_length_and_no_number_of_records() -> None:
+    plan = plan_of(records=5)
+    features, responses = drawn("linear", 3, 1)
+    rows = rows_of(plan, features, responses)
+    for count in (0, 1, 3):
+        payload = release_of(plan, rows[:count], plan.first_model, client="a", ledger="l", seq=0)
+        assert Reducer(plan).fold(Partition.empty(plan), [LogEntry(0, b"a", payload)]) == []
+        assert len(payload) == len(
+            release_of(plan, [], plan.first_model, client="a", ledger="l", seq=0)
+        )
+    with pytest.raises(PrivacyError, match="window"):
+        bounded_gradients(plan, np.zeros((6, 3)), np.zeros(6), plan.first_model)
+
+
+def test_the_noise_is_that_of_one_record() -> None:
+    plan = plan_of(epsilon=4.887)
+    # mu = 1 at (4.887, 1e-6): twice the largest norm, less what rounding takes
+    largest = plan.radius * plan.loss.slope_bound
+    assert plan.step.gradient.standard_deviation == pytest.approx(2 * largest, rel=2e-3)
+
+
+# --- bad input
+
+
+def test_releases_out_of_range_or_of_another_form_are_dead_letters() -> None:
+    plan = plan_of(records=5)
+    [entry] = log_of(plan, 1)
+    other = plan_of(records=4, name="path")
+    [wrong] = log_of(other, 1)
+    letters = Reducer(plan).fold(Partition.empty(plan), [wrong])
+    assert [letter.fault.reason for letter in letters] == ["wrong-revision"]
+    assert isinstance(letters[0].fault, PayloadError)
+    assert Reducer(plan).fold(Partition.empty(plan), [entry]) == []
+
+
+def test_a_client_that_sends_no_number_is_set_aside_and_changes_nothing() -> None:
+    plan = plan_of(mechanism="none", records=5, path="burn_in = 0")
+    log = log_of(plan, 3)
+    release = wire.read(log[1].value)
+    numbers = np.frombuffer(release.sums.data).copy()
+    numbers[7] = np.nan
+    sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
+    spoilt = msgspec.msgpack.encode(msgspec.structs.replace(release, sums=sums))
+    entries = relogged([log[0], LogEntry(1, b"a", spoilt, timestamp=1), log[2]])
+    partition = Partition.empty(plan)
+    letters = Reducer(plan).fold(partition, entries)
+    assert [letter.fault.reason for letter in letters] == ["out-of-range"]
+    [path] = next(iter(partition.sums.states.values())).paths  # type: ignore[union-attr]
+    assert path.releases == 2
+    assert np.isfinite(path.theta).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"estimator": ""}, "residual_bound"),
+        ({"path": "alpha = 0.5"}, "alpha"),
+        ({"path": "alpha = 1.0"}, "alpha"),
+        ({"path": "eta0 = 0"}, "eta0"),
+        ({"path": "eta0 = -1"}, "eta0"),
+        ({"path": "burn_in = -1"}, "burn_in"),
+        ({"path": "steps = 3"}, "steps"),
+        ({"path": 'interval = "t"'}, "interval"),
+        ({"partitions": 2}, "partitions"),
+        ({"estimator": "residual_bound = 1\nlevel = 1.0"}, "level"),
+        ({"estimator": "residual_bound = 1\nlevel = 0.0"}, "level"),
+        ({"estimator": "residual_bound = 1\nnorm_bound = 2.0"}, "norm_bound"),
+        ({"estimator": 'residual_bound = 1\nforgetting = { half_life = 10, of = "records" }'},
+         "forgetting"),
+        ({"loss": "expectile", "estimator": "residual_bound = 1\ntau = 1.0"}, "tau"),
+        ({"loss": "linear", "estimator": "residual_bound = 1\ntau = 0.5"}, "tau"),
+        ({"loss": "logistic", "estimator": "class_weights = { maximum = 3 }"}, "class_weights"),
+        ({"epsilon": 0}, "epsilon"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_with_a_path_is_refused_by_name(
+    settings: dict[str, object], key: str
+) -> None:
+    with pytest.raises(ConfigError, match=key):
+        parse_study(study_text(**settings))  # type: ignore[arg-type]
+
+
+def test_keys_of_a_path_belong_to_its_kind_alone() -> None:
+    text = study_text()
+    for old, new, key in (
+        ('kind = "ldp-sgd"', 'kind = "renewable"', "estimator.path"),
+        ("ridge = 0", "ridge = 0.1", "estimator.ridge"),
+        ('neighbours = "replace-one"', 'neighbours = "zero-out"', "privacy.neighbours"),
+        ('loss = "linear"', 'loss = "poisson"', "estimator.loss"),
+    ):
+        with pytest.raises(ConfigError, match=key):
+            parse_study(text.replace(old, new))
+    with pytest.raises(ConfigError, match="expectile"):
+        parse_study(
+            text.replace('kind = "ldp-sgd"\nloss = "linear"', 'loss = "expectile"').replace(
+                "path = {  }\n", ""
+            )
+        )
+
+
+def test_a_path_that_leaves_its_range_is_named_and_kept() -> None:
+    plan = plan_of(mechanism="none", path="eta0 = 1e12, alpha = 0.51, curvature = 1e-9, behind = 0",
+                   estimator="residual_bound = 20", records=5)  # fmt: skip
+    run = streamed(plan, 2000, 1)
+    _, message = run.estimate(0.0)
+    assert message.status == "warming"
+    assert "eta0" in message.reason
+    assert all(math.isfinite(c.value) for c in message.coefficients)
