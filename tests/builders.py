@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -305,3 +305,32 @@ def stream_of(
         seen = slots_seen([partition])
         model = round_model(number + 1, estimate.coefficients, estimate.weights, seen)
         yield partition, estimate
+
+
+def regression_stream(
+    plan: Plan,
+    draw: Callable[[np.random.Generator, int], tuple[Matrix, Vector]],
+    *,
+    seed: int,
+    rounds: int,
+    clients: int,
+) -> Estimate:
+    """Run a stream of encoded records, a model after each round, and return its last estimate."""
+    rng, stream = np.random.default_rng(seed), SeededStream(seed)
+    reducer, partition = Reducer(plan), Partition.empty(plan)
+    model, offset = plan.first_model, 0
+    for number in range(rounds):
+        entries = []
+        for c in range(clients):
+            features, responses = draw(rng, plan.slots)
+            at = model
+            if number == 0 and not plan.study.noised:
+                ridge = plan.study.estimator.ridge
+                at = round_model(1, local_fit(plan.loss, features, responses, ridge), (1.0, 1.0))
+            value = payload_of(plan, features, responses, at, stream, client=f"c{c}", seq=number)
+            entries.append(LogEntry(offset, f"c{c}".encode(), value))
+            offset += 1
+        assert reducer.fold(partition, entries) == []
+        estimate = estimate_of(plan, [partition])
+        model = round_model(number + 1, estimate.coefficients, estimate.weights)
+    return estimate

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from agents.refold import refold
-from pipeline.cli.context import ACCEPT_LOSS, STUDY, connected, plan_of, say
+from pipeline.cli.context import ACCEPT_LOSS, STUDY, connected, live_plan_of, say
 from pipeline.errors import OffsetGap, StateError
 from pipeline.local.plan import Plan
 from pipeline.reducer import Partition
@@ -37,7 +37,7 @@ def forget(study: Path, client: str, accept_loss: bool) -> None:
 
     The log is folded again without them; `state verify` and `state rebuild` leave them out too.
     """
-    plan, settings = plan_of(study), connected(Settings.read())
+    plan, settings = live_plan_of(study, "`veilstream state`"), connected(Settings.read())
     store = RedisStore(redis_client(settings), plan)
     if client in store.erased():
         say(f"{client} has been taken out before")

@@ -11,13 +11,15 @@ from pathlib import Path
 import click
 
 from agents.refold import log_ends, refold
-from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, connected, plan_of, put, say
+from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, connected, live_plan_of, put, say
 from pipeline.cli.erasure import forget
 from pipeline.local.plan import Plan
 from pipeline.reducer import Partition, differences
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
+
+DOING = "`veilstream state`"
 
 
 @click.group()
@@ -33,7 +35,7 @@ state.add_command(forget)
 @AS_JSON
 def show(study: Path, as_json: bool) -> None:
     """Print watermark and counters of each partition of STUDY."""
-    plan = plan_of(study)
+    plan = live_plan_of(study, DOING)
     store = RedisStore(redis_client(connected(Settings.read())), plan)
     rows = [_row(number, store.load(number)) for number in range(plan.study.stream.partitions)]
     if as_json:
@@ -52,7 +54,7 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
 
     Exits with 40 if they differ. It may run beside a live worker.
     """
-    plan, settings = plan_of(study), connected(Settings.read())
+    plan, settings = live_plan_of(study, DOING), connected(Settings.read())
     store = RedisStore(redis_client(settings), plan)
     rows = []
     ends = log_ends(plan, settings)
@@ -92,7 +94,7 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
 )
 def rebuild(study: Path, accept_loss: bool) -> None:
     """Fold the log of STUDY from its start and store the result."""
-    plan, settings = plan_of(study), connected(Settings.read())
+    plan, settings = live_plan_of(study, DOING), connected(Settings.read())
     store = RedisStore(redis_client(settings), plan)
     erased = store.erased()
     for number in range(plan.study.stream.partitions):

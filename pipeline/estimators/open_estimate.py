@@ -15,7 +15,13 @@ from pipeline.errors import NumericError
 from pipeline.estimators.estimate import Estimate, Status, class_weights, dispersion_of
 from pipeline.estimators.forgetting import effective
 from pipeline.estimators.open_state import OpenState
-from pipeline.linalg import condition_number, sandwich, solve_positive, unpack_upper
+from pipeline.linalg import (
+    condition_number,
+    is_singular,
+    sandwich,
+    solve_positive,
+    unpack_upper,
+)
 from pipeline.local.plan import Plan
 from pipeline.types import Matrix, Vector
 
@@ -51,9 +57,11 @@ def estimate_open(plan: Plan, sums: OpenState | Weighed) -> Estimate:
         condition = condition_number(bread)
         right = state.part("right")
         try:
-            coefficients = solve_positive(bread, right)
+            coefficients = _solved(bread, right)
             covariance = sandwich(bread, _meat(squared, ridge, size))
             status, reason = "ready", ""
+            if doubt := _doubt(plan, state):
+                status, reason, covariance = "warming", doubt, None
         except NumericError as error:
             # the shortest solution: clients need a point to go on from
             coefficients = np.asarray(np.linalg.lstsq(bread, right)[0], dtype=np.float64)
@@ -78,11 +86,39 @@ def estimate_open(plan: Plan, sums: OpenState | Weighed) -> Estimate:
     )
 
 
-def _dispersion(plan: Plan, total: OpenState, curvature: float) -> float | None:
+def _solved(bread: Matrix, right: Vector) -> Vector:
+    """Solve, but not with a matrix that has a Cholesky factor by luck of rounding alone."""
+    if is_singular(bread):
+        raise NumericError(
+            "the curvature is not positive definite: more records, a larger ridge or fewer "
+            "collinear or constant features are needed"
+        )
+    solution: Vector = solve_positive(bread, right)
+    return solution
+
+
+def _doubt(plan: Plan, state: OpenState) -> str:
+    """Say why there is no interval yet although the numbers would give one; empty if none."""
+    if not plan.classes:
+        return ""
+    if min(state.part("counts")) == 0:
+        return "records of one class only have come so far, so the intercept has no best value"
+    # the first entry of the curvature is the sum of all records' own
+    carried = float(state.part("curvature")[0]) / (plan.largest_weight * plan.loss.curvature_bound)
+    if carried < plan.size:
+        return (
+            "the loss is nearly flat at almost all records: their curvature is that of "
+            f"{carried:.1f} records at its largest, and intervals need {plan.size}; a smaller "
+            "q, a ridge above 0 or records in another order help"
+        )
+    return ""
+
+
+def _dispersion(plan: Plan, state: OpenState, curvature: float) -> float | None:
     """Return the dispersion of a regression; its intercept stands first and has no ridge."""
     if plan.classes:
         return None
-    return dispersion_of(float(total.part("scores")[0]), curvature)
+    return dispersion_of(float(state.part("scores")[0]), curvature)
 
 
 def _weighed(parts: Weighed, size: int, *, power: int = 1) -> OpenState:

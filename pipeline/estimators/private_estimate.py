@@ -31,6 +31,7 @@ from pipeline.linalg import (
 )
 from pipeline.local.model import COEFFICIENT_EXPONENT
 from pipeline.local.plan import Plan
+from pipeline.losses import Regression
 from pipeline.types import Matrix, Vector
 
 #: Epochs that enter the estimate: older expansion points are too far from the truth.
@@ -41,6 +42,9 @@ FLOOR_SHARE, FLOOR_NOISE = 0.02, 0.5
 Weighed = Sequence[tuple[float, PrivateState]]
 #: Intervals need this many releases for each coefficient, and fewer than this share floored.
 RELEASES_PER_COEFFICIENT, FLOORED_SHARE = 10, 1 / 3
+
+#: A class is taken to occur when its count is so many standard deviations of the noise above 0.
+COUNTS_NOISE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +97,7 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
     covariance = privacy = dispersion = None
     if not any(state.epochs for _, state in parts):
         bread, floored = _start_curvature(plan) * np.eye(plan.size) + penalty, 0
-        score = _start_score(plan, parts, weights)
-        coefficients = plan.first_model.coefficients - solve_positive(bread, score)
+        coefficients = _first_coefficients(plan, parts, bread, weights)
         status, reason = _start_status(releases)
         starts = [(w, float(state.start[-1])) for w, state in parts]
         records = plan.slots * effective(
@@ -111,6 +114,12 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
         status, reason = _status(plan, moments.releases, floored)
         if moments.slopes is not None:
             dispersion = dispersion_of(moments.slopes / moments.slots, float(curvature[0, 0]))
+        if status == "ready" and not _both_classes(plan, parts):
+            status = "warming"
+            reason = (
+                "the noised count of one class is still within its noise: records of both classes, "
+                "or more of them, are needed"
+            )
         if status == "ready":
             whole = moments.slots * bread
             noise = moments.squares * plan.step.gradient.standard_deviation**2
@@ -137,17 +146,26 @@ def _start_curvature(plan: Plan) -> float:
     return plan.loss.start_curvature * plan.norm_bound**2 / plan.size
 
 
-def _start_score(plan: Plan, parts: Weighed, weights: tuple[float, float]) -> Vector:
-    """Return the mean gradient at the start: of all records, or of the weighted classes."""
+def _first_coefficients(
+    plan: Plan, parts: Weighed, bread: Matrix, weights: tuple[float, float]
+) -> Vector:
+    """Return what the releases at the start say: one step, or a regression without features.
+
+    A step with a guessed curvature may put records beyond the threshold of their slopes, where no
+    curvature leads back; the best intercept alone needs no guess, and keeps them near.
+    """
     total = _total(parts, lambda state: state.start)
-    releases = float(total[-1])
-    if releases == 0:
-        return np.zeros(plan.size)
-    sums = total[:-1] * plan.start.gradient.unit
-    if not plan.classes:
-        return sums / (releases * plan.slots)
-    negative, positive = sums[: plan.size], sums[plan.size :]
-    return (weights[0] * negative + weights[1] * positive) / (releases * plan.slots)
+    slots = float(total[-1]) * plan.slots
+    if slots == 0:
+        return plan.first_model.coefficients
+    mean = total[:-1] * plan.start.gradient.unit / slots
+    if isinstance(plan.loss, Regression):
+        squares = sum(w * w * float(state.start[-1]) for w, state in parts)
+        spread = math.sqrt(squares) * plan.start.gradient.standard_deviation / slots
+        alone = plan.loss.intercept_of(float(mean[0]), spread)
+        return np.append(alone, np.zeros(plan.size - 1))
+    score = weights[0] * mean[: plan.size] + weights[1] * mean[plan.size :]
+    return -solve_positive(bread, score)
 
 
 def _moments(plan: Plan, parts: Weighed) -> Moments:
@@ -232,6 +250,19 @@ def _weighted(vectors: Sequence[tuple[float, Vector]], *, power: int = 1) -> Vec
     """Return the sum of w^power times each vector; a weight of 1 rounds nothing."""
     total: Vector = np.sum([w**power * vector for w, vector in vectors], axis=0)
     return total
+
+
+def _both_classes(plan: Plan, parts: Weighed) -> bool:
+    """Whether both noised counts stand out of their noise: one class alone has no best fit.
+
+    A regression has no classes that could be missing.
+    """
+    part = plan.step.counts
+    if part is None or not plan.classes:
+        return True
+    counts = _total(parts, lambda state: state.counts)[:2] * part.unit
+    releases = sum(weight**2 * state.releases for weight, state in parts)
+    return float(counts.min()) >= COUNTS_NOISE * math.sqrt(releases) * part.standard_deviation
 
 
 def _start_status(releases: int) -> tuple[Status, str]:

@@ -76,7 +76,8 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
         Log positions consumed in all partitions: it grows with the state, and the same version of
         the same watermark always means the same bits.
     model_version
-        The model that was published together with this estimate.
+        The model that was published together with this estimate; null while clients are at the
+        public start.
     watermark
         The log positions that the estimate stands for; empty for a fit without Kafka.
     event_time
@@ -140,7 +141,7 @@ def compose(plan: Plan, estimate: Estimate, provenance: Provenance) -> EstimateM
         estimator=study.estimator.kind,
         loss=study.estimator.loss,
         scaling=study.data.scaling,
-        coefficients=_coefficients(plan, estimate),
+        coefficients=coefficients_of(plan, estimate),
         level=study.estimator.level,
         interval_method="sandwich, spread between releases"
         if study.noised
@@ -189,7 +190,8 @@ def read_estimate(payload: bytes) -> EstimateMessage:
     return msgspec.json.decode(payload, type=EstimateMessage)
 
 
-def _coefficients(plan: Plan, estimate: Estimate) -> list[Coefficient]:
+def coefficients_of(plan: Plan, estimate: Estimate) -> list[Coefficient]:
+    """Return the rows of the coefficients, with errors and intervals where there are any."""
     errors = estimate.standard_errors()
     ends = estimate.intervals(plan.study.estimator.level)
     centre, unit = plan.response_scale

@@ -18,6 +18,7 @@ from pipeline.reducer.checks import Checker
 from pipeline.reducer.partition import Partition
 from pipeline.reducer.progress import Progress
 from pipeline.reducer.rows import Batch, OpenRows, PrivateRows, Rows, add
+from pipeline.study import require_live
 
 
 class LogRecord(Protocol):
@@ -84,6 +85,7 @@ class Reducer:
     """
 
     def __init__(self, plan: Plan) -> None:
+        require_live(plan.study, "a stream of releases")
         self._checker = Checker(plan)
         self._forgetting = plan.study.estimator.forgetting
         self._rows: Rows = PrivateRows(plan) if plan.study.noised else OpenRows(plan)

@@ -13,6 +13,7 @@ import msgspec
 
 from pipeline.errors import ConfigError
 from pipeline.study.families import check_range, check_response
+from pipeline.study.mode_checks import check_mode
 from pipeline.study.model import Range, Study
 
 #: A longer half-life is none.
@@ -78,6 +79,7 @@ def check_consistency(study: Study) -> None:
     if "intercept" in study.data.features:
         raise ConfigError("data.features: the name 'intercept' belongs to the model")
     check_response(study)
+    check_mode(study)
     _check_forgetting(study)
     _check_privacy(study)
 

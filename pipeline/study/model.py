@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from pipeline.study.modes import KIND_HELP, Kind, Reproduction
+
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all tables of a study file."""
@@ -136,7 +138,8 @@ class Estimator(Strict, frozen=True, kw_only=True):
     """`[estimator]`: what is estimated and how."""
 
     kind: Annotated[
-        Literal["renewable"], Meta(description='"renewable"', examples=["renewable"])
+        Kind,
+        Meta(description=KIND_HELP, examples=["renewable"]),
     ] = "renewable"
     loss: Annotated[
         str,
@@ -197,6 +200,10 @@ class Estimator(Strict, frozen=True, kw_only=True):
         float,
         Meta(gt=0, lt=1, description="confidence level, in (0, 1)", examples=[0.95]),
     ] = 0.95
+    reproduction: Annotated[
+        Reproduction | None,
+        Meta(description="a table with the keys of a published method", examples=["{ seed = 1 }"]),
+    ] = None
 
 
 class Split(Strict, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from agents.refold import refold
 from pipeline.messages.release import read
 from pipeline.offline import OfflineRecord
 from pipeline.reducer import Partition, Reducer, differences
-from tests.stage import Stage, study_text, write_csv
+from tests.stage import PATIENCE, Stage, study_text, write_csv
 
 CLIENTS = 6
 RELEASES = 60
@@ -81,7 +81,7 @@ class Play:
         self._recovering: tuple[float, list[int]] | None = None
 
     def run(self) -> None:
-        deadline = time.monotonic() + 110
+        deadline = time.monotonic() + 2 * PATIENCE
         self.stage.worker("w0")
         for name in self.sources:
             self._produce(name)
