@@ -141,7 +141,12 @@ class Publishing:
         seen = slots_seen(partitions.values())
         if held is None:
             return 1, seen
-        return 1 + held[0], max(seen, read_model(self._plan, held[1]).seen)
+        try:
+            before = read_model(self._plan, held[1]).seen
+        except PayloadError:
+            # of an earlier revision of the study, whose buckets are gone with its state
+            before = 0
+        return 1 + held[0], max(seen, before)
 
     async def _send_again(self) -> None:
         """Bring Redis and the models topic to the same newest model.

@@ -185,8 +185,9 @@ def _moments(plan: Plan, parts: Weighed) -> Moments:
     if shape.squares and plan.step.counts is not None:
         unit[2 * size] = plan.step.counts.unit
     units = np.outer(unit, unit)
-    first = (unpack_upper(_total(parts, gram), shape.rows) * units)[:, -1]
-    second = unpack_upper(_total(parts, gram, power=2), shape.rows) * units
+    grams = [(w, exact.as_floats(gram(state))) for w, state in parts]
+    first = (unpack_upper(_weighted(grams), shape.rows) * units)[:, -1]
+    second = unpack_upper(_weighted(grams, power=2), shape.rows) * units
     slots, releases, squares = float(first[-2]), float(first[-1]), float(second[-1, -1])
     linear = np.r_[0 : 2 * size, shape.rows - 2]
     return Moments(
@@ -240,9 +241,14 @@ def _weights(plan: Plan, parts: Weighed) -> tuple[float, float]:
     return class_weights(float(counts[0]) * unit, float(counts[1]) * unit, plan.largest_weight)
 
 
-def _total(parts: Weighed, of: Callable[[PrivateState], BigIntegers], *, power: int = 1) -> Vector:
-    """Return the sum of w^power times some sums of each state; a weight of 1 rounds nothing."""
-    total: Vector = np.sum([w**power * exact.as_floats(of(state)) for w, state in parts], axis=0)
+def _total(parts: Weighed, of: Callable[[PrivateState], BigIntegers]) -> Vector:
+    """Return the weighted total of some sums of each state."""
+    return _weighted([(w, exact.as_floats(of(state))) for w, state in parts])
+
+
+def _weighted(vectors: Sequence[tuple[float, Vector]], *, power: int = 1) -> Vector:
+    """Return the sum of w^power times each vector; a weight of 1 rounds nothing."""
+    total: Vector = np.sum([w**power * vector for w, vector in vectors], axis=0)
     return total
 
 

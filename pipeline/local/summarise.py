@@ -190,7 +190,8 @@ def local_fit(
     # the whole stream: the point is then held near zero
     one_class = loss.responses == "class" and abs(float(np.sum(responses))) == len(responses)
     held = max(ridge, 1e-6)
-    penalty = len(responses) * np.diag([1.0 if one_class else 1e-3 * held] + [held] * (size - 1))
+    lightly = max(1e-3 * held, 1.0 if one_class else 0.0)
+    penalty = len(responses) * np.diag([lightly] + [held] * (size - 1))
     point, scale = np.append(loss.start_intercept, np.zeros(size - 1)), loss.start_curvature
     if isinstance(loss, Regression):
         # a start far above all counts would take more rounds than there are

@@ -121,10 +121,8 @@ class Silence(DiscreteGaussian):
 def _bare_counts() -> AbstractContextManager[object]:
     original = Plan._channels
 
-    def bare(
-        self: Plan, weight: float, gradient: float, curvature: float, counted: int
-    ) -> Channels:
-        made = original(self, weight, gradient, curvature, counted)
+    def bare(self: Plan, *bounds_and_shares: float) -> Channels:
+        made = original(self, *bounds_and_shares)  # type: ignore[arg-type]
         assert made.counts is not None
         return replace(made, counts=replace(made.counts, noise=Silence(1.0)))
 

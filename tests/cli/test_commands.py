@@ -266,14 +266,14 @@ def test_state_verify_tells_a_damaged_state_and_rebuild_mends_it_bit_by_bit(live
     keys = sorted(live.redis.scan_iter(f"veil:{{{live.plan.study.name}}}:[0-9]*"))
     before = {key: live.redis.hgetall(key) for key in keys}
     key = next(key for key in keys if key.endswith(b":state"))
-    counts = live.redis.hget(key, "sums.counts")
+    counts = live.redis.hget(key, "sums.0.counts")
     assert counts is not None
-    live.redis.hset(key, "sums.counts", counts[:-1] + bytes([counts[-1] ^ 1]))
+    live.redis.hset(key, "sums.0.counts", counts[:-1] + bytes([counts[-1] ^ 1]))
     done = live.run("state", "verify", live.study, "--json")
     assert done.returncode == 40
     found = json.loads(done.stdout)
     assert found["verified"] is False
-    assert ["sums.counts"] in [row["differences"] for row in found["partitions"]]
+    assert ["sums.0.counts"] in [row["differences"] for row in found["partitions"]]
     live.redis.delete(*keys)
     assert live.run("state", "rebuild", live.study, "--yes").returncode == 0
     assert {key: live.redis.hgetall(key) for key in keys} == before

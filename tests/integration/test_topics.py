@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.errors import InvalidTimestampError
 
 from infra.topics import ensure_topics
 from pipeline.errors import ConfigError
-from tests.stage import Stage, study_text, write_csv
+from tests.stage import Stage, send, study_text, write_csv
 
 DAY = str(86_400_000)
 
@@ -59,6 +61,25 @@ def test_dead_letters_hold_the_largest_release_with_its_headers(
         for topic in (stage.topics.releases, stage.topics.dead_letters)
     )
     assert letters > releases
+
+
+def test_a_study_that_forgets_by_seconds_takes_no_releases_from_the_future(
+    tmp_path: Path, kafka: str, redis_url: str, admin: KafkaAdminClient
+) -> None:
+    forgetting = 'loss = "logistic"\nforgetting = { half_life = 3600, of = "seconds" }'
+    text = study_text().replace('loss = "logistic"', forgetting)
+    made = Stage(tmp_path, kafka, redis_url, text)
+    try:
+        made.ensure_topics()
+        found = configuration(admin, made.topics.releases.name)
+        assert found["message.timestamp.after.max.ms"] == "600000"
+        now = int(1000 * time.time())
+        send(kafka, made.topics.releases.name, [{"value": b"x", "timestamp_ms": now}])
+        future = {"value": b"x", "timestamp_ms": now + 3_600_000}
+        with pytest.raises(InvalidTimestampError):
+            send(kafka, made.topics.releases.name, [future])
+    finally:
+        made.remove()
 
 
 def test_making_topics_twice_changes_nothing(stage: Stage) -> None:

@@ -401,10 +401,11 @@ def test_state_of_another_schema_or_revision_is_refused() -> None:
     "damage",
     [
         {"head": b"\xc1"},
-        {"sums.counts": b"123"},
+        {"sums.0.counts": b"123"},
+        {"sums.0.what": b""},
         {"sums.what": b""},
-        {"sums.epoch.0": bytes(16)},
-        {"sums.epoch.x": bytes(16)},
+        {"sums.0.epoch.0": bytes(16)},
+        {"sums.0.epoch.x": bytes(16)},
     ],
 )
 def test_damaged_state_is_refused(damage: dict[str, bytes]) -> None:
