@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from pipeline.cli.context import SAVE_MODEL, STUDY, plan_of, save_model, say
-from pipeline.cli.table import fit_table, table
+from pipeline.cli.table import fit_table, intervals_table, table
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.estimators.modes.selected import fit_mode
 from pipeline.local.encode import Encoder, Row
@@ -20,7 +20,7 @@ from pipeline.local.plan import Plan
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.fit import compose_fit, write_fit
 from pipeline.offline import OfflineRun
-from pipeline.study import LIVE, without_privacy
+from pipeline.study import LIVE_KINDS, without_privacy
 from producers.sources import Source, open_once
 
 #: Encoded records with their clients, in the order of the source; None for an empty slot.
@@ -36,11 +36,12 @@ Rows: TypeAlias = Iterator[tuple[str, Row | None]]
     "--without-privacy", "bare", is_flag=True,
     help="The same study without noise, to see what privacy costs. For whoever may see the data.",
 )  # fmt: skip
+@click.option("--intervals", "all_intervals", is_flag=True, help="All intervals side by side.")
 @click.option("--json", "as_json", is_flag=True, help="The estimate as JSON.")
 @SAVE_MODEL
 def fit(
-    study: Path, source: str, form: str, client_column: str | None, bare: bool, as_json: bool,
-    save_model_to: Path | None,
+    study: Path, source: str, form: str, client_column: str | None, bare: bool,
+    all_intervals: bool, as_json: bool, save_model_to: Path | None,
 ) -> None:  # fmt: skip
     """Estimate STUDY from a file, through the same functions as the live stream.
 
@@ -49,11 +50,11 @@ def fit(
     study's guarantee: it draws fresh noise, and no ledger is charged.
     """
     plan = plan_of(study)
-    if plan.study.estimator.kind != LIVE:
+    if plan.study.estimator.kind not in LIVE_KINDS:
         if bare:
             raise ConfigError(
-                f'--without-privacy: it goes with kind = "{LIVE}"; leave it out, since kind = '
-                f'"{plan.study.estimator.kind}" keeps no guarantee anyway'
+                f"--without-privacy: it goes with {' and '.join(LIVE_KINDS)}; leave it out, since "
+                f'kind = "{plan.study.estimator.kind}" keeps no guarantee anyway'
             )
         _published(plan, _rows(plan, source, form, client_column), source, as_json, save_model_to)
         return
@@ -65,11 +66,25 @@ def fit(
         say("WARNING: --without-privacy: nobody's data is protected in what follows")
         plan = Plan(without_privacy(plan.study))
     run = OfflineRun(plan)
+    count, faults = _stream(plan, run, _rows(plan, source, form, client_column))
+    _say_faults(source, count, faults)
+    _, message = run.estimate(time.time())
+    if as_json:
+        sys.stdout.write(write_estimate(message).decode() + "\n")
+    else:
+        Console().print(table(message, plan.study))
+        if all_intervals:
+            Console().print(intervals_table(message))
+    if save_model_to is not None:
+        save_model(plan, message, save_model_to)
+
+
+def _stream(plan: Plan, run: OfflineRun, rows: Rows) -> tuple[int, int]:
+    """Cut records into windows and run them; return how many came, and how many were bad."""
     started, last = time.monotonic(), time.monotonic()
-    faults = 0
+    count = faults = 0
     windows: dict[str, list[Row | None]] = {}
-    count = 0
-    for client, row in _rows(plan, source, form, client_column):
+    for client, row in rows:
         count += 1
         faults += row is None
         window = windows.setdefault(client, [])
@@ -83,14 +98,7 @@ def fit(
     for client, window in windows.items():
         if window:
             run.add(client, [r for r in window if r is not None])
-    _say_faults(source, count, faults)
-    _, message = run.estimate(time.time())
-    if as_json:
-        sys.stdout.write(write_estimate(message).decode() + "\n")
-    else:
-        Console().print(table(message, plan.study))
-    if save_model_to is not None:
-        save_model(plan, message, save_model_to)
+    return count, faults
 
 
 def _published(

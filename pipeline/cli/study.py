@@ -11,10 +11,11 @@ from pipeline.cli.context import AS_JSON, STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
 from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.estimators.private_estimate import RELEASES_PER_COEFFICIENT
+from pipeline.estimators.sgd.settings import CURVATURE, allowed_lateness, records_to_mix, rule_of
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
-from pipeline.study import LIVE, MODES, TEMPLATE
+from pipeline.study import LIVE, LIVE_KINDS, MODES, TEMPLATE
 
 
 @click.group()
@@ -84,8 +85,10 @@ def _facts(plan: Plan) -> dict[str, object]:
         "response": _response(plan),
         "privacy": msgspec.to_builtins(guarantee_of_kind(plan)),
     }
-    if plan.study.estimator.kind != LIVE:
+    if plan.study.estimator.kind not in LIVE_KINDS:
         return facts
+    if plan.by_record:
+        facts["path"] = _path(plan)
     if plan.study.noised and plan.step.curvature is not None:
         facts["noise"] = {
             "gradient_sd": plan.step.gradient.standard_deviation,
@@ -97,7 +100,7 @@ def _facts(plan: Plan) -> dict[str, object]:
             "l1_bound": plan.bounds.l1,
             **({"largest_weight": plan.largest_weight} if plan.classes else _slopes(plan)),
         }
-    if plan.study.noised:
+    if plan.study.noised and not plan.by_record:
         needed = RELEASES_PER_COEFFICIENT * plan.size
         facts["intervals"] = {
             "releases_at_least": needed,
@@ -109,6 +112,24 @@ def _facts(plan: Plan) -> dict[str, object]:
         for topic in Topics.of(plan.study).all()
     }
     return facts
+
+
+def _path(plan: Plan) -> dict[str, object]:
+    """Return the steps of gradient descent, and when intervals can be hoped for."""
+    rule, loss = rule_of(plan), plan.study.estimator.loss
+    noise = plan.step.gradient.standard_deviation if plan.study.noised else 0.0
+    return {
+        "eta0": rule.steps.eta0,
+        "alpha": rule.steps.alpha,
+        "largest_step": rule.steps.cap,
+        "burn_in": rule.burn_in,
+        "radius": plan.radius,
+        "gradient_sd": noise,
+        "largest_slope": plan.loss.slope_bound,
+        "models_late_at_most": allowed_lateness(plan),
+        "records_for_intervals": records_to_mix(rule, CURVATURE[loss]),
+        "and": "if features have unit variance; see docs/methods/ldp-sgd.md",
+    }
 
 
 def _response(plan: Plan) -> dict[str, object]:

@@ -12,6 +12,9 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.study import Study
 
+#: Losses whose coefficients have the response's unit.
+IN_UNITS = ("linear", "expectile")
+
 
 def table(message: EstimateMessage, study: Study) -> RenderableType:
     """Return an estimate of a study as a table with its provenance below."""
@@ -30,6 +33,20 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
     below = [spread_line(message, study), line(message), information_line(message)]
     told = [Text(text) for text in below if text]
     return Group(grid, *told, Text(privacy_line(message), style="dim"))
+
+
+def intervals_table(message: EstimateMessage) -> RenderableType:
+    """Return all intervals of an estimate side by side, with what each one needs and costs."""
+    if not message.intervals:
+        return Text(f"no intervals to compare: {message.reason or message.interval_method}")
+    grid = Table(title=f"{message.study}: {message.level:.0%} intervals by method", expand=False)
+    grid.add_column("coefficient")
+    for name in message.intervals:
+        grid.add_column(name, justify="right")
+    for i, row in enumerate(message.coefficients):
+        cells = (_interval(message, ends[i]) for ends in message.intervals.values())
+        grid.add_row(row.name, *cells)
+    return Group(grid, Text("All are read from the gradients that were released; none costs more."))
 
 
 def title(message: EstimateMessage | FitMessage, study: Study) -> str:
@@ -138,17 +155,17 @@ def privacy_line(message: EstimateMessage | FitMessage) -> str:
 
 def value(message: EstimateMessage | FitMessage, number: float, decimals: int = 4) -> str:
     """Return a coefficient with its sign; one with a unit by its leading digits."""
-    return f"{number:+.5g}" if message.loss == "linear" else f"{number:+.{decimals}f}"
+    return f"{number:+.5g}" if message.loss in IN_UNITS else f"{number:+.{decimals}f}"
 
 
 def _interval(message: EstimateMessage | FitMessage, ends: tuple[float, float] | None) -> str:
     if ends is None:
         return "-"
-    form = ".5g" if message.loss == "linear" else ".3f"
+    form = ".5g" if message.loss in IN_UNITS else ".3f"
     return f"[{ends[0]:{form}}, {ends[1]:{form}}]"
 
 
 def _number(message: EstimateMessage | FitMessage, number: float | None) -> str:
     if number is None:
         return "-"
-    return f"{number:.3g}" if message.loss == "linear" else f"{number:.4f}"
+    return f"{number:.3g}" if message.loss in IN_UNITS else f"{number:.4f}"

@@ -11,13 +11,14 @@
 from pipeline.study.load import load_study, parse_study
 from pipeline.study.mode_checks import require_live
 from pipeline.study.model import Study
-from pipeline.study.modes import LIVE, MODES
+from pipeline.study.modes import LIVE, LIVE_KINDS, MODES
 from pipeline.study.revision import revision_of
 from pipeline.study.template import TEMPLATE
 from pipeline.study.variants import without_privacy
 
 __all__ = [
     "LIVE",
+    "LIVE_KINDS",
     "MODES",
     "TEMPLATE",
     "Study",

@@ -217,6 +217,8 @@ MODES: dict[str, Mode] = {
     ),
 }
 
+#: Kinds that run live.
+LIVE_KINDS = tuple(kind for kind, mode in MODES.items() if not mode.needs)
 KIND_HELP = (
     f'"{LIVE}" or "{LDP_SGD}", which run live; for `veilstream fit` also a published method: '
     f"{', '.join(kind for kind, mode in MODES.items() if mode.needs)}"

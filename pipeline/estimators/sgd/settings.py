@@ -5,6 +5,7 @@ Source: ldp-sgd, defaults; caps: spec (c) and (f).
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from pipeline.errors import ConfigError
@@ -45,6 +46,25 @@ def rule_of(plan: Plan) -> Rule:
         start=plan.first_model.coefficients,
         full=path.full,
     )
+
+
+def records_to_mix(rule: Rule, curvature: float, needed: float = 50.0) -> int:
+    """Return after about how many records lambda_min times the sum of steps reaches `needed`.
+
+    Parameters
+    ----------
+    curvature
+        A guess of the smallest eigenvalue of the mean curvature.
+    """
+    eta0, alpha, cap = rule.steps.eta0, rule.steps.alpha, rule.steps.cap
+    wanted = needed / curvature
+    # steps stand at the cap up to record `flat`, and fall as a power from there
+    flat = max(math.pow(eta0 / cap, 1 / alpha), 1.0)
+    if wanted <= flat * cap:
+        return rule.burn_in + math.ceil(wanted / cap)
+    rest = wanted - flat * min(cap, eta0)
+    last = math.pow(rest * (1 - alpha) / eta0 + flat ** (1 - alpha), 1 / (1 - alpha))
+    return rule.burn_in + math.ceil(last)
 
 
 def allowed_lateness(plan: Plan) -> int:
