@@ -64,6 +64,8 @@ class Health:
             f"veilstream_duplicates_dropped_total {sum(h.duplicates for h in heads.values())}",
             "# TYPE veilstream_dead_letters_total counter",
             f"veilstream_dead_letters_total {sum(h.dead_letters for h in heads.values())}",
+            "# TYPE veilstream_releases_forgotten_total counter",
+            f"veilstream_releases_forgotten_total {sum(h.forgotten for h in heads.values())}",
         ]
         if (at := self._publishing.published_at) is not None:
             lines += [

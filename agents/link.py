@@ -82,8 +82,10 @@ class Link:
             linger_ms=2,
         )
         try:
-            await self._producer.start()
-        except KafkaError as error:
+            # an idempotent producer asks for its id again and again, without an end of its own
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._producer.start()
+        except (KafkaError, TimeoutError) as error:
             raise BrokerError(f"Kafka does not answer ({type(error).__name__})") from error
         self._ready.set()
 
@@ -160,7 +162,11 @@ class Link:
             await asyncio.sleep(PATIENCE_SECONDS / 5)
             if self._producer is None:
                 return
-            answered = await self._producer.client.force_metadata_update()
+            try:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    answered = await self._producer.client.force_metadata_update()
+            except TimeoutError:
+                answered, silent = False, PATIENCE_SECONDS
             silent = 0.0 if answered else silent + PATIENCE_SECONDS / 5
             if silent >= PATIENCE_SECONDS:
                 raise BrokerError(f"Kafka has not answered for {silent:.0f} s")

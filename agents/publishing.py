@@ -16,7 +16,7 @@ from pipeline.messages.envelope import JSON, headers, rfc3339
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Partition, combine
+from pipeline.reducer import Partition, combine, slots_seen, start_is_over
 from state import RedisStore
 
 log = logging.getLogger("veilstream.publishing")
@@ -98,48 +98,50 @@ class Publishing:
         return True
 
     async def _publish(self, partitions: dict[int, Partition], now: float) -> None:
-        version = self._next_version()
+        held = self._store.newest_model()
+        version, seen = self._next(held, partitions)
+        # the estimate goes out in any case; the first model may have to wait for more releases
+        moves = held is not None or start_is_over(self._plan, partitions.values())
         try:
             estimate, message = combine(
                 self._plan,
                 partitions,
                 topic=self._topics.releases.name,
-                model_version=version,
+                model_version=version if moves else None,
                 published_at=now,
             )
-            model = round_model(version, estimate.coefficients, estimate.weights)
+            model = round_model(version, estimate.coefficients, estimate.weights, seen)
         except NumericError as error:
             log.warning("no estimate at this point: %s", error)
             return
-        payload = write_model(self._plan, model, rfc3339(now))
-        # stored first: a crash before it is sent is mended by the next owner, see _send_again
-        self._store.store_model(version, payload)
-        written = write_estimate(message)
-        study = self._plan.study.name
-        identity = f"{study}/{self._plan.revision}/{message.state_version}"
-        await asyncio.gather(
-            self._send_model(version, payload, now),
-            *(
-                self._send(
-                    topic.name,
-                    study.encode(),
-                    written,
-                    headers(
-                        identity=identity,
-                        source=f"/veilstream/{study}",
-                        kind="veilstream.estimate",
-                        schema="estimate/1",
-                        content_type=JSON,
-                        time=rfc3339(now),
-                    ),
-                )
-                for topic in (self._topics.estimates, self._topics.latest)
-            ),
+        study, written = self._plan.study.name, write_estimate(message)
+        marks = headers(
+            identity=f"{study}/{self._plan.revision}/{message.state_version}",
+            source=f"/veilstream/{study}",
+            kind="veilstream.estimate",
+            schema="estimate/1",
+            content_type=JSON,
+            time=rfc3339(now),
         )
+        sends = [
+            self._send(topic.name, study.encode(), written, marks)
+            for topic in (self._topics.estimates, self._topics.latest)
+        ]
+        if moves:
+            payload = write_model(self._plan, model, rfc3339(now))
+            # stored first: a crash before it is sent is mended by the next owner, see _send_again
+            self._store.store_model(version, payload)
+            sends.append(self._send_model(version, payload, now))
+        await asyncio.gather(*sends)
 
-    def _next_version(self) -> int:
-        held = self._store.newest_model()
-        return 1 + (held[0] if held else 0)
+    def _next(
+        self, held: tuple[int, bytes] | None, partitions: dict[int, Partition]
+    ) -> tuple[int, int]:
+        """Return version and `seen` of the next model; neither goes back if Redis was lost."""
+        seen = slots_seen(partitions.values())
+        if held is None:
+            return 1, seen
+        return 1 + held[0], max(seen, read_model(self._plan, held[1]).seen)
 
     async def _send_again(self) -> None:
         """Bring Redis and the models topic to the same newest model.
@@ -202,4 +204,5 @@ class Publishing:
 
 
 def _folded(state: Partition) -> int:
-    return state.head.next_offset - state.head.dead_letters - state.head.duplicates
+    head = state.head
+    return head.next_offset - head.dead_letters - head.duplicates - head.erased

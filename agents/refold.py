@@ -43,6 +43,7 @@ def refold(
     *,
     until: int | None = None,
     accept_loss: bool = False,
+    erased: frozenset[str] = frozenset(),
     report: Report = lambda _done, _of: None,
 ) -> Partition:
     """Fold one partition of the releases topic from its start.
@@ -55,6 +56,8 @@ def refold(
         Stop before this offset; None is the end of the log as it is now.
     accept_loss
         Begin at the oldest record that is left, if the first ones are gone.
+    erased
+        Clients whose releases are passed over.
 
     Raises
     ------
@@ -66,7 +69,7 @@ def refold(
         If Kafka fails.
     """
     place = TopicPartition(Topics.of(plan.study).releases.name, partition)
-    reducer, state = Reducer(plan), Partition.empty(plan)
+    reducer, state = Reducer(plan), Partition.empty(plan, erased)
     try:
         consumer = KafkaConsumer(
             **kafka_options(settings),

@@ -16,6 +16,7 @@ from pipeline.errors import VeilstreamError
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
+from pipeline.study import require_live
 from state import RedisStore
 from state.connection import redis_client
 
@@ -35,6 +36,7 @@ def run_worker(
     BrokerError, StoreError, ConfigError
         If Kafka or Redis is not usable at the start.
     """
+    require_live(plan.study, "a worker")
     store = RedisStore(redis_client(settings), plan)
     for partition in range(plan.study.stream.partitions):
         # a state that this worker must refuse is refused before it joins the group, where it

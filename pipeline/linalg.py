@@ -121,3 +121,15 @@ def _factor(matrix: Matrix) -> tuple[Matrix, bool]:
             "collinear features are needed"
         ) from error
     return factor
+
+
+def is_singular(matrix: Matrix) -> bool:
+    """Whether a symmetric positive matrix is singular to rounding, whatever units its columns have.
+
+    A Cholesky factor of such a matrix may exist by luck of rounding, and what it solves is noise.
+    """
+    root = np.sqrt(np.maximum(np.diag(matrix), np.finfo(float).tiny))
+    scaled = matrix / root[:, None] / root
+    if not np.all(np.isfinite(scaled)):
+        return True
+    return bool(np.linalg.eigvalsh(scaled)[0] < 64 * len(matrix) * np.finfo(float).eps)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.encode import Row
 from pipeline.local.model import Model, round_model
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.reducer import Partition, Reducer, combine
+from pipeline.reducer import Partition, Reducer, combine, slots_seen
 from pipeline.releasing import release_of
 
 
@@ -36,9 +37,21 @@ class OfflineRun:
     ----------
     plan
         The study.
+
+    Raises
+    ------
+    ConfigError
+        If the study forgets by the time of the log: there is none here.
     """
 
     def __init__(self, plan: Plan) -> None:
+        forgetting = plan.study.estimator.forgetting
+        if forgetting is not None and forgetting.of == "seconds":
+            raise ConfigError(
+                'estimator.forgetting: of = "seconds" counts by the times that Kafka gives to '
+                "releases, and there are none here; the operator must set "
+                'of = "records", or run the study with `veilstream worker` and `produce`'
+            )
         self._plan = plan
         self._reducer = Reducer(plan)
         self._sequences: dict[str, int] = {}
@@ -59,7 +72,10 @@ class OfflineRun:
         if self._since_model >= self._plan.study.stream.publish.releases:
             estimate, _ = self.estimate(0.0)
             self.model = round_model(
-                self.model.version + 1, estimate.coefficients, estimate.weights
+                self.model.version + 1,
+                estimate.coefficients,
+                estimate.weights,
+                slots_seen([self.partition]),
             )
             self._since_model = 0
 

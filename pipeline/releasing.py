@@ -56,7 +56,7 @@ def release_of(
     if model.version == 0 and len(rows):
         point = local_fit(plan.loss, features, responses, plan.study.estimator.ridge)
     summary = summarise(plan, features, responses, point, model.class_weights)
-    opened = disclose(plan, summary, model.version)
+    opened = disclose(plan, summary, model.version, model.seen)
     return seal(plan, opened, client=client, ledger=ledger, seq=seq)
 
 

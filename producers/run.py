@@ -17,6 +17,7 @@ from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
 from pipeline.settings import Settings
+from pipeline.study import require_live
 from producers.client import Client, Progress
 from producers.ledger import Limit
 from producers.models import ModelFeed
@@ -94,6 +95,7 @@ def run_client(
     VeilstreamError
         Whatever keeps it from going on; what was released is kept and sent at the next start.
     """
+    require_live(plan.study, "a client")
     if not 1 <= len(job.client) <= CLIENT_LENGTH:
         raise ConfigError(f"--client: an id has 1 to {CLIENT_LENGTH} characters")
     topics = Topics.of(plan.study)

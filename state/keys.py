@@ -13,6 +13,11 @@ def clients(study: str, partition: int) -> str:
     return f"veil:{{{study}}}:{partition}:clients"
 
 
+def erased(study: str) -> str:
+    """Set of the ids of erased clients, of all partitions."""
+    return f"veil:{{{study}}}:erased"
+
+
 def model(study: str) -> str:
     """Hash of the newest model: version and payload."""
     return f"veil:{{{study}}}:model"

@@ -70,12 +70,15 @@ class RedisStore:
         pipeline = self._client.pipeline(transaction=True)
         pipeline.hgetall(keys.snapshot(self._study, partition))
         pipeline.hgetall(keys.clients(self._study, partition))
-        state, clients = cast("list[dict[bytes, bytes]]", _ask(pipeline.execute))
+        pipeline.smembers(keys.erased(self._study))
+        state, clients, erased = cast(
+            "tuple[dict[bytes, bytes], dict[bytes, bytes], set[bytes]]", _ask(pipeline.execute)
+        )
         if not state:
-            return Partition.empty(self._plan)
+            return Partition.empty(self._plan, _texts(erased))
         fields = _text_keys(state)
         watermark = int(fields.pop(WATERMARK, b"0"))
-        loaded = Partition.decode(self._plan, fields, _text_keys(clients))
+        loaded = Partition.decode(self._plan, fields, _text_keys(clients), _texts(erased))
         if loaded.head.next_offset != watermark:
             raise StateError("the stored watermark and state disagree; run `state rebuild`")
         return loaded
@@ -93,10 +96,16 @@ class RedisStore:
         """
         fields = state.fields(everything=expected == 0)
         clients = state.client_fields(everything=expected == 0)
-        arguments: list[bytes | int | str] = [expected, state.head.next_offset, 2 * len(fields)]
-        for pairs in (fields, clients):
-            for name, data in pairs.items():
-                arguments += [name, data]
+        removed = state.removed_fields()
+        arguments: list[bytes | int | str] = [
+            expected,
+            state.head.next_offset,
+            2 * len(fields),
+            len(removed),
+            *_flat(fields),
+            *removed,
+            *_flat(clients),
+        ]
         names = [
             keys.snapshot(self._study, partition),
             keys.clients(self._study, partition),
@@ -104,16 +113,47 @@ class RedisStore:
         _ask(lambda: self._commit(keys=names, args=arguments))
         state.stored()
 
+    def erased(self) -> frozenset[str]:
+        """Return the ids of erased clients, whatever the state of the snapshots."""
+        key = keys.erased(self._study)
+        return _texts(cast("set[bytes]", _ask(lambda: self._client.smembers(key))))
+
     def replace(self, partition: int, state: Partition) -> None:
         """Overwrite a snapshot, whatever is stored: for rebuilding with all workers stopped."""
-        names = keys.snapshot(self._study, partition), keys.clients(self._study, partition)
         pipeline = self._client.pipeline(transaction=True)
-        pipeline.delete(*names)
-        head: dict[str, bytes] = {WATERMARK: str(state.head.next_offset).encode()}
-        _put(pipeline, names[0], {**state.fields(everything=True), **head})
-        _put(pipeline, names[1], state.client_fields(everything=True))
+        self._overwrite(pipeline, partition, state)
         _ask(pipeline.execute)
         state.stored()
+
+    def erase(self, states: Mapping[int, Partition], client: str) -> None:
+        """Overwrite the snapshots of all partitions, and note a client as erased, in one step.
+
+        Parameters
+        ----------
+        states
+            Folded without the client up to the watermarks that are stored.
+
+        Raises
+        ------
+        StaleSnapshot
+            If a worker has moved a partition on; nothing is changed.
+        """
+        watched = [keys.snapshot(self._study, partition) for partition in states]
+        pipeline = self._client.pipeline(transaction=True)
+        try:
+            _ask(lambda: pipeline.watch(*watched))  # type: ignore[no-untyped-call]
+            for partition, state in states.items():
+                if self.watermark(partition) != state.head.next_offset:
+                    raise StaleSnapshot("a worker of this study is running; stop it first")
+            pipeline.multi()
+            pipeline.sadd(keys.erased(self._study), client)
+            for partition, state in states.items():
+                self._overwrite(pipeline, partition, state)
+            _ask(pipeline.execute)
+        finally:
+            pipeline.reset()
+        for state in states.values():
+            state.stored()
 
     def newest_model(self) -> tuple[int, bytes] | None:
         """Return version and payload of the newest model, or None."""
@@ -134,10 +174,25 @@ class RedisStore:
         """
         _ask(lambda: self._model(keys=[keys.model(self._study)], args=[version, payload]))
 
+    def _overwrite(self, pipeline: redis.client.Pipeline, partition: int, state: Partition) -> None:
+        names = keys.snapshot(self._study, partition), keys.clients(self._study, partition)
+        pipeline.delete(*names)
+        head: dict[str, bytes] = {WATERMARK: str(state.head.next_offset).encode()}
+        _put(pipeline, names[0], {**state.fields(everything=True), **head})
+        _put(pipeline, names[1], state.client_fields(everything=True))
+
 
 def _put(pipeline: redis.client.Pipeline, key: str, fields: Mapping[str, bytes]) -> None:
     for name, data in fields.items():
         pipeline.hset(key, name, data)
+
+
+def _flat(fields: Mapping[str, bytes]) -> list[bytes | str]:
+    return [part for pair in fields.items() for part in pair]
+
+
+def _texts(names: set[bytes]) -> frozenset[str]:
+    return frozenset(name.decode() for name in names)
 
 
 def _text_keys(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
@@ -148,6 +203,8 @@ def _ask(call: Callable[[], Answer]) -> Answer:
     """Make a call, with Redis's faults turned into ours."""
     try:
         return call()
+    except redis.WatchError as error:
+        raise StaleSnapshot("a worker of this study is running; stop it first") from error
     except redis.ResponseError as error:
         if str(error).startswith("STALE"):
             raise StaleSnapshot(

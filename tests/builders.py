@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from pipeline.estimators.estimate import Estimate
 from pipeline.local.encode import Row
 from pipeline.local.model import Model, round_model, start_model
 from pipeline.local.plan import Plan
@@ -17,7 +18,7 @@ from pipeline.local.privatise import disclose, privatise
 from pipeline.local.summarise import local_fit, summarise, summarise_bounded
 from pipeline.messages.release import seal
 from pipeline.privacy.randomness import SecureStream
-from pipeline.reducer import Partition, Reducer, estimate_of
+from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector
 
@@ -44,6 +45,7 @@ def study_text(
     user_records: int | None = None,
     split: str | None = None,
     releases: int = 8,
+    forgetting: str | None = None,
     name: str = "test",
     least: float = -1.0,
     most: float = 1.0,
@@ -76,6 +78,8 @@ def study_text(
         lines.append(f"norm_bound = {norm_bound}")
     if maximum is not None:
         lines.append(f"class_weights = {{ maximum = {maximum} }}")
+    if forgetting is not None:
+        lines.append(f"forgetting = {{ {forgetting} }}")
     if private:
         lines.append(
             f'[privacy]\nmechanism = "{mechanism}"\nepsilon = {epsilon}\n'
@@ -216,7 +220,7 @@ def payload_of(
         noised = privatise(plan, summarise_bounded(plan, features, responses, model), stream)
         return seal(plan, noised, client=client, ledger=ledger, seq=seq)
     summary = summarise(plan, features, responses, model.coefficients, model.class_weights)
-    opened = disclose(plan, summary, model.version)
+    opened = disclose(plan, summary, model.version, model.seen)
     return seal(plan, opened, client=client, ledger=ledger, seq=seq)
 
 
@@ -272,6 +276,14 @@ def population_target(p: int, *, q: float, ridge: float) -> Vector:
 
 def whole_stream(plan: Plan, *, seed: int, rounds: int, clients: int) -> Partition:
     """Run a stream: each round every client releases one window at the newest model."""
+    *_, (partition, _) = stream_of(plan, seed=seed, rounds=rounds, clients=clients)
+    return partition
+
+
+def stream_of(
+    plan: Plan, *, seed: int, rounds: int, clients: int, flip: int | None = None
+) -> Iterator[tuple[Partition, Estimate]]:
+    """Run a stream round by round; from round `flip` on, the classes are exchanged."""
     rng, stream = np.random.default_rng(seed), SeededStream(seed)
     reducer, partition = Reducer(plan), Partition.empty(plan)
     model, offset = start_model(plan.size), 0
@@ -279,6 +291,38 @@ def whole_stream(plan: Plan, *, seed: int, rounds: int, clients: int) -> Partiti
         entries = []
         for c in range(clients):
             features, responses = simulate(rng, plan.slots, plan.size - 1)
+            if flip is not None and number >= flip:
+                responses = -responses
+            at = model
+            if number == 0 and not plan.study.noised:
+                ridge = plan.study.estimator.ridge
+                at = round_model(1, local_fit(plan.loss, features, responses, ridge), (1.0, 1.0))
+            value = payload_of(plan, features, responses, at, stream, client=f"c{c}", seq=number)
+            entries.append(LogEntry(offset, f"c{c}".encode(), value))
+            offset += 1
+        assert reducer.fold(partition, entries) == []
+        estimate = estimate_of(plan, [partition])
+        seen = slots_seen([partition])
+        model = round_model(number + 1, estimate.coefficients, estimate.weights, seen)
+        yield partition, estimate
+
+
+def regression_stream(
+    plan: Plan,
+    draw: Callable[[np.random.Generator, int], tuple[Matrix, Vector]],
+    *,
+    seed: int,
+    rounds: int,
+    clients: int,
+) -> Estimate:
+    """Run a stream of encoded records, a model after each round, and return its last estimate."""
+    rng, stream = np.random.default_rng(seed), SeededStream(seed)
+    reducer, partition = Reducer(plan), Partition.empty(plan)
+    model, offset = plan.first_model, 0
+    for number in range(rounds):
+        entries = []
+        for c in range(clients):
+            features, responses = draw(rng, plan.slots)
             at = model
             if number == 0 and not plan.study.noised:
                 ridge = plan.study.estimator.ridge
@@ -289,4 +333,4 @@ def whole_stream(plan: Plan, *, seed: int, rounds: int, clients: int) -> Partiti
         assert reducer.fold(partition, entries) == []
         estimate = estimate_of(plan, [partition])
         model = round_model(number + 1, estimate.coefficients, estimate.weights)
-    return partition
+    return estimate

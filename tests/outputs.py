@@ -15,7 +15,7 @@ import numpy as np
 from kafka.admin import KafkaAdminClient
 
 from tests.canaries import Output, text
-from tests.stage import Stage
+from tests.stage import PATIENCE, Stage
 
 #: Makes every logger of a process, the libraries' as well, say all that it can.
 LOUD = "import logging\nlogging.basicConfig(level=logging.DEBUG)\nlogging.captureWarnings(True)\n"
@@ -80,7 +80,7 @@ def pages(port: int) -> list[Output]:
     """Return what a worker answers over HTTP."""
     found = []
     for page in ("healthz", "metrics"):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=PATIENCE) as answer:
             head = str(answer.headers)
             found.append(text(f"http {page}", head + answer.read().decode()))
     return found

@@ -29,6 +29,8 @@ from state import RedisStore
 from state.connection import redis_client
 
 Found = TypeVar("Found")
+#: Seconds that a slow and busy machine may need for anything: only a test that fails waits so long.
+PATIENCE = 180.0
 
 STUDY = """\
 [study]
@@ -55,7 +57,7 @@ records = {records}
 partitions = {partitions}
 retention = "1d"
 {stream}
-publish = {{ releases = 4, seconds = 0.2, pause = 0.05 }}
+publish = {{ releases = {releases}, seconds = 0.2, pause = 0.05 }}
 """
 PRIVATE = 'mechanism = "discrete-gaussian"\nepsilon = 2.0\ndelta = 1e-5'
 OPEN = 'mechanism = "none"'
@@ -70,6 +72,7 @@ def study_text(
     privacy: str = PRIVATE,
     window: str = "",
     stream: str = "",
+    releases: int = 4,
 ) -> str:
     """Return the text of a study file, by default under a name that nobody has used."""
     return STUDY.format(
@@ -79,6 +82,7 @@ def study_text(
         privacy=privacy,
         window=window,
         stream=stream,
+        releases=releases,
     )
 
 
@@ -99,7 +103,7 @@ def write_csv(path: Path, count: int, seed: int = 0) -> Path:
     return path
 
 
-def until(condition: Callable[[], Found], what: str, seconds: float = 30.0) -> Found:
+def until(condition: Callable[[], Found], what: str, seconds: float = PATIENCE) -> Found:
     """Wait until a condition holds and return what it gave; fail by a deadline."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -122,6 +126,7 @@ class Stage:
         self.redis = redis_client(self.settings)
         self.store = RedisStore(self.redis, self.plan)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._arguments: dict[str, tuple[object, ...]] = {}
         self.environment = {
             **os.environ,
             "VEILSTREAM_KAFKA": kafka,
@@ -137,6 +142,7 @@ class Stage:
 
     def start(self, name: str, *arguments: object, preexec: Any = None) -> subprocess.Popen[bytes]:
         """Start `veilstream ARGUMENTS` under a name; its output goes to a log of that name."""
+        self._arguments[name] = arguments
         with self.log(name).open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "pipeline.cli.main", *map(str, arguments)],
@@ -161,7 +167,9 @@ class Stage:
             *options, preexec=preexec,
         )  # fmt: skip
 
-    def run(self, *arguments: object, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: object, seconds: float = PATIENCE
+    ) -> subprocess.CompletedProcess[str]:
         """Run `veilstream ARGUMENTS` to its end."""
         return subprocess.run(
             [sys.executable, "-m", "pipeline.cli.main", *map(str, arguments)],
@@ -186,12 +194,12 @@ class Stage:
         self.processes[name].kill()
         self.processes[name].wait()
 
-    def stop(self, name: str, seconds: float = 20.0) -> int:
+    def stop(self, name: str, seconds: float = PATIENCE) -> int:
         """Ask a process to end and return its exit code."""
         self.processes[name].send_signal(signal.SIGTERM)
         return self.code(name, seconds)
 
-    def code(self, name: str, seconds: float = 60.0) -> int:
+    def code(self, name: str, seconds: float = PATIENCE) -> int:
         """Wait for a process and return its exit code."""
         try:
             return self.processes[name].wait(seconds)
@@ -199,6 +207,15 @@ class Stage:
             raise AssertionError(
                 f"{name} still runs after {seconds} s: {self.said(name)}"
             ) from None
+
+    def revive(self, allowed: set[int]) -> None:
+        """Do as a supervisor does for those that ended for a reason that passes."""
+        for name, process in list(self.processes.items()):
+            code = process.poll()
+            if code in (None, 0):
+                continue
+            assert code in allowed, f"{name} ended with {code}: {self.said(name)}"
+            self.start(name, *self._arguments[name])
 
     def end(self) -> None:
         """End every process of this stage."""
@@ -253,7 +270,7 @@ class Stage:
         """Return the stored state."""
         return [self.store.load(n) for n in range(self.plan.study.stream.partitions)]
 
-    def caught_up(self, seconds: float = 60.0) -> None:
+    def caught_up(self, seconds: float = PATIENCE) -> None:
         """Wait until everything in the log is committed."""
         until(lambda: self.watermarks() == self.ends(), "all releases are folded", seconds)
 
@@ -273,7 +290,7 @@ class Stage:
         """Read all estimates."""
         return [read_estimate(r.value) for r in self.read(self.topics.estimates.name)]
 
-    def final_estimate(self, seconds: float = 30.0) -> EstimateMessage:
+    def final_estimate(self, seconds: float = PATIENCE) -> EstimateMessage:
         """Wait for the estimate that stands for the whole log."""
 
         def found() -> EstimateMessage | None:
@@ -292,7 +309,7 @@ class Stage:
         return done.returncode == 0 and '"verified": true' in done.stdout
 
 
-def read_topic(kafka: str, topic: str, seconds: float = 30.0) -> list[Any]:
+def read_topic(kafka: str, topic: str, seconds: float = PATIENCE) -> list[Any]:
     """Read a whole topic with an assign-only consumer."""
     found: list[Any] = []
     deadline = time.monotonic() + seconds
@@ -319,6 +336,6 @@ def send(kafka: str, topic: str, records: Iterable[dict[str, Any]]) -> list[Any]
         bootstrap_servers=kafka, acks="all", max_request_size=16 * 2**20, linger_ms=0
     )
     try:
-        return [producer.send(topic, **record).get(timeout=30) for record in records]
+        return [producer.send(topic, **record).get(timeout=PATIENCE) for record in records]
     finally:
         producer.close(timeout=5)

@@ -12,14 +12,20 @@ import click
 
 from infra.local import LocalRuntime, Places
 from pipeline.errors import ConfigError, RuntimeSetupError
+from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.prediction import LinearClassifier
+from pipeline.messages.fit import FitMessage
+from pipeline.prediction import rule_of
 from pipeline.settings import Settings
-from pipeline.study import load_study
+from pipeline.study import load_study, require_live
 
 STUDY = click.argument("study", type=click.Path(dir_okay=False, path_type=Path))
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+
+ACCEPT_LOSS = click.option(
+    "--accept-loss", is_flag=True, help="Begin with what is left of the log, if its start is gone."
+)
 
 SAVE_MODEL = click.option(
     "--save-model", "save_model_to", type=click.Path(dir_okay=False, path_type=Path),
@@ -29,11 +35,32 @@ SAVE_MODEL = click.option(
 
 def plan_of(path: Path) -> Plan:
     """Load a study file and say loudly if it keeps no privacy."""
-    plan = Plan(load_study(path))
+    return _said(Plan(load_study(path)))
+
+
+def live_plan_of(path: Path, doing: str) -> Plan:
+    """Load a study file for a live stream, as `plan_of`.
+
+    Parameters
+    ----------
+    doing
+        Who asks, such as "a worker".
+
+    Raises
+    ------
+    ConfigError
+        If its kind of estimator runs in `veilstream fit` alone.
+    """
+    study = load_study(path)
+    require_live(study, doing)
+    return _said(Plan(study))
+
+
+def _said(plan: Plan) -> Plan:
     if not plan.study.private:
         say(
             f'WARNING: study {plan.study.name!r} has mechanism = "{plan.study.privacy.mechanism}": '
-            f"nobody's data is protected ({plan.guarantee.guarantee})"
+            f"nobody's data is protected ({guarantee_of_kind(plan).guarantee})"
         )
     return plan
 
@@ -73,7 +100,7 @@ def connected(settings: Settings) -> Settings:
     )
 
 
-def save_model(plan: Plan, message: EstimateMessage, path: Path) -> None:
+def save_model(plan: Plan, message: EstimateMessage | FitMessage, path: Path) -> None:
     """Write an estimate as a model file, and say so.
 
     Raises
@@ -83,7 +110,7 @@ def save_model(plan: Plan, message: EstimateMessage, path: Path) -> None:
     NumericError
         If nothing has been folded yet.
     """
-    LinearClassifier.of(plan, message).save(path)
+    rule_of(plan, message).save(path)
     say(f"wrote {path}")
 
 

@@ -151,7 +151,7 @@ class Stage:
                 for message, _ in feed.poll(0.2):
                     self._newest = message
                     if live:
-                        live.update(table(message), refresh=True)
+                        live.update(table(message, self.plan.study), refresh=True)
                 if live is None:
                     self._say_once_a_second()
                 newest = self._newest

@@ -6,19 +6,25 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 from rich.console import Console
 
 from pipeline.cli.context import SAVE_MODEL, STUDY, plan_of, save_model, say
-from pipeline.cli.table import table
+from pipeline.cli.table import fit_table, table
 from pipeline.errors import ConfigError, DataError, RecordError
+from pipeline.estimators.modes.selected import fit_mode
 from pipeline.local.encode import Encoder, Row
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import write_estimate
+from pipeline.messages.fit import compose_fit, write_fit
 from pipeline.offline import OfflineRun
-from pipeline.study import without_privacy
+from pipeline.study import LIVE, without_privacy
 from producers.sources import Source, open_once
+
+#: Encoded records with their clients, in the order of the source; None for an empty slot.
+Rows: TypeAlias = Iterator[tuple[str, Row | None]]
 
 
 @click.command()
@@ -38,10 +44,19 @@ def fit(
 ) -> None:  # fmt: skip
     """Estimate STUDY from a file, through the same functions as the live stream.
 
-    With a private study the estimate is a release of its own under the study's guarantee: it draws
-    fresh noise, and no ledger is charged.
+    A study whose estimator.kind is a published method runs that on the pooled records, and says
+    what it keeps private. With a private study the estimate is a release of its own under the
+    study's guarantee: it draws fresh noise, and no ledger is charged.
     """
     plan = plan_of(study)
+    if plan.study.estimator.kind != LIVE:
+        if bare:
+            raise ConfigError(
+                f'--without-privacy: it goes with kind = "{LIVE}"; leave it out, since kind = '
+                f'"{plan.study.estimator.kind}" keeps no guarantee anyway'
+            )
+        _published(plan, _rows(plan, source, form, client_column), source, as_json, save_model_to)
+        return
     if bare:
         if save_model_to is not None:
             raise ConfigError(
@@ -68,22 +83,42 @@ def fit(
     for client, window in windows.items():
         if window:
             run.add(client, [r for r in window if r is not None])
-    if count == 0:
-        raise DataError(f"{source} holds no records")
-    if faults:
-        say(f"{faults} of {count} records could not be used; their slots stayed empty")
+    _say_faults(source, count, faults)
     _, message = run.estimate(time.time())
     if as_json:
         sys.stdout.write(write_estimate(message).decode() + "\n")
     else:
-        Console().print(table(message))
+        Console().print(table(message, plan.study))
     if save_model_to is not None:
         save_model(plan, message, save_model_to)
 
 
-def _rows(
-    plan: Plan, spec: str, form: str, client_column: str | None
-) -> Iterator[tuple[str, Row | None]]:
+def _published(
+    plan: Plan, rows: Rows, source: str, as_json: bool, save_model_to: Path | None
+) -> None:
+    """Run the published method of a study, print what it gives, and save it if asked."""
+    clients: dict[str, list[Row | None]] = {}
+    for client, row in rows:
+        clients.setdefault(client, []).append(row)
+    every = [row for client in clients.values() for row in client]
+    _say_faults(source, len(every), every.count(None))
+    message = compose_fit(plan, fit_mode(plan, clients), published_at=time.time())
+    if as_json:
+        sys.stdout.write(write_fit(message).decode() + "\n")
+    else:
+        Console().print(fit_table(message, plan.study))
+    if save_model_to is not None:
+        save_model(plan, message, save_model_to)
+
+
+def _say_faults(source: str, count: int, faults: int) -> None:
+    if count == 0:
+        raise DataError(f"{source} holds no records")
+    if faults:
+        say(f"{faults} of {count} records could not be used; their slots stayed empty")
+
+
+def _rows(plan: Plan, spec: str, form: str, client_column: str | None) -> Rows:
     source = open_once(spec, form=form)
     try:
         yield from _encoded(plan, source, client_column)
@@ -91,9 +126,7 @@ def _rows(
         source.close()
 
 
-def _encoded(
-    plan: Plan, source: Source, client_column: str | None
-) -> Iterator[tuple[str, Row | None]]:
+def _encoded(plan: Plan, source: Source, client_column: str | None) -> Rows:
     encoder = Encoder(plan.study)
     if source.columns is not None:
         encoder.check_columns(source.columns)

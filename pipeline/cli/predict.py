@@ -16,8 +16,9 @@ from pipeline.cli.feed import newest_estimate
 from pipeline.cli.predictions import write_predictions
 from pipeline.errors import ConfigError
 from pipeline.local.plan import Plan
-from pipeline.prediction import LinearClassifier
+from pipeline.prediction import Rule, load_model, rule_of
 from pipeline.settings import Settings
+from pipeline.study import require_live
 from producers.sources import open_once
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -36,17 +37,21 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 def predict(
     study: Path, source: str, form: str, path: Path | None, output: Path | None, as_json: bool
 ) -> None:
-    """Predict the class of each record of a file with a model of STUDY.
+    """Predict the response of each record of a file with a model of STUDY.
 
-    One line for each record: its line number, the decision value (the linear predictor, 0 or more
-    for the positive class), the class, and its positive class's probability if the loss gives one.
-    A record that cannot be used gets an empty prediction with the reason. If the input has the
-    response column, the accuracy is printed at the end.
+    One line for each record: its line number; where the response is one of two classes, the
+    decision value (the linear predictor, 0 or more for the positive class), the class, and its
+    positive class's probability if the loss gives one; where it is a number or a count, the
+    expected response in its own unit. A record that cannot be used gets an empty prediction with
+    the reason.
+
+    If the input has the response column, the accuracy is printed at the end, or for numbers and
+    counts the mean absolute error (MAE) and the root of the mean squared error (RMSE).
 
     Predictions say something of raw records: they are for whoever may see those.
     """
     plan = plan_of(study)
-    model = LinearClassifier.load(path) if path else _live(plan)
+    model = load_model(path) if path else _live(plan)
     model.check_study(plan)
     file = model.file
     if file.status != "ready":
@@ -61,8 +66,9 @@ def predict(
         say(line)
 
 
-def _live(plan: Plan) -> LinearClassifier:
-    return LinearClassifier.of(plan, newest_estimate(plan.study, connected(Settings.read())))
+def _live(plan: Plan) -> Rule:
+    require_live(plan.study, "a live prediction without --model")
+    return rule_of(plan, newest_estimate(plan.study, connected(Settings.read())))
 
 
 @contextmanager

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import Protocol, TextIO, TypeAlias
 
-from pipeline.prediction import Confusion, LinearClassifier, Prediction, predict_records
+from pipeline.local.values import Record
+from pipeline.prediction import (
+    Confusion,
+    Errors,
+    LinearClassifier,
+    LinearRegressor,
+    Rule,
+    expect_records,
+    predict_records,
+)
 from producers.sources import Slot, Source
 
 #: Records that are held at a time: a record may be large, and a reader may wait for its line.
 BATCH = 100
 #: Seconds to wait for records before looking again whether the source has ended.
 TURN_SECONDS = 1.0
+#: The values of one line between its number and the reason, and the reason.
+Said: TypeAlias = tuple[list[object], str | None]
 
 
 @dataclass(slots=True)
@@ -25,28 +36,64 @@ class Summary:
     ----------
     records, predicted
         How many records came, and how many got a prediction.
-    confusion
-        Of those whose class is known.
+    score
+        Yields what those come to whose response is known, for people.
     """
 
     records: int = 0
     predicted: int = 0
-    confusion: Confusion = field(default_factory=Confusion)
-
-    def add(self, prediction: Prediction) -> None:
-        """Count one record."""
-        self.records += 1
-        if prediction.decision is None:
-            return
-        self.predicted += 1
-        if prediction.response is not None:
-            self.confusion.add(prediction.response, 1.0 if prediction.decision >= 0 else -1.0)
+    score: Callable[[], Iterator[str]] = lambda: iter(())
 
     def lines(self) -> Iterator[str]:
         """Yield the summary for people."""
         without = self.records - self.predicted
         tail = f", {without} without (the output says why)" if without else ""
         yield f"{self.records} records: {self.predicted} predictions{tail}"
+        yield from self.score()
+
+
+class Lines(Protocol):
+    """What a rule says of records, as columns."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Names between line number and reason; the first is empty without a prediction."""
+        ...
+
+    def of(self, records: Sequence[Record | None]) -> list[Said]:
+        """Return what there is to say of each record, and count it for the score."""
+        ...
+
+    def score(self) -> Iterator[str]:
+        """Yield what the predictions come to, for people; nothing without a known response."""
+        ...
+
+
+@dataclass(slots=True)
+class ClassLines:
+    """Decision value, class and perhaps probability of each record, and their accuracy."""
+
+    model: LinearClassifier
+    confusion: Confusion = field(default_factory=Confusion)
+
+    @property
+    def columns(self) -> list[str]:
+        """As `Lines.columns`."""
+        probable = hasattr(self.model, "predict_proba")
+        return ["decision", "class", *(["probability"] if probable else [])]
+
+    def of(self, records: Sequence[Record | None]) -> list[Said]:
+        """As `Lines.of`."""
+        width, found = len(self.columns), list[Said]()
+        for said in predict_records(self.model, records):
+            if said.decision is not None and said.response is not None:
+                self.confusion.add(said.response, 1.0 if said.decision >= 0 else -1.0)
+            values: list[object] = [said.decision, said.label, said.probability]
+            found.append((values[:width], said.reason))
+        return found
+
+    def score(self) -> Iterator[str]:
+        """As `Lines.score`."""
         if self.confusion.accuracy is None:
             return
         balanced = self.confusion.balanced_accuracy
@@ -57,9 +104,49 @@ class Summary:
         )
 
 
-def write_predictions(
-    model: LinearClassifier, source: Source, out: TextIO, *, as_json: bool
-) -> Summary:
+@dataclass(slots=True)
+class NumberLines:
+    """The expected response of each record, and how far it is from the one that is written.
+
+    Attributes
+    ----------
+    beyond
+        How many of those responses are outside the public range: learning has clipped such ones.
+    """
+
+    model: LinearRegressor
+    errors: Errors = field(default_factory=Errors)
+    beyond: int = 0
+    columns: list[str] = field(default_factory=lambda: ["prediction"])
+
+    def of(self, records: Sequence[Record | None]) -> list[Said]:
+        """As `Lines.of`."""
+        low, high = self.model.file.response.ends
+        found = list[Said]()
+        for said in expect_records(self.model, records):
+            if said.value is not None and said.response is not None:
+                self.errors.add(said.response, said.value)
+                self.beyond += not low <= said.response <= high
+            found.append(([said.value], said.reason))
+        return found
+
+    def score(self) -> Iterator[str]:
+        """As `Lines.score`."""
+        absolute, square = self.errors.mean_absolute, self.errors.root_mean_square
+        if absolute is None or square is None:
+            return
+        yield (
+            f"MAE {absolute:.6g}, RMSE {square:.6g}, of {self.errors.total} records whose response "
+            "is known"
+        )
+        if self.beyond:
+            yield (
+                f"{self.beyond} of these responses are outside the public range of the study: they "
+                "are scored as they are written, while learning clips such values to the range"
+            )
+
+
+def write_predictions(model: Rule, source: Source, out: TextIO, *, as_json: bool) -> Summary:
     """Write a line for each record of a source; memory does not grow with their number.
 
     Parameters
@@ -76,43 +163,36 @@ def write_predictions(
     """
     if source.columns is not None:
         model.features.check_columns(source.columns)
-    probable = hasattr(model, "predict_proba")
-    put = (_json_lines if as_json else _csv_lines)(out, probable=probable)
-    summary = Summary()
+    lines: Lines = ClassLines(model) if isinstance(model, LinearClassifier) else NumberLines(model)
+    put = (_json_lines if as_json else _csv_lines)(out, ["line", *lines.columns, "reason"])
+    summary = Summary(score=lines.score)
     while not source.ended:
         slots = source.read(BATCH, TURN_SECONDS)
-        predictions = predict_records(model, [slot.record for slot in slots])
-        for slot, prediction in zip(slots, predictions, strict=True):
-            summary.add(prediction)
-            put(slot, prediction)
+        found = lines.of([slot.record for slot in slots])
+        for slot, (values, reason) in zip(slots, found, strict=True):
+            summary.records += 1
+            summary.predicted += values[0] is not None
+            put([slot.line, *values, _reason(slot, reason)])
         out.flush()
     return summary
 
 
-def _csv_lines(out: TextIO, *, probable: bool) -> Callable[[Slot, Prediction], None]:
+def _csv_lines(out: TextIO, names: list[str]) -> Callable[[list[object]], None]:
     writer = csv.writer(out, lineterminator="\n")
-    middle = ["probability"] if probable else []
-    writer.writerow(["line", "decision", "class", *middle, "reason"])
+    writer.writerow(names)
 
-    def put(slot: Slot, said: Prediction) -> None:
-        chance = [said.probability] if probable else []
-        writer.writerow([slot.line, said.decision, said.label, *chance, _reason(slot, said)])
+    def put(values: list[object]) -> None:
+        writer.writerow(values)
 
     return put
 
 
-def _json_lines(out: TextIO, *, probable: bool) -> Callable[[Slot, Prediction], None]:
-    def put(slot: Slot, said: Prediction) -> None:
-        found = {"line": slot.line, "decision": said.decision, "class": said.label}
-        if probable:
-            found["probability"] = said.probability
-        found["reason"] = _reason(slot, said)
-        out.write(json.dumps(found, allow_nan=False) + "\n")
+def _json_lines(out: TextIO, names: list[str]) -> Callable[[list[object]], None]:
+    def put(values: list[object]) -> None:
+        out.write(json.dumps(dict(zip(names, values, strict=True)), allow_nan=False) + "\n")
 
     return put
 
 
-def _reason(slot: Slot, said: Prediction) -> str | None:
-    if slot.fault is None:
-        return said.reason
-    return slot.fault.removeprefix(f"line {slot.line}: ")
+def _reason(slot: Slot, reason: str | None) -> str | None:
+    return reason if slot.fault is None else slot.fault.removeprefix(f"line {slot.line}: ")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.context import STUDY, connected, plan_of, say
+from pipeline.cli.context import STUDY, connected, live_plan_of, say
 from pipeline.errors import ConfigError
 from pipeline.settings import Settings
 from producers.client import Progress
@@ -56,8 +56,8 @@ def produce(
     lost, and none enters two releases. Standard input cannot be read again: what was still in the
     pipe is lost, and what is fed a second time is released a second time.
     """
+    plan = live_plan_of(study, "a client")
     settings = connected(Settings.read())
-    plan = plan_of(study)
     if not plan.study.private and (epsilon_limit or delta_limit):
         raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")
 

@@ -1,4 +1,7 @@
-"""`veilstream state`: look at the stored state, check it against the log, make it anew."""
+"""`veilstream state`: look at the stored state, check it against the log, make it anew.
+
+`forget`, which takes a client out of it, is in `pipeline.cli.erasure`.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,23 @@ from pathlib import Path
 import click
 
 from agents.refold import log_ends, refold
-from pipeline.cli.context import AS_JSON, STUDY, connected, plan_of, put, say
+from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, connected, live_plan_of, put, say
+from pipeline.cli.erasure import forget
 from pipeline.local.plan import Plan
 from pipeline.reducer import Partition, differences
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
 
-ACCEPT_LOSS = click.option(
-    "--accept-loss", is_flag=True, help="Begin with what is left of the log, if its start is gone."
-)
+DOING = "`veilstream state`"
 
 
 @click.group()
 def state() -> None:
-    """Look at the stored state, check it against the log, or make it anew."""
+    """Look at the stored state, check it against the log, make it anew, or forget a client."""
+
+
+state.add_command(forget)
 
 
 @state.command()
@@ -30,7 +35,7 @@ def state() -> None:
 @AS_JSON
 def show(study: Path, as_json: bool) -> None:
     """Print watermark and counters of each partition of STUDY."""
-    plan = plan_of(study)
+    plan = live_plan_of(study, DOING)
     store = RedisStore(redis_client(connected(Settings.read())), plan)
     rows = [_row(number, store.load(number)) for number in range(plan.study.stream.partitions)]
     if as_json:
@@ -49,7 +54,7 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
 
     Exits with 40 if they differ. It may run beside a live worker.
     """
-    plan, settings = plan_of(study), connected(Settings.read())
+    plan, settings = live_plan_of(study, DOING), connected(Settings.read())
     store = RedisStore(redis_client(settings), plan)
     rows = []
     ends = log_ends(plan, settings)
@@ -57,7 +62,13 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
         stored = store.load(number)
         end = stored.head.next_offset
         folded = refold(
-            plan, settings, number, until=end, accept_loss=accept_loss, report=_progress
+            plan,
+            settings,
+            number,
+            until=end,
+            accept_loss=accept_loss,
+            erased=stored.erased,
+            report=_progress,
         )
         found = differences(stored, folded)
         ahead = max(0, ends[number] - end)
@@ -83,10 +94,13 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
 )
 def rebuild(study: Path, accept_loss: bool) -> None:
     """Fold the log of STUDY from its start and store the result."""
-    plan, settings = plan_of(study), connected(Settings.read())
+    plan, settings = live_plan_of(study, DOING), connected(Settings.read())
     store = RedisStore(redis_client(settings), plan)
+    erased = store.erased()
     for number in range(plan.study.stream.partitions):
-        folded = refold(plan, settings, number, accept_loss=accept_loss, report=_progress)
+        folded = refold(
+            plan, settings, number, accept_loss=accept_loss, erased=erased, report=_progress
+        )
         store.replace(number, folded)
         say(f"partition {number}: rebuilt up to {folded.head.next_offset}")
 
@@ -96,7 +110,8 @@ def verified(plan: Plan, settings: Settings) -> bool:
     store = RedisStore(redis_client(settings), plan)
     for number in range(plan.study.stream.partitions):
         stored = store.load(number)
-        folded = refold(plan, settings, number, until=stored.head.next_offset)
+        end = stored.head.next_offset
+        folded = refold(plan, settings, number, until=end, erased=stored.erased)
         if differences(stored, folded):
             return False
     return True
@@ -115,6 +130,8 @@ def _row(number: int, partition: Partition) -> dict[str, object]:
         "clients": len(partition.clients),
         "duplicates": head.duplicates,
         "dead_letters": head.dead_letters,
+        "forgotten": head.forgotten,
+        "erased": head.erased,
         "missing": sum(progress.missing for progress in partition.clients.values()),
     }
 

@@ -9,11 +9,12 @@ import msgspec
 
 from pipeline.cli.context import AS_JSON, STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
+from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.estimators.private_estimate import RELEASES_PER_COEFFICIENT
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
-from pipeline.study import TEMPLATE
+from pipeline.study import LIVE, MODES, TEMPLATE
 
 
 @click.group()
@@ -37,15 +38,19 @@ def check(study: Path, as_json: bool) -> None:
         if isinstance(value, dict):
             click.echo(f"{name}:")
             for key, inner in value.items():
-                click.echo(f"  {key}: {inner}")
+                if inner is not None:
+                    click.echo(f"  {key}: {_readable(inner)}")
         else:
-            click.echo(f"{name}: {value}")
+            click.echo(f"{name}: {_readable(value)}")
 
 
 @study.command()
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default="study.toml")
 def init(path: Path) -> None:
-    """Write a commented study file to PATH (default study.toml)."""
+    """Write a commented study file to PATH (default study.toml).
+
+    For `veilstream fit`, estimator.kind also names published methods: docs/methods/published.md.
+    """
     if path.exists():
         raise ConfigError(f"{path} exists; name another file")
     try:
@@ -55,23 +60,42 @@ def init(path: Path) -> None:
     say(f"wrote {path}; edit it, then run `veilstream study check {path}`")
 
 
+def _kind(plan: Plan) -> dict[str, object]:
+    kind = plan.study.estimator.kind
+    mode = MODES[kind]
+    facts: dict[str, object] = {"kind": kind, "method": mode.meaning}
+    if kind != LIVE:
+        facts["published_as"] = mode.label or "an extension of the published methods"
+        facts["runs_in"] = f"`veilstream fit` alone: it needs {mode.needs}"
+    return facts
+
+
+def _readable(value: object) -> str:
+    """Return a fact as people read it; `--json` has all digits."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def _facts(plan: Plan) -> dict[str, object]:
     facts: dict[str, object] = {
         "study": plan.study.name,
         "revision": plan.revision,
         "coefficients": ", ".join(plan.study.coefficient_names),
-        "privacy": msgspec.to_builtins(plan.guarantee),
+        "estimator": _kind(plan),
+        "response": _response(plan),
+        "privacy": msgspec.to_builtins(guarantee_of_kind(plan)),
     }
+    if plan.study.estimator.kind != LIVE:
+        return facts
     if plan.study.noised and plan.step.curvature is not None:
         facts["noise"] = {
             "gradient_sd": plan.step.gradient.standard_deviation,
             "curvature_sd": plan.step.curvature.standard_deviation,
-            "counts_sd": plan.step.counts and plan.step.counts.standard_deviation,
+            **_counted(plan),
             "start_gradient_sd": plan.start.gradient.standard_deviation,
             "order_of_norm": plan.mechanism.order,
             "norm_bound": plan.norm_bound,
             "l1_bound": plan.bounds.l1,
-            "largest_weight": plan.largest_weight,
+            **({"largest_weight": plan.largest_weight} if plan.classes else _slopes(plan)),
         }
     if plan.study.noised:
         needed = RELEASES_PER_COEFFICIENT * plan.size
@@ -85,3 +109,41 @@ def _facts(plan: Plan) -> dict[str, object]:
         for topic in Topics.of(plan.study).all()
     }
     return facts
+
+
+def _response(plan: Plan) -> dict[str, object]:
+    response, loss = plan.study.data.response, plan.study.estimator.loss
+    facts: dict[str, object] = {"name": response.name, "kind": response.kind, "loss": loss}
+    if plan.classes:
+        negative, positive = response.classes
+        return {**facts, "negative": negative, "positive": positive}
+    low, high = response.ends
+    return {**facts, "min": low, "max": high}
+
+
+def _counted(plan: Plan) -> dict[str, object]:
+    """Return the noise of what is released beside gradient and curvature, by its name."""
+    if plan.step.counts is None:
+        return {}
+    name = "counts_sd" if plan.classes else "squared_slopes_sd"
+    return {name: plan.step.counts.standard_deviation}
+
+
+def _slopes(plan: Plan) -> dict[str, object]:
+    """Return the bound of a regression's slopes, in the response's unit, and what it does."""
+    unit, bound = plan.response_scale[1], plan.loss.slope_bound
+    facts: dict[str, object] = {"unit": unit}
+    if plan.loss.name != "linear":
+        return {
+            **facts,
+            "largest_mean": bound,
+            "advice": "the noise grows with data.response.max: lower it to the largest count that "
+            "matters; larger counts are clipped to it",
+        }
+    return {
+        **facts,
+        "residual_bound": unit * bound,
+        "advice": "the gradient's noise is in proportion to estimator.residual_bound, that of the "
+        "squared slopes to its square: lower it to the largest residual that you expect, by what "
+        "is public; larger residuals count as if they were that large",
+    }

@@ -2,28 +2,81 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.fit import FitMessage
+from pipeline.study import Study
 
 
-def table(message: EstimateMessage) -> RenderableType:
-    """Return an estimate as a table with its provenance below."""
+def table(message: EstimateMessage, study: Study) -> RenderableType:
+    """Return an estimate of a study as a table with its provenance below."""
     level = f"{message.level:.0%}"
-    grid = Table(title=f"{message.study}: {message.loss}, {message.scaling} scaling", expand=False)
+    grid = Table(title=title(message, study), expand=False)
     for name in ("coefficient", "estimate", f"{level} interval", "sampling se", "privacy se"):
         grid.add_column(name, justify="left" if name == "coefficient" else "right")
     for row in message.coefficients:
         grid.add_row(
             row.name,
-            f"{row.value:+.4f}",
-            _interval(row.interval),
-            _number(row.sampling_se),
-            _number(row.privacy_se),
+            value(message, row.value),
+            _interval(message, row.interval),
+            _number(message, row.sampling_se),
+            _number(message, row.privacy_se),
         )
-    return Group(grid, Text(line(message)), Text(privacy_line(message), style="dim"))
+    below = [spread_line(message, study), line(message), information_line(message)]
+    told = [Text(text) for text in below if text]
+    return Group(grid, *told, Text(privacy_line(message), style="dim"))
+
+
+def title(message: EstimateMessage | FitMessage, study: Study) -> str:
+    """Return what is estimated, and the unit of the coefficients."""
+    response, scaling = study.data.response, f"{message.scaling} scaling"
+    if response.kind == "class":
+        return f"{message.study}: {message.loss}, {scaling}"
+    unit = f"the unit of {response.name}"
+    if response.kind == "count":
+        unit = f"log mean of {response.name}"
+    return f"{message.study}: {message.loss} regression, {scaling}, in {unit}"
+
+
+def spread_line(message: EstimateMessage, study: Study) -> str:
+    """Return how far responses spread about their means, in one line; empty for classes."""
+    kind = study.data.response.kind
+    if kind == "class":
+        return ""
+    found = message.dispersion
+    if kind == "count":
+        said = "not yet known" if found is None else f"{found:.4g}"
+        return f"dispersion (variance / mean): {said}; 1 for Poisson counts"
+    known = "known" if study.estimator.noise_scale is not None else "estimated"
+    said = "not yet known" if found is None else f"{math.sqrt(found):.4g} ({known})"
+    return f"noise scale (standard deviation of the residuals): {said}"
+
+
+def fit_table(message: FitMessage, study: Study) -> RenderableType:
+    """Return the fit of a published method as a table, with how it ended below."""
+    grid = Table(title=title(message, study), expand=False)
+    for name in ("coefficient", "estimate", f"{message.level:.0%} interval", "standard error"):
+        grid.add_column(name, justify="left" if name == "coefficient" else "right")
+    for row in message.coefficients:
+        cells = (
+            value(message, row.value),
+            _interval(message, row.interval),
+            _number(message, row.standard_error),
+        )
+        grid.add_row(row.name, *cells)
+    score = "" if message.score is None else f", score {message.score:.1e}"
+    counts = f"{message.records} record slots, {message.clients} clients, {message.rounds} rounds"
+    lines = (
+        f"{message.estimator} ({message.method})",
+        counts + score,
+        f"{message.status}: {message.reason}" if message.reason else message.status,
+    )
+    return Group(grid, *map(Text, lines), Text(privacy_line(message), style="dim"))
 
 
 def comparison(private: EstimateMessage, plain: EstimateMessage) -> RenderableType:
@@ -35,10 +88,10 @@ def comparison(private: EstimateMessage, plain: EstimateMessage) -> RenderableTy
     for one, other in zip(private.coefficients, plain.coefficients, strict=True):
         grid.add_row(
             one.name,
-            f"{one.value:+.3f}",
-            _interval(one.interval),
-            f"{other.value:+.3f}",
-            _interval(other.interval),
+            value(private, one.value, 3),
+            _interval(private, one.interval),
+            value(plain, other.value, 3),
+            _interval(plain, other.interval),
         )
     return Group(grid, Text(f"private: {private.status} {private.reason}".rstrip()))
 
@@ -49,7 +102,7 @@ def line(message: EstimateMessage, *, brief: bool = False) -> str:
         f"{message.records} record slots",
         f"{message.releases} releases",
         f"{message.clients} clients",
-        f"model {message.model_version}",
+        f"model {message.model_version or 0}",
         message.status if brief or not message.reason else f"{message.status}: {message.reason}",
     ]
     found = message.diagnostics
@@ -57,20 +110,45 @@ def line(message: EstimateMessage, *, brief: bool = False) -> str:
         (found.missing, "missing"),
         (found.duplicates, "duplicates dropped"),
         (found.dead_letters, "dead letters"),
+        (found.forgotten, "too old to count"),
+        (found.erased, "of erased clients"),
     ):
         if count:
             parts.append(f"{count} {word}")
     return ", ".join(parts)
 
 
-def privacy_line(message: EstimateMessage) -> str:
+def information_line(message: EstimateMessage) -> str:
+    """Return in one line how much information there is, and what limits it."""
+    found = message.diagnostics
+    parts = []
+    if found.effective_records is not None:
+        parts.append(f"rests on {found.effective_records:.0f} effective record slots")
+    if found.privacy_share is not None:
+        parts.append(f"{found.privacy_share:.0%} of the variance is privacy noise")
+    if found.floor_active:
+        parts.append(f"{found.floored} directions of the curvature are below its noise")
+    return ", ".join(parts)
+
+
+def privacy_line(message: EstimateMessage | FitMessage) -> str:
     """Return the guarantee in one line."""
     return f"privacy: {message.privacy.guarantee}"
 
 
-def _interval(ends: tuple[float, float] | None) -> str:
-    return "-" if ends is None else f"[{ends[0]:.3f}, {ends[1]:.3f}]"
+def value(message: EstimateMessage | FitMessage, number: float, decimals: int = 4) -> str:
+    """Return a coefficient with its sign; one with a unit by its leading digits."""
+    return f"{number:+.5g}" if message.loss == "linear" else f"{number:+.{decimals}f}"
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+def _interval(message: EstimateMessage | FitMessage, ends: tuple[float, float] | None) -> str:
+    if ends is None:
+        return "-"
+    form = ".5g" if message.loss == "linear" else ".3f"
+    return f"[{ends[0]:{form}}, {ends[1]:{form}}]"
+
+
+def _number(message: EstimateMessage | FitMessage, number: float | None) -> str:
+    if number is None:
+        return "-"
+    return f"{number:.3g}" if message.loss == "linear" else f"{number:.4f}"

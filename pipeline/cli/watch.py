@@ -9,9 +9,9 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from pipeline.cli.context import SAVE_MODEL, STUDY, connected, plan_of, save_model, say
+from pipeline.cli.context import SAVE_MODEL, STUDY, connected, live_plan_of, save_model, say
 from pipeline.cli.feed import PATIENCE_SECONDS, Feed, newest_estimate
-from pipeline.cli.table import line, table
+from pipeline.cli.table import line, table, value
 from pipeline.settings import Settings
 
 
@@ -33,7 +33,7 @@ def watch(
     """
     if save_model_to is not None and (as_json or count or start != "latest"):
         raise click.UsageError("--save-model ends at once: without --json, --from and --count")
-    plan = plan_of(study)
+    plan = live_plan_of(study, "`veilstream watch`")
     settings = connected(Settings.read())
     if save_model_to is not None:
         save_model(plan, newest_estimate(plan.study, settings), save_model_to)
@@ -53,9 +53,11 @@ def watch(
                 sys.stdout.write(raw.decode() + "\n")
                 sys.stdout.flush()
             elif live:
-                live.update(table(message), refresh=True)
+                live.update(table(message, plan.study), refresh=True)
             else:
-                values = " ".join(f"{c.name}={c.value:+.3f}" for c in message.coefficients)
+                values = " ".join(
+                    f"{c.name}={value(message, c.value, 3)}" for c in message.coefficients
+                )
                 click.echo(f"{message.published_at} {line(message)}; {values}")
             seen += 1
             if count is not None and seen >= count:

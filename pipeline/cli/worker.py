@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.context import STUDY, connected, plan_of
+from pipeline.cli.context import STUDY, connected, live_plan_of
 from pipeline.settings import Settings
 
 
@@ -29,9 +29,10 @@ def worker(study: Path, instance: str, health_port: int | None, health_host: str
     """
     from agents.worker import run_worker  # noqa: PLC0415  Faust takes a second to import
 
+    plan = live_plan_of(study, "a worker")
     settings = connected(Settings.read())
     run_worker(
-        plan_of(study),
+        plan,
         settings,
         instance=instance,
         folder=settings.home / "workers" / instance,

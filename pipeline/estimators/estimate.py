@@ -38,6 +38,9 @@ class Estimate:
     dispersion
         Mean squared slope over mean curvature: the residual variance of a linear regression in
         encoded units, 1 for counts that are truly Poisson; None where it is not estimated.
+    effective_records
+        (sum w n)^2 / sum w^2 n over the releases that the coefficients rest on, n record slots of
+        weight w each: their number where nothing is forgotten. None where it is not known.
     """
 
     coefficients: Vector
@@ -51,6 +54,18 @@ class Estimate:
     condition: float | None
     floored: int
     dispersion: float | None = None
+    effective_records: float | None = None
+
+    @property
+    def privacy_share(self) -> float | None:
+        """Median over the coefficients of privacy variance / total variance; None as intervals.
+
+        A ratio for each coefficient, so that no unit of a feature rules it.
+        """
+        errors = self.standard_errors()
+        if errors is None:
+            return None
+        return float(np.median((errors[2] / errors[0]) ** 2)) if np.all(errors[0] > 0) else 0.0
 
     def standard_errors(self) -> tuple[Vector, Vector, Vector] | None:
         """Return total, sampling and privacy standard errors, each (d,), or None.

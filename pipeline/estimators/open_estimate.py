@@ -1,35 +1,50 @@
 """The estimate of a study without privacy: the additive form and its sandwich.
 
 theta = (A + n ridge R)^-1 sum (H t - g). The middle of the sandwich is the sum of score products,
-each score with its ridge. Source: spec of the renewable method, additive form and cheap
-extensions.
+each score with its ridge. With forgetting, sums are weighed by w and score products by w^2.
+Source: spec of the renewable method, additive form and cheap extensions.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from pipeline.errors import NumericError
 from pipeline.estimators.estimate import Estimate, Status, class_weights, dispersion_of
+from pipeline.estimators.forgetting import effective
 from pipeline.estimators.open_state import OpenState
-from pipeline.linalg import condition_number, sandwich, solve_positive, unpack_upper
+from pipeline.linalg import (
+    condition_number,
+    is_singular,
+    sandwich,
+    solve_positive,
+    unpack_upper,
+)
 from pipeline.local.plan import Plan
 from pipeline.types import Matrix, Vector
 
 #: Intervals need this many records for each coefficient.
 RECORDS_PER_COEFFICIENT = 10
+#: States of some buckets with their weights.
+Weighed = Sequence[tuple[float, OpenState]]
 
 
-def estimate_open(plan: Plan, state: OpenState) -> Estimate:
+def estimate_open(plan: Plan, sums: OpenState | Weighed) -> Estimate:
     """Estimate the coefficients of a study without privacy.
 
     Parameters
     ----------
-    state
-        The sums of all partitions.
+    sums
+        The sums of all partitions: one state, or those of the buckets with their weights.
     """
     size = plan.size
-    records, releases = int(state.part("records")[0]), int(state.part("releases")[0])
+    parts: Weighed = [(1.0, sums)] if isinstance(sums, OpenState) else sums
+    releases = sum(state.releases for _, state in parts)
+    state, squared = _weighed(parts, size), _weighed(parts, size, power=2)
+    records = float(state.part("records")[0])
+    known = effective(records, float(squared.part("records")[0]))
     negative, positive = (float(count) for count in state.part("counts"))
     weights = class_weights(negative, positive, plan.largest_weight)
     ridge = plan.study.estimator.ridge * np.diag([0.0] + [1.0] * (size - 1))
@@ -42,17 +57,19 @@ def estimate_open(plan: Plan, state: OpenState) -> Estimate:
         condition = condition_number(bread)
         right = state.part("right")
         try:
-            coefficients = solve_positive(bread, right)
-            covariance = sandwich(bread, _meat(state, ridge, size))
+            coefficients = _solved(bread, right)
+            covariance = sandwich(bread, _meat(squared, ridge, size))
             status, reason = "ready", ""
+            if doubt := _doubt(plan, state):
+                status, reason, covariance = "warming", doubt, None
         except NumericError as error:
             # the shortest solution: clients need a point to go on from
             coefficients = np.asarray(np.linalg.lstsq(bread, right)[0], dtype=np.float64)
             status, reason = "warming", str(error)
         needed = RECORDS_PER_COEFFICIENT * size
-        if records < needed:
+        if known < needed:
             status, covariance = "warming", None
-            reason = f"intervals need {needed} records; {records} have come"
+            reason = f"intervals need {needed} records; {int(known)} have come"
     return Estimate(
         coefficients=coefficients,
         covariance=covariance,
@@ -60,12 +77,41 @@ def estimate_open(plan: Plan, state: OpenState) -> Estimate:
         weights=weights,
         status=status,
         reason=reason,
-        records=records,
+        records=sum(int(part.part("records")[0]) for _, part in parts),
         releases=releases,
         condition=condition,
         floored=0,
+        effective_records=known,
         dispersion=_dispersion(plan, state, bread[0, 0]),
     )
+
+
+def _solved(bread: Matrix, right: Vector) -> Vector:
+    """Solve, but not with a matrix that has a Cholesky factor by luck of rounding alone."""
+    if is_singular(bread):
+        raise NumericError(
+            "the curvature is not positive definite: more records, a larger ridge or fewer "
+            "collinear or constant features are needed"
+        )
+    solution: Vector = solve_positive(bread, right)
+    return solution
+
+
+def _doubt(plan: Plan, state: OpenState) -> str:
+    """Say why there is no interval yet although the numbers would give one; empty if none."""
+    if not plan.classes:
+        return ""
+    if min(state.part("counts")) == 0:
+        return "records of one class only have come so far, so the intercept has no best value"
+    # the first entry of the curvature is the sum of all records' own
+    carried = float(state.part("curvature")[0]) / (plan.largest_weight * plan.loss.curvature_bound)
+    if carried < plan.size:
+        return (
+            "the loss is nearly flat at almost all records: their curvature is that of "
+            f"{carried:.1f} records at its largest, and intervals need {plan.size}; a smaller "
+            "q, a ridge above 0 or records in another order help"
+        )
+    return ""
 
 
 def _dispersion(plan: Plan, state: OpenState, curvature: float) -> float | None:
@@ -73,6 +119,14 @@ def _dispersion(plan: Plan, state: OpenState, curvature: float) -> float | None:
     if plan.classes:
         return None
     return dispersion_of(float(state.part("scores")[0]), curvature)
+
+
+def _weighed(parts: Weighed, size: int, *, power: int = 1) -> OpenState:
+    """Return the sum of w^power times each state."""
+    total = OpenState(size)
+    for weight, state in parts:
+        total.sums += weight**power * state.sums
+    return total
 
 
 def _meat(state: OpenState, ridge: Matrix, size: int) -> Matrix:

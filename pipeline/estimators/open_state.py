@@ -40,7 +40,7 @@ class OpenRow:
 
 @dataclass(slots=True)
 class OpenState:
-    """Running float sums over releases.
+    """Running float sums over the releases of one bucket.
 
     Attributes
     ----------
@@ -71,6 +71,16 @@ class OpenState:
     def add(self, other: OpenState) -> None:
         """Add the sums of another partition; equal to folding both up to rounding."""
         self.sums += other.sums
+
+    @property
+    def releases(self) -> int:
+        """How many releases have been added."""
+        return int(self.part("releases")[0])
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its stored fields."""
+        return [SUMS]
 
     def part(self, name: str) -> Vector:
         """Return one part of `sums` by name; packed parts stay packed."""

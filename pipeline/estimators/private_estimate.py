@@ -3,13 +3,15 @@
 theta = tbar - (Abar + ridge R)^-1 (G / N + ridge R tbar): the mean expansion point of the last
 three epochs less one preconditioned gradient taken there. The noisy curvature only preconditions
 and expansion points enter only as a mean, so no noise is ever multiplied by a coefficient. The
-middle of the sandwich is the spread between releases. Source: spec of the renewable method,
+middle of the sandwich is the spread between releases. With forgetting, what is linear in releases
+is weighed by their weight, and every variance by its square. Source: spec of the renewable method,
 section on private streams.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +19,8 @@ import numpy as np
 from pipeline.errors import PrivacyError
 from pipeline.estimators import exact
 from pipeline.estimators.estimate import Estimate, Status, class_weights, dispersion_of
+from pipeline.estimators.exact import BigIntegers
+from pipeline.estimators.forgetting import effective
 from pipeline.estimators.private_state import PrivateState
 from pipeline.linalg import (
     condition_number,
@@ -27,69 +31,98 @@ from pipeline.linalg import (
 )
 from pipeline.local.model import COEFFICIENT_EXPONENT
 from pipeline.local.plan import Plan
+from pipeline.losses import Regression
 from pipeline.types import Matrix, Vector
 
 #: Epochs that enter the estimate: older expansion points are too far from the truth.
 LAST_EPOCHS = 3
 #: Eigenvalue floor: a share of the mean eigenvalue, and a multiple of the noise's spectral norm.
 FLOOR_SHARE, FLOOR_NOISE = 0.02, 0.5
+#: States of some buckets with their weights.
+Weighed = Sequence[tuple[float, PrivateState]]
 #: Intervals need this many releases for each coefficient, and fewer than this share floored.
 RELEASES_PER_COEFFICIENT, FLOORED_SHARE = 10, 1 / 3
+
+#: A class is taken to occur when its count is so many standard deviations of the noise above 0.
+COUNTS_NOISE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """First and second moments of (g, n t, n) over some releases, in real units.
+    """Weighted moments of (g, n t, s, n) over some releases, in real units.
 
     Attributes
     ----------
+    gradient, expansion, slots
+        Sums of w g, w n t and w n.
+    slopes
+        Sum of w s, the squared slopes of a regression; None where they are not released.
     squares
-        Sum of squared slopes; None where they are not released.
+        Sum of w^2: the noise of the weighted gradient is that of so many releases.
+    releases
+        Effective number of releases: their number, where all weigh the same.
+    records
+        Effective number of record slots.
+    second
+        Sum of w^2 z z' with z = (g, n t, n).
     """
 
     gradient: Vector
     expansion: Vector
-    squares: float | None
     slots: float
-    releases: int
+    slopes: float | None
+    squares: float
+    releases: float
+    records: float
     second: Matrix
 
 
-def estimate_private(plan: Plan, state: PrivateState) -> Estimate:
+def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
     """Estimate the coefficients of a private study.
 
     Parameters
     ----------
-    state
-        The sums of all partitions.
+    sums
+        The sums of all partitions: one state, or those of the buckets with their weights.
 
     Returns
     -------
     Estimate
         Without intervals until the status is "ready". A deterministic function of the sums.
     """
-    releases, slots = int(state.counts[-2]), int(state.counts[-1])
-    weights = _weights(plan, state)
+    parts: Weighed = [(1.0, sums)] if isinstance(sums, PrivateState) else sums
+    releases = sum(state.releases for _, state in parts)
+    weights = _weights(plan, parts)
     penalty = plan.study.estimator.ridge * np.diag([0.0] + [1.0] * (plan.size - 1))
     covariance = privacy = dispersion = None
-    if not state.epochs:
+    if not any(state.epochs for _, state in parts):
         bread, floored = _start_curvature(plan) * np.eye(plan.size) + penalty, 0
-        score = _start_score(plan, state, weights)
-        coefficients = plan.first_model.coefficients - solve_positive(bread, score)
+        coefficients = _first_coefficients(plan, parts, bread, weights)
         status, reason = _start_status(releases)
+        starts = [(w, float(state.start[-1])) for w, state in parts]
+        records = plan.slots * effective(
+            sum(w * count for w, count in starts), sum(w**2 * count for w, count in starts)
+        )
     else:
-        curvature, floored = _curvature(plan, state)
-        moments = _moments(plan, state)
+        curvature, floored = _curvature(plan, parts)
+        moments = _moments(plan, parts)
+        records = moments.records
         bread = curvature + penalty
         mean = moments.expansion / moments.slots
         score = moments.gradient / moments.slots + penalty @ mean
         coefficients = mean - solve_positive(bread, score)
         status, reason = _status(plan, moments.releases, floored)
-        if moments.squares is not None:
-            dispersion = dispersion_of(moments.squares / moments.slots, float(curvature[0, 0]))
+        if moments.slopes is not None:
+            dispersion = dispersion_of(moments.slopes / moments.slots, float(curvature[0, 0]))
+        if status == "ready" and not _both_classes(plan, parts):
+            status = "warming"
+            reason = (
+                "the noised count of one class is still within its noise: records of both classes, "
+                "or more of them, are needed"
+            )
         if status == "ready":
             whole = moments.slots * bread
-            noise = moments.releases * plan.step.gradient.standard_deviation**2
+            noise = moments.squares * plan.step.gradient.standard_deviation**2
             covariance = sandwich(whole, _between_releases(moments, curvature))
             privacy = sandwich(whole, noise * np.eye(plan.size))
     return Estimate(
@@ -99,10 +132,11 @@ def estimate_private(plan: Plan, state: PrivateState) -> Estimate:
         weights=weights,
         status=status,
         reason=reason,
-        records=slots,
+        records=sum(state.slots for _, state in parts),
         releases=releases,
         condition=condition_number(bread) if releases else None,
         floored=floored,
+        effective_records=records,
         dispersion=dispersion,
     )
 
@@ -112,49 +146,72 @@ def _start_curvature(plan: Plan) -> float:
     return plan.loss.start_curvature * plan.norm_bound**2 / plan.size
 
 
-def _start_score(plan: Plan, state: PrivateState, weights: tuple[float, float]) -> Vector:
-    """Return the mean gradient at the start: of all records, or of the weighted classes."""
-    releases = int(state.start[-1])
-    if releases == 0:
-        return np.zeros(plan.size)
-    sums = exact.as_floats(state.start[:-1]) * plan.start.gradient.unit
-    if not plan.classes:
-        return sums / (releases * plan.slots)
-    negative, positive = sums[: plan.size], sums[plan.size :]
-    return (weights[0] * negative + weights[1] * positive) / (releases * plan.slots)
+def _first_coefficients(
+    plan: Plan, parts: Weighed, bread: Matrix, weights: tuple[float, float]
+) -> Vector:
+    """Return what the releases at the start say: one step, or a regression without features.
+
+    A step with a guessed curvature may put records beyond the threshold of their slopes, where no
+    curvature leads back; the best intercept alone needs no guess, and keeps them near.
+    """
+    total = _total(parts, lambda state: state.start)
+    slots = float(total[-1]) * plan.slots
+    if slots == 0:
+        return plan.first_model.coefficients
+    mean = total[:-1] * plan.start.gradient.unit / slots
+    if isinstance(plan.loss, Regression):
+        squares = sum(w * w * float(state.start[-1]) for w, state in parts)
+        spread = math.sqrt(squares) * plan.start.gradient.standard_deviation / slots
+        alone = plan.loss.intercept_of(float(mean[0]), spread)
+        return np.append(alone, np.zeros(plan.size - 1))
+    score = weights[0] * mean[: plan.size] + weights[1] * mean[plan.size :]
+    return -solve_positive(bread, score)
 
 
-def _moments(plan: Plan, state: PrivateState) -> Moments:
-    rows, size, squares = state.shape.rows, plan.size, state.shape.squares
-    packed = exact.zeros(state.gram_length)
-    for epoch in sorted(state.epochs)[-LAST_EPOCHS:]:
-        packed = packed + state.epochs[epoch]
-    units = np.ones(rows)
-    units[:size] = plan.step.gradient.unit
-    units[size : 2 * size] = math.ldexp(1.0, COEFFICIENT_EXPONENT)
-    if squares and plan.step.counts is not None:
-        units[2 * size] = plan.step.counts.unit
-    gram = unpack_upper(exact.as_floats(packed), rows) * np.outer(units, units)
-    last = gram[:, -1]
-    linear = np.r_[0 : 2 * size, rows - 2]
+def _moments(plan: Plan, parts: Weighed) -> Moments:
+    shape, size = parts[0][1].shape, plan.size
+    last = sorted({epoch for _, state in parts for epoch in state.epochs})[-LAST_EPOCHS:]
+
+    def gram(state: PrivateState) -> BigIntegers:
+        packed = exact.zeros(state.gram_length)
+        for epoch in last:
+            if epoch in state.epochs:
+                packed = packed + state.epochs[epoch]
+        return packed
+
+    unit = np.ones(shape.rows)
+    unit[:size] = plan.step.gradient.unit
+    unit[size : 2 * size] = math.ldexp(1.0, COEFFICIENT_EXPONENT)
+    if shape.squares and plan.step.counts is not None:
+        unit[2 * size] = plan.step.counts.unit
+    units = np.outer(unit, unit)
+    first = (unpack_upper(_total(parts, gram), shape.rows) * units)[:, -1]
+    second = unpack_upper(_total(parts, gram, power=2), shape.rows) * units
+    slots, releases, squares = float(first[-2]), float(first[-1]), float(second[-1, -1])
+    linear = np.r_[0 : 2 * size, shape.rows - 2]
     return Moments(
-        gradient=last[:size],
-        expansion=last[size : 2 * size],
-        squares=float(last[2 * size]) if squares else None,
-        slots=float(last[-2]),
-        releases=int(packed[-1]),
-        second=gram[np.ix_(linear, linear)],
+        gradient=first[:size],
+        expansion=first[size : 2 * size],
+        slots=slots,
+        slopes=float(first[2 * size]) if shape.squares else None,
+        squares=squares,
+        releases=effective(releases, squares),
+        records=effective(slots, float(second[-2, -1])),
+        second=second[np.ix_(linear, linear)],
     )
 
 
-def _curvature(plan: Plan, state: PrivateState) -> tuple[Matrix, int]:
+def _curvature(plan: Plan, parts: Weighed) -> tuple[Matrix, int]:
     """Return the mean curvature of one record with its eigenvalues floored, and how many were."""
-    size, releases, slots = plan.size, int(state.curvature[-2]), int(state.curvature[-1])
+    size = plan.size
+    sums = _total(parts, lambda state: state.curvature)
+    slots = float(sums[-1])
     part = plan.step.curvature
     if part is None:
         raise PrivacyError("the plan of this study has no curvature, but its state has one")
-    total = unpack_upper(exact.as_floats(state.curvature[:-2]) * part.unit, size)
-    noise = math.sqrt(releases) * part.standard_deviation
+    total = unpack_upper(sums[:-2] * part.unit, size)
+    squares = sum(w**2 * float(state.curvature[-2]) for w, state in parts)
+    noise = math.sqrt(squares) * part.standard_deviation
     least = max(
         FLOOR_SHARE * float(np.trace(total)) / size, FLOOR_NOISE * noise * math.sqrt(2 * size)
     )
@@ -165,7 +222,8 @@ def _curvature(plan: Plan, state: PrivateState) -> tuple[Matrix, int]:
 def _between_releases(moments: Moments, curvature: Matrix) -> Matrix:
     """Estimate the variance of the summed gradient, sampling and noise together.
 
-    r_j = g_j - n_j (c + Abar t_j) is what release j deviates from the common linear score.
+    r_j = g_j - n_j (c + Abar t_j) is what release j deviates from the common linear score, and
+    enters with the square of its weight.
     """
     size = len(moments.gradient)
     centre = (moments.gradient - curvature @ moments.expansion) / moments.slots
@@ -174,13 +232,31 @@ def _between_releases(moments: Moments, curvature: Matrix) -> Matrix:
     return spread * moments.releases / (moments.releases - size)
 
 
-def _weights(plan: Plan, state: PrivateState) -> tuple[float, float]:
+def _weights(plan: Plan, parts: Weighed) -> tuple[float, float]:
     if not plan.classes or plan.step.counts is None:
         return 1.0, 1.0
     unit = plan.step.counts.unit
-    return class_weights(
-        int(state.counts[0]) * unit, int(state.counts[1]) * unit, plan.largest_weight
-    )
+    counts = _total(parts, lambda state: state.counts)
+    return class_weights(float(counts[0]) * unit, float(counts[1]) * unit, plan.largest_weight)
+
+
+def _total(parts: Weighed, of: Callable[[PrivateState], BigIntegers], *, power: int = 1) -> Vector:
+    """Return the sum of w^power times some sums of each state; a weight of 1 rounds nothing."""
+    total: Vector = np.sum([w**power * exact.as_floats(of(state)) for w, state in parts], axis=0)
+    return total
+
+
+def _both_classes(plan: Plan, parts: Weighed) -> bool:
+    """Whether both noised counts stand out of their noise: one class alone has no best fit.
+
+    A regression has no classes that could be missing.
+    """
+    part = plan.step.counts
+    if part is None or not plan.classes:
+        return True
+    counts = _total(parts, lambda state: state.counts)[:2] * part.unit
+    releases = sum(weight**2 * state.releases for weight, state in parts)
+    return float(counts.min()) >= COUNTS_NOISE * math.sqrt(releases) * part.standard_deviation
 
 
 def _start_status(releases: int) -> tuple[Status, str]:
@@ -189,7 +265,7 @@ def _start_status(releases: int) -> tuple[Status, str]:
     return "starting", "only releases from the public start at zero have come so far"
 
 
-def _status(plan: Plan, releases: int, floored: int) -> tuple[Status, str]:
+def _status(plan: Plan, releases: float, floored: int) -> tuple[Status, str]:
     if floored > FLOORED_SHARE * plan.size:
         return "warming", (
             f"too few records for this epsilon and {plan.size} coefficients: {floored} directions "
@@ -198,5 +274,8 @@ def _status(plan: Plan, releases: int, floored: int) -> tuple[Status, str]:
         )
     needed = RELEASES_PER_COEFFICIENT * plan.size
     if releases < needed:
-        return "warming", f"intervals need {needed} recent releases; {releases} have come"
+        reason = f"intervals need {needed} recent releases; {int(releases)} have come"
+        if plan.study.estimator.forgetting is not None:
+            reason += ", weighed by their age: a longer half-life keeps more"
+        return "warming", reason
     return "ready", ""

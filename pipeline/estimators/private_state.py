@@ -97,7 +97,7 @@ def epoch_of(version: int) -> int:
 
 @dataclass(slots=True)
 class PrivateState:
-    """Sums over the releases of one or more partitions of a private study.
+    """Sums over the releases of one bucket of a private study.
 
     Attributes
     ----------
@@ -128,6 +128,21 @@ class PrivateState:
         self.counts = exact.zeros(self.shape.classes + 2)
         self.start = exact.zeros(self.shape.groups * size + 1)
         self.curvature = exact.zeros(size * (size + 1) // 2 + 2)
+
+    @property
+    def releases(self) -> int:
+        """How many releases have been added."""
+        return int(self.counts[-2])
+
+    @property
+    def slots(self) -> int:
+        """How many record slots they had."""
+        return int(self.counts[-1])
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its stored fields."""
+        return [COUNTS, START, CURVATURE, *(f"{EPOCH}{e}" for e in sorted(self.epochs))]
 
     @property
     def gram_length(self) -> int:
@@ -164,9 +179,10 @@ class PrivateState:
 
     def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
         """Return fields as bytes: those of `names`, or all."""
-        if names is None:
-            names = [COUNTS, START, CURVATURE, *(f"{EPOCH}{e}" for e in sorted(self.epochs))]
-        return {name: exact.encode(self._field(name)) for name in names}
+        return {
+            name: exact.encode(self._field(name))
+            for name in (self.names if names is None else names)
+        }
 
     @classmethod
     def decode(cls, shape: Shape, fields: dict[str, bytes]) -> PrivateState:

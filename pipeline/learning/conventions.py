@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
 
-    class Estimator:
+    class Classifier:
         """The base class of a classifier: scikit-learn's own, where it is installed."""
+
+    class Regressor:
+        """The base class of a regression, likewise."""
 
 else:
     try:
-        from sklearn.base import BaseEstimator, ClassifierMixin
+        from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-        class Estimator(ClassifierMixin, BaseEstimator):
+        class Classifier(ClassifierMixin, BaseEstimator):
             """A classifier of scikit-learn for two classes."""
 
             def __sklearn_tags__(self):
@@ -22,14 +25,20 @@ else:
                 tags.classifier_tags.multi_class = False
                 return tags
 
+        class Regressor(RegressorMixin, BaseEstimator):
+            """A regression of scikit-learn."""
+
     except ImportError:
 
-        class Estimator:
+        class Classifier:
+            """A plain class: scikit-learn is not installed."""
+
+        class Regressor:
             """A plain class: scikit-learn is not installed."""
 
 
-def tell_river(kind: type) -> None:
-    """Make River's metrics take a class for a classifier, where River has been imported."""
+def tell_river(kind: type, role: Literal["Classifier", "Regressor"]) -> None:
+    """Make River's metrics take a class for what it is, where River has been imported."""
     river = sys.modules.get("river.base")
     if river is not None:
-        river.Classifier.register(kind)
+        getattr(river, role).register(kind)

@@ -7,16 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pipeline.errors import ConfigError
 from pipeline.local.columns import Table, by_row, labels_of, values_of
 from pipeline.local.encode import Encoder, Row
 from pipeline.local.plan import Plan
 from pipeline.local.response import ClassResponse, Label
 from pipeline.local.values import Record
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.model_file import compose_model_file
+from pipeline.messages.model_file import ModelFile, compose_model_file
 from pipeline.offline import OfflineRun
-from pipeline.prediction import LinearClassifier
 from pipeline.study import Study, load_study, parse_study
 
 #: What says which study it is: the study, a path, or the text of a study file.
@@ -49,7 +47,7 @@ class Stream:
         What became of those that have.
     labels
         Labels of the negative and the positive class as the caller writes them; None before the
-        first.
+        first, and where there are no classes.
     """
 
     def __init__(self, study: Study) -> None:
@@ -58,14 +56,9 @@ class Stream:
         self.windows: dict[str, list[Row]] = {}
         self.labels: tuple[Label, Label] | None = None
         self._encoder = Encoder(study)
-        if not isinstance(self._encoder.response, ClassResponse):
-            raise ConfigError(
-                f'data.response.kind: a classifier needs "class", and this study has '
-                f'"{study.data.response.kind}"'
-            )
         self._response = self._encoder.response
         self._estimate: EstimateMessage | None = None
-        self._rule: LinearClassifier | None = None
+        self._file: ModelFile | None = None
 
     @property
     def released(self) -> bool:
@@ -78,7 +71,7 @@ class Stream:
         Raises
         ------
         DataError
-            If X or y has the wrong shape, or holds a value or label that cannot be used.
+            If X or y has the wrong shape, or holds a value or response that cannot be used.
         """
         response = self._response
         values = values_of(X, self._encoder.features)
@@ -88,13 +81,13 @@ class Stream:
         self._name_labels([*classes, *labels])
         self._fill(client, self._encoder.rows(values, responses))
 
-    def take_one(self, x: Record, y: Label, client: str) -> None:
+    def take_one(self, x: Record, y: Any, client: str) -> None:
         """Take one record.
 
         Raises
         ------
         RecordError
-            If a feature is missing or no finite number, or the label is unknown.
+            If a feature is missing or no finite number, or the response cannot be used.
         """
         values = self._encoder.features.values(x)
         response = self._response.of_label(y)
@@ -112,21 +105,20 @@ class Stream:
             _, self._estimate = self.run.estimate(time.time())
         return self._estimate
 
-    def rule(self) -> LinearClassifier:
-        """Return the rule of the estimate, with the caller's labels.
+    def file(self) -> ModelFile:
+        """Return the estimate as a model file; the same one until there is a new release.
 
         Raises
         ------
         NumericError
             If there has been no release, or no estimate can be formed.
         """
-        if self._rule is None:
-            file = compose_model_file(self.plan, self.estimate())
-            self._rule = LinearClassifier(file, self.labels)
-        return self._rule
+        if self._file is None:
+            self._file = compose_model_file(self.plan, self.estimate())
+        return self._file
 
     def _name_labels(self, labels: Sequence[object]) -> None:
-        if self.labels is None and labels:
+        if self.labels is None and labels and isinstance(self._response, ClassResponse):
             self.labels = self._response.labels(like=labels[0])
 
     def _fill(self, client: str, rows: Iterable[Row]) -> None:
@@ -139,5 +131,5 @@ class Stream:
     def _release(self, client: str) -> None:
         # taken out first: what a fault interrupts must not be released a second time
         rows, self.windows[client] = self.windows[client], []
-        self._estimate = self._rule = None
+        self._estimate = self._file = None
         self.run.add(client, rows)

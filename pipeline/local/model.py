@@ -16,6 +16,8 @@ COEFFICIENT_EXPONENT = -12
 COEFFICIENT_LIMIT = 2**24
 #: Class weights are integer multiples of 2^-10.
 WEIGHT_EXPONENT = -10
+#: A count of record slots stays a whole number in float64, and in JSON.
+SEEN_LIMIT = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +32,14 @@ class Model:
         Coefficients in units of 2^-12, int64 of shape (d,), the intercept first.
     weights
         Weights of the negative and the positive class, in units of 2^-10.
+    seen
+        Record slots that had been folded when it was published; clients pass it on.
     """
 
     version: int
     lattice: Integers
     weights: tuple[int, int]
+    seen: int = 0
 
     @property
     def coefficients(self) -> Vector:
@@ -54,10 +59,17 @@ def start_model(size: int, intercept: float = 0.0) -> Model:
     return round_model(0, first, (1.0, 1.0))
 
 
-def round_model(version: int, coefficients: Vector, weights: tuple[float, float]) -> Model:
+def round_model(
+    version: int, coefficients: Vector, weights: tuple[float, float], seen: int = 0
+) -> Model:
     """Round an estimate to the public lattice, within its limits.
 
     The estimate itself stays as it is; only the point at which clients linearise is rounded.
+
+    Parameters
+    ----------
+    seen
+        Record slots folded so far, cut at `SEEN_LIMIT`.
 
     Raises
     ------
@@ -70,4 +82,4 @@ def round_model(version: int, coefficients: Vector, weights: tuple[float, float]
     bounded = np.clip(coefficients, -largest, largest)
     lattice = np.rint(np.ldexp(bounded, -COEFFICIENT_EXPONENT)).astype(np.int64)
     negative, positive = (math.floor(math.ldexp(w, -WEIGHT_EXPONENT)) for w in weights)
-    return Model(version, lattice, (negative, positive))
+    return Model(version, lattice, (negative, positive), min(seen, SEEN_LIMIT))

@@ -12,7 +12,7 @@ from pipeline import losses
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper
 from pipeline.local.model import Model, start_model
-from pipeline.losses import Loss
+from pipeline.losses import Loss, Regression
 from pipeline.privacy import sensitivity
 from pipeline.privacy.accounting import Cost
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
@@ -98,11 +98,24 @@ class Plan:
         """The public point at which clients start."""
         return start_model(self.size, self.loss.start_intercept)
 
+    @cached_property
+    def start_slope_bound(self) -> float:
+        """Largest absolute slope at the public start, unweighted."""
+        loss = self.loss
+        return loss.start_slope_bound if isinstance(loss, Regression) else loss.slope_bound
+
     def counted(self, version: int) -> int:
         """Return how many numbers a release holds beside gradient and curvature."""
         if self.classes:
             return 2
         return int(version > 0 and self.study.estimator.noise_scale is None)
+
+    @property
+    def counted_name(self) -> str:
+        """What those numbers are, in words; empty where there are none."""
+        if self.classes:
+            return "class counts"
+        return "sums of squared slopes" if self.counted(1) else ""
 
     @cached_property
     def magnitudes(self) -> Vector:
@@ -177,14 +190,17 @@ class Plan:
         the two gradients together have the sensitivity of one, at weight 1.
         """
         split = self.study.privacy.split
-        return self._channels(1.0, split.gradient + split.curvature, 0.0, self.counted(0))
+        return self._channels(
+            self.start_slope_bound, 0.0, split.gradient + split.curvature, 0.0, self.counted(0)
+        )
 
     @cached_property
     def step(self) -> Channels:
         """Channels of releases at any later model: weighted gradient and curvature."""
         split = self.study.privacy.split
         weight = self.largest_weight
-        return self._channels(weight, split.gradient, split.curvature, self.counted(1))
+        slope, bend = weight * self.loss.slope_bound, weight * self.loss.curvature_bound
+        return self._channels(slope, bend, split.gradient, split.curvature, self.counted(1))
 
     def channels(self, version: int) -> Channels:
         """Return the channels of a release at this model version."""
@@ -206,15 +222,18 @@ class Plan:
             unit=privacy.unit,
             records=privacy.records,
             neighbours=privacy.neighbours,
+            counted=self.counted_name,
         )
 
-    def _channels(self, weight: float, gradient: float, curvature: float, counted: int) -> Channels:
+    def _channels(
+        self, slope: float, bend: float, gradient: float, curvature: float, counted: int
+    ) -> Channels:
+        """Return channels for slopes and curvatures within bounds, by shares of the budget."""
         neighbours, order = self.study.privacy.neighbours, self.mechanism.order
         if neighbours == "add-remove":
             raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
         counts = self.study.privacy.split.counts if counted else 0.0
         total = gradient + curvature + counts
-        slope, bend = weight * self.loss.slope_bound, weight * self.loss.curvature_bound
         bounds = self.bounds
 
         def part(distance: float, rounding: float, share: float) -> Channel:

@@ -57,8 +57,8 @@ class OpenSums:
 
     Attributes
     ----------
-    version
-        Version of the model that the client knew.
+    version, seen
+        Of the model that the client knew: its version, and the record slots folded before it.
     records
         How many records entered.
     expansion, gradient
@@ -70,6 +70,7 @@ class OpenSums:
     """
 
     version: int
+    seen: int
     records: int
     expansion: Vector
     gradient: Vector
@@ -112,7 +113,7 @@ def privatise(plan: Plan, sums: BoundedSums, stream: SecureStream) -> NoisedSums
     )
 
 
-def disclose(plan: Plan, summary: Summary, version: int) -> OpenSums:
+def disclose(plan: Plan, summary: Summary, version: int, seen: int = 0) -> OpenSums:
     """Pass raw sums on, for a study whose file says mechanism "none".
 
     Raises
@@ -124,6 +125,7 @@ def disclose(plan: Plan, summary: Summary, version: int) -> OpenSums:
         raise PrivacyError("releases of this study are noised: its sums can only leave with noise")
     return OpenSums(
         version=version,
+        seen=seen,
         records=summary.records,
         expansion=summary.expansion.copy(),
         gradient=summary.gradient.copy(),

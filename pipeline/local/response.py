@@ -97,14 +97,25 @@ class NumberResponse:
         RecordError
             As `of_record`.
         """
-        value = number_of(label, self.name)
-        if self._whole and (value < 0 or value != math.floor(value)):
-            raise RecordError(f"column {self.name!r}: not a count, a whole number from 0 on")
+        value = self.value_of(label)
         inside = min(max(value, self._low), self._high)
         scaled = (inside - self.centre) / self.unit
         # the division may leave [-1, 1] by a rounding error; the bound must hold exactly
         bounded = scaled if self._whole else min(max(scaled, -1.0), 1.0)
         return bounded, inside != value
+
+    def value_of(self, label: object) -> float:
+        """Return the response in its own unit, as it was written: without any clipping.
+
+        Raises
+        ------
+        RecordError
+            As `of_record`.
+        """
+        value = number_of(label, self.name)
+        if self._whole and (value < 0 or value != math.floor(value)):
+            raise RecordError(f"column {self.name!r}: not a count, a whole number from 0 on")
+        return value
 
 
 class ClassResponse:

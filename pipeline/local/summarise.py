@@ -25,7 +25,7 @@ from pipeline.local.blocks import (
 )
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
-from pipeline.losses import Loss
+from pipeline.losses import Loss, Regression
 from pipeline.types import Integers, Matrix, Vector
 
 
@@ -144,7 +144,9 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     predictor = predictors(design, model.coefficients / scale)
     slope = _finite(plan.loss.slope(predictor, responses))
     if model.version == 0:
-        bound = plan.loss.slope_bound
+        if isinstance(plan.loss, Regression):
+            slope = _finite(plan.loss.start_slope(responses))
+        bound = plan.start_slope_bound
         slope = np.clip(slope, -bound, bound)
         groups = (responses < 0, responses > 0) if plan.classes else (np.full(len(slope), True),)
         chosen = np.stack([np.where(group, slope, 0.0) for group in groups])
@@ -184,10 +186,19 @@ def local_fit(
     """
     design = np.column_stack([np.ones(len(responses)), features])
     size = design.shape[1]
-    penalty = len(responses) * max(ridge, 1e-6) * np.diag([1e-3] + [1.0] * (size - 1))
-    point = np.append(loss.start_intercept, np.zeros(size - 1))
+    # one class alone would drive the intercept to where the loss has no curvature left, and with it
+    # the whole stream: the point is then held near zero
+    one_class = loss.responses == "class" and abs(float(np.sum(responses))) == len(responses)
+    held = max(ridge, 1e-6)
+    penalty = len(responses) * np.diag([1.0 if one_class else 1e-3 * held] + [held] * (size - 1))
+    point, scale = np.append(loss.start_intercept, np.zeros(size - 1)), loss.start_curvature
+    if isinstance(loss, Regression):
+        # a start far above all counts would take more rounds than there are
+        slopes = loss.start_slope(responses)
+        point[0] = loss.intercept_of(float(np.mean(slopes)), 1 / len(responses))
+        scale = float(np.mean(loss.curvature(design @ point, responses)))
     # keeps the step finite where no record has curvature yet
-    least = 1e-2 * min(loss.curvature_bound / 8, loss.start_curvature) * (design.T @ design)
+    least = 1e-2 * min(loss.curvature_bound / 8, scale) * (design.T @ design)
 
     def objective(at: Vector) -> float:
         return float(np.sum(loss.value(design @ at, responses)) + at @ penalty @ at / 2)
@@ -245,9 +256,8 @@ def _exact_counts(plan: Plan, responses: Vector, slope: Vector, version: int) ->
     if plan.classes:
         return Exact(np.array(_counts(responses)), np.zeros(2, dtype=np.int64))
     counted = plan.counted(version)
-    bits = CURVATURE_BITS[0]
-    # half the bits for a slope: squares of 24 bits, and a window of 2^17, stay below 2^53
-    exponent = _exponent(plan.loss.slope_bound) - bits
+    # squares of 40 bits and a window of 2^17 stay below 2^63; fewer bits would lose small residuals
+    exponent = _exponent(plan.loss.slope_bound) - GRADIENT_BITS[1]
     whole = np.trunc(np.ldexp(slope, -exponent)).astype(np.int64)
     total = np.full(counted, np.sum(whole * whole), dtype=np.int64)
     return Exact(total, np.full(counted, 2 * exponent, dtype=np.int64))

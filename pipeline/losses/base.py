@@ -84,6 +84,27 @@ class Likelihood(Loss, Protocol):
 class Regression(Loss, Protocol):
     """A loss of numbers or counts, whose predictor means an expected response."""
 
+    @property
+    def start_slope_bound(self) -> float:
+        """Largest absolute slope at the public start: a public constant, finite for every loss."""
+        ...
+
+    def start_slope(self, response: Vector) -> Vector:
+        """Return the slopes at the public start, shape (n,), without any cut of residuals."""
+        ...
+
+    def intercept_of(self, slope: float, spread: float) -> float:
+        """Return the intercept of the best model without features.
+
+        Parameters
+        ----------
+        slope
+            Mean slope at the public start, with noise.
+        spread
+            Standard deviation of that noise.
+        """
+        ...
+
     def mean(self, predictor: Vector) -> Vector:
         """Return the expected encoded response of each predictor, shape (n,)."""
         ...

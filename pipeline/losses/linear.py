@@ -34,6 +34,7 @@ class Linear:
     sharp_curvature_bound = 1.0
     start_curvature = 1.0
     start_intercept = 0.0
+    start_slope_bound = 1.0
 
     def __init__(self, residual_bound: float | None = None) -> None:
         if residual_bound is not None and not 0 < residual_bound < math.inf:
@@ -64,6 +65,18 @@ class Linear:
     def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
         """Return the curvature, which nothing smoothes."""
         return self.curvature(predictor, response)
+
+    def start_slope(self, response: Vector) -> Vector:
+        """Return the residuals of the predictor 0, in [-1, 1], shape (n,).
+
+        They are not cut at the threshold: a mean response beyond it would be out of reach.
+        """
+        return -response
+
+    def intercept_of(self, slope: float, spread: float) -> float:
+        """Return the mean response from the mean slope at the start, within its range."""
+        del spread
+        return min(max(-slope, -1.0), 1.0)
 
     def mean(self, predictor: Vector) -> Vector:
         """Return the expected response, which is the predictor itself."""

@@ -46,9 +46,9 @@ class Poisson:
         self._end = math.log(self._limit)
         self.slope_bound = max(largest, self._limit)
         self.curvature_bound = self.sharp_curvature_bound = self._limit
-        # Newton's steps come down from a mean that is too large, and jump up from one too small
+        # half of the range has the smallest slopes, and so the least noise
+        self.start_slope_bound = self.start_curvature = largest / 2
         self.start_intercept = math.log(largest / 2)
-        self.start_curvature = largest / 2
 
     @classmethod
     def of(cls, terms: Terms) -> Poisson:
@@ -73,6 +73,19 @@ class Poisson:
     def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
         """Return the curvature, which nothing smoothes."""
         return self.curvature(predictor, response)
+
+    def start_slope(self, response: Vector) -> Vector:
+        """Return half of the range less the counts, shape (n,)."""
+        return self.start_slope_bound - response
+
+    def intercept_of(self, slope: float, spread: float) -> float:
+        """Return the logarithm of the mean count from the mean slope at the start.
+
+        A mean below its noise, or no mean at all, is taken for as much as the noise.
+        """
+        most = 2 * self.start_slope_bound
+        least = min(max(spread, 1e-3), most)
+        return math.log(min(max(self.start_slope_bound - slope, least), most))
 
     def mean(self, predictor: Vector) -> Vector:
         """Return the expected count, at most the limit, shape (n,)."""

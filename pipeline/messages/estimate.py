@@ -43,10 +43,21 @@ class Diagnostics(msgspec.Struct, frozen=True):
     """Numbers that say how far to trust the estimate."""
 
     condition: Finite | None
-    floored: Annotated[int, Meta(ge=0)]
+    floored: Annotated[int, Meta(ge=0, description="directions of the curvature below its noise")]
+    floor_active: Annotated[bool, Meta(description="whether there is one")]
+    effective_records: Annotated[
+        Finite | None,
+        Meta(description="record slots of full weight that would tell as much"),
+    ]
+    privacy_share: Annotated[
+        Finite | None,
+        Meta(description="share of the variance due to privacy, median over coefficients"),
+    ]
     missing: Annotated[int, Meta(ge=0, description="releases known to be missing")]
     duplicates: Annotated[int, Meta(ge=0, description="repeated releases, dropped")]
     dead_letters: Annotated[int, Meta(ge=0, description="releases set aside")]
+    forgotten: Annotated[int, Meta(ge=0, description="releases too old to count")]
+    erased: Annotated[int, Meta(ge=0, description="releases of erased clients, passed over")]
 
 
 class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="type"):
@@ -65,7 +76,8 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
         Log positions consumed in all partitions: it grows with the state, and the same version of
         the same watermark always means the same bits.
     model_version
-        The model that was published together with this estimate.
+        The model that was published together with this estimate; null while clients are at the
+        public start.
     watermark
         The log positions that the estimate stands for; empty for a fit without Kafka.
     event_time
@@ -107,6 +119,8 @@ class Provenance(msgspec.Struct, frozen=True):
     watermark: list[Position]
     event_time: str | None
     published_at: str
+    forgotten: int = 0
+    erased: int = 0
 
 
 def compose(plan: Plan, estimate: Estimate, provenance: Provenance) -> EstimateMessage:
@@ -127,7 +141,7 @@ def compose(plan: Plan, estimate: Estimate, provenance: Provenance) -> EstimateM
         estimator=study.estimator.kind,
         loss=study.estimator.loss,
         scaling=study.data.scaling,
-        coefficients=_coefficients(plan, estimate),
+        coefficients=coefficients_of(plan, estimate),
         level=study.estimator.level,
         interval_method="sandwich, spread between releases"
         if study.noised
@@ -143,9 +157,14 @@ def compose(plan: Plan, estimate: Estimate, provenance: Provenance) -> EstimateM
         diagnostics=Diagnostics(
             condition=_finite(estimate.condition),
             floored=estimate.floored,
+            floor_active=estimate.floored > 0,
+            effective_records=_finite(estimate.effective_records),
+            privacy_share=_finite(estimate.privacy_share),
             missing=provenance.missing,
             duplicates=provenance.duplicates,
             dead_letters=provenance.dead_letters,
+            forgotten=provenance.forgotten,
+            erased=provenance.erased,
         ),
         state_version=sum(position.next_offset for position in provenance.watermark),
         model_version=provenance.model_version,
@@ -171,7 +190,8 @@ def read_estimate(payload: bytes) -> EstimateMessage:
     return msgspec.json.decode(payload, type=EstimateMessage)
 
 
-def _coefficients(plan: Plan, estimate: Estimate) -> list[Coefficient]:
+def coefficients_of(plan: Plan, estimate: Estimate) -> list[Coefficient]:
+    """Return the rows of the coefficients, with errors and intervals where there are any."""
     errors = estimate.standard_errors()
     ends = estimate.intervals(plan.study.estimator.level)
     centre, unit = plan.response_scale

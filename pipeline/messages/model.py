@@ -10,7 +10,13 @@ import numpy as np
 from msgspec import Meta
 
 from pipeline.errors import PayloadError
-from pipeline.local.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, WEIGHT_EXPONENT, Model
+from pipeline.local.model import (
+    COEFFICIENT_EXPONENT,
+    COEFFICIENT_LIMIT,
+    SEEN_LIMIT,
+    WEIGHT_EXPONENT,
+    Model,
+)
 from pipeline.local.plan import Plan
 
 
@@ -29,11 +35,18 @@ class Weights(msgspec.Struct, frozen=True):
 
 
 class ModelMessage(msgspec.Struct, frozen=True, tag="model/1", tag_field="type"):
-    """An expansion point; values are exact multiples of 2^-12, weights of 2^-10."""
+    """An expansion point; values are exact multiples of 2^-12, weights of 2^-10.
+
+    Attributes
+    ----------
+    seen
+        Record slots that had been folded; a release at this model says it again.
+    """
 
     study: str
     study_revision: str
     version: Annotated[int, Meta(ge=1, lt=2**53)]
+    seen: Annotated[int, Meta(ge=0, le=SEEN_LIMIT)]
     coefficients: list[Named]
     class_weights: Weights
     published_at: str
@@ -55,6 +68,7 @@ def write_model(plan: Plan, model: Model, published_at: str) -> bytes:
             study=plan.study.name,
             study_revision=plan.revision,
             version=model.version,
+            seen=model.seen,
             coefficients=[Named(name, value) for name, value in pairs],
             class_weights=Weights(negative, positive),
             published_at=published_at,
@@ -90,4 +104,4 @@ def read_model(plan: Plan, payload: bytes) -> Model:
     if not all(value == math.floor(value) for value in (*scaled, *weights)):
         raise PayloadError("off-lattice", "the model is not on its public lattice")
     lattice = np.array([int(value) for value in scaled], dtype=np.int64)
-    return Model(message.version, lattice, (int(weights[0]), int(weights[1])))
+    return Model(message.version, lattice, (int(weights[0]), int(weights[1])), message.seen)

@@ -17,6 +17,7 @@ from pipeline import losses
 from pipeline.errors import ConfigError, NumericError
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import Coefficient, EstimateMessage, Finite
+from pipeline.messages.fit import FitMessage
 from pipeline.privacy.policy import Guarantee
 from pipeline.study.families import WIDEST, check_keys
 from pipeline.study.model import Response
@@ -49,6 +50,8 @@ class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
         Of the classes at the time of the estimate: probabilities are those under them.
     privacy
         The guarantee of the releases behind the coefficients; it holds for the file as well.
+    status
+        That of a live estimate; of a published method "ready" with intervals and "point" without.
     state_version, published_at
         Which estimate it was.
     """
@@ -62,7 +65,7 @@ class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
     coefficients: Annotated[list[Coefficient], Meta(min_length=2, max_length=1001)]
     level: Finite
     class_weights: dict[str, float]
-    status: Literal["starting", "warming", "ready"]
+    status: Literal["starting", "warming", "ready", "point"]
     reason: str
     records: Annotated[int, Meta(ge=0)]
     releases: Annotated[int, Meta(ge=0)]
@@ -75,8 +78,8 @@ class _Kind(msgspec.Struct):
     type: str
 
 
-def compose_model_file(plan: Plan, message: EstimateMessage) -> ModelFile:
-    """Join an estimate with what its study declares.
+def compose_model_file(plan: Plan, message: EstimateMessage | FitMessage) -> ModelFile:
+    """Join an estimate, or the fit of a published method, with what its study declares.
 
     Raises
     ------
@@ -86,8 +89,7 @@ def compose_model_file(plan: Plan, message: EstimateMessage) -> ModelFile:
         If nothing has been folded yet.
     """
     check_origin(plan, message.study, message.study_revision, "the estimate")
-    if message.status == "empty":
-        raise NumericError(f"there is nothing to predict with: {message.reason}")
+    live = message if isinstance(message, EstimateMessage) else None
     data = plan.study.data
     return ModelFile(
         study=message.study,
@@ -99,14 +101,24 @@ def compose_model_file(plan: Plan, message: EstimateMessage) -> ModelFile:
         coefficients=message.coefficients,
         level=message.level,
         class_weights=message.class_weights,
-        status=message.status,
+        status=_status(message),
         reason=message.reason,
         records=message.records,
-        releases=message.releases,
+        releases=live.releases if live else 0,
         privacy=message.privacy,
-        state_version=message.state_version,
+        state_version=live.state_version if live else 0,
         published_at=message.published_at,
     )
+
+
+def _status(
+    message: EstimateMessage | FitMessage,
+) -> Literal["starting", "warming", "ready", "point"]:
+    if isinstance(message, FitMessage):
+        return "point" if message.interval_method == "none" else "ready"
+    if message.status == "empty":
+        raise NumericError(f"there is nothing to predict with: {message.reason}")
+    return message.status
 
 
 def check_origin(plan: Plan, study: str, revision: str, what: str) -> None:
@@ -125,7 +137,7 @@ def check_origin(plan: Plan, study: str, revision: str, what: str) -> None:
     if revision != plan.revision:
         raise ConfigError(
             f"{what} belongs to revision {revision} of study {study!r}, and the study file is "
-            f"revision {plan.revision}: ranges, classes, estimator, privacy or window differ; the "
+            f"revision {plan.revision}: ranges, response, estimator, privacy or window differ; the "
             "operator must restore the study file, or make a model of this revision"
         )
 
@@ -161,7 +173,7 @@ def _explain(payload: bytes, error: Exception) -> str:
     if kind.startswith("model-file/") and kind != TYPE:
         return f"its version is not {TYPE}, which this program reads; {_ADVICE}"
     if kind.startswith("estimate/"):
-        return f"it holds an estimate alone, without the study's ranges and classes; {_ADVICE}"
+        return f"it holds an estimate alone, without the study's ranges and response; {_ADVICE}"
     if kind != TYPE:
         return f"it is no model file of this program; {_ADVICE}"
     return f"it is damaged: {error}; {_ADVICE}"

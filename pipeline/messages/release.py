@@ -14,7 +14,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from pipeline.errors import PayloadError, PrivacyError
-from pipeline.local.model import COEFFICIENT_EXPONENT
+from pipeline.local.model import COEFFICIENT_EXPONENT, SEEN_LIMIT
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import NoisedSums, OpenSums
 
@@ -26,6 +26,7 @@ MAX_RELEASE_BYTES = 8 * 2**20
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 #: Far below what a model message can hold, so that a forged version leaves room for true ones.
 Version = Annotated[int, Meta(ge=0, lt=2**40)]
+Seen = Annotated[int, Meta(ge=0, le=SEEN_LIMIT)]
 Sequence = Annotated[int, Meta(ge=0, lt=2**62)]
 
 
@@ -54,6 +55,8 @@ class PrivateRelease(
         The study revision it was made under.
     version, expansion
         The model at which it was taken, version and coefficients; the fold needs no other topic.
+    seen
+        Record slots folded before that model, as its message says: the age of the release.
     slots
         Public number of record slots.
     claim
@@ -72,6 +75,7 @@ class PrivateRelease(
     seq: Sequence
     revision: Name
     version: Version
+    seen: Seen
     slots: Annotated[int, Meta(ge=1)]
     claim: str
     expansion: Numbers
@@ -95,6 +99,7 @@ class OpenRelease(msgspec.Struct, frozen=True, tag="open-release/1", tag_field="
     seq: Sequence
     revision: Name
     version: Version
+    seen: Seen
     records: Annotated[int, Meta(ge=0, lt=2**31)]
     expansion: Numbers
     sums: Numbers
@@ -128,6 +133,7 @@ def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, s
                 seq=seq,
                 revision=plan.revision,
                 version=sums.version,
+                seen=sums.seen,
                 records=sums.records,
                 expansion=_numbers(sums.expansion),
                 sums=_numbers(
@@ -145,6 +151,7 @@ def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, s
             seq=seq,
             revision=plan.revision,
             version=sums.model.version,
+            seen=sums.model.seen,
             slots=sums.slots,
             claim=plan.guarantee.claim,
             expansion=_numbers(sums.model.lattice, (COEFFICIENT_EXPONENT,)),

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.study import Study
 
+#: How far a client's clock may be ahead of Kafka's where a study forgets by seconds.
+AHEAD_MS = 600_000
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -47,6 +49,13 @@ class Topics:
             return Topic(name, partitions, stream.replication, settings)
 
         kept = str(retention_ms(stream.retention))
+        forgetting = study.estimator.forgetting
+        # a release from the future would make all others old
+        bounded = (
+            {"message_timestamp_after_max_ms": str(AHEAD_MS)}
+            if forgetting is not None and forgetting.of == "seconds"
+            else {}
+        )
         compact = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.1"}
         return cls(
             releases=topic(
@@ -55,6 +64,7 @@ class Topics:
                 cleanup_policy="delete",
                 retention_ms=kept,
                 max_message_bytes=str(MAX_RELEASE_BYTES),
+                **bounded,
             ),
             models=topic("models", 1, **compact),
             estimates=topic("estimates", 1, cleanup_policy="delete", retention_ms=kept),

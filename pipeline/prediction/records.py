@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from pipeline.errors import RecordError
 from pipeline.local.values import Record
 from pipeline.prediction.classifier import LinearClassifier
+from pipeline.prediction.linear import LinearModel
+from pipeline.prediction.regressor import LinearRegressor
+from pipeline.types import Vector
+
+#: For each record: itself if it can be used, else None and the reason, if there is one.
+Sorted: TypeAlias = list[tuple[Record | None, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model says of one record.
+    """What a classifier says of one record.
 
     Attributes
     ----------
@@ -38,9 +45,56 @@ class Prediction:
     response: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a regression says of one record.
+
+    Attributes
+    ----------
+    value
+        The expected response in its own unit; None for a bad record.
+    reason
+        As for a `Prediction`.
+    response
+        The record's own response as it is written, also beyond the public range; None if it does
+        not say, or says no number or count.
+    """
+
+    value: float | None = None
+    reason: str | None = None
+    response: float | None = None
+
+
 def predict_records(model: LinearClassifier, records: Iterable[Record | None]) -> list[Prediction]:
     """Predict for some records at once; one that is None gets neither prediction nor reason."""
-    found: list[tuple[Record | None, str | None]] = []
+    found, predictor = _predictors(model, records)
+    chances = model.positive_probability(predictor)
+    probabilities = [None] * len(predictor) if chances is None else chances.tolist()
+    good = zip(predictor.tolist(), probabilities, strict=True)
+    return [
+        Prediction(reason=reason) if record is None else _prediction(model, record, *next(good))
+        for record, reason in found
+    ]
+
+
+def expect_records(model: LinearRegressor, records: Iterable[Record | None]) -> list[Expectation]:
+    """Return expected responses of some records; one that is None gets neither that nor a reason.
+
+    The expected response of a record does not depend on the records beside it.
+    """
+    found, predictor = _predictors(model, records)
+    good = iter(model.mean_of(predictor).tolist())
+    return [
+        Expectation(reason=reason)
+        if record is None
+        else Expectation(next(good), None, _response(model, record))
+        for record, reason in found
+    ]
+
+
+def _predictors(model: LinearModel, records: Iterable[Record | None]) -> tuple[Sorted, Vector]:
+    """Sort records, and return the linear predictors of those that can be used, in order."""
+    found: Sorted = []
     values = []
     for record in records:
         try:
@@ -49,16 +103,8 @@ def predict_records(model: LinearClassifier, records: Iterable[Record | None]) -
             found.append((record, None))
         except RecordError as error:
             found.append((None, str(error)))
-    predictor = model.predictor_of_values(
-        np.array(values).reshape(len(values), model.n_features_in_)
-    )
-    chances = model.positive_probability(predictor)
-    probabilities = [None] * len(values) if chances is None else chances.tolist()
-    good = zip(predictor.tolist(), probabilities, strict=True)
-    return [
-        Prediction(reason=reason) if record is None else _prediction(model, record, *next(good))
-        for record, reason in found
-    ]
+    table = np.array(values).reshape(len(values), model.n_features_in_)
+    return found, model.predictor_of_values(table)
 
 
 def _prediction(
@@ -72,42 +118,8 @@ def _prediction(
     return Prediction(decision, label, probability, None, response)
 
 
-@dataclass(slots=True)
-class Confusion:
-    """How often each class was predicted for records of each class; it keeps counts alone.
-
-    Attributes
-    ----------
-    counts
-        By the record's class and the predicted one, each -1 or +1.
-    """
-
-    counts: dict[tuple[float, float], int] = field(default_factory=dict)
-
-    def add(self, response: float, predicted: float) -> None:
-        """Count one record."""
-        key = (response, predicted)
-        self.counts[key] = self.counts.get(key, 0) + 1
-
-    @property
-    def total(self) -> int:
-        """How many records were counted."""
-        return sum(self.counts.values())
-
-    @property
-    def accuracy(self) -> float | None:
-        """Share of records whose class was predicted; None without any."""
-        if not self.total:
-            return None
-        return sum(self.counts.get((c, c), 0) for c in (-1.0, 1.0)) / self.total
-
-    @property
-    def balanced_accuracy(self) -> float | None:
-        """Mean over both classes of the share that was predicted; None unless both were seen."""
-        shares = []
-        for one in (-1.0, 1.0):
-            seen = sum(self.counts.get((one, other), 0) for other in (-1.0, 1.0))
-            if not seen:
-                return None
-            shares.append(self.counts.get((one, one), 0) / seen)
-        return sum(shares) / 2
+def _response(model: LinearRegressor, record: Record) -> float | None:
+    try:
+        return model.response.value_of(record.get(model.response.name))
+    except RecordError:
+        return None

@@ -92,8 +92,15 @@ def guarantee_of(
     unit: str,
     records: int | None,
     neighbours: str,
+    counted: str = "class counts",
 ) -> Guarantee:
-    """State the guarantee of noised releases in which each record enters once."""
+    """State the guarantee of noised releases in which each record enters once.
+
+    Parameters
+    ----------
+    counted
+        What leaves with noise beside gradient and curvature; empty for nothing.
+    """
     who = "one record" if unit == "record" else f"one user with at most {records} records"
     change = "its absence" if neighbours == "zero-out" else "its replacement by any other"
     budget = f"({epsilon:g}, {delta:g})" if delta else f"{epsilon:g}"
@@ -111,8 +118,6 @@ def guarantee_of(
             "over the whole stream, since each record enters one release; timing, the number of "
             "windows and which client sent them are not hidden"
         ),
-        counts=(
-            "class counts: noised under the budget; record slots: public; clipped and set-aside "
-            "records: never sent"
-        ),
+        counts=(f"{counted}: noised under the budget; " if counted else "")
+        + "record slots: public; clipped and set-aside records: never sent",
     )

@@ -4,10 +4,21 @@
 - `partition`: that state and its stored form. `progress`: which releases of a client it holds.
 - `checks`: what a release must be.
 - `merging`: the states of all partitions to one estimate and the next model.
+- `start`: when the first model may go out.
 """
 
 from pipeline.reducer.fold import LogRecord, Reducer
-from pipeline.reducer.merging import combine, estimate_of
+from pipeline.reducer.merging import combine, estimate_of, slots_seen
 from pipeline.reducer.partition import Partition, differences
+from pipeline.reducer.start import start_is_over
 
-__all__ = ["LogRecord", "Partition", "Reducer", "combine", "differences", "estimate_of"]
+__all__ = [
+    "LogRecord",
+    "Partition",
+    "Reducer",
+    "combine",
+    "differences",
+    "estimate_of",
+    "slots_seen",
+    "start_is_over",
+]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
 from pipeline.errors import OffsetGap, PayloadError
+from pipeline.estimators.forgetting import bucket_of
 from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
 from pipeline.messages.deadletter import DeadLetter
@@ -16,6 +18,7 @@ from pipeline.reducer.checks import Checker
 from pipeline.reducer.partition import Partition
 from pipeline.reducer.progress import Progress
 from pipeline.reducer.rows import Batch, OpenRows, PrivateRows, Rows, add
+from pipeline.study import require_live
 
 
 class LogRecord(Protocol):
@@ -53,6 +56,25 @@ CHUNK = 512
 Accepted = tuple[LogRecord, Release]
 
 
+@dataclass(slots=True)
+class Sorted:
+    """What becomes of sound releases.
+
+    Attributes
+    ----------
+    accepted
+        Those that come for the first time, in order.
+    erased
+        Those of erased clients.
+    duplicates
+        How many have come before.
+    """
+
+    accepted: list[Accepted] = field(default_factory=list)
+    erased: list[Release] = field(default_factory=list)
+    duplicates: int = 0
+
+
 class Reducer:
     """Folds log records of one study; it keeps no state of its own.
 
@@ -63,7 +85,9 @@ class Reducer:
     """
 
     def __init__(self, plan: Plan) -> None:
+        require_live(plan.study, "a stream of releases")
         self._checker = Checker(plan)
+        self._forgetting = plan.study.estimator.forgetting
         self._rows: Rows = PrivateRows(plan) if plan.study.noised else OpenRows(plan)
 
     def fold(
@@ -99,18 +123,23 @@ class Reducer:
         letters: list[DeadLetter] = []
         readable = self._readable(records, letters)
         batch, sound = self._sound(readable, letters)
-        duplicates, accepted = self._without_duplicates(state, sound, letters)
+        found = self._sort(state, sound, letters)
+        accepted = found.accepted
         if len(accepted) < len(sound):
             batch = self._join(accepted)
-        if accepted:
-            add(state.sums, batch)
+        forgotten = self._add(state, accepted, batch) if accepted else 0
+        came = self._rows.slots([*(release for _, release in accepted), *found.erased])
         newest = max((record.timestamp for record, _ in accepted), default=0) * 1000
+        head = state.head
         state.head = msgspec.structs.replace(
-            state.head,
+            head,
             next_offset=records[-1].offset + 1,
-            duplicates=state.head.duplicates + duplicates,
-            dead_letters=state.head.dead_letters + len(letters),
-            newest=max(state.head.newest, newest),
+            duplicates=head.duplicates + found.duplicates,
+            dead_letters=head.dead_letters + len(letters),
+            forgotten=head.forgotten + forgotten,
+            erased=head.erased + len(found.erased),
+            slots=head.slots + came,
+            newest=max(head.newest, newest),
         )
         letters.sort(key=lambda letter: letter.offset)
         return letters
@@ -146,12 +175,28 @@ class Reducer:
     def _join(self, items: list[Accepted]) -> Batch:
         return self._rows.join([release for _, release in items])
 
-    def _without_duplicates(
-        self, state: Partition, items: list[Accepted], letters: list[DeadLetter]
-    ) -> tuple[int, list[Accepted]]:
-        duplicates, kept = 0, []
+    def _add(self, state: Partition, items: list[Accepted], batch: Batch) -> int:
+        """Add releases, each to its bucket, and return how many are too old by now."""
+        if self._forgetting is None:
+            add(state.sums.at(0), batch)
+            return 0
+        grouped: dict[int, list[Accepted]] = {}
         for item in items:
             record, release = item
+            bucket = bucket_of(self._forgetting, seen=release.seen, milliseconds=record.timestamp)
+            grouped.setdefault(bucket, []).append(item)
+        for bucket, group in grouped.items():
+            part = batch if len(group) == len(items) else self._join(group)
+            add(state.sums.at(bucket), part)
+        return state.sums.prune()
+
+    def _sort(self, state: Partition, items: list[Accepted], letters: list[DeadLetter]) -> Sorted:
+        found = Sorted()
+        for item in items:
+            record, release = item
+            if release.client in state.erased:
+                found.erased.append(release)
+                continue
             progress = state.clients.get(release.client)
             if progress is None:
                 progress = state.clients[release.client] = Progress(release.ledger)
@@ -159,7 +204,7 @@ class Reducer:
                 # what `accept` does with the next release, without the call: nearly all are that
                 progress.highest = release.seq
                 state.changed.add(release.client)
-                kept.append(item)
+                found.accepted.append(item)
                 continue
             try:
                 outcome = progress.accept(release.ledger, release.seq)
@@ -167,11 +212,11 @@ class Reducer:
                 letters.append(_dead(record, fault))
                 continue
             if outcome == "duplicate":
-                duplicates += 1
+                found.duplicates += 1
                 continue
             state.changed.add(release.client)
-            kept.append(item)
-        return duplicates, kept
+            found.accepted.append(item)
+        return found
 
 
 def check_continuity(expected: int, records: Sequence[LogRecord]) -> None:

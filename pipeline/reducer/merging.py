@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.forgetting import bucket_weights
 from pipeline.estimators.open_estimate import estimate_open
 from pipeline.estimators.open_state import OpenState
 from pipeline.estimators.private_estimate import estimate_private
-from pipeline.estimators.private_state import PrivateState, Shape
+from pipeline.estimators.private_state import PrivateState
 from pipeline.local.plan import Plan
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, Position, Provenance, compose
-from pipeline.reducer.partition import Partition
+from pipeline.reducer.partition import Partition, empty_sums
 
 
 def combine(
@@ -52,6 +53,8 @@ def combine(
         missing=sum(progress.missing for p in ordered for progress in p.clients.values()),
         duplicates=sum(p.head.duplicates for p in ordered),
         dead_letters=sum(p.head.dead_letters for p in ordered),
+        forgotten=_forgotten(ordered, estimate),
+        erased=sum(p.head.erased for p in ordered),
         model_version=model_version,
         watermark=watermark,
         event_time=rfc3339(newest / 1e6) if newest else None,
@@ -62,14 +65,27 @@ def combine(
 
 def estimate_of(plan: Plan, partitions: list[Partition]) -> Estimate:
     """Merge the sums of some partitions and estimate; the partitions stay as they are."""
-    if plan.study.noised:
-        private = PrivateState(Shape.of(plan))
-        for partition in partitions:
-            if isinstance(partition.sums, PrivateState):
-                private.add(partition.sums)
-        return estimate_private(plan, private)
-    plain = OpenState(plan.size)
+    merged = empty_sums(plan)
     for partition in partitions:
-        if isinstance(partition.sums, OpenState):
-            plain.add(partition.sums)
-    return estimate_open(plan, plain)
+        merged.add(partition.sums)
+    if not merged.states:
+        # nothing has come: an estimate of nothing, which says so
+        merged.at(0)
+    weights = bucket_weights(
+        plan.study.estimator.forgetting, merged.states, slots=slots_seen(partitions)
+    )
+    parts = [(weights[bucket], merged.states[bucket]) for bucket in sorted(weights)]
+    if plan.study.noised:
+        return estimate_private(plan, [(w, s) for w, s in parts if isinstance(s, PrivateState)])
+    return estimate_open(plan, [(w, s) for w, s in parts if isinstance(s, OpenState)])
+
+
+def _forgotten(partitions: list[Partition], estimate: Estimate) -> int:
+    """Return how many releases are too old: for their partition, or for all of them together."""
+    held = sum(state.releases for p in partitions for state in p.sums.states.values())
+    return sum(p.head.forgotten for p in partitions) + held - estimate.releases
+
+
+def slots_seen(partitions: Iterable[Partition]) -> int:
+    """Return the record slots that have come in some partitions, for the next model to tell."""
+    return sum(partition.head.slots for partition in partitions)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
 from pipeline.errors import StateError
+from pipeline.estimators.buckets import Buckets, State
 from pipeline.estimators.open_state import OpenState
 from pipeline.estimators.private_state import PrivateState, Shape
 from pipeline.local.plan import Plan
 from pipeline.reducer.progress import Progress
 
 #: Version of the stored form; a worker refuses state of another version.
-SCHEMA = 2
+SCHEMA = 3
 HEAD, SUMS = "head", "sums."
 
 
@@ -26,10 +28,17 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         Watermark: the state holds exactly the log below it.
     duplicates, dead_letters
         Records of the log that changed no sum.
+    forgotten
+        Releases that are in no sum any more, or never were, because they are too old.
+    erased
+        Releases of erased clients that have been passed over.
+    slots
+        Record slots of all releases that came, forgotten and erased ones included: what models
+        tell clients as `seen`. It never goes back, or new releases would look old.
     newest
         Time of the newest release, in microseconds since 1970; 0 before the first.
-    clients
-        How many clients' progress belongs to the snapshot: a store that lost some is found out.
+    clients, erased_clients, buckets
+        How many of each belong to the snapshot: a store that lost some is found out.
     """
 
     schema: int = SCHEMA
@@ -37,8 +46,13 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: int = 0
     duplicates: int = 0
     dead_letters: int = 0
+    forgotten: int = 0
+    erased: int = 0
+    slots: int = 0
     newest: int = 0
     clients: int = 0
+    erased_clients: int = 0
+    buckets: int = 0
 
 
 @dataclass(slots=True)
@@ -49,32 +63,45 @@ class Partition:
     ----------
     changed
         Clients whose progress moved since it was last stored.
+    erased
+        Clients, of all partitions, whose releases enter nothing.
     """
 
     plan: Plan
     head: Head
-    sums: PrivateState | OpenState
+    sums: Buckets
     clients: dict[str, Progress] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
+    erased: frozenset[str] = frozenset()
 
     @classmethod
-    def empty(cls, plan: Plan) -> Partition:
+    def empty(cls, plan: Plan, erased: frozenset[str] = frozenset()) -> Partition:
         """Return the state before the first record."""
-        sums = PrivateState(Shape.of(plan)) if plan.study.noised else OpenState(plan.size)
-        return cls(plan, Head(revision=plan.revision), sums)
+        return cls(plan, Head(revision=plan.revision), empty_sums(plan), erased=erased)
 
     def starting_at(self, offset: int) -> Partition:
         """Return this empty state as one that begins at a later place in the log."""
-        self.head = msgspec.structs.replace(self.head, next_offset=offset)
+        # full windows at all offsets before it: what was seen must not become less
+        slots = offset * self.plan.slots
+        self.head = msgspec.structs.replace(self.head, next_offset=offset, slots=slots)
         return self
 
     def fields(self, *, everything: bool) -> dict[str, bytes]:
         """Return the snapshot's fields as bytes: all, or those that changed since `stored`."""
-        sums = self.sums.encode(None if everything else sorted(self.sums.dirty))
+        sums = self.sums.encode(everything=everything)
         encoded = {f"{SUMS}{name}": data for name, data in sums.items()}
-        head = msgspec.structs.replace(self.head, clients=len(self.clients))
+        head = msgspec.structs.replace(
+            self.head,
+            clients=len(self.clients),
+            erased_clients=len(self.erased),
+            buckets=len(self.sums.states),
+        )
         encoded[HEAD] = msgspec.msgpack.encode(head)
         return encoded
+
+    def removed_fields(self) -> list[str]:
+        """Return the names of stored fields that are to be removed."""
+        return [f"{SUMS}{name}" for name in sorted(self.sums.removed)]
 
     def client_fields(self, *, everything: bool) -> dict[str, bytes]:
         """Return clients' progress as bytes: all, or those that changed since `stored`."""
@@ -83,11 +110,17 @@ class Partition:
 
     def stored(self) -> None:
         """Note that the snapshot has been written."""
-        self.sums.dirty.clear()
+        self.sums.stored()
         self.changed.clear()
 
     @classmethod
-    def decode(cls, plan: Plan, fields: dict[str, bytes], clients: dict[str, bytes]) -> Partition:
+    def decode(
+        cls,
+        plan: Plan,
+        fields: dict[str, bytes],
+        clients: dict[str, bytes],
+        erased: frozenset[str] = frozenset(),
+    ) -> Partition:
         """Rebuild a partition from all its fields.
 
         Raises
@@ -116,15 +149,54 @@ class Partition:
                 f"the stored state is about {head.clients} clients and has the progress of "
                 f"{len(clients)}: the store has lost a part of it; run `veilstream state rebuild`"
             )
-        sums = {n.removeprefix(SUMS): d for n, d in fields.items() if n.startswith(SUMS)}
+        if head.erased_clients != len(erased):
+            raise StateError(
+                f"the stored state leaves out {head.erased_clients} erased clients and the store "
+                f"names {len(erased)}: a worker ran during `state forget`, or the store has lost "
+                "some; run `veilstream state rebuild`, and `veilstream state forget` for those it "
+                "has lost"
+            )
+        fields = {n.removeprefix(SUMS): d for n, d in fields.items() if n.startswith(SUMS)}
+        sums = read_sums(plan, fields)
+        if head.buckets != len(sums.states):
+            raise StateError(
+                f"the stored state has {head.buckets} buckets of sums and holds "
+                f"{len(sums.states)}: the store has lost a part of it; run `veilstream state "
+                "rebuild`"
+            )
         return cls(
             plan=plan,
             head=head,
-            sums=PrivateState.decode(Shape.of(plan), sums)
-            if plan.study.noised
-            else OpenState.decode(plan.size, sums),
+            sums=sums,
             clients={name: Progress.decode(data) for name, data in clients.items()},
+            erased=erased,
         )
+
+
+def empty_sums(plan: Plan) -> Buckets:
+    """Return the sums of a study before the first release."""
+    return Buckets(partial(_empty_state, plan))
+
+
+def read_sums(plan: Plan, fields: dict[str, bytes]) -> Buckets:
+    """Rebuild the sums of a study from the fields that they were stored as.
+
+    Raises
+    ------
+    StateError
+        If a field is missing, unknown or of the wrong length.
+    """
+    return Buckets.decode(partial(_empty_state, plan), partial(_read_state, plan), fields)
+
+
+def _read_state(plan: Plan, fields: dict[str, bytes]) -> State:
+    if plan.study.noised:
+        return PrivateState.decode(Shape.of(plan), fields)
+    return OpenState.decode(plan.size, fields)
+
+
+def _empty_state(plan: Plan) -> State:
+    return PrivateState(Shape.of(plan)) if plan.study.noised else OpenState(plan.size)
 
 
 def differences(one: Partition, other: Partition) -> list[str]:

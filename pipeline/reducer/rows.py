@@ -25,6 +25,10 @@ class Rows(Protocol):
         """Join the arrays of some releases, in order."""
         ...
 
+    def slots(self, releases: Sequence[Release]) -> int:
+        """Return how many record slots some releases have."""
+        ...
+
     def sound(self, batch: Batch) -> bool:
         """Whether all its numbers are ones that an honest client can send."""
         ...
@@ -58,6 +62,10 @@ class PrivateRows:
             and _largest(batch.expansion) <= COEFFICIENT_LIMIT
         )
 
+    def slots(self, releases: Sequence[Release]) -> int:
+        """As `Rows.slots`: every release has the study's."""
+        return len(releases) * self._slots
+
     def join(self, releases: Sequence[Release]) -> PrivateBatch:
         """As `Rows.join`."""
         shape = self._shape
@@ -90,6 +98,10 @@ class OpenRows:
 
     def __init__(self, plan: Plan) -> None:
         self._size = plan.size
+
+    def slots(self, releases: Sequence[Release]) -> int:
+        """As `Rows.slots`: the records that entered."""
+        return sum(r.records for r in releases if isinstance(r, OpenRelease))
 
     def join(self, releases: Sequence[Release]) -> list[OpenRow]:
         """As `Rows.join`."""

@@ -2,15 +2,28 @@
 
 - `model`: every key with its range, meaning and example.
 - `load`: reading and checking.
+- `modes`, `mode_checks`: the kinds of estimator and what goes with each.
 - `revision`: the hash that releases carry.
 - `template`: the file that `veilstream study init` writes.
 - `variants`: the same study without privacy.
 """
 
 from pipeline.study.load import load_study, parse_study
+from pipeline.study.mode_checks import require_live
 from pipeline.study.model import Study
+from pipeline.study.modes import LIVE, MODES
 from pipeline.study.revision import revision_of
 from pipeline.study.template import TEMPLATE
 from pipeline.study.variants import without_privacy
 
-__all__ = ["TEMPLATE", "Study", "load_study", "parse_study", "revision_of", "without_privacy"]
+__all__ = [
+    "LIVE",
+    "MODES",
+    "TEMPLATE",
+    "Study",
+    "load_study",
+    "parse_study",
+    "require_live",
+    "revision_of",
+    "without_privacy",
+]

@@ -67,12 +67,16 @@ def check_response(study: Study) -> None:
         raise ConfigError("estimator.class_weights: this response has no classes; remove it")
     _check_smoothing(estimator.q, estimator.smoothing)
     width = response.ends[1] - response.ends[0]
-    if estimator.residual_bound is not None and not 1e-6 * width <= estimator.residual_bound:
+    bound, scale = estimator.residual_bound, estimator.noise_scale
+    if bound is not None and not 1e-6 * width <= bound <= WIDEST:
         raise ConfigError(
-            "estimator.residual_bound: must be at least a millionth of the response's range"
+            "estimator.residual_bound: must be at least a millionth of the response's range, and "
+            f"at most {WIDEST:g}"
         )
-    if estimator.noise_scale is not None and not estimator.noise_scale <= WIDEST:
-        raise ConfigError(f"estimator.noise_scale: must be at most {WIDEST:g}")
+    if scale is not None and not 1 / WIDEST <= scale <= WIDEST:
+        raise ConfigError(
+            f"estimator.noise_scale: must be at least {1 / WIDEST:g} and at most {WIDEST:g}"
+        )
 
 
 def check_keys(response: Response) -> None:

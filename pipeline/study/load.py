@@ -13,8 +13,11 @@ import msgspec
 
 from pipeline.errors import ConfigError
 from pipeline.study.families import check_range, check_response
+from pipeline.study.mode_checks import check_mode
 from pipeline.study.model import Range, Study
 
+#: A longer half-life is none.
+LONGEST_HALF_LIFE = 1e15
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
@@ -76,7 +79,22 @@ def check_consistency(study: Study) -> None:
     if "intercept" in study.data.features:
         raise ConfigError("data.features: the name 'intercept' belongs to the model")
     check_response(study)
+    check_mode(study)
+    _check_forgetting(study)
     _check_privacy(study)
+
+
+def _check_forgetting(study: Study) -> None:
+    forgetting = study.estimator.forgetting
+    if forgetting is None:
+        return
+    window = study.window.records if forgetting.of == "records" else study.window.seconds or 1.0
+    # written so that what is no number fails
+    if not window <= forgetting.half_life <= LONGEST_HALF_LIFE:
+        raise ConfigError(
+            f"estimator.forgetting.half_life: at least one window, here {window:g} "
+            f"{forgetting.of}, and at most {LONGEST_HALF_LIFE:g}; for example half_life = 50000"
+        )
 
 
 def _check_privacy(study: Study) -> None:

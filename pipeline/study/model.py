@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from pipeline.study.modes import KIND_HELP, Kind, Reproduction
+
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all tables of a study file."""
@@ -111,11 +113,33 @@ class ClassWeights(Strict, frozen=True, kw_only=True):
     ]
 
 
+class Forgetting(Strict, frozen=True, kw_only=True):
+    """`estimator.forgetting`: old releases weigh less, by half after each half-life."""
+
+    half_life: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=1e15,
+            description="a number in [1, 1e15], of records at least one window",
+            examples=[50_000],
+        ),
+    ]
+    of: Annotated[
+        Literal["records", "seconds"],
+        Meta(
+            description='"records" of all clients together, or "seconds" of Kafka\'s own time',
+            examples=["records"],
+        ),
+    ]
+
+
 class Estimator(Strict, frozen=True, kw_only=True):
     """`[estimator]`: what is estimated and how."""
 
     kind: Annotated[
-        Literal["renewable"], Meta(description='"renewable"', examples=["renewable"])
+        Kind,
+        Meta(description=KIND_HELP, examples=["renewable"]),
     ] = "renewable"
     loss: Annotated[
         str,
@@ -165,10 +189,21 @@ class Estimator(Strict, frozen=True, kw_only=True):
         ClassWeights | None,
         Meta(description="a table with maximum", examples=["{ maximum = 8.0 }"]),
     ] = None
+    forgetting: Annotated[
+        Forgetting | None,
+        Meta(
+            description="a table with half_life and of; default: nothing is forgotten",
+            examples=['{ half_life = 50000, of = "records" }'],
+        ),
+    ] = None
     level: Annotated[
         float,
         Meta(gt=0, lt=1, description="confidence level, in (0, 1)", examples=[0.95]),
     ] = 0.95
+    reproduction: Annotated[
+        Reproduction | None,
+        Meta(description="a table with the keys of a published method", examples=["{ seed = 1 }"]),
+    ] = None
 
 
 class Split(Strict, frozen=True, kw_only=True):

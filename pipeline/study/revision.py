@@ -11,18 +11,22 @@ import msgspec
 from pipeline.study.model import Study
 
 #: Raised whenever the meaning of a release changes without a change of the study file.
-RELEASE_SEMANTICS = 1
+RELEASE_SEMANTICS = 2
 
 
 def revision_of(study: Study) -> str:
     """Return 16 hexadecimal digits; names, topics and rhythm do not enter, feature order does."""
     tables: dict[str, Any] = msgspec.to_builtins(study)
     features = tables["data"].pop("features")
+    # keys that are not given stay out: one that comes later must not change every older study
+    estimator = {k: v for k, v in tables["estimator"].items() if k != "level" and v is not None}
+    response = tables["data"]["response"]
+    tables["data"]["response"] = {k: v for k, v in response.items() if v is not None}
     meaning = {
         "semantics": RELEASE_SEMANTICS,
         "features": [[name, bounds["min"], bounds["max"]] for name, bounds in features.items()],
         "data": tables["data"],
-        "estimator": {k: v for k, v in tables["estimator"].items() if k != "level"},
+        "estimator": estimator,
         "privacy": tables["privacy"],
         "window": tables["window"]["records"],
     }

@@ -8,6 +8,8 @@ description = "What this study estimates, in one line"
 [data]
 # The column to explain, and its two values. Every other value is refused record by record.
 response = { name = "anomaly", positive = "1", negative = "0" }
+# A number, for loss = "linear": { name = "power", kind = "number", min = 0, max = 100 }
+# A count, for loss = "poisson": { name = "visits", kind = "count", max = 50 }
 scaling = "unit"              # public ranges are mapped to [-1, 1]; "none" keeps units
 
 [data.features]
@@ -16,11 +18,16 @@ temperature = { min = -40, max = 120 }
 pressure = { min = 0, max = 10 }
 
 [estimator]
-loss = "gdwd"                 # generalised DWD, or "logistic"
+# kind = "pooled"             # a published method, for `veilstream fit`: docs/methods/published.md
+loss = "gdwd"                 # generalised DWD, or "logistic"; "linear", "poisson"
 q = 1.0
 ridge = 1e-3
 class_weights = { maximum = 8.0 }   # remove the line for unweighted classes
+# residual_bound = 5          # of linear: the largest residual that counts in full; sets the noise
+# noise_scale = 2             # of linear: the residuals' standard deviation, if it is known
 level = 0.95
+# Let old releases fade, by half after so many records of all clients (or "seconds"):
+# forgetting = { half_life = 50000, of = "records" }
 
 [privacy]
 mechanism = "discrete-gaussian"     # "none" (without epsilon and delta): no privacy, loudly

@@ -14,7 +14,7 @@ import pytest
 
 from infra.local import LocalRuntime
 from pipeline.messages.estimate import EstimateMessage, read_estimate
-from tests.stage import HEADER, OPEN, Stage, lines, study_text, until, write_csv
+from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, until, write_csv
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_fit_reads_standard_input_anew_and_keeps_nothing_of_it(bare: Stage) -> N
             [sys.executable, "-m", "pipeline.cli.main", "fit", str(bare.study), "--input", "-",
              "--json"],
             input=text, capture_output=True, text=True, env=bare.environment, cwd=bare.folder,
-            timeout=60, check=True,
+            timeout=PATIENCE, check=True,
         )  # fmt: skip
         assert json.loads(done.stdout)["records"] == 60
     assert not list(bare.folder.rglob("*.spool"))
@@ -205,7 +205,7 @@ def test_fit_reads_standard_input_once_and_keeps_nothing_of_it(bare: Stage) -> N
     for _ in range(2):
         done = subprocess.run(
             command, input=source.read_bytes(), capture_output=True, env=bare.environment,
-            cwd=bare.folder, timeout=60, check=True,
+            cwd=bare.folder, timeout=PATIENCE, check=True,
         )  # fmt: skip
         assert read_estimate(done.stdout).records == 100
     assert {path.suffix for path in bare.folder.iterdir()} == {".csv", ".toml"}
@@ -320,7 +320,7 @@ def test_a_state_of_another_revision_is_refused_with_40(live: Stage) -> None:
     done = live.run("state", "show", other)
     assert done.returncode == 40
     assert "revision" in done.stderr
-    done = live.run("worker", other, "--instance", "w9", seconds=30)
+    done = live.run("worker", other, "--instance", "w9")
     assert done.returncode == 40, done.stderr
 
 
@@ -364,4 +364,4 @@ def test_a_worker_runs_from_a_folder_with_nothing_set_but_the_addresses(live: St
         assert (home / ".veilstream" / "workers").is_dir()
     finally:
         process.terminate()
-        process.wait(timeout=15)
+        process.wait(timeout=PATIENCE)

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.stage import until
+from tests.stage import PATIENCE, until
 
 
 def test_ctrl_c_on_the_demo_ends_every_process_and_removes_the_folder(tmp_path: Path) -> None:
@@ -22,10 +22,10 @@ def test_ctrl_c_on_the_demo_ends_every_process_and_removes_the_folder(tmp_path: 
             start_new_session=True,
         )  # fmt: skip
     try:
-        until(lambda: len(_of(tmp_path, demo.pid)) >= 11, "Kafka, Redis, worker, 8 clients", 40)
+        until(lambda: len(_of(tmp_path, demo.pid)) >= 11, "Kafka, Redis, worker, 8 clients")
         time.sleep(1.0)
         demo.send_signal(signal.SIGINT)
-        assert demo.wait(30) == 130, (tmp_path / "said").read_text()
+        assert demo.wait(PATIENCE) == 130, (tmp_path / "said").read_text()
         assert _of(tmp_path, demo.pid) == []
         assert list(tmp_path.glob("veilstream-demo-*")) == []
         assert "Traceback" not in (tmp_path / "said").read_text()

@@ -22,7 +22,7 @@ from pipeline.errors import DataError, NumericError
 from pipeline.learning import StreamClassifier
 from pipeline.prediction import LinearClassifier
 from producers.sources import open_once
-from tests.stage import HEADER, OPEN, Stage, lines, study_text, write_csv
+from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, write_csv
 
 #: Arguments to exit code, standard output and standard error.
 Runner: TypeAlias = Callable[..., tuple[int, str, str]]
@@ -113,7 +113,7 @@ def test_bad_records_get_a_reason_without_their_value_and_the_code_stays_0(bare:
     command = [sys.executable, "-m", "pipeline.cli.main", *arguments(bare, "-", "--json")]
     done = subprocess.run(
         [str(word) for word in command], input=HEADER + lines(1)[0] + BAD, capture_output=True,
-        text=True, env=bare.environment, timeout=60, check=False,
+        text=True, env=bare.environment, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 from redis import Redis
 
@@ -30,6 +30,8 @@ from infra.local.processes import Identity, is_alive, send
 from infra.local.state import read_state
 from pipeline.cli.local import down, logs, status
 from pipeline.errors import AlreadyRunning, ConfigError, RuntimeSetupError
+from tests.stage import PATIENCE, read_topic
+from tests.stage import send as send_records
 
 pytestmark = [pytest.mark.kafka, pytest.mark.redis]
 
@@ -56,26 +58,12 @@ def create_topic(bootstrap: str, name: str) -> None:
     admin.close()
 
 
-def produce(bootstrap: str, topic: str, value: bytes) -> None:
-    producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
-    producer.send(topic, value).get(timeout=20)
-    producer.close()
-
-
 def consume(bootstrap: str, topic: str) -> list[bytes]:
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=bootstrap,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=2000,
-    )
-    values = [record.value for record in consumer]
-    consumer.close()
-    return values
+    return [record.value for record in read_topic(bootstrap, topic)]
 
 
 def redis_client(url: str) -> Redis:
-    return Redis.from_url(url, protocol=2, socket_timeout=5)
+    return Redis.from_url(url, protocol=2, socket_timeout=PATIENCE)
 
 
 def pids(runtime: LocalRuntime) -> dict[str, int | None]:
@@ -85,7 +73,7 @@ def pids(runtime: LocalRuntime) -> dict[str, int | None]:
 def test_kafka_and_redis_keep_what_they_are_given(runtime: LocalRuntime) -> None:
     addresses = runtime.addresses()
     create_topic(addresses.kafka, "first")
-    produce(addresses.kafka, "first", b"one")
+    send_records(addresses.kafka, "first", [{"value": b"one"}])
     assert consume(addresses.kafka, "first") == [b"one"]
     with redis_client(addresses.redis) as redis:
         redis.set("key", "value")
@@ -104,7 +92,7 @@ def test_up_again_changes_nothing(runtime: LocalRuntime) -> None:
 def test_data_survives_a_crash_of_each_service(runtime: LocalRuntime) -> None:
     addresses = runtime.addresses()
     create_topic(addresses.kafka, "crash")
-    produce(addresses.kafka, "crash", b"kept")
+    send_records(addresses.kafka, "crash", [{"value": b"kept"}])
     with redis_client(addresses.redis) as redis:
         redis.set("crash", "kept")
         # Redis writes its file through once a second.
@@ -193,7 +181,7 @@ def test_pid_of_somebody_else_is_never_signalled() -> None:
         stranger = Identity(other.pid, started="another time")
         assert not is_alive(stranger)
         send(stranger, signal.SIGKILL)
-        other.communicate(b"\n", timeout=10)
+        other.communicate(b"\n", timeout=PATIENCE)
     assert other.returncode == 0
 
 
@@ -306,7 +294,7 @@ def test_foreground_restarts_what_dies_and_ends_both_on_sigterm(idle: LocalRunti
         with pytest.raises(AlreadyRunning, match=r"supervisor\.lock"):
             supervise(idle, threading.Event(), print)
         supervisor.terminate()
-        assert supervisor.wait(timeout=30) == 0
+        assert supervisor.wait(timeout=PATIENCE) == 0
         assert not any(service.running for service in idle.status())
     finally:
         supervisor.kill()

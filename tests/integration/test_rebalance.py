@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from tests.stage import Stage, study_text, until, write_csv
+from tests.stage import HEADER, Stage, lines, study_text, until
 
-CLIENTS, RECORDS, SLOTS = 6, 900, 20
-RELEASES = CLIENTS * RECORDS // SLOTS
+#: Kafka puts these keys on all four partitions.
+CLIENTS = ("client-0", "client-1", "client-2", "client-3", "client-7", "client-8")
+PARTITIONS, SLOTS = 4, 20
+#: Windows of each client between two events, and in the middle of one.
+FEW, MANY = 3, 20
 
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(tmp_path, kafka, redis_url, study_text(partitions=4))
+    made = Stage(tmp_path, kafka, redis_url, study_text(partitions=PARTITIONS))
     try:
         yield made
     finally:
@@ -26,44 +30,80 @@ def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
 def test_partitions_survive_workers_that_join_die_and_leave(stage: Stage) -> None:
     stage.ensure_topics()
     stage.worker("w0")
-    for k in range(CLIENTS):
-        source = write_csv(stage.folder / f"client-{k}.csv", RECORDS, k)
-        stage.produce(f"client-{k}", source, "--rate", 60)
-    until(lambda: sum(stage.watermarks()) > 10, "the first worker folds")
+    for client in CLIENTS:
+        source(stage, client).write_text(HEADER)
+        stage.produce(client, source(stage, client), "--follow", "--rate", 60)
+    folds_everywhere(stage)
 
     stage.worker("w1")
-    until(lambda: _members(stage) == 2, "the second worker has joined")
-    moved(stage)
+    until(lambda: shared(stage, {"w0", "w1"}), "both workers own partitions")
+    folds_everywhere(stage)
 
+    feed(stage, MANY)
     stage.kill("w0")
     stage.worker("w2")
-    until(lambda: _members(stage) >= 2, "the third worker has joined")
+    until(lambda: "w2" in members(stage), "the third worker has joined")
+    # it may meet the state of the one that has just gone
     assert stage.stop("w1") in (0, 41), stage.said("w1")
+    del stage.processes["w0"], stage.processes["w1"]
+    releases = len(CLIENTS) * (2 * FEW + MANY)
+    until(lambda: _folded(stage, releases), "nothing that the others have left is lost")
+    until(lambda: shared(stage, {"w2"}), "the third worker owns all partitions")
+    folds_everywhere(stage)
 
-    for k in range(CLIENTS):
-        assert stage.code(f"client-{k}", 60) == 0, stage.said(f"client-{k}")
-    if stage.processes["w2"].poll() == 41:
-        # it met the state of a worker that had just gone, as a supervisor would see it
-        stage.worker("w2")
-    stage.caught_up(40)
+    for client in CLIENTS:
+        assert stage.stop(client) == 0, stage.said(client)
     estimate = stage.final_estimate()
-    assert (estimate.releases, estimate.clients) == (RELEASES, CLIENTS)
+    assert (estimate.releases, estimate.clients) == (releases + FEW * len(CLIENTS), len(CLIENTS))
     assert estimate.diagnostics.missing == estimate.diagnostics.dead_letters == 0
     assert estimate.diagnostics.duplicates == 0
-    assert len(estimate.watermark) == 4
+    assert len(estimate.watermark) == PARTITIONS
     assert stage.verified()
 
 
-def moved(stage: Stage) -> None:
-    """Wait until every partition that has clients moves on."""
-    used = [n for n, end in enumerate(stage.ends()) if end]
-    before = stage.watermarks()
-    until(lambda: all(stage.watermarks()[n] > before[n] for n in used), "all partitions move")
+def source(stage: Stage, client: str) -> Path:
+    """Return the file that a client follows."""
+    return stage.folder / f"{client}.csv"
 
 
-def _members(stage: Stage) -> int:
+def feed(stage: Stage, windows: int) -> None:
+    """Give every client new records: a stream of fixed length might end before it is looked at."""
+    for seed, client in enumerate(CLIENTS):
+        with source(stage, client).open("a") as file:
+            file.write("".join(lines(windows * SLOTS, seed)))
+
+
+def folds_everywhere(stage: Stage) -> None:
+    """Wait until releases that are not in the log yet are folded, on every partition."""
+    ends = stage.ends()
+    feed(stage, FEW)
+    until(
+        lambda: all(now > end for now, end in zip(stage.watermarks(), ends, strict=True)),
+        "every partition moves",
+    )
+    stage.caught_up()
+
+
+def _folded(stage: Stage, releases: int) -> bool:
+    stage.revive({41})
+    return sum(stage.watermarks()) == releases
+
+
+def shared(stage: Stage, workers: set[str]) -> bool:
+    """Whether these workers, and no others, own all partitions, each partition once."""
+    owned = members(stage)
+    found = sorted(partition for mine in owned.values() for partition in mine)
+    return owned.keys() == workers and all(owned.values()) and found == list(range(PARTITIONS))
+
+
+def members(stage: Stage) -> dict[str, list[int]]:
+    """Return the partitions of each worker, as the group has agreed; none while it has not."""
     name = f"veilstream-{stage.plan.study.name}"
     with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
-        described = admin.describe_groups([name])
-    group = described[name] if isinstance(described, dict) else described[0]
-    return len(group["members"] if isinstance(group, dict) else group.members)
+        group = admin.describe_groups([name])[name]
+    return {member["group_instance_id"]: _assigned(member) for member in group["members"]}
+
+
+def _assigned(member: dict[str, Any]) -> list[int]:
+    topics = (member["member_assignment"] or {}).get("assigned_partitions", [])
+    return [partition for topic in topics for partition in topic["partitions"]]

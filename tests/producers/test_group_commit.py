@@ -11,7 +11,6 @@ import random
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -33,11 +32,12 @@ from producers.client import Client
 from producers.ledger import Limit
 from producers.sources import Source, open_source
 from producers.vault import Vault
-from tests.stage import HEADER, OPEN, Stage, lines, study_text, until, write_csv
+from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, until, write_csv
 
 NAME = "csv:data.csv"
-#: Longest that a released window may wait beyond its own time: two turns and a busy machine.
-PROMPT = 2 * loop.TURN_SECONDS + 0.6
+#: Turns in which a window must be released once its time has come: the reader of a pipe is a thread
+#: of its own. Turns and no seconds: a machine that stalls stalls both.
+PROMPT = 5
 
 
 def plan_of(**study: Any) -> Plan:
@@ -80,12 +80,14 @@ class Bench:
         self.ends = Ends(self.vault, start_model(self.plan.size))
         stream = self.vault.open_stream(self.plan, NAME, options.pop("limit", Limit()))
         rate, seq = options.pop("rate", None), options.pop("next_seq", stream.next_seq)
+        clock = options.pop("clock", time.monotonic)
         source = open_source(
             str(spec or self.folder / "data.csv"), stream.position, folder=self.folder, **options
         )
         return Client(
             self.plan, cast("Source", source), self.vault, cast("Any", self.ends),
             cast("Any", self.ends), next_seq=seq, source_name=NAME, rate=rate,
+            clock=clock,
         )  # fmt: skip
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
@@ -310,75 +312,66 @@ def test_the_last_short_window_of_a_source_is_released(bench: Make, form: str) -
 # from here on: how long a window waits
 
 
-def delays(client: Client, due: Callable[[int], float], windows: int) -> list[float]:
-    """Run until so many releases are stored; return how long after its time each of them was."""
-    found: list[float] = []
-    while len(found) < windows:
+@dataclass
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def promptly(client: Client, releases: int) -> None:
+    """Turn until so many releases are stored."""
+    for _ in range(PROMPT):
         client.turn()
-        now = time.monotonic()
-        found += [now - due(seq) for seq in range(len(found), client.progress.releases)]
-    return found
+        if client.progress.releases >= releases:
+            break
+    assert client.progress.releases == releases
 
 
 def test_windows_from_a_slow_pipe_are_released_as_they_fill(bench: Make) -> None:
-    """A group of 64 windows of these would take six seconds to fill."""
+    """Nothing follows a window until it is released: one that waits for a group never comes."""
     one = bench(0, records=5)
     inside, outside = os.pipe()
-    written: list[float] = []
-
-    def feed() -> None:
-        os.write(outside, HEADER.encode())
-        for line in lines(100):
-            os.write(outside, line.encode())
-            written.append(time.monotonic())
-            time.sleep(0.02)
-        os.close(outside)
-
-    threading.Thread(target=feed, daemon=True).start()
-    with os.fdopen(inside, "rb", buffering=0) as stream:
+    with os.fdopen(inside, "rb", buffering=0) as stream, os.fdopen(outside, "wb", 0) as pipe:
+        pipe.write(HEADER.encode())
         client = one.start("-", stream=stream)
-        found = delays(client, lambda seq: written[5 * seq + 4], 20)
-    assert max(found) < PROMPT
+        for window in range(20):
+            pipe.write("".join(lines(5, window)).encode())
+            promptly(client, window + 1)
     assert one.records() == [5] * 20
 
 
 def test_windows_of_a_paced_source_are_released_at_its_pace(bench: Make) -> None:
-    one = bench(5000, records=10)
-    began = time.monotonic()
-    client = one.start(rate=100)
-    found = delays(client, lambda seq: began + 10 * (seq + 1) / 100, 20)
-    # neither late nor ahead
-    assert max(found) < PROMPT
-    assert min(found) > -0.05
+    one, clock = bench(5000, records=10), Clock()
+    client = one.start(rate=100, clock=clock)
+    for window in range(20):
+        clock.now = 0.1 * (window + 1) - 0.01
+        client.turn()
+        assert client.progress.releases == window
+        clock.now = 0.1 * (window + 1) + 0.001
+        promptly(client, window + 1)
+    assert one.records() == [10] * 20
 
 
 def test_windows_with_a_time_are_released_when_it_is_over(bench: Make) -> None:
-    one = bench(0, records=1000, window="seconds = 0.4")
-    source = one.folder / "data.csv"
-    written: list[float] = []
-
-    def feed() -> None:
-        with source.open("a", buffering=1) as file:
-            for line in lines(12):
+    """Each window's time begins with its first record."""
+    one, clock = bench(0, records=1000, window="seconds = 0.4"), Clock()
+    client = one.start(follow=True, clock=clock)
+    with (one.folder / "data.csv").open("a", buffering=1) as file:
+        for window in range(4):
+            for line in lines(window + 1, window):
                 file.write(line)
-                written.append(time.monotonic())
-                time.sleep(0.2)
-
-    client = one.start(follow=True)
-    threading.Thread(target=feed, daemon=True).start()
-    found: list[tuple[float, int]] = []
-    deadline = time.monotonic() + 20
-    while sum(count for _, count in found) < 12:
-        client.turn()
-        counts = one.records()
-        found += [(time.monotonic(), count) for count in counts[len(found) :]]
-        assert time.monotonic() < deadline
-    first = 0
-    for at, count in found:
-        # each window's time begins with its first record
-        assert -0.05 < at - written[first] - 0.4 < PROMPT
-        first += count
-    assert len(found) >= 3
+                client.turn()
+                clock.now += 0.39 / (window + 1)
+            client.turn()
+            assert client.progress.releases == window
+            clock.now += 0.02
+            promptly(client, window + 1)
+            clock.now += 5.0
+    assert one.records() == [1, 2, 3, 4]
 
 
 def test_a_slow_pipe_reaches_kafka_window_by_window(
@@ -396,10 +389,10 @@ def test_a_slow_pipe_reaches_kafka_window_by_window(
         for window in range(3):
             producer.stdin.write("".join(lines(5, window)).encode())
             producer.stdin.flush()
-            until(lambda n=window: len(stage.releases()) == n + 1, "the window", 15.0)  # type: ignore[misc]
+            until(lambda n=window: len(stage.releases()) == n + 1, "the window")  # type: ignore[misc]
         producer.stdin.write("".join(lines(2)).encode())
         producer.stdin.close()
-        assert producer.wait(20) == 0
+        assert producer.wait(PATIENCE) == 0
         assert [read(record.value).seq for record in stage.releases()] == [0, 1, 2, 3]
     finally:
         producer.kill()

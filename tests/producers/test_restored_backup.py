@@ -43,7 +43,7 @@ def grow(stage: Stage, windows: int, seed: int) -> Path:
 
 def run(stage: Stage, *options: str) -> int:
     stage.produce("site", stage.folder / "data.csv", *options)
-    return stage.code("site", 60)
+    return stage.code("site")
 
 
 def copy(stage: Stage, *, back: bool, lock: bool) -> None:
@@ -122,11 +122,11 @@ def test_an_ordinary_restart_is_never_refused(build: Build) -> None:
     for _ in range(3):
         stage.kill("site")
         stage.produce("site", stage.folder / "data.csv", "--rate", 200)
-    assert stage.code("site", 60) == 0, stage.said("site")
+    assert stage.code("site") == 0, stage.said("site")
     other = stage.folder / "other.csv"
     other.write_text("heat,load,failed\n" + "".join(lines(40 * SLOTS, 50)))
     stage.produce("other", other)
-    assert stage.code("other", 60) == 0, stage.said("other")
+    assert stage.code("other") == 0, stage.said("other")
     grow(stage, 1, 10)
     assert run(stage) == 0, stage.said("site")
     mine = [read(r.value).seq for r in stage.releases() if r.key == b"site"]

@@ -19,7 +19,7 @@ from pipeline.local.plan import Plan
 from pipeline.messages.release import read
 from pipeline.study import parse_study
 from producers.vault import Outgoing, Stream, Tally, Vault
-from tests.stage import Stage, study_text, until, write_csv
+from tests.stage import PATIENCE, Stage, study_text, until, write_csv
 
 SOURCE = "csv:data.csv"
 TALLY = Tally(records=20, rejected={"a reason": 2}, clipped=1)
@@ -161,8 +161,7 @@ def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
 
 
 def test_two_producers_under_one_client_id_end_with_43_for_the_second(stage: Stage) -> None:
-    source = write_csv(stage.folder / "data.csv", 1000)
-    first = stage.produce("site", source, "--rate", 20)
+    first = stage.produce("site", source := write_csv(stage.folder / "data.csv", 20), "--follow")
     until(stage.releases, "the first is in its stream")
     second = stage.run("produce", stage.study, "--client", "site", "--source", source, "--quiet")
     assert second.returncode == 43
@@ -275,7 +274,7 @@ def test_a_crash_between_two_steps_never_noises_a_window_twice(stage: Stage, ste
     made_at = stage.folder / "made"
     child = subprocess.run(
         [sys.executable, "-c", CHILD, step, stage.study, source, made_at],
-        env=stage.environment, capture_output=True, timeout=60, check=False,
+        env=stage.environment, capture_output=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert child.returncode == -signal.SIGKILL, child.stderr.decode()
     committed = step.startswith("after")

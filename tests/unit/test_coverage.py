@@ -15,7 +15,7 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.local.plan import Plan
 from pipeline.reducer import Partition, estimate_of
 from pipeline.study import parse_study
-from tests.builders import population_target, study_text, whole_stream
+from tests.builders import population_target, regression_stream, study_text, whole_stream
 
 LEVEL = 0.95
 #: Bounds hold with this probability of a false alarm, for the seeds as a fresh draw.
@@ -103,6 +103,73 @@ def test_the_check_finds_private_intervals_that_are_half_as_wide(
     quarter("estimate_private", monkeypatch)
     with pytest.raises(AssertionError, match="coverage"):
         check_coverage(covered(*PRIVATE_RUN), 4)
+
+
+def numbers(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw records of a linear regression whose residuals stay within the range."""
+    X = rng.uniform(-1, 1, (n, 3))
+    return X, X @ SLOPES + 0.1 + rng.uniform(-0.3, 0.3, n)
+
+
+def counts(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw counts whose means are far below the public limit."""
+    X = rng.uniform(-1, 1, (n, 3))
+    return X, rng.poisson(np.exp(X @ SLOPES + 0.1)).astype(float)
+
+
+SLOPES = np.array([0.3, -0.2, 0.1])
+TRUTH = np.append(0.1, SLOPES)
+REGRESSIONS = {
+    f"{loss}-{'private' if private else 'open'}": (
+        study_text(p=3, loss=loss, private=private, records=200, most=most, ridge=0.0, epsilon=8.0),
+        draw,
+    )
+    for loss, draw, most in (("linear", numbers, 1.0), ("poisson", counts, 12.0))
+    for private in (False, True)
+}
+
+
+@lru_cache(maxsize=4)
+def ends_of(case: str, streams: int, rounds: int, clients: int) -> list[Estimate]:
+    """Return the last estimates of some streams of a regression."""
+    text, draw = REGRESSIONS[case]
+    plan = Plan(parse_study(text))
+    seeds = range(2000, 2000 + streams)
+    return [regression_stream(plan, draw, seed=s, rounds=rounds, clients=clients) for s in seeds]
+
+
+def hits_of(estimates: list[Estimate], shrink: float = 1.0) -> np.ndarray:
+    """Return how many coefficients each estimate covers, its covariance divided by `shrink`."""
+    hits = []
+    for estimate in estimates:
+        assert estimate.status == "ready"
+        assert estimate.covariance is not None
+        assert estimate.privacy_covariance is not None
+        ends = replace(
+            estimate,
+            covariance=estimate.covariance / shrink,
+            privacy_covariance=estimate.privacy_covariance / shrink,
+        ).intervals(LEVEL)
+        assert ends is not None
+        hits.append(np.count_nonzero((ends[0] <= TRUTH) & (ends[1] >= TRUTH)))
+    return np.array(hits)
+
+
+@pytest.mark.parametrize("case", REGRESSIONS)
+def test_intervals_of_a_regression_cover(case: str) -> None:
+    check_coverage(hits_of(ends_of(case, 40, 20, 6)), 4)
+
+
+@pytest.mark.parametrize("case", REGRESSIONS)
+def test_the_check_finds_intervals_of_a_regression_that_are_half_as_wide(case: str) -> None:
+    with pytest.raises(AssertionError, match="coverage"):
+        check_coverage(hits_of(ends_of(case, 40, 20, 6), shrink=4.0), 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", REGRESSIONS)
+def test_intervals_of_a_regression_cover_in_long_streams(case: str) -> None:
+    check_coverage(hits_of(ends_of(case, 150, 60, 10)), 4)
 
 
 @pytest.mark.slow

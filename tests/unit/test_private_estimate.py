@@ -159,7 +159,7 @@ def test_nothing_and_start_releases_alone_have_a_status_of_their_own() -> None:
     plan = plan_of(p=2)
     empty = estimate_private(plan, PrivateState(Shape.of(plan)))
     assert (empty.status, empty.releases, empty.coefficients.tolist()) == ("empty", 0, [0, 0, 0])
-    started = estimate_private(plan, folded(plan, sample_log(plan, releases=6)).sums)  # type: ignore[arg-type]
+    started = estimate_of(plan, [folded(plan, sample_log(plan, releases=6))])
     assert started.status == "starting"
     assert started.releases == 6
     assert np.all(np.isfinite(started.coefficients))
@@ -168,8 +168,7 @@ def test_nothing_and_start_releases_alone_have_a_status_of_their_own() -> None:
 
 def test_the_first_step_goes_from_zero_towards_the_difference_of_the_classes() -> None:
     plan = plan_of(p=2, epsilon=10.0, records=5000, maximum=8.0)
-    state = folded(plan, sample_log(plan, releases=6, clients=3)).sums
-    found = estimate_private(plan, state)  # type: ignore[arg-type]
+    found = estimate_of(plan, [folded(plan, sample_log(plan, releases=6, clients=3))])
     assert found.coefficients[1] > 0.3
     assert found.coefficients[2] < -0.2
 

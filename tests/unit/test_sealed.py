@@ -213,9 +213,9 @@ def kinds(node: Any) -> Iterator[Any]:
 
 
 def test_no_message_can_hold_a_raw_summary() -> None:
-    """Numbers, text, bytes, and lists of them: no field takes a class that is not a message."""
+    """Numbers, text, and lists of them: no field takes a class that is not a message."""
     found = [node for kind in structs() for node in kinds(msgspec.inspect.type_info(kind))]
-    plain = "Int Float Str Bytes Literal List Dict VarTuple Tuple None Union Struct"
+    plain = "Bool Int Float Str Bytes Literal List Dict VarTuple Tuple None Union Struct"
     plain_types = {f"{name}Type" for name in plain.split()} | {"Metadata"}
     assert {type(node).__name__ for node in found} <= plain_types
     classes = {node.cls for node in found if isinstance(node, msgspec.inspect.StructType)}

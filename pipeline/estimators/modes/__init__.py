@@ -7,6 +7,8 @@ Without noise: `pooled` and `majorised` (OffNP: exact, and by the stopping rule 
 `federated` (OffWP), `online` (OnWP), `additive` (the same estimate from sums of any order).
 With noise: `trusted_noise`, `trusted` (OnWDP: an aggregator that is trusted), `message_noise`,
 `private_online` (every message noised, by each client alone or by all together).
+By a study's `estimator.kind`: `selected` (`fit_mode`), with `task`, `methods`, `claims`, `spread`
+and `separation`.
 Shared: `objective`, `ridge`, `class_balance`, `result`.
 """
 

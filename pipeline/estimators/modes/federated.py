@@ -44,7 +44,8 @@ def federated_fit(
     tolerance
         Of the score of the result.
     rounds
-        At most; fewer than needed give a start, with `converged` false.
+        At most; fewer than needed give a start, with `converged` false. It is false as well where
+        the classes are separable without a ridge, so that there is no minimiser.
 
     Raises
     ------
@@ -64,7 +65,11 @@ def federated_fit(
             break
         point, gradient, done = found, objective.gradient(found), done + 1
     score = objective.score(gradient)
-    return Fit(point, done, score, converged=score <= tolerance, guarantee=FEDERATED)
+    # without a ridge the gradient also vanishes on the way to infinity
+    endless = objective.falls_for_ever(point) or objective.is_flat_at(point)
+    return Fit(
+        point, done, score, converged=score <= tolerance and not endless, guarantee=FEDERATED
+    )
 
 
 def undamped_iterates(

@@ -99,21 +99,25 @@ class MessageNoise:
         return mu_of(self.epsilon, self.delta)
 
     @property
-    def guarantee(self) -> str:
-        """What is kept private, in one sentence."""
-        kept = (
+    def kept(self) -> str:
+        """What is kept private where the conditions of the placement hold."""
+        return (
             f"({self.epsilon:g}, {self.delta:g})-differentially private per record over the whole "
             f"stream (mu = {self.mu:.4g}, {self.neighbours}), since every record enters one "
             "message; a person in r messages has mu sqrt(r), with k records in one message k mu"
         )
+
+    @property
+    def guarantee(self) -> str:
+        """What is kept private, in one sentence."""
         simulated = "; simulation only: floating-point noise of a seeded generator"
         if self.placement == "local":
-            return f"{kept}; the server need not be trusted{simulated}"
+            return f"{self.kept}; the server need not be trusted{simulated}"
         sharers = self.clients - self.tolerated
         return (
-            f"{kept}; provided that secure aggregation shows the server nothing but the sum of a "
-            f"round, and that at least {sharers} of {self.clients} clients add their noise and do "
-            f"not collude; a single message in clear has only mu sqrt({sharers}) = "
+            f"{self.kept}; provided that secure aggregation shows the server nothing but the sum "
+            f"of a round, and that at least {sharers} of {self.clients} clients add their noise "
+            f"and do not collude; a single message in clear has only mu sqrt({sharers}) = "
             f"{self.mu * math.sqrt(sharers):.4g}{simulated}"
         )
 

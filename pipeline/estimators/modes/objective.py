@@ -15,7 +15,8 @@ import numpy as np
 
 from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.estimators.modes.ridge import Ridge
-from pipeline.losses import Loss
+from pipeline.linalg import is_singular
+from pipeline.losses import Kind, Loss
 from pipeline.types import Matrix, Vector
 
 #: A step must gain this part of what its gradient promises (Armijo).
@@ -24,7 +25,9 @@ SUFFICIENT = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records of one client: design (n, d) with ones first, responses -1 or +1, weights (n,).
+    """Records of one client: design (n, d) with ones first, responses and weights (n,).
+
+    Responses are -1 or +1, numbers, or counts, as the loss explains them.
 
     Without weights every record counts once.
     """
@@ -34,20 +37,25 @@ class Records:
     weights: Vector | None = None
 
     @classmethod
-    def of(cls, features: Matrix, responses: Vector) -> Records:
+    def of(cls, features: Matrix, responses: Vector, kind: Kind = "class") -> Records:
         """Check features (n, p) and responses (n,) and put the intercept in front.
 
         Raises
         ------
         DataError
-            If shapes do not fit, a value is not finite or a response is not -1 or +1.
+            If shapes do not fit, a value is not finite or a response is not of its kind: -1 or +1
+            of a class, a whole number from 0 on of a count.
         """
         if features.ndim != 2 or responses.shape != (len(features),):
             raise DataError("features must have shape (n, p) and responses shape (n,)")
         if not np.all(np.isfinite(features)):
             raise DataError("features must be finite numbers")
-        if not np.all(np.abs(responses) == 1):
+        if kind == "class" and not np.all(np.abs(responses) == 1):
             raise DataError("responses must be -1 or +1")
+        if not np.all(np.isfinite(responses)):
+            raise DataError("responses must be finite numbers")
+        if kind == "count" and not np.all((responses >= 0) & (responses == np.floor(responses))):
+            raise DataError("responses must be counts, whole numbers from 0 on")
         return cls(np.column_stack([np.ones(len(features)), features]), responses)
 
     def __len__(self) -> int:
@@ -185,15 +193,36 @@ class PenalisedLoss:
         return total / self.records
 
     def majoriser(self) -> Matrix:
-        """Return the largest curvature that the loss part can have anywhere, without the ridge."""
+        """Return the largest curvature of the loss part, without the ridge.
+
+        Of a count's loss it is the largest on the way to any minimiser: without noise its mean has
+        no useful bound.
+        """
+        bound = self.loss.sharp_curvature_bound
+        if self.loss.responses == "count":
+            bound = min(bound, 4 * max(1.0, *(float(np.max(c.responses)) for c in self.clients)))
         total = np.zeros((self.size, self.size))
         for c in self.clients:
-            total += _gram(c, np.full(len(c), self.loss.sharp_curvature_bound))
+            total += _gram(c, np.full(len(c), bound))
         return total / self.records
 
     def separates(self, point: Vector) -> bool:
-        """Whether a point puts every record strictly on its own side."""
-        return all(np.min(c.responses * (c.design @ point)) > 0 for c in self.clients)
+        """Whether a point puts every record strictly on the side of its class."""
+        return self.loss.responses == "class" and all(
+            np.min(c.responses * (c.design @ point)) > 0 for c in self.clients
+        )
+
+    def is_flat_at(self, point: Vector) -> bool:
+        """Whether the loss has no curvature in some direction there, and no ridge gives one."""
+        if self.ridge.weight > 0:
+            return False
+        curvature = self.sharp_curvature(point)
+        root = np.sqrt(np.maximum(np.diag(curvature), np.finfo(float).tiny))
+        return bool(np.linalg.eigvalsh(curvature / np.outer(root, root))[0] < 1e-10)
+
+    def falls_for_ever(self, point: Vector) -> bool:
+        """Whether, without a ridge, a point shows that the loss has no minimiser."""
+        return self.ridge.weight == 0 and self.separates(point)
 
     def require_a_minimiser(self) -> None:
         """Refuse a problem that cannot have a unique minimiser, before any step.
@@ -201,19 +230,23 @@ class PenalisedLoss:
         Raises
         ------
         NumericError
-            If the intercept is free and only one class occurs, or columns are collinear without
-            a ridge.
+            If the intercept is free and only one class occurs or all counts are zero, or columns
+            are collinear without a ridge.
         """
+        free, kind = self.ridge.intercept_is_free, self.loss.responses
+        if free and kind == "count" and not any(np.any(c.responses) for c in self.clients):
+            raise NumericError(
+                "all counts are zero, so a free intercept has no best value: a count above zero or "
+                "ridge.shape = identity with ridge.weight > 0 is needed"
+            )
         counts = np.sum([client.class_counts() for client in self.clients], axis=0)
-        if self.ridge.intercept_is_free and np.min(counts) == 0:
+        if free and kind == "class" and np.min(counts) == 0:
             raise NumericError(
                 "responses hold one class only, so a free intercept has no best value: records of "
                 "both classes or ridge.shape = identity with ridge.weight > 0 are needed"
             )
         bound = self.majoriser() + np.diag(self._penalty)
-        root = np.sqrt(np.maximum(np.diag(bound), np.finfo(float).tiny))
-        least = float(np.linalg.eigvalsh(bound / np.outer(root, root))[0])
-        if least < 64 * self.size * np.finfo(float).eps:
+        if is_singular(bound):
             raise NumericError(
                 "features are collinear, or constant beside the intercept, and nothing holds their "
                 "coefficients: ridge.weight > 0 or fewer features are needed"

@@ -86,7 +86,7 @@ def _step(
 
 def _refuse_separation(objective: PenalisedLoss, point: Vector) -> None:
     """Refuse where some direction improves for ever: the loss falls all the way to infinity."""
-    if objective.ridge.weight == 0 and objective.separates(point):
+    if objective.falls_for_ever(point):
         raise NumericError(
             "the classes are separable, so without a ridge there is no best fit: ridge.weight > 0 "
             "is needed"
@@ -95,11 +95,7 @@ def _refuse_separation(objective: PenalisedLoss, point: Vector) -> None:
 
 def _refuse_flat_end(objective: PenalisedLoss, point: Vector) -> None:
     """Refuse an end without curvature: along some direction the loss is flat or falls for ever."""
-    if objective.ridge.weight > 0:
-        return
-    curvature = objective.sharp_curvature(point)
-    root = np.sqrt(np.maximum(np.diag(curvature), np.finfo(float).tiny))
-    if np.linalg.eigvalsh(curvature / np.outer(root, root))[0] < 1e-10:
+    if objective.is_flat_at(point):
         raise NumericError(
             "the fit has no curvature in some direction (few records, or classes separable but for "
             "ties): ridge.weight > 0 or more records are needed"

@@ -81,8 +81,19 @@ class PrivateOnlineFit:
         """What is kept private, in one sentence."""
         return self.noise.guarantee
 
-    def update(self, clients: Sequence[Records]) -> Vector:
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Weights of the negative and the positive class for the next round."""
+        return (1.0, 1.0) if self._balance is None else self._balance.weights
+
+    def update(self, clients: Sequence[Records], slots: int | None = None) -> Vector:
         """Fold one round, given as the records of its clients; return the new coefficients.
+
+        Parameters
+        ----------
+        slots
+            Public number of record slots of the round; slots without a record contribute nothing.
+            By default every slot has one.
 
         Raises
         ------
@@ -91,10 +102,10 @@ class PrivateOnlineFit:
         """
         if any(client.size != self.size for client in clients):
             raise DataError(f"clients must have {self.size - 1} features, as the first round had")
-        slots = sum(len(client) for client in clients)
+        slots = sum(len(client) for client in clients) if slots is None else slots
         if slots == 0:
             raise DataError("clients must hold at least one record")
-        weights = (1.0, 1.0) if self._balance is None else self._balance.weights
+        weights = self.weights
         batch = [client.clipped(l2=self.noise.l2_bound).weighted(weights) for client in clients]
         point, first = self.coefficients, self.rounds == 0
         total = add_up((sums_at(self.loss, client, point) for client in batch), self.size)

@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.fit import FitMessage
 from pipeline.messages.model import ModelMessage
 from pipeline.messages.model_file import ModelFile
 
 TYPES: dict[str, type[msgspec.Struct]] = {
     "estimate.v1": EstimateMessage,
+    "fit.v1": FitMessage,
     "model.v1": ModelMessage,
     "model-file.v1": ModelFile,
 }

@@ -1,0 +1,197 @@
+"""What a classifier and a regression share that learn in this process."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import ConfigError, DataError, NumericError
+from pipeline.learning.stream import Stream, StudySource, study_of
+from pipeline.local.columns import Table
+from pipeline.local.values import Record
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.model_file import ModelFile
+from pipeline.prediction import LinearModel
+from pipeline.study import Study
+from pipeline.types import Vector
+
+#: The client of records that name none.
+CLIENT = "client"
+Rule = TypeVar("Rule", bound=LinearModel)
+Learner = TypeVar("Learner", bound="StreamLearner[Any]")
+
+
+class StreamLearner(Generic[Rule]):
+    """A linear model over windows of records, private if its study is.
+
+    `fit` starts afresh and releases the last window even if it is short. `partial_fit` and
+    `learn_one` go on: a window is released when it is full, and until then its records wait in
+    memory and enter no estimate; `close_windows` releases short ones.
+
+    **Privacy.** With a private study every window is noised before it enters a sum, with fresh
+    noise of a cryptographic generator. `estimate_`, `to_model()` and predictions for other records
+    then keep the study's guarantee: for one `privacy.unit` (a record, or all records of a user),
+    against anyone who sees them and all other records but not this process, under
+    `privacy.neighbours`. Nothing is charged to any ledger: every `fit` on the same records is one
+    more release of them, the costs add up, and nobody counts them; a cross-validation with k folds
+    releases each record k - 1 times. Not protected: the memory of this process; predictions for
+    raw records, and scores computed from them; whatever was fitted to the data before (a scaler,
+    a choice of features); how many windows there are.
+
+    Parameters
+    ----------
+    study
+        A study, the path of a study file, or its text (a string with a line break).
+
+    Raises
+    ------
+    ConfigError
+        By the first method that needs the study: if its response is of a kind for another class.
+    """
+
+    #: Kinds of responses that are learnt, and the class for the others.
+    explains: ClassVar[frozenset[str]]
+    other: ClassVar[str]
+
+    def __init__(self, study: StudySource) -> None:
+        self.study = study
+        self._stream: Stream | None = None
+        self._made: tuple[ModelFile, Rule] | None = None
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name."""
+        del deep
+        return {"study": self.study}
+
+    def set_params(self: Learner, **params: Any) -> Learner:
+        """Set parameters; they count from the next `fit` on.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such parameter.
+        """
+        for name, value in params.items():
+            if name != "study":
+                raise ConfigError(
+                    f"{type(self).__name__} has no parameter {name!r}; allowed: 'study'"
+                )
+            self.study = value
+        return self
+
+    def fit(self: Learner, X: Table, y: Any) -> Learner:
+        """Forget everything and learn from X and y, as one client, in this order.
+
+        Parameters
+        ----------
+        X
+            An array (n, p) in the study's order of features, a data frame with their names, or a
+            list of records; n >= 1.
+        y
+            n responses: numbers or counts in their own unit; or labels, as texts of the study file
+            or as the numbers or truth values that they stand for.
+
+        Raises
+        ------
+        DataError
+            If X or y has the wrong shape, or holds a value or response that cannot be used.
+        NumericError
+            If no estimate can be formed.
+        """
+        self._stream = Stream(self._study())
+        self._stream.take(X, y, CLIENT, ())
+        self._stream.close_windows()
+        if not self._stream.released:
+            raise DataError("X holds no records")
+        return self
+
+    def learn_one(self, x: Record, y: Any, *, client: str = CLIENT) -> None:
+        """Go on with one record.
+
+        Raises
+        ------
+        RecordError
+            If a feature is missing or no finite number, or the response cannot be used.
+        """
+        self._started().take_one(x, y, client)
+
+    def close_windows(self: Learner) -> Learner:
+        """Release the windows that are not full, each as a release of its own."""
+        self._started().close_windows()
+        return self
+
+    def linear_predictor(self, X: Table) -> Vector:
+        """Return intercept + features times slopes, shape (n,); see `LinearModel`."""
+        return self._rule().linear_predictor(X)
+
+    def to_model(self) -> Rule:
+        """Return the newest estimate as a model that can be saved, in the study's own terms.
+
+        Raises
+        ------
+        NumericError
+            As `predict`.
+        """
+        return self._make(self._file())
+
+    @property
+    def estimate_(self) -> EstimateMessage:
+        """The newest estimate with its guarantee, as `veilstream fit` gives it."""
+        if self._stream is None or not self._stream.released:
+            raise AttributeError("estimate_: no window has been released yet; use fit")
+        return self._stream.estimate()
+
+    @property
+    def feature_names_in_(self) -> NDArray[Any]:
+        """Names of the features, shape (p,)."""
+        if self._stream is None:
+            raise AttributeError("feature_names_in_: no record has come yet; use fit")
+        return np.array(self._stream.plan.study.feature_names, dtype=object)
+
+    @property
+    def n_features_in_(self) -> int:
+        """How many features there are."""
+        return len(self.feature_names_in_)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._stream is not None and self._stream.released
+
+    def _started(self) -> Stream:
+        if self._stream is None:
+            self._stream = Stream(self._study())
+        return self._stream
+
+    def _study(self) -> Study:
+        study = study_of(self.study)
+        kind = study.data.response.kind
+        if kind not in self.explains:
+            raise ConfigError(
+                f"data.response.kind: this study explains a {kind}, which {type(self).__name__} "
+                f"does not learn; the caller must use {self.other}"
+            )
+        return study
+
+    def _file(self) -> ModelFile:
+        if self._stream is None or not self._stream.released:
+            raise NumericError(
+                "no window has been released yet: the caller must use fit, or close_windows after "
+                "partial_fit or learn_one"
+            )
+        return self._stream.file()
+
+    def _rule(self) -> Rule:
+        """Return the newest rule; made once for each estimate."""
+        file = self._file()
+        if self._made is None or self._made[0] is not file:
+            self._made = file, self._make_own(file)
+        return self._made[1]
+
+    def _make(self, file: ModelFile) -> Rule:
+        """Return the rule of a model file."""
+        raise NotImplementedError
+
+    def _make_own(self, file: ModelFile) -> Rule:
+        """Return the same, as the caller writes responses."""
+        return self._make(file)

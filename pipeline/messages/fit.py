@@ -1,0 +1,116 @@
+"""A fit by a published method as JSON, with a published schema; the live estimate has its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.modes.methods import FitStatus
+from pipeline.estimators.modes.selected import ModeFit
+from pipeline.local.plan import Plan
+from pipeline.messages.envelope import rfc3339
+from pipeline.messages.estimate import Coefficient, Finite, coefficients_of
+from pipeline.privacy.policy import Guarantee
+from pipeline.study import MODES
+
+
+class FitMessage(msgspec.Struct, frozen=True, tag="fit/1", tag_field="type"):
+    """Coefficients of a published method, how it ended, and what it keeps private.
+
+    Attributes
+    ----------
+    estimator, method
+        `estimator.kind`, and what it is with the paper's name.
+    interval_method
+        "sandwich, record scores", or "none": errors and intervals are then null.
+    records
+        Record slots, empty ones included.
+    rounds
+        Steps over all records, or batches of an online method.
+    score
+        Largest entry of the mean penalised gradient over all records, each in units of its column's
+        root mean square; null where the method is noised.
+    class_weights
+        Of the last round.
+    status
+        "converged", "unconverged" (the rule was not met, or there is no minimiser), or "one-pass"
+        (an online method: it has no stopping rule).
+    reason
+        Why there are no intervals, or what is wrong; empty otherwise.
+    """
+
+    study: str
+    study_revision: str
+    estimator: str
+    method: str
+    loss: str
+    scaling: str
+    coefficients: list[Coefficient]
+    level: float
+    interval_method: str
+    records: int
+    clients: int
+    rounds: Annotated[int, Meta(ge=0)]
+    score: Finite | None
+    class_weights: dict[str, float]
+    privacy: Guarantee
+    status: FitStatus
+    reason: str
+    published_at: str
+
+
+def compose_fit(plan: Plan, fit: ModeFit, *, published_at: float) -> FitMessage:
+    """Join a fit with the study that it is of.
+
+    Parameters
+    ----------
+    published_at
+        Seconds since 1970.
+    """
+    study, mode = plan.study, MODES[plan.study.estimator.kind]
+    negative, positive = fit.weights
+    return FitMessage(
+        study=study.name,
+        study_revision=plan.revision,
+        estimator=study.estimator.kind,
+        method=f"{mode.label}: {mode.meaning}" if mode.label else mode.meaning,
+        loss=study.estimator.loss,
+        scaling=study.data.scaling,
+        coefficients=coefficients_of(plan, _estimate(fit)),
+        level=study.estimator.level,
+        interval_method="none" if fit.covariance is None else "sandwich, record scores",
+        records=fit.slots,
+        clients=fit.clients,
+        rounds=fit.rounds,
+        score=fit.score,
+        class_weights={"negative": negative, "positive": positive},
+        privacy=fit.guarantee,
+        status=fit.status,
+        reason=fit.reason,
+        published_at=rfc3339(published_at),
+    )
+
+
+def write_fit(message: FitMessage) -> bytes:
+    """Write a fit as JSON."""
+    return msgspec.json.encode(message)
+
+
+def _estimate(fit: ModeFit) -> Estimate:
+    """Return what the rows of coefficients are made from; no noise has a part in the variance."""
+    return Estimate(
+        coefficients=fit.coefficients,
+        covariance=fit.covariance,
+        privacy_covariance=None if fit.covariance is None else np.zeros_like(fit.covariance),
+        weights=fit.weights,
+        status="ready" if fit.covariance is not None else "warming",
+        reason=fit.reason,
+        records=fit.slots,
+        releases=0,
+        condition=None,
+        floored=0,
+    )

@@ -1,0 +1,187 @@
+"""What the linear rules of model files share: reading, writing, and the linear predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar, NoReturn, TypeVar
+
+import numpy as np
+
+from pipeline.errors import ConfigError
+from pipeline.local.columns import Table, values_of
+from pipeline.local.encode import Features
+from pipeline.local.plan import Plan
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.fit import FitMessage
+from pipeline.messages.model_file import (
+    ModelFile,
+    check_origin,
+    compose_model_file,
+    read_model_file,
+    write_model_file,
+)
+from pipeline.types import Matrix, Vector
+
+Model = TypeVar("Model", bound="LinearModel")
+Rule = TypeVar("Rule")
+
+
+def read_rule(path: str | Path, make: Callable[[ModelFile], Rule]) -> Rule:
+    """Read a model file and make its rule; what is wrong with either names the path.
+
+    Raises
+    ------
+    ConfigError
+        As `LinearModel.load`.
+    """
+    try:
+        payload = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the model file {path}: {error.strerror}") from error
+    try:
+        return make(read_model_file(payload))
+    except ConfigError as error:
+        raise ConfigError(f"the model file {path} cannot be used: {error}") from None
+
+
+class LinearModel:
+    """The linear predictor of one model file; it only predicts, and never changes.
+
+    Every method takes X as an array (n, p) in the study's order of features, as a data frame with
+    columns of their names, or as a list of mappings. Values are clipped to the public ranges and
+    scaled as clients do. A prediction for a raw record says something of that record; the guarantee
+    of the model does not cover it.
+
+    Parameters
+    ----------
+    file
+        The model file.
+
+    Attributes
+    ----------
+    feature_names_in_, n_features_in_
+        Names of the features, shape (p,), and how many there are.
+
+    Raises
+    ------
+    ConfigError
+        If the file explains another kind of response.
+    """
+
+    #: Kinds of responses that a class of models predicts, and the class for the others.
+    explains: ClassVar[frozenset[str]]
+    other: ClassVar[str]
+    #: The class of `pipeline.learning` that learns such models.
+    learner: ClassVar[str]
+
+    def __init__(self, file: ModelFile) -> None:
+        kind = file.response.kind
+        if kind not in self.explains:
+            raise ConfigError(
+                f"it explains a {kind} (loss {file.loss!r}), which {type(self).__name__} does not "
+                f"predict; the caller must use {self.other}"
+            )
+        self.file = file
+        self.features = Features(
+            {feature.name: (feature.min, feature.max) for feature in file.features},
+            unit=file.scaling == "unit",
+        )
+        coefficients = np.array([coefficient.value for coefficient in file.coefficients])
+        self._intercept, self._slopes = float(coefficients[0]), coefficients[1:]
+        self.feature_names_in_ = np.array(self.features.names, dtype=object)
+        self.n_features_in_ = len(self.features.names)
+
+    @classmethod
+    def of(cls: type[Model], plan: Plan, message: EstimateMessage | FitMessage) -> Model:
+        """Return the rule of an estimate, or of the fit of a published method.
+
+        Raises
+        ------
+        ConfigError
+            If the estimate belongs to another study or revision.
+        NumericError
+            If nothing has been folded yet.
+        """
+        return cls(compose_model_file(plan, message))
+
+    @classmethod
+    def load(cls: type[Model], path: str | Path) -> Model:
+        """Read a model file.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be read, is no model file of this version, or explains another kind of
+            response.
+        """
+        return read_rule(path, cls)
+
+    def save(self, path: str | Path) -> None:
+        """Write the model file; what was there is replaced in one step.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be written.
+        """
+        target = Path(path).resolve()
+        if target.exists() and not target.is_file():
+            raise ConfigError(f"cannot write the model file {path}: it is no regular file")
+        draft = target.with_name(f"{target.name}.new")
+        try:
+            draft.write_bytes(write_model_file(self.file))
+            draft.replace(target)
+        except OSError as error:
+            raise ConfigError(f"cannot write the model file {path}: {error.strerror}") from error
+
+    def check_study(self, plan: Plan) -> None:
+        """Refuse a model of another study or revision.
+
+        Raises
+        ------
+        ConfigError
+            Naming both.
+        """
+        check_origin(plan, self.file.study, self.file.study_revision, "the model file")
+
+    def linear_predictor(self, X: Table) -> Vector:
+        """Return intercept + features times slopes.
+
+        It is >= 0 for the positive class, the expected response of a linear regression in its own
+        unit, or the logarithm of an expected count.
+
+        Returns
+        -------
+        Vector
+            Shape (n,), finite. That of a record does not depend on the records beside it.
+
+        Raises
+        ------
+        DataError
+            If X has the wrong shape, lacks a column, or holds a value that is no finite number.
+        """
+        return self.predictor_of_values(values_of(X, self.features))
+
+    def predictor_of_values(self, values: Matrix) -> Vector:
+        """Return the linear predictors of finite values in their own units, (n, p) to (n,)."""
+        scaled = self.features.scale(self.features.clip(np.ascontiguousarray(values)))
+        # row by row: a matrix product may round a row otherwise when there are more of them
+        predictor: Vector = self._intercept + np.sum(scaled * self._slopes, axis=1)
+        return predictor
+
+    def fit(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: scikit-learn takes nothing without this method for an estimator.
+
+        Raises
+        ------
+        ConfigError
+            Always.
+        """
+        raise ConfigError(
+            "a model of a file is not fitted anew; wrap it in sklearn.frozen.FrozenEstimator, or "
+            f"use pipeline.learning.{self.learner} to learn"
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True

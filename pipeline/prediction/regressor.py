@@ -1,0 +1,71 @@
+"""The regression of one model file: a linear or a Poisson one."""
+
+from __future__ import annotations
+
+from pipeline import losses
+from pipeline.errors import ConfigError
+from pipeline.local.columns import Table
+from pipeline.local.response import NumberResponse
+from pipeline.losses import Regression, Terms
+from pipeline.messages.model_file import ModelFile
+from pipeline.prediction.linear import LinearModel
+from pipeline.types import Vector
+
+
+class LinearRegressor(LinearModel):
+    """A fitted regression of a number or a count; see `LinearModel` for what it reads.
+
+    Parameters
+    ----------
+    file
+        The model file.
+
+    Raises
+    ------
+    ConfigError
+        If the file explains classes.
+    """
+
+    explains = frozenset({"number", "count"})
+    other = "LinearClassifier"
+    learner = "StreamRegressor"
+    #: What scikit-learn before 1.6 asks.
+    _estimator_type = "regressor"
+
+    def __init__(self, file: ModelFile) -> None:
+        super().__init__(file)
+        response = file.response
+        self.response = NumberResponse(
+            response.name, *response.ends, whole=response.kind == "count"
+        )
+        terms = Terms(largest=response.ends[1], noised=file.privacy.mechanism != "none")
+        loss = losses.build(file.loss, terms)
+        if not isinstance(loss, Regression):
+            raise ConfigError(f"the loss {file.loss!r} has no expected response")
+        self._regression = loss
+
+    def predict(self, X: Table) -> Vector:
+        """Return the expected responses in the response's own unit, shape (n,).
+
+        They are finite. A linear regression may pass the public range of the response; a count is
+        at least 0, and with noise at most the largest count that the study declares.
+
+        Raises
+        ------
+        DataError
+            As `linear_predictor`.
+        """
+        return self.mean_of(self.linear_predictor(X))
+
+    def mean_of(self, predictor: Vector) -> Vector:
+        """Return the expected responses of linear predictors, (n,) to (n,)."""
+        return self._regression.mean(predictor)
+
+    def __sklearn_tags__(self) -> object:
+        from sklearn.utils import RegressorTags, Tags, TargetTags  # noqa: PLC0415  only it asks
+
+        return Tags(
+            estimator_type="regressor",
+            target_tags=TargetTags(required=True),
+            regressor_tags=RegressorTags(),
+        )

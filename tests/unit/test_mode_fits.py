@@ -1,0 +1,434 @@
+"""Kinds of a study other than the live one: checks of the file, fits, guarantees, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from numpy.testing import assert_allclose
+
+from pipeline.cli.main import cli
+from pipeline.errors import ConfigError, NumericError, PrivacyError, VeilstreamError
+from pipeline.estimators.modes import (
+    GaussianNoise,
+    LaplaceNoise,
+    MessageNoise,
+    OnlineFit,
+    PrivateOnlineFit,
+    Records,
+    Ridge,
+    TrustedOnlineFit,
+    federated_fit,
+    majorised_fit,
+    pooled_fit,
+    undamped_iterates,
+)
+from pipeline.estimators.modes.selected import fit_mode
+from pipeline.learning import StreamClassifier
+from pipeline.local.encode import Row
+from pipeline.local.plan import Plan
+from pipeline.losses import GeneralisedDWD
+from pipeline.offline import OfflineRun
+from pipeline.prediction import LinearClassifier
+from pipeline.study import MODES, parse_study, revision_of
+from pipeline.types import Matrix, Vector
+from tests.builders import oracle, rows_of, simulate, study_text
+
+KEYS = {
+    "pooled": "",
+    "pooled-mm": "",
+    "federated-newton": "",
+    "federated-newton-undamped": 'rounds = 3, ridge_matrix = "identity"',
+    "online-newton": "",
+    "online-newton-laplace": "epsilon = 0.8, seed = 1, stabiliser = 200.0",
+    "online-newton-gaussian": "epsilon = 0.8, delta = 1e-5, seed = 1, stabiliser = 200.0",
+    "online-newton-distributed": "epsilon = 1.0, delta = 1e-5, seed = 1, tolerated = 1",
+}
+CLIENTS, SLOTS = 3, 40
+
+
+def text_of(kind: str, keys: str | None = None, **settings: object) -> str:
+    """Return a study of this kind without privacy."""
+    defaults: dict[str, object] = {"p": 2, "private": False, "ridge": 0.1, "records": SLOTS}
+    text = study_text(**{**defaults, **settings})  # type: ignore[arg-type]
+    keys = KEYS[kind] if keys is None else keys
+    table = f"reproduction = {{ {keys} }}\n" if keys else ""
+    return text.replace("[estimator]\n", f'[estimator]\nkind = "{kind}"\n{table}')
+
+
+def plan_of(kind: str, keys: str | None = None, **settings: object) -> Plan:
+    return Plan(parse_study(text_of(kind, keys, **settings)))
+
+
+def sample(seed: int = 0, n: int = 900, p: int = 2) -> tuple[Matrix, Vector]:
+    return simulate(np.random.default_rng(seed), n, p)
+
+
+def by_client(x: Matrix, y: Vector) -> list[tuple[Matrix, Vector]]:
+    """Give records to clients in turn; the last one has fewer, so that it ends earlier."""
+    owner = np.arange(len(y)) % CLIENTS
+    parts = [(x[owner == c], y[owner == c]) for c in range(CLIENTS)]
+    return [*parts[:-1], (parts[-1][0][:90], parts[-1][1][:90])]
+
+
+def rows_by_client(x: Matrix, y: Vector) -> dict[str, list[Row | None]]:
+    return {f"s{i}": [*rows_of(*part)] for i, part in enumerate(by_client(x, y))}
+
+
+def write(
+    folder: Path, text: str, parts: list[tuple[Matrix, Vector]], names: list[str] | None = None
+) -> list[str]:
+    """Write a study and its records; return the arguments of `veilstream fit`."""
+    p = parts[0][0].shape[1]
+    lines = [",".join([*(f"x{i}" for i in range(p)), "y", "site"])]
+    for number, (x, y) in enumerate(parts):
+        site = names[number] if names else f"s{number}"
+        lines += [
+            ",".join([*map(repr, map(float, row)), "1" if label > 0 else "0", site])
+            for row, label in zip(x, y, strict=True)
+        ]
+    (folder / "study.toml").write_text(text)
+    (folder / "data.csv").write_text("\n".join(lines) + "\n")
+    source = ["--input", str(folder / "data.csv"), "--client-column", "site"]
+    return ["fit", str(folder / "study.toml"), *source]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def directly(kind: str, x: Matrix, y: Vector) -> Vector:
+    """Call the pure functions as a reader of the paper would."""
+    loss, ridge = GeneralisedDWD(1.0, GeneralisedDWD(1.0).smoothing / 5), Ridge(0.1)
+    clients = [Records.of(*part) for part in by_client(x, y)]
+    batches = [
+        [
+            Records.of(a[start : start + SLOTS], b[start : start + SLOTS])
+            for a, b in by_client(x, y)
+            if start < len(b)
+        ]
+        for start in range(0, max(map(len, clients)), SLOTS)
+    ]
+    together = Records(
+        np.concatenate([c.design for c in clients]), np.concatenate([c.responses for c in clients])
+    )
+    l2, rng = np.sqrt(3.0), np.random.default_rng(1)
+    if kind == "pooled":
+        return pooled_fit(loss, together, ridge).coefficients
+    if kind == "pooled-mm":
+        return majorised_fit(loss, together, 0.05).coefficients
+    if kind == "federated-newton":
+        return federated_fit(loss, clients, ridge).coefficients
+    if kind == "federated-newton-undamped":
+        held = Ridge(0.1, "identity")
+        return np.asarray(undamped_iterates(loss, clients, held, rounds=3)[-1])
+    fit: OnlineFit | PrivateOnlineFit
+    if kind == "online-newton":
+        fit = OnlineFit(loss, ridge, 3)
+    elif kind == "online-newton-laplace":
+        fit = TrustedOnlineFit(loss, ridge, 3, LaplaceNoise(0.8, 3.0, l2, 0.0, 200.0), rng)
+    elif kind == "online-newton-gaussian":
+        fit = TrustedOnlineFit(loss, ridge, 3, GaussianNoise(0.8, 1e-5, l2, 0.0, 200.0), rng)
+    else:
+        noise = MessageNoise(1.0, 1e-5, l2, clients=CLIENTS, placement="distributed", tolerated=1)
+        fit = PrivateOnlineFit(GeneralisedDWD(1.0), ridge, 3, noise, rng)
+    for batch in batches:
+        fit.update(batch)
+    return fit.coefficients
+
+
+# --- fits ------------------------------------------------------------------------------------
+
+
+def test_every_kind_but_the_live_one_is_tried_here() -> None:
+    assert set(KEYS) == set(MODES) - {"renewable"}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_fit_gives_what_the_pure_functions_give(kind: str, tmp_path: Path) -> None:
+    x, y = sample()
+    done = run(*write(tmp_path, text_of(kind), by_client(x, y)), "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    values = [c["value"] for c in found["coefficients"]]
+    assert_allclose(values, directly(kind, x, y), rtol=0, atol=1e-12)
+    assert (found["type"], found["estimator"]) == ("fit/1", kind)
+    assert (found["records"], found["clients"]) == (690, CLIENTS)
+    has_intervals = kind in ("pooled", "federated-newton")
+    assert (found["interval_method"] != "none") == has_intervals
+    assert all((c["interval"] is not None) == has_intervals for c in found["coefficients"])
+    assert bool(found["reason"]) == (not has_intervals)
+    online = kind.startswith("online")
+    wanted = "unconverged" if kind == "federated-newton-undamped" else "converged"
+    assert found["status"] == ("one-pass" if online else wanted)
+    assert (found["score"] is None) == MODES[kind].noised
+
+
+def test_the_pooled_fit_of_a_study_is_that_of_an_independent_solver() -> None:
+    x, y = sample()
+    fit = fit_mode(plan_of("pooled"), {"all": [*rows_of(x, y)]})
+    # the oracle stops at a gradient of 1e-12, over a curvature of at least 0.05
+    assert_allclose(fit.coefficients, oracle(x, y, np.ones(len(y)), q=1.0, ridge=0.1), atol=1e-8)
+
+
+def test_class_weights_are_those_of_the_exact_counts() -> None:
+    x, y = sample()
+    keep = (y > 0) | (np.arange(len(y)) % 4 == 0)
+    x, y = x[keep], y[keep]
+    fit = fit_mode(plan_of("pooled", maximum=8.0), {"all": [*rows_of(x, y)]})
+    weight = np.where(y > 0, len(y) / (2 * np.sum(y > 0)), len(y) / (2 * np.sum(y < 0)))
+    assert_allclose(fit.coefficients, oracle(x, y, weight, q=1.0, ridge=0.1), atol=1e-8)
+    for kind in ("online-newton", "online-newton-distributed", "federated-newton"):
+        assert fit_mode(plan_of(kind, maximum=8.0), rows_by_client(x, y)).weights[0] > 1.5
+
+
+def test_intervals_of_the_pooled_fit_cover() -> None:
+    target = fit_mode(
+        plan_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(99, n=100_000))]}
+    ).coefficients
+    inside = []
+    for seed in range(200):
+        fit = fit_mode(plan_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(seed, n=500))]})
+        assert fit.covariance is not None
+        reach = 1.96 * np.sqrt(np.diag(fit.covariance))
+        inside.append(np.abs(fit.coefficients - target) <= reach)
+    # three standard errors of a share of 200, and what is left of the target's own error
+    assert np.all(np.abs(np.mean(inside, axis=0) - 0.95) < 0.05)
+
+
+# --- guarantees ------------------------------------------------------------------------------
+
+SENTENCES = {
+    "pooled": "no privacy: the raw records",
+    "pooled-mm": "no privacy: the raw records",
+    "federated-newton": "no differential privacy: clients send exact sums",
+    "federated-newton-undamped": "no differential privacy: clients send exact sums",
+    "online-newton": "no differential privacy: clients send exact sums",
+    "online-newton-laplace": "not guaranteed over a stream: the stated budget is for one release",
+    "online-newton-gaussian": "not guaranteed over a stream: (epsilon, delta) = (0.8, 1e-05)",
+    "online-newton-distributed": "none: its noise is a simulation",
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_the_guarantee_is_in_text_json_check_and_the_saved_model(kind: str, tmp_path: Path) -> None:
+    arguments = write(tmp_path, text_of(kind), by_client(*sample()))
+    model = tmp_path / "model.json"
+    shown = run(*arguments, "--save-model", str(model))
+    assert shown.exit_code == 0, shown.output
+    checked = run("study", "check", arguments[1], "--json")
+    facts = json.loads(checked.stdout)
+    assert facts["estimator"]["kind"] == kind
+    document = json.loads(run(*arguments, "--json").stdout)
+    file = LinearClassifier.load(model).file
+    assert file.status == ("ready" if document["interval_method"] != "none" else "point")
+    for text in (
+        " ".join(shown.stdout.split()),
+        document["privacy"]["guarantee"],
+        facts["privacy"]["guarantee"],
+        file.privacy.guarantee,
+    ):
+        assert SENTENCES[kind] in text
+    assert document["privacy"]["epsilon"] is None
+    if MODES[kind].noised:
+        assert "protects nobody" in document["privacy"]["guarantee"]
+    predicted = run("predict", arguments[1], "--input", arguments[3], "--model", str(model))
+    assert predicted.exit_code == 0, predicted.output
+
+
+def test_distributed_noise_states_its_assumptions() -> None:
+    fit = fit_mode(plan_of("online-newton-distributed"), rows_by_client(*sample()))
+    for words in ("secure aggregation", "at least 2 of 3 clients", "do not collude"):
+        assert words in fit.guarantee.guarantee
+
+
+def test_as_many_tolerated_as_clients_is_refused() -> None:
+    keys = KEYS["online-newton-distributed"].replace("tolerated = 1", "tolerated = 3")
+    with pytest.raises(PrivacyError, match="tolerated"):
+        fit_mode(plan_of("online-newton-distributed", keys), rows_by_client(*sample()))
+
+
+# --- what a study file may say ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "settings", "words"),
+    [
+        ("pooled", "", {"private": True}, r'privacy\.mechanism.*"none".*kind = "renewable"'),
+        ("online-newton-gaussian", None, {"private": True}, r"epsilon into \[estimator\.reprod"),
+        ("pooled", "epsilon = 1.0", {}, r"reproduction\.epsilon: does not belong.*online-newton"),
+        ("renewable", "seed = 1", {}, r"reproduction\.seed: does not belong.*no key"),
+        ("online-newton-laplace", "epsilon = 0.8, delta = 1e-5, seed = 1", {}, r"\.delta: does"),
+        ("online-newton-gaussian", "epsilon = 0.8, seed = 1", {}, r"\.delta: must be given"),
+        ("online-newton-laplace", "epsilon = 0.8", {}, r"\.seed: must be given.*seed = 1"),
+        ("federated-newton-undamped", "", {}, r"\.rounds: must be given"),
+        ("federated-newton-undamped", "rounds = 1", {}, "no curvature at zero.*identity"),
+        ("online-newton", 'start = "one-step"', {}, "no curvature at zero.*identity"),
+        ("online-newton-laplace", "epsilon = 1.0, seed = 1", {}, r"\.stabiliser: .*no noise scale"),
+        ("pooled", 'ridge_matrix = "as-printed"', {}, r"ridge_matrix: .*intercept-free, identity"),
+        ("pooled-mm", "", {"maximum": 4.0}, r"class_weights: .*remove"),
+        ("online-newton", 'start = "warm"', {}, r"reproduction\.start: .*allowed: "),
+        ("online-newton", "strat = 1", {}, "did you mean 'start'"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_refused_with_the_way_out(
+    kind: str, keys: str | None, settings: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        plan_of(kind, keys, **settings)
+
+
+def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"estimator\.kind.*pooled.*online-newton-distributed"):
+        parse_study(text_of("pooled").replace('"pooled"', '"offnp"'))
+
+
+def test_a_kind_gives_a_revision_of_its_own_and_its_absence_none() -> None:
+    plain = study_text(p=2, private=False, ridge=0.1, records=SLOTS)
+    revisions = {revision_of(parse_study(text)) for text in (plain, *map(text_of, KEYS))}
+    assert len(revisions) == len(KEYS) + 1
+    named = plain.replace("[estimator]\n", '[estimator]\nkind = "renewable"\n')
+    assert revision_of(parse_study(named)) == revision_of(parse_study(plain))
+
+
+# --- live commands ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["worker"], ["produce"], ["watch"], ["state", "show"], ["state", "verify"], ["predict"]],
+)
+def test_live_commands_refuse_before_they_look_for_a_broker(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("VEILSTREAM_KAFKA", "VEILSTREAM_REDIS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VEILSTREAM_FOLDER", str(tmp_path / "nothing"))
+    arguments = write(tmp_path, text_of("pooled"), by_client(*sample()))
+    more = {
+        "produce": ["--client", "c", "--source", arguments[3]],
+        "predict": ["--input", arguments[3]],
+    }.get(command[0], [])
+    done = run(*command, arguments[1], *more)
+    assert isinstance(done.exception, ConfigError)
+    for words in ("all raw records in one place", 'kind = "renewable"', "`veilstream fit`"):
+        assert words in str(done.exception)
+
+
+def test_the_functions_behind_them_refuse_as_well() -> None:
+    study = parse_study(text_of("online-newton"))
+    with pytest.raises(ConfigError, match="window of every client"):
+        OfflineRun(Plan(study))
+    with pytest.raises(ConfigError, match="window of every client"):
+        StreamClassifier(study).fit(*sample())
+    with pytest.raises(ConfigError, match=r"pipeline\.offline\.OfflineRun"):
+        fit_mode(Plan(parse_study(study_text())), {})
+
+
+def test_without_privacy_belongs_to_the_live_kind(tmp_path: Path) -> None:
+    arguments = write(tmp_path, text_of("pooled"), by_client(*sample()))
+    done = run(*arguments, "--without-privacy")
+    assert isinstance(done.exception, ConfigError)
+    assert "--without-privacy" in str(done.exception)
+
+
+# --- bad data --------------------------------------------------------------------------------
+
+
+def _bad(case: str) -> tuple[Matrix, Vector, dict[str, object]]:
+    rng = np.random.default_rng(3)
+    count, p = (6, 8) if case == "more features than records" else (400, 2)
+    x = rng.uniform(-1, 1, (count, p))
+    y = np.where(x[:, 0] + rng.normal(0, 0.5, count) > 0, 1.0, -1.0)
+    settings: dict[str, object] = {"p": p, "records": 20}
+    if case.startswith("separable"):
+        y = np.where(x[:, 0] > 0, 1.0, -1.0)
+    if case == "separable, logistic":
+        settings["loss"] = "logistic"
+    if case == "one class":
+        y = np.ones(count)
+    if case == "one class at a time":
+        order = np.argsort(y)
+        x, y = x[order], y[order]
+    if case == "constant column":
+        x[:, 1] = 0.3
+    if case == "collinear columns":
+        x[:, 1] = x[:, 0]
+    if case.startswith("q = "):
+        settings["q"] = float(case[4:])
+    return x, y, settings
+
+
+CASES = [
+    "separable", "separable, logistic", "one class", "one class at a time", "constant column",
+    "collinear columns", "more features than records", "q = 1e-3", "q = 1e3", "empty client",
+]  # fmt: skip
+LEARNT = {**dict.fromkeys(["renewable", "private"], ""), **KEYS}
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1e-3])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", LEARNT)
+def test_bad_data_end_in_an_error_or_a_finite_estimate_with_a_true_status(
+    kind: str, case: str, ridge: float, tmp_path: Path
+) -> None:
+    x, y, settings = _bad(case)
+    private = kind == "private"
+    try:
+        text = (
+            study_text(**settings, ridge=ridge, private=private)  # type: ignore[arg-type]
+            if kind in ("renewable", "private")
+            else text_of(kind, ridge=ridge, **settings)
+        )
+        parse_study(text)
+    except ConfigError:
+        # undamped steps from zero need a ridge
+        assert (kind, ridge) == ("federated-newton-undamped", 0.0)
+        return
+    parts = by_client(x, y) if len(y) > 90 else [(x, y)]
+    if case == "empty client":
+        parts[1] = (np.full_like(parts[1][0], np.nan), parts[1][1])
+    done = run(*write(tmp_path, text, parts), "--json")
+    if done.exception is not None:
+        assert isinstance(done.exception, (NumericError, PrivacyError)), repr(done.exception)
+        assert isinstance(done.exception, VeilstreamError)
+        return
+    found = json.loads(done.stdout)
+    assert all(np.isfinite(c["value"]) for c in found["coefficients"])
+    sure = found["status"] in ("ready", "converged")
+    if not sure:
+        assert found["reason"]
+        assert all(c["interval"] is None for c in found["coefficients"])
+    # no best fit exists, or nothing says which of many it is
+    endless = ridge == 0 and case in ("separable", "constant column", "collinear columns")
+    if endless or case in ("one class", "more features than records"):
+        assert all(c["interval"] is None for c in found["coefficients"])
+    if endless and not MODES.get(kind, MODES["renewable"]).noised:
+        assert kind in ("renewable", "private")
+        assert found["status"] == "warming"
+    if found["status"] == "ready":
+        assert max(abs(c["value"]) for c in found["coefficients"]) < 1e3
+
+
+def test_a_private_study_of_one_class_is_never_sure() -> None:
+    """The curvature stands out of its noise, but the intercept has no best value."""
+    rng = np.random.default_rng(0)
+    plan = Plan(parse_study(study_text(p=2, epsilon=20.0, records=500, ridge=1e-3)))
+    offline = OfflineRun(plan)
+    for number in range(60):
+        x = rng.uniform(-1, 1, (500, 2))
+        offline.add(f"c{number % 3}", rows_of(x, np.ones(500)))
+    estimate, _ = offline.estimate(0.0)
+    assert estimate.status == "warming"
+    assert "one class" in estimate.reason
+
+
+def test_a_regression_has_the_live_kind_alone() -> None:
+    text = text_of("pooled").replace(
+        'positive = "1", negative = "0"', 'kind = "count", max = 9'
+    ).replace('loss = "gdwd"\nq = 1.0', 'loss = "poisson"')  # fmt: skip
+    with pytest.raises(ConfigError, match=r'estimator\.loss: kind = "pooled" has gdwd, logistic'):
+        parse_study(text)
