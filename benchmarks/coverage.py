@@ -1,17 +1,18 @@
 """How often 95 % intervals cover the ridge-penalised minimiser of the population.
 
-`python -m benchmarks.coverage [--full] [--jobs N]`. The target is exact (`grouped.py`), so the only
-error is that of the streams, which is shown: the standard deviation over streams of their share of
-covered coefficients, over the root of their number. A stream counts where its last estimate says
-"ready". Noise is simulated from seeds with the deviations of a real study.
+`python -m benchmarks.coverage [--full] [--streams N] [--jobs N]`. The target is exact
+(`grouped.py`), so the only error is that of the streams, which is shown: the standard deviation
+over streams of their share of covered coefficients, over the root of their number. A stream counts
+where its last estimate says "ready". Noise is simulated from seeds with the deviations of a real
+study; ten clients, whose records have one law.
 
 The first table must lie within 92.5 to 98.5 %: with and without privacy, p = 5 and 20, q = 0.5, 1
-and 2. "width" is the mean standard error over the deviation of the estimates. The second table asks
-how many epochs the last estimate should rest on; of the three numbers in a cell the last is the
-mean error relative to the target. The third compares the middle of the sandwich, the spread between
-releases, with the true one (the variance of a record's gradient at the target, from 400,000
-records, plus the known noise). Quick: 24 streams of a cell. Writes
-`benchmarks/results/coverage.json`, or coverage_quick.json.
+and 2, features with many levels and with two. "width" is the mean standard error over the deviation
+of the estimates. The second table asks how many epochs the last estimate should rest on: coverage
+and relative error. The third compares the middle of the sandwich, the spread between releases, with
+the true one: the variance of a record's gradient at the target, from 400,000 records, plus the
+known noise. Quick: 24 streams of a cell. Writes `benchmarks/results/coverage.json`, or
+coverage_quick.json.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ RESULTS = Path(__file__).parent / "results"
 LEVEL, LEAST, MOST = 0.95, 0.925, 0.985
 TAILS = (0.5, 1.0, 2.0)
 MAIN = tuple(
-    Cell(p, n, rounds, epsilon, q)
+    Cell(p, n, rounds, epsilon, q, kind=kind)
+    for kind in ("fine", "coarse")
     for p, n, rounds, epsilon in (
         (5, 200, 20, None),
         (20, 200, 20, None),
@@ -73,10 +75,12 @@ def main() -> None:
     """Run the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--full", action="store_true", help="400 streams of a cell, 40 in tables")
+    parser.add_argument("--streams", type=int, help="so many streams of a cell instead")
     parser.add_argument("--jobs", type=int, default=1, help="processes, one core each (1)")
     options = parser.parse_args()
     begun = time.monotonic()
     streams, fewer = (400, 40) if options.full else (24, 12)
+    streams = options.streams or streams
     # the processes are started afresh and read this
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("spawn")

@@ -1,11 +1,13 @@
 """A population of two groups of interchangeable features, whose penalised minimiser is exact.
 
-A record has a hidden common cause z in {-1, 1}. Given z, each feature is -1, 0 or 1 with
-probabilities in proportion to 0.45 exp(-0.4 z), 0.1 and 0.45 exp(0.4 z), so that all features are
-correlated. The response is +1 with probability 1 / (1 + exp(-(0.3 + sum of the first group's slopes
-less the second's))). The loss is convex and the law does not change when features of a group are
-exchanged, so the minimiser gives each group one slope; and a predictor with such slopes depends on
-the two groups' sums alone, whose joint law is a short table. Nothing is drawn to find the target.
+A record has a hidden common cause z in {-1, 1}. Given z, each feature takes one of some levels x
+between -1 and 1 with probability in proportion to x^4 exp(0.4 z x), so that all features are
+correlated. "fine" features have 41 levels, 0.05 apart: margins of records are as good as
+continuous. "coarse" ones are -1 or 1, with which few margins are possible when p is small. The
+response is +1 with probability 1 / (1 + exp(-(0.3 + slope (sum of the first group - sum of the
+second)))). The loss is convex and the law does not change when features of a group are exchanged,
+so the minimiser gives each group one slope; a predictor with such slopes depends on the two groups'
+sums alone, whose joint law is a table. Nothing is drawn to find the target.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from scipy.optimize import minimize
 from pipeline.losses import Loss
 from pipeline.types import Matrix, Vector
 
-LEVELS = np.array([-1.0, 0.0, 1.0])
+#: Steps between 0 and 1.
+STEPS = {"fine": 20, "coarse": 1}
 INTERCEPT, TILT = 0.3, 0.4
 
 
@@ -32,10 +35,13 @@ class Grouped:
     ----------
     first, second
         How many features each group has, >= 1.
+    kind
+        "fine" or "coarse".
     """
 
     first: int
     second: int
+    kind: str = "fine"
 
     @property
     def features(self) -> int:
@@ -50,9 +56,10 @@ class Grouped:
     def draw(self, rng: np.random.Generator, records: int) -> tuple[Matrix, Vector]:
         """Return features (n, p) in [-1, 1] and responses (n,)."""
         up = rng.random(records) < 0.5
-        steps = np.cumsum(_chances(1.0))
+        levels, chances = _law(1.0, self.kind)
+        steps = np.cumsum(chances)
         # given z = -1, the mirror image of z = 1
-        x = np.searchsorted(steps[:-1], rng.random((records, self.features))) - 1.0
+        x = levels[np.searchsorted(steps[:-1], rng.random((records, self.features)))]
         x *= np.where(up, 1.0, -1.0)[:, None]
         sums = x[:, : self.first].sum(axis=1), x[:, self.first :].sum(axis=1)
         return x, np.where(rng.random(records) < self._positive(*sums), 1.0, -1.0)
@@ -61,12 +68,13 @@ class Grouped:
     def table(self) -> tuple[Vector, Vector, Vector, Vector]:
         """Sums of both groups, the response, and the probability of each such record."""
         one, other = (
-            np.arange(-self.first, self.first + 1.0),
-            np.arange(-self.second, self.second + 1.0),
+            np.linspace(-count, count, 2 * STEPS[self.kind] * count + 1)
+            for count in (self.first, self.second)
         )
         mass = np.zeros((len(one), len(other)))
         for z in (-1.0, 1.0):
-            mass += 0.5 * np.outer(_sum_law(z, self.first), _sum_law(z, self.second))
+            sides = (_sum_law(z, count, self.kind) for count in (self.first, self.second))
+            mass += 0.5 * np.outer(*sides)
         s, t = (grid.ravel() for grid in np.meshgrid(one, other, indexing="ij"))
         positive = self._positive(s, t)
         chance = np.concatenate([mass.ravel() * positive, mass.ravel() * (1 - positive)])
@@ -98,14 +106,16 @@ class Grouped:
         return positive
 
 
-def _chances(z: float) -> Vector:
-    weights = np.array([0.45, 0.1, 0.45]) * np.exp(TILT * z * LEVELS)
-    return weights / weights.sum()
+def _law(z: float, kind: str) -> tuple[Vector, Vector]:
+    """Return the levels of a feature and their probabilities given z."""
+    levels = np.linspace(-1.0, 1.0, 2 * STEPS[kind] + 1)
+    weights = levels**4 * np.exp(TILT * z * levels)
+    return levels, weights / weights.sum()
 
 
-def _sum_law(z: float, count: int) -> Vector:
+def _sum_law(z: float, count: int, kind: str) -> Vector:
     """Return the law of the sum of `count` features given z, from -count to count."""
     law = np.ones(1)
     for _ in range(count):
-        law = np.convolve(law, _chances(z))
+        law = np.convolve(law, _law(z, kind)[1])
     return law

@@ -42,7 +42,10 @@ RIDGE = 0.01
 
 @dataclass(frozen=True)
 class Cell:
-    """A design of streams: p features, n records of a window, epsilon None for no privacy."""
+    """A design of streams: p features, n records of a window, epsilon None for no privacy.
+
+    Windows come from ten clients unless said otherwise; `kind` is that of the features.
+    """
 
     features: int
     records: int
@@ -50,6 +53,7 @@ class Cell:
     epsilon: float | None
     q: float = 1.0
     clients: int = 10
+    kind: str = "fine"
 
     @property
     def label(self) -> str:
@@ -57,13 +61,13 @@ class Cell:
         budget = "open" if self.epsilon is None else f"epsilon {self.epsilon:g}"
         return (
             f"p={self.features} q={self.q:g} n={self.records} rounds={self.rounds} "
-            f"clients={self.clients} {budget}"
+            f"{budget} {self.kind}"
         )
 
     @property
     def population(self) -> Grouped:
         """Where its records come from."""
-        return Grouped((self.features + 1) // 2, self.features // 2)
+        return Grouped((self.features + 1) // 2, self.features // 2, self.kind)
 
 
 @lru_cache(maxsize=64)

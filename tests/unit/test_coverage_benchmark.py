@@ -54,9 +54,12 @@ def scaled(found: list[Estimate], factor: float) -> list[Estimate]:
     ]
 
 
+@pytest.mark.parametrize("kind", ["fine", "coarse"])
 @pytest.mark.parametrize("features", [2, 5, 20])
-def test_the_target_is_where_the_gradient_of_a_large_sample_vanishes(features: int) -> None:
-    cell = Cell(features, 200, 20, None)
+def test_the_target_is_where_the_gradient_of_a_large_sample_vanishes(
+    features: int, kind: str
+) -> None:
+    cell = Cell(features, 200, 20, None, kind=kind)
     plan, target = plan_of(cell), target_of(cell)
     x, y = cell.population.draw(np.random.default_rng(features), 200_000)
     design = np.column_stack([np.ones(len(y)), x])
