@@ -172,21 +172,24 @@ def _moments(plan: Plan, parts: Weighed) -> Moments:
     shape, size = parts[0][1].shape, plan.size
     last = sorted({epoch for _, state in parts for epoch in state.epochs})[-LAST_EPOCHS:]
 
-    def gram(state: PrivateState) -> BigIntegers:
-        packed = exact.zeros(state.gram_length)
-        for epoch in last:
-            if epoch in state.epochs:
-                packed = packed + state.epochs[epoch]
-        return packed
+    def gram(state: PrivateState) -> Vector:
+        held = [state.epochs[epoch] for epoch in last if epoch in state.epochs]
+        return exact.as_floats(sum(held[1:], held[0]) if held else exact.zeros(state.gram_length))
 
     unit = np.ones(shape.rows)
     unit[:size] = plan.step.gradient.unit
     unit[size : 2 * size] = math.ldexp(1.0, COEFFICIENT_EXPONENT)
     if shape.squares and plan.step.counts is not None:
         unit[2 * size] = plan.step.counts.unit
+    # both in one pass over the states, as their sums are long
+    once, twice = np.zeros((2, parts[0][1].gram_length))
+    for weight, state in parts:
+        packed = gram(state)
+        once += weight * packed
+        twice += weight**2 * packed
     units = np.outer(unit, unit)
-    first = (unpack_upper(_total(parts, gram), shape.rows) * units)[:, -1]
-    second = unpack_upper(_total(parts, gram, power=2), shape.rows) * units
+    first = (unpack_upper(once, shape.rows) * units)[:, -1]
+    second = unpack_upper(twice, shape.rows) * units
     slots, releases, squares = float(first[-2]), float(first[-1]), float(second[-1, -1])
     linear = np.r_[0 : 2 * size, shape.rows - 2]
     return Moments(
@@ -240,9 +243,9 @@ def _weights(plan: Plan, parts: Weighed) -> tuple[float, float]:
     return class_weights(float(counts[0]) * unit, float(counts[1]) * unit, plan.largest_weight)
 
 
-def _total(parts: Weighed, of: Callable[[PrivateState], BigIntegers], *, power: int = 1) -> Vector:
-    """Return the sum of w^power times some sums of each state; a weight of 1 rounds nothing."""
-    total: Vector = np.sum([w**power * exact.as_floats(of(state)) for w, state in parts], axis=0)
+def _total(parts: Weighed, of: Callable[[PrivateState], BigIntegers]) -> Vector:
+    """Return the weighed sum of some sums of each state; a weight of 1 rounds nothing."""
+    total: Vector = np.sum([w * exact.as_floats(of(state)) for w, state in parts], axis=0)
     return total
 
 
