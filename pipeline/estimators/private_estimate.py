@@ -182,7 +182,7 @@ def _moments(plan: Plan, parts: Weighed) -> Moments:
     if shape.squares and plan.step.counts is not None:
         unit[2 * size] = plan.step.counts.unit
     units = np.outer(unit, unit)
-    grams = [(w, exact.as_floats(gram(state))) for w, state in parts]
+    grams = [(w, gram(state)) for w, state in parts]
     total = unpack_upper(_weighted(grams), shape.rows) * units
     first, second = total[:, -1], total
     if any(weight != 1.0 for weight, _ in parts):
