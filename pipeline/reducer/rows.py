@@ -128,6 +128,7 @@ class OpenRows:
             curvature=curvature,
             scores=scores,
             counts=counts,
+            start=release.version == 0,
         )
 
 
