@@ -7,12 +7,12 @@ where its last estimate says "ready". Noise is simulated from seeds with the dev
 study; ten clients, whose records have one law.
 
 The first table must lie within 92.5 to 98.5 %: with and without privacy, p = 5 and 20, q = 0.5, 1
-and 2, features with many levels, and at p = 5 with two. "width" is the mean standard error over the deviation
-of the estimates. The second table asks how many epochs the last estimate should rest on: coverage
-and relative error. The third compares the middle of the sandwich, the spread between releases, with
-the true one: the variance of a record's gradient at the target, from 400,000 records, plus the
-known noise. Quick: 24 streams of a cell, 12 of a large one. Writes `benchmarks/results/coverage.json`, or
-coverage_quick.json.
+and 2, features with many levels, and at p = 5 with two. "width" is the mean standard error over the
+deviation of the estimates. The second table asks how many epochs the last estimate should rest on:
+coverage and relative error. The third compares the middle of the sandwich, the spread between
+releases, with the true one: the variance of a record's gradient at the target, from 400,000
+records, plus the known noise. Quick: 24 streams of a cell, 12 of a large one. Writes
+`benchmarks/results/coverage.json`, or coverage_quick.json.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def main() -> None:
         rows: list[dict[str, object]] = []
         result["main"] = rows
         for cell in MAIN:
-            size = cell.p * cell.records * cell.rounds
+            size = cell.features * cell.records * cell.rounds
             rows.append(show(row_of(pool, cell, large if size >= LARGE else streams)))
             write(result, options.full)
         result["epochs"] = epochs_table(pool, fewer)
