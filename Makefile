@@ -53,6 +53,10 @@ bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer,
 	@$(BIN)/python -m benchmarks.fold
 	@$(BIN)/python -m benchmarks.latency
 
+.PHONY: coverage
+coverage: .venv/ready  ## How often intervals cover an exact target; FULL=1 for 400 streams of a cell
+	@$(BIN)/python -m benchmarks.coverage $(if $(FULL),--full)
+
 .PHONY: attacks
 attacks: .venv/ready  ## Lower bounds of epsilon that attacks measure, and planted faults
 	@$(BIN)/python -m benchmarks.attacks

@@ -16,7 +16,8 @@ and what is ours: class weights from exact counts, from noised counts (half of e
 1e-5 spent on them), and wholly private streams with noised counts at that budget, with the noise
 shared by all clients (distributed) or added by each alone (local). "private" are our streams with
 balanced classes at delta 1e-5. Table 4 is printed for HARTH where its folder is given, and for
-elec.csv.gz where its folder is named by --data or PAPERS_DATA.
+elec.csv.gz where its folder is named by --data or PAPERS_DATA; for elec also in the order of time,
+beside River's classifiers (`prequential.py`).
 
 Quick: 6 to 16 runs of a row, under five minutes on two cores. Writes results/dwd.json. Ends with
 exit code 1 where a gated cell lies outside its tolerance.
@@ -35,7 +36,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.papers import dwd_runs, six_figures
+from benchmarks.papers import dwd_runs, prequential, six_figures
 from benchmarks.papers.cells import (
     PAPER_RUNS,
     Cell,
@@ -88,6 +89,10 @@ def main() -> None:
             found = _table_4(pool, data, options.full)
             print(show(found, title=f"Table 4 on {data.name}: mean (sd) over splits"), "\n")
             cells += found
+            if data.name == "elec":
+                found = prequential.table(data)
+                print(show(found, title="elec in the order of time, mean (sd) over seeds"), "\n")
+                cells += found
     write(cells, options.out)
     wrong = [cell for cell in cells if cell.gated and not cell.within]
     gated = sum(cell.gated for cell in cells)

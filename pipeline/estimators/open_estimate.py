@@ -7,6 +7,7 @@ Source: spec of the renewable method, additive form and cheap extensions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from pipeline.errors import NumericError
 from pipeline.estimators.estimate import Estimate, Status, class_weights, dispersion_of
 from pipeline.estimators.forgetting import effective
-from pipeline.estimators.open_state import OpenState
+from pipeline.estimators.open_state import START, OpenState
 from pipeline.linalg import (
     condition_number,
     is_singular,
@@ -25,8 +26,14 @@ from pipeline.linalg import (
 from pipeline.local.plan import Plan
 from pipeline.types import Matrix, Vector
 
+ROUGH = (
+    "the first windows were small for so many coefficients, and follow their own noise: as many "
+    "records of later windows are needed, or larger windows"
+)
 #: Intervals need this many records for each coefficient.
 RECORDS_PER_COEFFICIENT = 10
+#: Windows at the start stay if they hold this many records for each pair of coefficients.
+RECORDS_PER_PAIR = 2
 #: States of some buckets with their weights.
 Weighed = Sequence[tuple[float, OpenState]]
 
@@ -42,10 +49,15 @@ def estimate_open(plan: Plan, sums: OpenState | Weighed) -> Estimate:
     size = plan.size
     parts: Weighed = [(1.0, sums)] if isinstance(sums, OpenState) else sums
     releases = sum(state.releases for _, state in parts)
-    state, squared = _weighed(parts, size), _weighed(parts, size, power=2)
+    total, rough = _weighed(parts, size), _start_is_rough(plan, parts)
+    late = rough and _weighed(parts, size, start=False).part("records")[0] >= max(
+        RECORDS_PER_COEFFICIENT * size, total.part("records")[0] / 2
+    )
+    state = _weighed(parts, size, start=not late)
+    squared = _weighed(parts, size, power=2, start=not late)
     records = float(state.part("records")[0])
     known = effective(records, float(squared.part("records")[0]))
-    negative, positive = (float(count) for count in state.part("counts"))
+    negative, positive = (float(count) for count in total.part("counts"))
     weights = class_weights(negative, positive, plan.largest_weight)
     ridge = plan.study.estimator.ridge * np.diag([0.0] + [1.0] * (size - 1))
     bread = unpack_upper(state.part("curvature"), size) + records * ridge
@@ -60,7 +72,7 @@ def estimate_open(plan: Plan, sums: OpenState | Weighed) -> Estimate:
             coefficients = _solved(bread, right)
             covariance = sandwich(bread, _meat(squared, ridge, size))
             status, reason = "ready", ""
-            if doubt := _doubt(plan, state):
+            if doubt := _doubt(plan, state) or (ROUGH if rough and not late else ""):
                 status, reason, covariance = "warming", doubt, None
         except NumericError as error:
             # the shortest solution: clients need a point to go on from
@@ -77,7 +89,7 @@ def estimate_open(plan: Plan, sums: OpenState | Weighed) -> Estimate:
         weights=weights,
         status=status,
         reason=reason,
-        records=sum(int(part.part("records")[0]) for _, part in parts),
+        records=sum(part.slots for _, part in parts),
         releases=releases,
         condition=condition,
         floored=0,
@@ -121,11 +133,25 @@ def _dispersion(plan: Plan, state: OpenState, curvature: float) -> float | None:
     return dispersion_of(float(state.part("scores")[0]), curvature)
 
 
-def _weighed(parts: Weighed, size: int, *, power: int = 1) -> OpenState:
-    """Return the sum of w^power times each state."""
+def _start_is_rough(plan: Plan, parts: Weighed) -> bool:
+    """Whether windows were taken at fits of their own that followed their noise.
+
+    A fit of d coefficients to n records has an error of the order d / n in its curvature, and with
+    the records' own scores that moves the sum by d^2 / n windows' worth: intervals miss the target.
+    A loss with a constant curvature has no such error.
+    """
+    if plan.loss.name == "linear" and not math.isfinite(plan.loss.slope_bound):
+        return False
+    releases = sum(float(state.part("releases", START)[0]) for _, state in parts)
+    records = sum(float(state.part("records", START)[0]) for _, state in parts)
+    return 0 < records < RECORDS_PER_PAIR * plan.size**2 * releases
+
+
+def _weighed(parts: Weighed, size: int, *, power: int = 1, start: bool = True) -> OpenState:
+    """Return the sum of w^power times each state, with or without the releases at the start."""
     total = OpenState(size)
     for weight, state in parts:
-        total.sums += weight**power * state.sums
+        total.sums += weight**power * (state.sums + state.start if start else state.sums)
     return total
 
 

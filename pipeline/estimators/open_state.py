@@ -17,7 +17,7 @@ from pipeline.errors import StateError
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.types import Vector
 
-SUMS = "sums"
+SUMS, START = "sums", "start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class OpenRow:
     ----------
     counts
         Records of the negative and the positive class.
+    start
+        Whether the client knew no model yet, and took the sums at a fit to these very records.
     """
 
     records: int
@@ -36,6 +38,7 @@ class OpenRow:
     curvature: Vector
     scores: Vector
     counts: Vector
+    start: bool = False
 
 
 @dataclass(slots=True)
@@ -49,41 +52,52 @@ class OpenState:
     sums
         One vector: packed A, packed scores, packed sum of n t t', all of sum g t', then
         b = sum (H t - g), then records, releases, negatives, positives.
+    start
+        The same over releases at the start, which are not in `sums`.
     dirty
         Names of the fields that changed since they were last stored.
     """
 
     size: int
     sums: Vector = field(init=False)
+    start: Vector = field(init=False)
     dirty: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Start from zero."""
         packed = self.size * (self.size + 1) // 2
-        self.sums = np.zeros(3 * packed + self.size**2 + self.size + 4)
+        self.sums, self.start = np.zeros((2, 3 * packed + self.size**2 + self.size + 4))
 
     def fold(self, batch: Sequence[OpenRow]) -> None:
         """Add releases in order."""
         for release in batch:
-            self.sums += self._row(release)
-        self.dirty.add(SUMS)
+            held = self.start if release.start else self.sums
+            held += self._row(release)
+            self.dirty.add(START if release.start else SUMS)
 
     def add(self, other: OpenState) -> None:
         """Add the sums of another partition; equal to folding both up to rounding."""
         self.sums += other.sums
+        self.start += other.start
 
     @property
     def releases(self) -> int:
         """How many releases have been added."""
-        return int(self.part("releases")[0])
+        return int(self.part("releases")[0] + self.part("releases", START)[0])
+
+    @property
+    def slots(self) -> int:
+        """How many records they had."""
+        return int(self.part("records")[0] + self.part("records", START)[0])
 
     @property
     def names(self) -> list[str]:
         """Names of its stored fields."""
-        return [SUMS]
+        return [SUMS, START]
 
-    def part(self, name: str) -> Vector:
-        """Return one part of `sums` by name; packed parts stay packed."""
+    def part(self, name: str, of: str = SUMS) -> Vector:
+        """Return one part of `sums`, or of `start`, by name; packed parts stay packed."""
+        held = self._vector(of)
         packed = self.size * (self.size + 1) // 2
         lengths = {
             "curvature": packed, "scores": packed, "expansions": packed, "cross": self.size**2,
@@ -92,13 +106,14 @@ class OpenState:
         start = 0
         for key, length in lengths.items():
             if key == name:
-                return self.sums[start : start + length]
+                return held[start : start + length]
             start += length
         raise KeyError(name)
 
     def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
-        """Return the sums as little-endian float64 bytes."""
-        return {SUMS: self.sums.astype("<f8").tobytes()} if names is None or names else {}
+        """Return fields as little-endian float64 bytes: those of `names`, or all."""
+        chosen = self.names if names is None else names
+        return {name: self._vector(name).astype("<f8").tobytes() for name in chosen}
 
     @classmethod
     def decode(cls, size: int, fields: dict[str, bytes]) -> OpenState:
@@ -110,13 +125,16 @@ class OpenState:
             If a field is unknown or has the wrong length.
         """
         state = cls(size)
-        if SUMS not in fields:
-            raise StateError(f"stored state lacks its field {SUMS!r}")
+        if missing := {SUMS, START} - fields.keys():
+            raise StateError(f"stored state lacks its field {sorted(missing)[0]!r}")
         for name, data in fields.items():
-            if name != SUMS or len(data) != 8 * len(state.sums):
+            if name not in (SUMS, START) or len(data) != 8 * len(state.sums):
                 raise StateError(f"stored state has an unusable field {name!r}")
-            state.sums = np.frombuffer(data, dtype="<f8").copy()
+            setattr(state, name, np.frombuffer(data, dtype="<f8").copy())
         return state
+
+    def _vector(self, name: str) -> Vector:
+        return self.start if name == START else self.sums
 
     def _row(self, release: OpenRow) -> Vector:
         point, records = release.expansion, float(release.records)

@@ -172,12 +172,9 @@ def _moments(plan: Plan, parts: Weighed) -> Moments:
     shape, size = parts[0][1].shape, plan.size
     last = sorted({epoch for _, state in parts for epoch in state.epochs})[-LAST_EPOCHS:]
 
-    def gram(state: PrivateState) -> BigIntegers:
-        packed = exact.zeros(state.gram_length)
-        for epoch in last:
-            if epoch in state.epochs:
-                packed = packed + state.epochs[epoch]
-        return packed
+    def gram(state: PrivateState) -> Vector:
+        held = [state.epochs[epoch] for epoch in last if epoch in state.epochs]
+        return exact.as_floats(sum(held[1:], held[0]) if held else exact.zeros(state.gram_length))
 
     unit = np.ones(shape.rows)
     unit[:size] = plan.step.gradient.unit
@@ -185,9 +182,11 @@ def _moments(plan: Plan, parts: Weighed) -> Moments:
     if shape.squares and plan.step.counts is not None:
         unit[2 * size] = plan.step.counts.unit
     units = np.outer(unit, unit)
-    grams = [(w, exact.as_floats(gram(state))) for w, state in parts]
-    first = (unpack_upper(_weighted(grams), shape.rows) * units)[:, -1]
-    second = unpack_upper(_weighted(grams, power=2), shape.rows) * units
+    grams = [(w, gram(state)) for w, state in parts]
+    total = unpack_upper(_weighted(grams), shape.rows) * units
+    first, second = total[:, -1], total
+    if any(weight != 1.0 for weight, _ in parts):
+        second = unpack_upper(_weighted(grams, power=2), shape.rows) * units
     slots, releases, squares = float(first[-2]), float(first[-1]), float(second[-1, -1])
     linear = np.r_[0 : 2 * size, shape.rows - 2]
     return Moments(

@@ -17,7 +17,7 @@ from pipeline.local.plan import Plan
 from pipeline.reducer.progress import Progress
 
 #: Version of the stored form; a worker refuses state of another version.
-SCHEMA = 3
+SCHEMA = 4
 HEAD, SUMS = "head", "sums."
 
 

@@ -131,6 +131,7 @@ class OpenRows:
             curvature=curvature,
             scores=scores,
             counts=counts,
+            start=release.version == 0,
         )
 
 

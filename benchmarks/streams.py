@@ -1,0 +1,123 @@
+"""Whole streams for coverage: releases at the newest model, folded, and the last estimate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from benchmarks.grouped import Grouped
+from pipeline.estimators.estimate import Estimate
+from pipeline.local.model import round_model, start_model
+from pipeline.local.plan import Plan
+from pipeline.local.privatise import disclose, privatise
+from pipeline.local.summarise import local_fit, summarise, summarise_bounded
+from pipeline.messages.release import seal
+from pipeline.offline import OfflineRecord
+from pipeline.privacy.simulation import SeededStream
+from pipeline.reducer import Partition, Reducer, estimate_of
+from pipeline.study import parse_study
+from pipeline.types import Vector
+
+STUDY = """
+[study]
+name = "coverage"
+[data]
+response = {{ name = "y", positive = "1", negative = "0" }}
+[data.features]
+{features}
+[estimator]
+loss = "gdwd"
+q = {q}
+ridge = {ridge}
+[privacy]
+{privacy}
+[window]
+records = {records}
+"""
+NOISED = 'mechanism = "insecure-simulation"\nepsilon = {epsilon}\ndelta = 1e-5\nseed = 1'
+RIDGE = 0.01
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A design of streams: p features, n records of a window, epsilon None for no privacy.
+
+    Windows come from ten clients unless said otherwise; `kind` is that of the features.
+    """
+
+    features: int
+    records: int
+    rounds: int
+    epsilon: float | None
+    q: float = 1.0
+    clients: int = 10
+    kind: str = "fine"
+
+    @property
+    def label(self) -> str:
+        """What stands in front of its row."""
+        budget = "open" if self.epsilon is None else f"epsilon {self.epsilon:g}"
+        return (
+            f"p={self.features} q={self.q:g} n={self.records} rounds={self.rounds} "
+            f"{budget} {self.kind}"
+        )
+
+    @property
+    def population(self) -> Grouped:
+        """Where its records come from."""
+        return Grouped((self.features + 1) // 2, self.features // 2, self.kind)
+
+
+@lru_cache(maxsize=64)
+def plan_of(cell: Cell) -> Plan:
+    """Return the plan of its study."""
+    names = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(cell.features))
+    private = 'mechanism = "none"'
+    if cell.epsilon is not None:
+        private = NOISED.format(epsilon=cell.epsilon)
+    return Plan(
+        parse_study(
+            STUDY.format(
+                features=names, q=cell.q, ridge=RIDGE, privacy=private, records=cell.records
+            )
+        )
+    )
+
+
+@lru_cache(maxsize=64)
+def target_of(cell: Cell) -> Vector:
+    """Return what its streams estimate."""
+    return cell.population.target(plan_of(cell).loss, RIDGE)
+
+
+def one_stream(cell: Cell, seed: int) -> tuple[Partition, Estimate]:
+    """Run a stream; each round every client releases one window at the newest model."""
+    plan, population = plan_of(cell), cell.population
+    rng = np.random.default_rng([7, seed])
+    reducer, partition, model = Reducer(plan), Partition.empty(plan), start_model(plan.size)
+    estimate: Estimate | None = None
+    for number in range(cell.rounds):
+        log = []
+        for c in range(cell.clients):
+            client = f"c{c}"
+            x, y = population.draw(rng, cell.records)
+            if cell.epsilon is not None:
+                noise = SeededStream(seed, client, number)
+                sums = privatise(plan, summarise_bounded(plan, x, y, model), noise)
+                payload = seal(plan, sums, client=client, ledger="l", seq=number)
+            else:
+                point = model.coefficients if number else local_fit(plan.loss, x, y, RIDGE)
+                found = summarise(plan, x, y, point, model.class_weights)
+                opened = disclose(plan, found, model.version)
+                payload = seal(plan, opened, client=client, ledger="l", seq=number)
+            log.append(OfflineRecord(number * cell.clients + c, client.encode(), payload))
+        letters = reducer.fold(partition, log)
+        if letters:
+            raise letters[0].fault
+        estimate = estimate_of(plan, [partition])
+        model = round_model(number + 1, estimate.coefficients, estimate.weights)
+    if estimate is None:
+        raise ValueError("a stream needs at least one round")
+    return partition, estimate
