@@ -15,7 +15,7 @@ from pipeline.estimators.sgd.settings import CURVATURE, allowed_lateness, record
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
-from pipeline.study import LIVE, LIVE_KINDS, MODES, TEMPLATE
+from pipeline.study import LIVE_KINDS, MODES, TEMPLATE
 
 
 @click.group()
@@ -65,7 +65,7 @@ def _kind(plan: Plan) -> dict[str, object]:
     kind = plan.study.estimator.kind
     mode = MODES[kind]
     facts: dict[str, object] = {"kind": kind, "method": mode.meaning}
-    if kind != LIVE:
+    if kind not in LIVE_KINDS:
         facts["published_as"] = mode.label or "an extension of the published methods"
         facts["runs_in"] = f"`veilstream fit` alone: it needs {mode.needs}"
     return facts

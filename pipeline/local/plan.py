@@ -132,7 +132,7 @@ class Plan:
     @property
     def counted_name(self) -> str:
         """What those numbers are, in words; empty where there are none."""
-        if self.classes:
+        if self.classes and not self.by_record:
             return "class counts"
         return "sums of squared slopes" if self.counted(1) else ""
 

@@ -13,7 +13,7 @@ from pipeline.estimators.modes.result import FEDERATED, POOLED
 from pipeline.estimators.modes.trusted_noise import GaussianNoise, LaplaceNoise
 from pipeline.local.plan import Plan
 from pipeline.privacy.policy import NO_PRIVACY, Guarantee
-from pipeline.study.modes import LIVE, MODES, Reproduction
+from pipeline.study.modes import LIVE_KINDS, MODES, Reproduction
 
 #: Share of mu^2 for noised class counts, where there are class weights.
 COUNTS_SHARE = 0.05
@@ -47,7 +47,7 @@ def guarantee_of_kind(plan: Plan, clients: int | None = None) -> Guarantee:
         If the noise of the kind cannot be scaled with these parameters.
     """
     kind = plan.study.estimator.kind
-    if kind == LIVE:
+    if kind in LIVE_KINDS:
         return plan.guarantee
     return msgspec.structs.replace(
         NO_PRIVACY, guarantee=_sentence(plan, kind, clients), counts=_COUNTS[_family(kind)]

@@ -19,7 +19,7 @@ from pipeline.estimators.modes.task import task_of
 from pipeline.local.encode import Row
 from pipeline.local.plan import Plan
 from pipeline.privacy.policy import Guarantee
-from pipeline.study import LIVE
+from pipeline.study import LIVE_KINDS
 from pipeline.types import Matrix, Vector
 
 
@@ -78,9 +78,9 @@ def fit_mode(plan: Plan, clients: Mapping[str, Sequence[Row | None]]) -> ModeFit
         If no noise scale exists for these parameters.
     """
     kind = plan.study.estimator.kind
-    if kind == LIVE:
+    if kind in LIVE_KINDS:
         raise ConfigError(
-            f'estimator.kind: fit_mode runs {", ".join(list(METHODS))}; kind = "{LIVE}" is run by '
+            f'estimator.kind: fit_mode runs {", ".join(list(METHODS))}; kind = "{kind}" is run by '
             "pipeline.offline.OfflineRun"
         )
     task = task_of(plan, clients)
