@@ -12,10 +12,11 @@ from pipeline.local.gradients import bounded_gradients, open_gradients
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import disclose, privatise
-from pipeline.local.summarise import local_fit, summarise, summarise_bounded
+from pipeline.local.summarise import Summary, local_fit, summarise, summarise_bounded
 from pipeline.messages.release import seal
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream
+from pipeline.types import Matrix, Vector
 
 
 def release_of(
@@ -54,16 +55,19 @@ def release_of(
         bounded = bounded_gradients if plan.by_record else summarise_bounded
         noised = privatise(plan, bounded(plan, features, responses, model), stream)
         return seal(plan, noised, client=client, ledger=ledger, seq=seq)
-    if plan.by_record:
-        summary = open_gradients(plan, features, responses, model)
-        opened = disclose(plan, summary, model.version, model.seen)
-        return seal(plan, opened, client=client, ledger=ledger, seq=seq)
-    point = model.coefficients
-    if model.version == 0 and len(rows):
-        point = local_fit(plan.loss, features, responses, plan.study.estimator.ridge)
-    summary = summarise(plan, features, responses, point, model.class_weights)
+    summary = _open_summary(plan, features, responses, model)
     opened = disclose(plan, summary, model.version, model.seen)
     return seal(plan, opened, client=client, ledger=ledger, seq=seq)
+
+
+def _open_summary(plan: Plan, features: Matrix, responses: Vector, model: Model) -> Summary:
+    """Sum a window without privacy, at a fit of its own where the client knows no model yet."""
+    if plan.by_record:
+        return open_gradients(plan, features, responses, model)
+    point = model.coefficients
+    if model.version == 0 and len(responses):
+        point = local_fit(plan.loss, features, responses, plan.study.estimator.ridge)
+    return summarise(plan, features, responses, point, model.class_weights)
 
 
 def _stream(plan: Plan, client: str, seq: int) -> SecureStream:
