@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,34 +56,53 @@ def upper_is_diagonal(size: int) -> NDArray[np.bool_]:
     return diagonal
 
 
-def condition_number(matrix: Matrix) -> float:
-    """Return the largest over the least absolute eigenvalue of a symmetric matrix; may be inf."""
-    sizes = np.abs(np.linalg.eigvalsh(matrix))
+def condition_number(matrix: Matrix, eigenvalues: Vector | None = None) -> float:
+    """Return the largest over the least absolute eigenvalue of a symmetric matrix; may be inf.
+
+    Parameters
+    ----------
+    eigenvalues
+        Those of the matrix, if they are known already.
+    """
+    sizes = np.abs(np.linalg.eigvalsh(matrix) if eigenvalues is None else eigenvalues)
     least = float(sizes.min())
     return float(sizes.max()) / least if least > 0 else math.inf
 
 
-def floor_eigenvalues(matrix: Matrix, minimum: float) -> tuple[Matrix, int]:
-    """Raise the eigenvalues of a symmetric matrix to at least `minimum`.
+class Floored(NamedTuple):
+    """A symmetric matrix with no eigenvalue below a minimum.
 
-    Returns
-    -------
-    tuple
-        The repaired matrix and how many eigenvalues were raised.
+    Attributes
+    ----------
+    matrix
+        Shape (d, d).
+    raised
+        How many eigenvalues had to be raised.
+    eigenvalues
+        Those of `matrix`, shape (d,), if it took them to make it.
     """
+
+    matrix: Matrix
+    raised: int
+    eigenvalues: Vector | None
+
+
+def floor_eigenvalues(matrix: Matrix, minimum: float) -> Floored:
+    """Raise the eigenvalues of a symmetric matrix to at least `minimum`."""
     try:
         # a Cholesky factor says in a tenth of the time that no eigenvalue is below the minimum
         np.linalg.cholesky(matrix - minimum * np.eye(len(matrix)))
     except np.linalg.LinAlgError:
         pass
     else:
-        return matrix, 0
+        return Floored(matrix, 0, None)
     values, vectors = np.linalg.eigh(matrix)
     raised = int(np.count_nonzero(values < minimum))
     if raised == 0:
-        return matrix, 0
-    repaired = (vectors * np.maximum(values, minimum)) @ vectors.T
-    return (repaired + repaired.T) / 2, raised
+        return Floored(matrix, 0, values)
+    values = np.maximum(values, minimum)
+    repaired = (vectors * values) @ vectors.T
+    return Floored((repaired + repaired.T) / 2, raised, values)
 
 
 def solve_positive(matrix: Matrix, right: Matrix | Vector) -> Matrix:
