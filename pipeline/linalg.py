@@ -89,12 +89,7 @@ class Floored(NamedTuple):
 
 def floor_eigenvalues(matrix: Matrix, minimum: float) -> Floored:
     """Raise the eigenvalues of a symmetric matrix to at least `minimum`."""
-    try:
-        # a Cholesky factor says in a tenth of the time that no eigenvalue is below the minimum
-        np.linalg.cholesky(matrix - minimum * np.eye(len(matrix)))
-    except np.linalg.LinAlgError:
-        pass
-    else:
+    if _all_above(matrix, minimum):
         return Floored(matrix, 0, None)
     values, vectors = np.linalg.eigh(matrix)
     raised = int(np.count_nonzero(values < minimum))
@@ -103,6 +98,28 @@ def floor_eigenvalues(matrix: Matrix, minimum: float) -> Floored:
     values = np.maximum(values, minimum)
     repaired = (vectors * values) @ vectors.T
     return Floored((repaired + repaired.T) / 2, raised, values)
+
+
+def _all_above(matrix: Matrix, minimum: float) -> bool:
+    """Whether all eigenvalues are above a minimum; a Cholesky factor says so quickest."""
+    try:
+        np.linalg.cholesky(matrix - minimum * np.eye(len(matrix)))
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def sandwiches(bread: Matrix, *meats: Matrix) -> list[Matrix]:
+    """Return `sandwich` of one bread with several meats, for the price of one inverse.
+
+    Raises
+    ------
+    NumericError
+        As `solve_positive`.
+    """
+    inverse: Matrix = cho_solve(_factor(bread), np.eye(len(bread)))
+    found = [inverse @ meat @ inverse.T for meat in meats]
+    return [(covariance + covariance.T) / 2 for covariance in found]
 
 
 def solve_positive(matrix: Matrix, right: Matrix | Vector) -> Matrix:
@@ -125,10 +142,8 @@ def sandwich(bread: Matrix, meat: Matrix) -> Matrix:
     NumericError
         As `solve_positive`.
     """
-    factor = _factor(bread)
-    half: Matrix = cho_solve(factor, meat)
-    covariance: Matrix = cho_solve(factor, half.T)
-    return (covariance + covariance.T) / 2
+    [covariance] = sandwiches(bread, meat)
+    return covariance
 
 
 def _factor(matrix: Matrix) -> tuple[Matrix, bool]:
@@ -151,4 +166,4 @@ def is_singular(matrix: Matrix) -> bool:
     scaled = matrix / root[:, None] / root
     if not np.all(np.isfinite(scaled)):
         return True
-    return bool(np.linalg.eigvalsh(scaled)[0] < 64 * len(matrix) * np.finfo(float).eps)
+    return not _all_above(scaled, 64 * len(matrix) * float(np.finfo(float).eps))

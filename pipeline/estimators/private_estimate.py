@@ -25,7 +25,7 @@ from pipeline.estimators.private_state import PrivateState
 from pipeline.linalg import (
     condition_number,
     floor_eigenvalues,
-    sandwich,
+    sandwiches,
     solve_positive,
     unpack_upper,
 )
@@ -125,8 +125,8 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
         if status == "ready":
             whole = moments.slots * bread
             noise = moments.squares * plan.step.gradient.standard_deviation**2
-            covariance = sandwich(whole, _between_releases(moments, curvature))
-            privacy = sandwich(whole, noise * np.eye(plan.size))
+            between = _between_releases(moments, curvature)
+            covariance, privacy = sandwiches(whole, between, noise * np.eye(plan.size))
     return Estimate(
         coefficients=coefficients,
         covariance=covariance,
