@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,34 +56,70 @@ def upper_is_diagonal(size: int) -> NDArray[np.bool_]:
     return diagonal
 
 
-def condition_number(matrix: Matrix) -> float:
-    """Return the largest over the least absolute eigenvalue of a symmetric matrix; may be inf."""
-    sizes = np.abs(np.linalg.eigvalsh(matrix))
+def condition_number(matrix: Matrix, eigenvalues: Vector | None = None) -> float:
+    """Return the largest over the least absolute eigenvalue of a symmetric matrix; may be inf.
+
+    Parameters
+    ----------
+    eigenvalues
+        Those of the matrix, if they are known already.
+    """
+    sizes = np.abs(np.linalg.eigvalsh(matrix) if eigenvalues is None else eigenvalues)
     least = float(sizes.min())
     return float(sizes.max()) / least if least > 0 else math.inf
 
 
-def floor_eigenvalues(matrix: Matrix, minimum: float) -> tuple[Matrix, int]:
-    """Raise the eigenvalues of a symmetric matrix to at least `minimum`.
+class Floored(NamedTuple):
+    """A symmetric matrix with no eigenvalue below a minimum.
 
-    Returns
-    -------
-    tuple
-        The repaired matrix and how many eigenvalues were raised.
+    Attributes
+    ----------
+    matrix
+        Shape (d, d).
+    raised
+        How many eigenvalues had to be raised.
+    eigenvalues
+        Those of `matrix`, shape (d,), if it took them to make it.
     """
-    try:
-        # a Cholesky factor says in a tenth of the time that no eigenvalue is below the minimum
-        np.linalg.cholesky(matrix - minimum * np.eye(len(matrix)))
-    except np.linalg.LinAlgError:
-        pass
-    else:
-        return matrix, 0
+
+    matrix: Matrix
+    raised: int
+    eigenvalues: Vector | None
+
+
+def floor_eigenvalues(matrix: Matrix, minimum: float) -> Floored:
+    """Raise the eigenvalues of a symmetric matrix to at least `minimum`."""
+    if _all_above(matrix, minimum):
+        return Floored(matrix, 0, None)
     values, vectors = np.linalg.eigh(matrix)
     raised = int(np.count_nonzero(values < minimum))
     if raised == 0:
-        return matrix, 0
-    repaired = (vectors * np.maximum(values, minimum)) @ vectors.T
-    return (repaired + repaired.T) / 2, raised
+        return Floored(matrix, 0, values)
+    values = np.maximum(values, minimum)
+    repaired = (vectors * values) @ vectors.T
+    return Floored((repaired + repaired.T) / 2, raised, values)
+
+
+def _all_above(matrix: Matrix, minimum: float) -> bool:
+    """Whether all eigenvalues are above a minimum; a Cholesky factor says so quickest."""
+    try:
+        np.linalg.cholesky(matrix - minimum * np.eye(len(matrix)))
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def sandwiches(bread: Matrix, *meats: Matrix) -> list[Matrix]:
+    """Return `sandwich` of one bread with several meats, for the price of one inverse.
+
+    Raises
+    ------
+    NumericError
+        As `solve_positive`.
+    """
+    inverse: Matrix = cho_solve(_factor(bread), np.eye(len(bread)))
+    found = [inverse @ meat @ inverse.T for meat in meats]
+    return [(covariance + covariance.T) / 2 for covariance in found]
 
 
 def solve_positive(matrix: Matrix, right: Matrix | Vector) -> Matrix:
@@ -106,10 +142,8 @@ def sandwich(bread: Matrix, meat: Matrix) -> Matrix:
     NumericError
         As `solve_positive`.
     """
-    factor = _factor(bread)
-    half: Matrix = cho_solve(factor, meat)
-    covariance: Matrix = cho_solve(factor, half.T)
-    return (covariance + covariance.T) / 2
+    [covariance] = sandwiches(bread, meat)
+    return covariance
 
 
 def _factor(matrix: Matrix) -> tuple[Matrix, bool]:
@@ -132,4 +166,4 @@ def is_singular(matrix: Matrix) -> bool:
     scaled = matrix / root[:, None] / root
     if not np.all(np.isfinite(scaled)):
         return True
-    return bool(np.linalg.eigvalsh(scaled)[0] < 64 * len(matrix) * np.finfo(float).eps)
+    return not _all_above(scaled, 64 * len(matrix) * float(np.finfo(float).eps))

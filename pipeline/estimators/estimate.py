@@ -33,7 +33,7 @@ class Estimate:
     records, releases
         Record slots and releases folded.
     condition
-        Condition number of the curvature after its repair; None at the start.
+        Condition number of the curvature after its repair; None before the first release.
     floored
         How many eigenvalues of the noisy curvature were raised.
     dispersion

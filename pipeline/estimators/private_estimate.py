@@ -25,7 +25,7 @@ from pipeline.estimators.private_state import PrivateState
 from pipeline.linalg import (
     condition_number,
     floor_eigenvalues,
-    sandwich,
+    sandwiches,
     solve_positive,
     unpack_upper,
 )
@@ -95,8 +95,10 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
     weights = _weights(plan, parts)
     penalty = plan.study.estimator.ridge * np.diag([0.0] + [1.0] * (plan.size - 1))
     covariance = privacy = dispersion = None
+    condition: float | None
     if not any(state.epochs for _, state in parts):
         bread, floored = _start_curvature(plan) * np.eye(plan.size) + penalty, 0
+        condition = condition_number(bread) if releases else None
         coefficients = _first_coefficients(plan, parts, bread, weights)
         status, reason = _start_status(releases)
         starts = [(w, float(state.start[-1])) for w, state in parts]
@@ -104,7 +106,7 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
             sum(w * count for w, count in starts), sum(w**2 * count for w, count in starts)
         )
     else:
-        curvature, floored = _curvature(plan, parts)
+        curvature, floored, condition = _curvature(plan, parts)
         moments = _moments(plan, parts)
         records = moments.records
         bread = curvature + penalty
@@ -123,8 +125,8 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
         if status == "ready":
             whole = moments.slots * bread
             noise = moments.squares * plan.step.gradient.standard_deviation**2
-            covariance = sandwich(whole, _between_releases(moments, curvature))
-            privacy = sandwich(whole, noise * np.eye(plan.size))
+            between = _between_releases(moments, curvature)
+            covariance, privacy = sandwiches(whole, between, noise * np.eye(plan.size))
     return Estimate(
         coefficients=coefficients,
         covariance=covariance,
@@ -134,7 +136,7 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
         reason=reason,
         records=sum(state.slots for _, state in parts),
         releases=releases,
-        condition=condition_number(bread) if releases else None,
+        condition=condition,
         floored=floored,
         effective_records=records,
         dispersion=dispersion,
@@ -201,8 +203,8 @@ def _moments(plan: Plan, parts: Weighed) -> Moments:
     )
 
 
-def _curvature(plan: Plan, parts: Weighed) -> tuple[Matrix, int]:
-    """Return the mean curvature of one record with its eigenvalues floored, and how many were."""
+def _curvature(plan: Plan, parts: Weighed) -> tuple[Matrix, int, float]:
+    """Return the mean curvature of one record, its eigenvalues floored, how many, its condition."""
     size = plan.size
     sums = _total(parts, lambda state: state.curvature)
     slots = float(sums[-1])
@@ -215,8 +217,8 @@ def _curvature(plan: Plan, parts: Weighed) -> tuple[Matrix, int]:
     least = max(
         FLOOR_SHARE * float(np.trace(total)) / size, FLOOR_NOISE * noise * math.sqrt(2 * size)
     )
-    repaired, floored = floor_eigenvalues(total, least)
-    return repaired / slots, floored
+    repaired, floored, eigenvalues = floor_eigenvalues(total, least)
+    return repaired / slots, floored, condition_number(repaired, eigenvalues)
 
 
 def _between_releases(moments: Moments, curvature: Matrix) -> Matrix:

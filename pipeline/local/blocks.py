@@ -43,13 +43,8 @@ def predictors(design: Matrix, coefficients: Vector) -> Vector:
     A matrix product may round a row by where it stands: leaving out one record would then move
     the terms of others, and the sensitivity would not be that of the computed sums.
     """
-    sums = np.empty(len(design))
-    # a matrix of equal rows: numpy multiplies two matrices of one shape in a single loop
-    repeated = np.empty((_rows_of_block(design), design.shape[1]))
-    repeated[:] = coefficients
-    for part, work in blocks(design):
-        np.multiply(design[part], repeated[: len(work)], out=work)
-        np.add.reduce(work, axis=1, out=sums[part])
+    # one inner loop for each row, whose order of summation is the row's length alone
+    sums: Vector = np.einsum("ij,j->i", np.ascontiguousarray(design), coefficients)
     return sums
 
 

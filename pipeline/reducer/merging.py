@@ -68,8 +68,12 @@ def combine(
 def estimate_of(plan: Plan, partitions: list[Partition]) -> Estimate:
     """Merge the sums of some partitions and estimate; the partitions stay as they are."""
     merged = empty_sums(plan)
-    for partition in partitions:
-        merged.add(partition.sums)
+    if len(partitions) == 1 and partitions[0].sums.states:
+        # adding one partition to nothing takes as long as the estimate
+        [merged] = (partition.sums for partition in partitions)
+    else:
+        for partition in partitions:
+            merged.add(partition.sums)
     if not merged.states:
         # nothing has come: an estimate of nothing, which says so
         merged.at(0)
