@@ -67,7 +67,8 @@ def check_response(study: Study) -> None:
         )
     for key, owners in _OWNERS.items():
         if getattr(estimator, key) is not None and estimator.loss not in owners:
-            raise ConfigError(f"estimator.{key}: belongs to loss {' and '.join(owners)}; remove it")
+            named = " or ".join(f'"{owner}"' for owner in owners)
+            raise ConfigError(f"estimator.{key}: belongs to loss = {named}; remove it")
     if estimator.class_weights is not None and response.kind != "class":
         raise ConfigError("estimator.class_weights: this response has no classes; remove it")
     _check_smoothing(estimator.q, estimator.smoothing)

@@ -141,7 +141,7 @@ def test_nothing_and_little_have_a_status_of_their_own() -> None:
 
 @pytest.mark.parametrize("loss", ["linear", "logistic"])
 def test_the_estimate_is_close_to_the_truth(loss: str) -> None:
-    plan = plan_of(loss=loss, epsilon=18.163, path="alpha = 0.501, eta0 = 2")
+    plan = plan_of(loss=loss, epsilon=18.163, path="alpha = 0.501, eta0 = 2", records=50)
     count = 60_000 if loss == "linear" else 150_000
     _, message = streamed(plan, count, 5).estimate(0.0)
     assert message.status == "ready", message.reason
