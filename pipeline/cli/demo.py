@@ -90,9 +90,9 @@ def run(folder: Path, rate: float) -> dict[str, object]:
     Console().print(comparison(final, plain))
     private, bare = (shuttle.score([c.value for c in m.coefficients]) for m in (final, plain))
     say(
-        f"In words: on later records the private rule has a balanced accuracy of {private:.1%}, the "
-        f"rule without privacy {bare:.1%}. The state was {'' if same else 'NOT '}the same, bit by "
-        "bit, after the crash. Read a coefficient as a finding only where it has an interval."
+        f"In words: on later records the private rule has a balanced accuracy of {private:.1%}, "
+        f"the rule without privacy {bare:.1%}. The state was {'' if same else 'NOT '}the same, bit "
+        "by bit, after the crash. Read a coefficient as a finding only where it has an interval."
     )
     return {
         "demo": plan.study.name,
