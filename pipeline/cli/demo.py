@@ -88,6 +88,12 @@ def run(folder: Path, rate: float) -> dict[str, object]:
     say("scoring on the held-out records, and streaming once more without privacy ...")
     plain = shuttle.fit(Plan(without_privacy(plan.study)))
     Console().print(comparison(final, plain))
+    private, bare = (shuttle.score([c.value for c in m.coefficients]) for m in (final, plain))
+    say(
+        f"In words: on later records the private rule has a balanced accuracy of {private:.1%}, "
+        f"the rule without privacy {bare:.1%}. The state was {'' if same else 'NOT '}the same, bit "
+        "by bit, after the crash. Read a coefficient as a finding only where it has an interval."
+    )
     return {
         "demo": plan.study.name,
         "records": final.records,
@@ -96,10 +102,8 @@ def run(folder: Path, rate: float) -> dict[str, object]:
         "epsilon": plan.study.privacy.epsilon,
         "delta": plan.study.privacy.delta,
         "unit": plan.study.privacy.unit,
-        "balanced_accuracy": round(shuttle.score([c.value for c in final.coefficients]), 4),
-        "balanced_accuracy_without_privacy": round(
-            shuttle.score([c.value for c in plain.coefficients]), 4
-        ),
+        "balanced_accuracy": round(private, 4),
+        "balanced_accuracy_without_privacy": round(bare, 4),
         "scored_on": f"the {49_097 - STREAMED} records behind the {STREAMED} streamed ones",
         "status": final.status,
         "recovery_seconds": round(stage.recovery, 2),

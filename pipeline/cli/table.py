@@ -110,7 +110,7 @@ def comparison(private: EstimateMessage, plain: EstimateMessage) -> RenderableTy
             value(plain, other.value, 3),
             _interval(plain, other.interval),
         )
-    return Group(grid, Text(f"private: {private.status} {private.reason}".rstrip()))
+    return Group(grid, Text(": ".join(filter(None, ["private", private.status, private.reason]))))
 
 
 def line(message: EstimateMessage, *, brief: bool = False) -> str:
