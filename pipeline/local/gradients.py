@@ -62,18 +62,21 @@ def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mo
     if len(responses) > plan.slots:
         raise PrivacyError(f"a window holds at most {plan.slots} records (window.records)")
     numbers = np.where(np.isnan(features), 0.0, features)
-    design = with_intercept(np.clip(numbers, -plan.magnitudes, plan.magnitudes))
+    design = with_intercept(np.minimum(np.maximum(numbers, -plan.magnitudes), plan.magnitudes))
     bound = plan.loss.slope_bound
     slope = plan.loss.slope(predictors(design, model.coefficients), responses)
-    slope = np.clip(np.where(np.isnan(slope), 0.0, slope), -bound, bound)
+    slope = np.minimum(np.maximum(np.where(np.isnan(slope), 0.0, slope), -bound), bound)
     columns, (feature_bits, slope_bits) = plan.column_exponents, GRADIENT_BITS
     top = math.ceil(math.log2(bound))
     # cut towards zero, so that no magnitude grows; a product of 20 and 20 bits is exact
-    rows = np.trunc(np.ldexp(_weighted(plan, design), feature_bits - columns))
+    rows = np.trunc(_weighted(plan, design) * np.ldexp(1.0, feature_bits - columns))
     factors = np.trunc(np.ldexp(slope, slope_bits - top))
     whole = np.zeros((plan.slots, plan.size), dtype=np.int64)
     whole[: len(slope)] = rows * factors[:, None]
-    exponents = np.tile(columns - feature_bits + (top - slope_bits), plan.slots)
+    exponents = columns - feature_bits + (top - slope_bits)
+    # one exponent stands for all numbers where they agree, as they do for ranges of one unit
+    same = bool((exponents == exponents[0]).all())
+    exponents = exponents[:1] if same else np.tile(exponents, plan.slots)
     return BoundedSums(model, Exact(whole.ravel(), exponents), None, _NOTHING)
 
 

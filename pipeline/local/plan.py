@@ -250,6 +250,11 @@ class Plan:
             counted=self.counted_name,
         )
 
+    @cached_property
+    def claim(self) -> str:
+        """The promise in short, which every release carries."""
+        return self.guarantee.claim
+
     def _record_channels(self) -> Channels:
         neighbours, order = self.study.privacy.neighbours, self.mechanism.order
         if neighbours == "add-remove":

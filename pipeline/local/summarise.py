@@ -58,7 +58,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Sums as integers: entry i stands for integers[i] * 2^exponents[i]."""
+    """Sums as integers: entry i stands for integers[i] * 2^exponents[i]; one may stand for all."""
 
     integers: Integers
     exponents: Integers

@@ -56,7 +56,10 @@ class Linear:
 
     def slope(self, predictor: Vector, response: Vector) -> Vector:
         """Return the residual, cut at the threshold, shape (n,)."""
-        return np.clip(predictor - response, -self.slope_bound, self.slope_bound)
+        # two calls of numpy take half as long as its clip, which windows of 100 records notice
+        least = np.maximum(predictor - response, -self.slope_bound)
+        slope: Vector = np.minimum(least, self.slope_bound)
+        return slope
 
     def curvature(self, predictor: Vector, response: Vector) -> Vector:
         """Return 1 up to the threshold and 0 beyond, shape (n,)."""

@@ -153,7 +153,7 @@ def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, s
             version=sums.model.version,
             seen=sums.model.seen,
             slots=sums.slots,
-            claim=plan.guarantee.claim,
+            claim=plan.claim,
             expansion=_numbers(sums.model.lattice, (COEFFICIENT_EXPONENT,)),
             sums=_numbers(np.concatenate(parts), plan.channels(sums.model.version).exponents),
         )

@@ -22,8 +22,10 @@ from pipeline.types import Integers
 
 #: Numbers drawn at a time: their buffers stay in the cache of one core.
 BLOCK = 16_384
-#: From here on a guide, which takes a few milliseconds to make, is worth it.
+#: After so many numbers a guide, which takes a few milliseconds to make, is worth it.
 GUIDED = 2_048
+#: Fewer numbers at a time are looked up without it.
+FEWEST = 128
 _GUIDE_BITS = 16
 _SHIFT = np.uint64(64 - _GUIDE_BITS)
 #: Thresholds are rounded down from probabilities known to so many bits.
@@ -47,10 +49,12 @@ class Table:
         # one entry behind the last, so that every index can be looked up
         self._thresholds = np.append(thresholds, np.uint64(2**64 - 1))
         self._guide: tuple[NDArray[np.intp], NDArray[np.bool_]] | None = None
+        self._asked = 0
 
     def draw(self, count: int, stream: SecureStream) -> Integers:
         """Return `count` independent draws, int64 of shape (count,)."""
-        if count < GUIDED:
+        self._asked += count
+        if count < FEWEST or self._asked < GUIDED:
             uniforms = stream.uint64(count)
             index = np.searchsorted(self._thresholds, uniforms)
             chosen = self._thresholds.take(index, mode="clip")

@@ -51,7 +51,7 @@ class Checker:
     def __init__(self, plan: Plan) -> None:
         self._private, self._revision = plan.study.noised, plan.revision
         self._slots = plan.slots
-        self._claim = plan.guarantee.claim
+        self._claim = plan.claim
         size, packed = plan.size, plan.size * (plan.size + 1) // 2
         if plan.by_record:
             numbers = plan.slots * size

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.privacy import tables
 from pipeline.privacy.laws import Digit, Gaussian, Laplace, Weights
-from pipeline.privacy.tables import BLOCK, GUIDED, Table, resolve
+from pipeline.privacy.tables import BLOCK, FEWEST, GUIDED, Table, resolve
 from tests.builders import ScriptedStream, SeededStream
 from tests.laws import cumulative
 
@@ -254,10 +254,14 @@ def test_guided_and_plain_look_up_give_the_same_draws_ties_included(
     uniforms = awkward(table)
     assert len(uniforms) > BLOCK + GUIDED
     guided = table.draw(len(uniforms), Handed(uniforms))
-    parts = np.array_split(uniforms, len(uniforms) // (GUIDED - 2) + 1)
-    assert max(map(len, parts)) < GUIDED
-    plain = np.concatenate([table.draw(len(part), Handed(part)) for part in parts])
-    assert np.array_equal(guided, plain)
+    for size in (FEWEST - 1, FEWEST + 1):
+        # the first size is always looked up plainly, the second with the guide from GUIDED on
+        fresh = Table(law)
+        parts = np.array_split(uniforms, len(uniforms) // (size - 1) + 1)
+        assert (max(map(len, parts)) < FEWEST) == (size < FEWEST)
+        plain = np.concatenate([fresh.draw(len(part), Handed(part)) for part in parts])
+        assert np.array_equal(guided, plain)
+        assert (fresh._guide is None) == (size < FEWEST)
     edges = [*thresholds(table), TOP]
     for u, draw in zip(uniforms[::7].tolist(), guided[::7].tolist(), strict=True):
         index = bisect_left(edges, u)
@@ -285,7 +289,7 @@ def test_ties_within_a_block_go_through_the_exact_decision(
 
 def test_a_draw_has_the_right_type_for_any_count() -> None:
     table = Table(Gaussian(3.7))
-    for count in (0, 1, 65, GUIDED - 1, GUIDED, BLOCK, BLOCK + 1, 2 * BLOCK + 7):
+    for count in (0, 1, 65, FEWEST - 1, FEWEST, GUIDED, BLOCK, BLOCK + 1, 2 * BLOCK + 7):
         draws = table.draw(count, SeededStream(1))
         assert (draws.dtype, draws.shape) == (np.int64, (count,))
 

@@ -32,7 +32,7 @@ MARKS = 4
 #: The first copy after the burn-in is made no earlier than after so many records.
 LEAST_MARK = 1000
 #: Numbers of one intermediate array: larger batches are cut, for the processor's cache.
-_CHUNK = 1 << 17
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,25 +175,20 @@ class SgdPath:
         c = _running(held.c, path - self.origin[:, None])
         index = np.arange(held.records + 1, held.records + releases * block + 1, dtype=np.float64)
 
-        def total(values: Matrix) -> Matrix:
-            """Sum (d, n) within each release, to (d, releases)."""
-            sums: Matrix = values.reshape(size, releases, block).sum(axis=2)
-            return sums
-
-        g = total(by_entry)
         cubes = c.reshape(size, releases, block)
+        g = by_entry.reshape(size, releases, block).sum(axis=2)
         a = (
             np.matmul(cubes.transpose(1, 0, 2), cubes.transpose(1, 2, 0)).transpose(1, 2, 0)
             if self.rule.full
-            else total(c * c)
+            else np.vecdot(cubes, cubes)
         )
         products = np.matmul(gradients.transpose(0, 2, 1), gradients)
         u = points.T
         running = {
-            "s": _running(held.s, total(c)),
-            "b": _running(held.b, total(c * index)),
+            "s": _running(held.s, cubes.sum(axis=2)),
+            "b": _running(held.b, np.vecdot(cubes, index.reshape(releases, block))),
             "a": _running(held.a, a),
-            "g": _running(held.g, g),
+            "g": _running(held.g, g.copy()),
             "u": _running(held.u, block * u),
             "gu": _running(held.gu, g[:, None, :] * u[None, :, :]),
             "uu": _running(held.uu, block * u[:, None, :] * u[None, :, :]),
@@ -243,6 +238,9 @@ def _ends(before: int, releases: int, block: int, unit: int) -> list[int]:
 
 
 def _running(first: NDArray[np.float64], items: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return first plus the items so far, added strictly one by one along the last axis."""
-    joined = np.concatenate([first[..., None], items], axis=-1)
-    return np.add.accumulate(joined, axis=-1, out=joined)[..., 1:]
+    """Turn items, which nobody else holds, into first plus the items so far.
+
+    They are added strictly one by one along the last axis, in place: copies cost as much as sums.
+    """
+    items[..., 0] += first
+    return np.add.accumulate(items, axis=-1, out=items)
