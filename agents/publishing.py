@@ -99,9 +99,9 @@ class Publishing:
 
     async def _publish(self, partitions: dict[int, Partition], now: float) -> None:
         held = self._store.newest_model()
-        version, seen = self._next(held, partitions)
+        version, seen, known = self._next(held, partitions)
         # the estimate goes out in any case; the first model may have to wait for more releases
-        moves = held is not None or start_is_over(self._plan, partitions.values())
+        moves = known or start_is_over(self._plan, partitions.values())
         try:
             estimate, message = combine(
                 self._plan,
@@ -136,17 +136,20 @@ class Publishing:
 
     def _next(
         self, held: tuple[int, bytes] | None, partitions: dict[int, Partition]
-    ) -> tuple[int, int]:
-        """Return version and `seen` of the next model; neither goes back if Redis was lost."""
+    ) -> tuple[int, int, bool]:
+        """Return version and `seen` of the next model, and whether clients can read the held one.
+
+        Neither number goes back if Redis was lost.
+        """
         seen = slots_seen(partitions.values())
         if held is None:
-            return 1, seen
+            return 1, seen, False
         try:
             before = read_model(self._plan, held[1]).seen
         except PayloadError:
             # of an earlier revision of the study, whose buckets are gone with its state
-            before = 0
-        return 1 + held[0], max(seen, before)
+            return 1 + held[0], seen, False
+        return 1 + held[0], max(seen, before), True
 
     async def _send_again(self) -> None:
         """Bring Redis and the models topic to the same newest model.

@@ -102,6 +102,7 @@ class RedisStore:
             state.head.next_offset,
             2 * len(fields),
             len(removed),
+            len(state.erased),
             *_flat(fields),
             *removed,
             *_flat(clients),
@@ -109,6 +110,7 @@ class RedisStore:
         names = [
             keys.snapshot(self._study, partition),
             keys.clients(self._study, partition),
+            keys.erased(self._study),
         ]
         _ask(lambda: self._commit(keys=names, args=arguments))
         state.stored()
@@ -208,7 +210,7 @@ def _ask(call: Callable[[], Answer]) -> Answer:
     except redis.ResponseError as error:
         if str(error).startswith("STALE"):
             raise StaleSnapshot(
-                f"another worker has moved this state on ({error}); this worker stops, and the "
+                f"somebody else has moved this state on ({error}); this worker stops, and the "
                 "next one reads the state anew"
             ) from error
         raise StoreError(f"Redis refuses: {error}") from error

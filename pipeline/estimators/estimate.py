@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -9,8 +10,14 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtri
 
+from pipeline.losses import Loss
 from pipeline.types import Matrix, Vector
 
+#: Why there is no interval although there are records enough.
+FAR = (
+    "records were linearised too far from this estimate, whose error is larger than an interval "
+    "would say: more releases at newer models, or larger windows, are needed"
+)
 #: "empty": nothing folded; "starting": only releases from the public start; "warming": too little
 #: information for intervals; "ready".
 Status = Literal["empty", "starting", "warming", "ready"]
@@ -81,10 +88,13 @@ class Estimate:
         errors = self.standard_errors()
         if errors is None:
             return None
-        return float(np.median((errors[2] / errors[0]) ** 2)) if np.all(errors[0] > 0) else 0.0
+        known = errors[0] > 0
+        return float(np.median((errors[2][known] / errors[0][known]) ** 2)) if known.any() else 0.0
 
     def standard_errors(self) -> tuple[Vector, Vector, Vector] | None:
         """Return total, sampling and privacy standard errors, each (d,), or None.
+
+        NaN stands for a coefficient of which the data say too little.
 
         The sampling variance is the total less the known privacy variance, never below zero; the
         total is never below the privacy variance, which is known and not estimated.
@@ -111,6 +121,24 @@ class Estimate:
                 return None
             reach = float(ndtri((1 + level) / 2)) * errors[0]
         return self.coefficients - reach, self.coefficients + reach
+
+
+def is_far(loss: Loss, distance: float, variances: Vector) -> bool:
+    """Whether what linearised scores leave out is not small beside the standard errors.
+
+    It moves predictors by about half the mean square of their distance from where scores were
+    taken, the same way for all records. A loss with a constant curvature leaves nothing out.
+
+    Parameters
+    ----------
+    distance
+        That mean square.
+    variances
+        Of the coefficients, shape (d,); NaN where unknown.
+    """
+    if loss.name == "linear" or np.isnan(variances).all():
+        return False
+    return distance > math.sqrt(max(float(np.nanmin(variances)), 0.0))
 
 
 def dispersion_of(square: float, curvature: float) -> float | None:

@@ -13,7 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.errors import NumericError
-from pipeline.estimators.estimate import Estimate, Status, class_weights, dispersion_of
+from pipeline.estimators.estimate import (
+    FAR,
+    Estimate,
+    Status,
+    class_weights,
+    dispersion_of,
+    is_far,
+)
 from pipeline.estimators.forgetting import effective
 from pipeline.estimators.open_state import START, OpenState
 from pipeline.linalg import (
@@ -72,7 +79,11 @@ def estimate_open(plan: Plan, sums: OpenState | Weighed) -> Estimate:
             coefficients = _solved(bread, right)
             covariance = sandwich(bread, _meat(squared, ridge, size))
             status, reason = "ready", ""
-            if doubt := _doubt(plan, state) or (ROUGH if rough and not late else ""):
+            doubt = _doubt(plan, state, total) or (ROUGH if rough and not late else "")
+            # half of it is the noise of fits to single windows, which moves nothing one way
+            if is_far(plan.loss, _distance(state, coefficients) / 2, np.diag(covariance)):
+                doubt = doubt or FAR
+            if doubt:
                 status, reason, covariance = "warming", doubt, None
         except NumericError as error:
             # the shortest solution: clients need a point to go on from
@@ -109,19 +120,34 @@ def _solved(bread: Matrix, right: Vector) -> Vector:
     return solution
 
 
-def _doubt(plan: Plan, state: OpenState) -> str:
+def _distance(state: OpenState, coefficients: Vector) -> float:
+    """Return the mean square distance of predictors where scores were taken from the estimate's."""
+    size, records = len(coefficients), float(state.part("records")[0])
+    cross = np.outer(state.part("points"), coefficients)
+    spread = unpack_upper(state.part("expansions"), size) - cross - cross.T
+    spread += records * np.outer(coefficients, coefficients)
+    curvature = unpack_upper(state.part("curvature"), size)
+    carried = float(curvature[0, 0]) * records
+    return float(np.sum(curvature * spread)) / carried if carried > 0 else math.inf
+
+
+def _doubt(plan: Plan, state: OpenState, total: OpenState) -> str:
     """Say why there is no interval yet although the numbers would give one; empty if none."""
-    if not plan.classes:
-        return ""
-    if min(state.part("counts")) == 0:
+    if plan.classes and min(total.part("counts")) == 0:
         return "records of one class only have come so far, so the intercept has no best value"
     # the first entry of the curvature is the sum of all records' own
-    carried = float(state.part("curvature")[0]) / (plan.largest_weight * plan.loss.curvature_bound)
-    if carried < plan.size:
+    largest = plan.largest_weight * plan.loss.curvature_bound
+    if plan.loss.responses == "count":
+        # a count of mean 1 carries the curvature 1; the bound is that of the largest count
+        largest = 1.0
+    carried = float(state.part("curvature")[0]) / largest
+    needed = plan.size if plan.classes else RECORDS_PER_COEFFICIENT * plan.size
+    if carried < needed:
         return (
             "the loss is nearly flat at almost all records: their curvature is that of "
-            f"{carried:.1f} records at its largest, and intervals need {plan.size}; a smaller "
-            "q, a ridge above 0 or records in another order help"
+            f"{carried:.1f} records at its largest, and intervals need {needed}; a smaller "
+            "q, a larger residual_bound, a ridge above 0, more records or another order of them "
+            "help"
         )
     return ""
 

@@ -51,7 +51,7 @@ class OpenState:
         d, the number of coefficients.
     sums
         One vector: packed A, packed scores, packed sum of n t t', all of sum g t', then
-        b = sum (H t - g), then records, releases, negatives, positives.
+        b = sum (H t - g), then sum of n t, then records, releases, negatives, positives.
     start
         The same over releases at the start, which are not in `sums`.
     dirty
@@ -66,7 +66,7 @@ class OpenState:
     def __post_init__(self) -> None:
         """Start from zero."""
         packed = self.size * (self.size + 1) // 2
-        self.sums, self.start = np.zeros((2, 3 * packed + self.size**2 + self.size + 4))
+        self.sums, self.start = np.zeros((2, 3 * packed + self.size**2 + 2 * self.size + 4))
 
     def fold(self, batch: Sequence[OpenRow]) -> None:
         """Add releases in order."""
@@ -101,7 +101,7 @@ class OpenState:
         packed = self.size * (self.size + 1) // 2
         lengths = {
             "curvature": packed, "scores": packed, "expansions": packed, "cross": self.size**2,
-            "right": self.size, "records": 1, "releases": 1, "counts": 2,
+            "right": self.size, "points": self.size, "records": 1, "releases": 1, "counts": 2,
         }  # fmt: skip
         start = 0
         for key, length in lengths.items():
@@ -146,6 +146,7 @@ class OpenState:
                 pack_upper(records * np.outer(point, point)),
                 np.outer(release.gradient, point).ravel(),
                 right,
+                records * point,
                 [records, 1.0, release.counts[0], release.counts[1]],
             ]
         )

@@ -15,14 +15,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.errors import PrivacyError
 from pipeline.estimators import exact
-from pipeline.estimators.estimate import Estimate, Status, class_weights, dispersion_of
+from pipeline.estimators.estimate import (
+    FAR,
+    Estimate,
+    Status,
+    class_weights,
+    dispersion_of,
+    is_far,
+)
 from pipeline.estimators.exact import BigIntegers
 from pipeline.estimators.forgetting import effective
 from pipeline.estimators.private_state import PrivateState
 from pipeline.linalg import (
+    Floored,
     condition_number,
     floor_eigenvalues,
     sandwiches,
@@ -42,6 +51,9 @@ FLOOR_SHARE, FLOOR_NOISE = 0.02, 0.5
 Weighed = Sequence[tuple[float, PrivateState]]
 #: Intervals need this many releases for each coefficient, and fewer than this share floored.
 RELEASES_PER_COEFFICIENT, FLOORED_SHARE = 10, 1 / 3
+#: A coefficient that lies in floored directions to this share has no interval: steps along them
+#: are too short by an unknown factor.
+UNKNOWN_SHARE = 0.4
 
 #: A class is taken to occur when its count is so many standard deviations of the noise above 0.
 COUNTS_NOISE = 3.0
@@ -100,13 +112,14 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
         bread, floored = _start_curvature(plan) * np.eye(plan.size) + penalty, 0
         condition = condition_number(bread) if releases else None
         coefficients = _first_coefficients(plan, parts, bread, weights)
-        status, reason = _start_status(releases)
+        status, reason = _start_status(plan, releases)
         starts = [(w, float(state.start[-1])) for w, state in parts]
         records = plan.slots * effective(
             sum(w * count for w, count in starts), sum(w**2 * count for w, count in starts)
         )
     else:
-        curvature, floored, condition = _curvature(plan, parts)
+        curvature, repair = _curvature(plan, parts)
+        floored, condition = repair.raised, condition_number(repair.matrix, repair.eigenvalues)
         moments = _moments(plan, parts)
         records = moments.records
         bread = curvature + penalty
@@ -127,6 +140,13 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
             noise = moments.squares * plan.step.gradient.standard_deviation**2
             between = _between_releases(moments, curvature)
             covariance, privacy = sandwiches(whole, between, noise * np.eye(plan.size))
+            total = np.maximum(np.diag(covariance), np.diag(privacy))
+            if is_far(plan.loss, _distance(moments, coefficients, bread), total):
+                status, reason, covariance, privacy = "warming", FAR, None, None
+            elif (unknown := repair.loadings >= UNKNOWN_SHARE).any():
+                reason = _without_interval(plan, unknown)
+                for matrix in (covariance, privacy):
+                    matrix[unknown, :] = matrix[:, unknown] = math.nan
     return Estimate(
         coefficients=coefficients,
         covariance=covariance,
@@ -203,8 +223,8 @@ def _moments(plan: Plan, parts: Weighed) -> Moments:
     )
 
 
-def _curvature(plan: Plan, parts: Weighed) -> tuple[Matrix, int, float]:
-    """Return the mean curvature of one record, its eigenvalues floored, how many, its condition."""
+def _curvature(plan: Plan, parts: Weighed) -> tuple[Matrix, Floored]:
+    """Return the mean curvature of one record with its eigenvalues floored, and the repair."""
     size = plan.size
     sums = _total(parts, lambda state: state.curvature)
     slots = float(sums[-1])
@@ -217,8 +237,8 @@ def _curvature(plan: Plan, parts: Weighed) -> tuple[Matrix, int, float]:
     least = max(
         FLOOR_SHARE * float(np.trace(total)) / size, FLOOR_NOISE * noise * math.sqrt(2 * size)
     )
-    repaired, floored, eigenvalues = floor_eigenvalues(total, least)
-    return repaired / slots, floored, condition_number(repaired, eigenvalues)
+    repair = floor_eigenvalues(total, least)
+    return repair.matrix / slots, repair
 
 
 def _between_releases(moments: Moments, curvature: Matrix) -> Matrix:
@@ -232,6 +252,16 @@ def _between_releases(moments: Moments, curvature: Matrix) -> Matrix:
     project = np.hstack([np.eye(size), -curvature, -centre[:, None]])
     spread = project @ moments.second @ project.T
     return spread * moments.releases / (moments.releases - size)
+
+
+def _distance(moments: Moments, coefficients: Vector, bread: Matrix) -> float:
+    """Return the mean square distance of predictors at the releases' models from the estimate's."""
+    size = len(coefficients)
+    sums, count = moments.second, moments.second[-1, -1]
+    points = sums[size : 2 * size, size : 2 * size] / count
+    cross = np.outer(sums[size : 2 * size, -1] / count, coefficients)
+    spread = points - cross - cross.T + np.outer(coefficients, coefficients)
+    return float(np.sum(bread * spread) / bread[0, 0])
 
 
 def _weights(plan: Plan, parts: Weighed) -> tuple[float, float]:
@@ -266,10 +296,23 @@ def _both_classes(plan: Plan, parts: Weighed) -> bool:
     return float(counts.min()) >= COUNTS_NOISE * math.sqrt(releases) * part.standard_deviation
 
 
-def _start_status(releases: int) -> tuple[Status, str]:
+def _start_status(plan: Plan, releases: int) -> tuple[Status, str]:
     if releases == 0:
         return "empty", "no release has come yet"
-    return "starting", "only releases from the public start at zero have come so far"
+    needed = plan.study.stream.publish.releases
+    return "starting", (
+        f"only releases from the public start have come so far, {releases} of the {needed} that "
+        "the first model waits for (stream.publish.releases), unless a client used its stream.lead"
+    )
+
+
+def _without_interval(plan: Plan, unknown: NDArray[np.bool_]) -> str:
+    """Say which coefficients have no interval: the data say less of them than the noise does."""
+    names = np.array(plan.study.coefficient_names)[unknown]
+    return (
+        f"no interval for {', '.join(names)}: the curvature in their directions is below its "
+        "noise; less collinear features, narrower ranges, more records or a larger epsilon help"
+    )
 
 
 def _status(plan: Plan, releases: float, floored: int) -> tuple[Status, str]:

@@ -8,6 +8,7 @@ any reliance on rounding (proof note: docs/privacy/discrete-gaussian.md).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -184,6 +185,9 @@ def local_fit(
     A start for studies without privacy only: the first window of a client is linearised where it
     has curvature (spec of the renewable method, start-up).
     """
+    if loss.responses == "count" and not responses.any():
+        # counts of zero alone have no best fit: half a count in all of them stands for one
+        return np.append(math.log(0.5 / len(responses)), np.zeros(features.shape[1]))
     design = np.column_stack([np.ones(len(responses)), features])
     size = design.shape[1]
     # one class alone would drive the intercept to where the loss has no curvature left, and with it
@@ -257,6 +261,9 @@ def _exact_counts(plan: Plan, responses: Vector, slope: Vector, version: int) ->
     if plan.classes:
         return Exact(np.array(_counts(responses)), np.zeros(2, dtype=np.int64))
     counted = plan.counted(version)
+    if not counted:
+        # slopes at the start have a bound of their own, and their squares may not fit
+        return Exact(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
     # squares of 40 bits and a window of 2^17 stay below 2^63; fewer bits would lose small residuals
     exponent = _exponent(plan.loss.slope_bound) - GRADIENT_BITS[1]
     whole = np.trunc(np.ldexp(slope, -exponent)).astype(np.int64)

@@ -211,6 +211,9 @@ def coefficients_of(plan: Plan, estimate: Estimate) -> list[Coefficient]:
             rows.append(Coefficient(name, value, None, None, None, None))
             continue
         total, sampling, privacy = (unit * float(part[i]) for part in errors)
+        if math.isnan(total):
+            rows.append(Coefficient(name, value, None, None, None, None))
+            continue
         rows.append(Coefficient(name, value, total, ends[i], sampling, privacy))
     return rows
 

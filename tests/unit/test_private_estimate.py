@@ -22,6 +22,12 @@ from tests.builders import (
 )
 
 
+@pytest.fixture(autouse=True)
+def linear_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Releases here are made by a linear score: no distance is too far for it."""
+    monkeypatch.setattr(private_estimate, "is_far", lambda *_: False)
+
+
 def batch_of(plan: Plan, seed: int, versions: list[int], start: int = 0) -> PrivateBatch:
     """Make releases of a linear world: g = H (t - theta) + noise, in lattice integers."""
     rng = np.random.default_rng(seed)

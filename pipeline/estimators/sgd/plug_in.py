@@ -78,7 +78,7 @@ def plug_in(curvature: Matrix, middle: Matrix, records: int) -> PlugIn:
     mean = float(np.trace(curvature)) / len(curvature)
     if not mean > 0:
         raise NumericError("the curvature is not positive yet: more records are needed")
-    repaired, floored, _ = floor_eigenvalues(curvature, FLOOR * mean)
+    repaired, floored, *_ = floor_eigenvalues(curvature, FLOOR * mean)
     return PlugIn(repaired, sandwich(repaired, middle) / records, floored)
 
 
@@ -113,8 +113,8 @@ def published(
         Smallest eigenvalues of curvature and product.
     """
     size = len(curvature)
-    bread, raised, _ = floor_eigenvalues(curvature, floors[0])
-    middle, _, _ = floor_eigenvalues(products, floors[1])
+    bread, raised, *_ = floor_eigenvalues(curvature, floors[0])
+    middle, *_ = floor_eigenvalues(products, floors[1])
     covariance = sandwich(bread, middle + noise * np.eye(size)) / records
     return PlugIn(bread, covariance, raised)
 

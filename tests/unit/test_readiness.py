@@ -1,0 +1,96 @@
+"""Streams on which intervals would be wrong: they must not be given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.estimators.estimate import Estimate
+from pipeline.local.encode import Encoder, Row
+from pipeline.local.plan import Plan
+from pipeline.offline import OfflineRun
+from pipeline.study import parse_study
+from tests.builders import study_text
+
+
+def streamed(text: str, features: np.ndarray, responses: np.ndarray, clients: int = 4) -> Estimate:
+    """Return the estimate of records that are dealt to clients window by window."""
+    plan = Plan(parse_study(text))
+    encoder, run = Encoder(plan.study), OfflineRun(plan)
+    rows: list[Row] = encoder.rows(
+        features, [encoder.response.of_label(value) for value in responses.tolist()]
+    )
+    for number, start in enumerate(range(0, len(rows), plan.slots)):
+        run.add(f"client-{number % clients}", rows[start : start + plan.slots])
+    return run.estimate(0.0)[0]
+
+
+def classes(rng: np.random.Generator, n: int, intercept: float) -> tuple[np.ndarray, np.ndarray]:
+    features = rng.uniform(-1, 1, (n, 2))
+    chance = 1 / (1 + np.exp(-(intercept + features @ [1.0, -1.0])))
+    return features, np.where(rng.random(n) < chance, "1", "0")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_rare_class_has_no_interval_while_models_are_far_from_it(seed: int) -> None:
+    features, responses = classes(np.random.default_rng(seed), 25_000, -4.0)
+    private = study_text(
+        p=2, loss="logistic", mechanism="insecure-simulation", seed=seed, epsilon=8.0, delta=1e-6,
+        ridge=1e-4, records=500,
+    )  # fmt: skip
+    found = streamed(private, features, responses)
+    assert found.status == "warming", found.intervals(0.95)
+    plain = study_text(p=2, loss="logistic", private=False, ridge=1e-4, records=50)
+    rare_features, rare = classes(np.random.default_rng(seed), 20_000, -5.0)
+    found = streamed(plain, rare_features, rare)
+    assert found.status == "warming", found.intervals(0.95)
+
+
+def test_windows_of_zero_counts_do_not_drive_a_stream_away() -> None:
+    rng = np.random.default_rng(4)
+    features = rng.uniform(-1, 1, (20_000, 2))
+    counts = rng.poisson(np.exp(-4.0 + features @ [0.3, -0.3])).astype(float)
+    text = study_text(p=2, loss="poisson", most=5, private=False, ridge=1e-4, records=20)
+    found = streamed(text, features, counts)
+    assert abs(found.coefficients[0] + 4.0) < 2.0
+    nothing = streamed(text, features[:2000], np.zeros(2000))
+    assert nothing.status == "warming"
+    assert np.all(np.isfinite(nothing.coefficients))
+
+
+def test_collinear_coefficients_have_no_interval_and_the_others_do() -> None:
+    rng = np.random.default_rng(5)
+    features, responses = classes(rng, 50_000, 0.3)
+    features[:, 1] = features[:, 0]
+    text = study_text(
+        p=2, loss="logistic", mechanism="insecure-simulation", epsilon=8.0, delta=1e-6,
+        ridge=1e-4, records=500,
+    )  # fmt: skip
+    found = streamed(text, features, responses)
+    ends = found.intervals(0.95)
+    if found.status == "ready":
+        assert ends is not None
+        assert np.isnan(ends[0]).tolist() == [False, True, True]
+        assert "x0, x1" in found.reason
+    else:
+        assert ends is None
+
+
+def test_a_threshold_below_nearly_all_residuals_has_no_interval() -> None:
+    rng = np.random.default_rng(6)
+    features = rng.uniform(-1, 1, (4000, 2))
+    responses = 0.2 * features[:, 0] + rng.normal(0, 0.2, 4000)
+    text = study_text(p=2, loss="linear", private=False, records=50, residual_bound=1e-4)
+    assert streamed(text, features, responses).status == "warming"
+
+
+def test_a_balanced_stream_has_intervals() -> None:
+    features, responses = classes(np.random.default_rng(7), 40_000, 0.3)
+    for text in (
+        study_text(p=2, loss="logistic", private=False, ridge=1e-4, records=250),
+        study_text(p=2, loss="logistic", mechanism="insecure-simulation", epsilon=8.0, delta=1e-6,
+                   ridge=1e-4, records=500),
+    ):  # fmt: skip
+        found = streamed(text, features, responses)
+        assert found.status == "ready", found.reason
+        assert found.intervals(0.95) is not None
