@@ -88,6 +88,12 @@ def test_a_stored_path_of_another_form_is_refused() -> None:
         SgdState.decode(rule_of(plan_of(p=2)), {"path": fields[name]})
     with pytest.raises(StateError, match="path"):
         SgdState.decode(rule_of(plan), {"other": b""})
+    # the rhythm of models may change while a study runs, and the cap of the steps with it
+    other = plan_of(path="burn_in = 0", publish=400)
+    assert other.revision == plan.revision
+    assert rule_of(other).steps.cap < rule_of(plan).steps.cap
+    with pytest.raises(StateError, match="rebuild"):
+        SgdState.decode(rule_of(other), {"path": fields[name]})
 
 
 def test_the_path_is_that_of_the_formula() -> None:
