@@ -64,7 +64,7 @@ attacks: .venv/ready  ## Lower bounds of epsilon that attacks measure, and plant
 
 PAPER ?= dwd
 .PHONY: papers
-papers: .venv/ready  ## Tables of a paper beside ours: PAPER=dwd, FULL=1, HARTH=folder
+papers: .venv/ready  ## Tables of a paper beside ours: PAPER=dwd or ldp_sgd, FULL=1, HARTH=folder
 	@$(BIN)/python -m benchmarks.papers.$(PAPER) $(if $(FULL),--full) $(if $(HARTH),--harth '$(HARTH)')
 
 .PHONY: lock

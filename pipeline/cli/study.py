@@ -11,7 +11,12 @@ from pipeline.cli.context import AS_JSON, STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
 from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.estimators.private_estimate import RELEASES_PER_COEFFICIENT
-from pipeline.estimators.sgd.settings import CURVATURE, allowed_lateness, records_to_mix, rule_of
+from pipeline.estimators.sgd.settings import (
+    allowed_lateness,
+    mean_curvature,
+    records_to_mix,
+    rule_of,
+)
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
@@ -116,7 +121,7 @@ def _facts(plan: Plan) -> dict[str, object]:
 
 def _path(plan: Plan) -> dict[str, object]:
     """Return the steps of gradient descent, and when intervals can be hoped for."""
-    rule, loss = rule_of(plan), plan.study.estimator.loss
+    rule = rule_of(plan)
     noise = plan.step.gradient.standard_deviation if plan.study.noised else 0.0
     return {
         "eta0": rule.steps.eta0,
@@ -127,7 +132,7 @@ def _path(plan: Plan) -> dict[str, object]:
         "gradient_sd": noise,
         "largest_slope": plan.loss.slope_bound,
         "models_late_at_most": allowed_lateness(plan),
-        "records_for_intervals": records_to_mix(rule, CURVATURE[loss]),
+        "records_for_intervals": records_to_mix(rule, mean_curvature(plan)),
         "and": "if features have unit variance; see docs/methods/ldp-sgd.md",
     }
 

@@ -68,6 +68,15 @@ def test_any_batches_and_any_restarts_give_the_same_bits(mechanism: str) -> None
     assert differences(again, whole) == []
 
 
+def test_weights_of_a_small_radius_shrink_the_curvature_and_so_the_caps() -> None:
+    """At radius^2 = 2 the cap is kappa H mu^2 / (2 d^2) too, up to the lattice's rounding."""
+    for radius in (math.sqrt(2), math.sqrt(11)):
+        path = f"radius = {radius}, kappa = 0.25, curvature = 0.8, behind = 0"
+        plan = plan_of(p=10, path=path, records=1)
+        wanted = 0.25 * 0.8 * 2**2 / (2 * 11**2)
+        assert rule_of(plan).steps.cap == pytest.approx(wanted, rel=0.02)
+
+
 def test_a_stored_path_of_another_form_is_refused() -> None:
     plan = plan_of(path="burn_in = 0")
     fields = folded(plan, log_of(plan, 4), []).sums.encode()
@@ -79,6 +88,12 @@ def test_a_stored_path_of_another_form_is_refused() -> None:
         SgdState.decode(rule_of(plan_of(p=2)), {"path": fields[name]})
     with pytest.raises(StateError, match="path"):
         SgdState.decode(rule_of(plan), {"other": b""})
+    # the rhythm of models may change while a study runs, and the cap of the steps with it
+    other = plan_of(path="burn_in = 0", publish=400)
+    assert other.revision == plan.revision
+    assert rule_of(other).steps.cap < rule_of(plan).steps.cap
+    with pytest.raises(StateError, match="rebuild"):
+        SgdState.decode(rule_of(other), {"path": fields[name]})
 
 
 def test_the_path_is_that_of_the_formula() -> None:

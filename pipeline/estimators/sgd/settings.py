@@ -33,7 +33,7 @@ def rule_of(plan: Plan) -> Rule:
         If the study is of another kind.
     """
     path, loss = _path(plan), plan.study.estimator.loss
-    curvature = path.curvature or CURVATURE[loss]
+    curvature = mean_curvature(plan)
     noise = plan.step.gradient.standard_deviation if plan.study.noised else 0.0
     cap = min(
         noise_cap(path.kappa or KAPPA.get(loss, 0.25), curvature, plan.loss.slope_bound, noise,
@@ -46,6 +46,16 @@ def rule_of(plan: Plan) -> Rule:
         start=plan.first_model.coefficients,
         full=path.full,
     )
+
+
+def mean_curvature(plan: Plan) -> float:
+    """Return the guess of a record's mean curvature, its weight included.
+
+    Features of unit variance have |(1, x)|^2 of about d: a radius below the root of d leaves
+    weights of about radius^2 / d, and A of about that much of H E[x x'].
+    """
+    guess = _path(plan).curvature or CURVATURE[plan.study.estimator.loss]
+    return guess * min(1.0, plan.radius**2 / plan.size)
 
 
 def records_to_mix(rule: Rule, curvature: float, needed: float = 50.0) -> int:

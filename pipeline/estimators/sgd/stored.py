@@ -16,8 +16,13 @@ from pipeline.types import Vector
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
-    """Whole numbers have no end and are kept as text; `data` holds the floats of all parts."""
+    """Whole numbers have no end and are kept as text; `data` holds the floats of all parts.
 
+    `rule` is the rule that the path was walked with: a cap follows from keys that a running study
+    may change, and the rest of a path by another rule would be one that no log gives.
+    """
+
+    rule: tuple[float, float, float, int]
     records: int
     releases: int
     diverged: int | None
@@ -35,6 +40,7 @@ def encode(path: SgdPath) -> bytes:
     for part in parts:
         floats += [np.array([part.moved]), *(array.ravel() for array in part.arrays)]
     held = _Stored(
+        rule=_numbers(path.rule),
         records=path.records,
         releases=path.releases,
         diverged=path.diverged,
@@ -61,11 +67,18 @@ def decode(rule: Rule, data: bytes) -> SgdPath:
         return _rebuilt(rule, held, floats)
     except (msgspec.DecodeError, ValueError, IndexError) as error:
         raise StateError(
-            "the stored path cannot be read; run `veilstream state rebuild`"
+            "the stored path cannot be read, or its steps were others (estimator.path.behind, "
+            "stream.publish); run `veilstream state rebuild`"
         ) from error
 
 
+def _numbers(rule: Rule) -> tuple[float, float, float, int]:
+    return rule.steps.eta0, rule.steps.alpha, rule.steps.cap, rule.burn_in
+
+
 def _rebuilt(rule: Rule, held: _Stored, floats: Vector) -> SgdPath:
+    if held.rule != _numbers(rule):
+        raise ValueError("another rule")
     path = SgdPath(rule)
     empty, size, at = path.sums, len(rule.start), 0
 
