@@ -33,32 +33,30 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from scipy.special import ndtri
 
-from benchmarks.papers.ldp_sgd_runs import (
-    CURVATURE,
-    SIZE,
-    SLOPE,
-    TRUTH,
-    Replication,
-    Setting,
-    check,
+from benchmarks.papers.ldp_sgd_methods import (
+    Method,
+    batches,
+    exact,
     limit,
-    replications,
+    mean_of,
+    published,
+    released,
+    scaling,
+    without,
 )  # fmt: skip
-from pipeline.estimators.sgd import plug_in
+from benchmarks.papers.ldp_sgd_runs import SIZE, TRUTH, Replication, Setting, check, replications
 from pipeline.estimators.sgd.estimate import MIXED
-from pipeline.estimators.sgd.random_scaling import random_scaling
 from pipeline.estimators.sgd.steps import staleness_cap
-from pipeline.types import Matrix, Vector
+from pipeline.types import Vector
 
 RESULTS = Path(__file__).parent.parent / "results" / "ldp_sgd.json"
-LEVEL, NORMAL = 0.95, float(ndtri(0.975))
 PAPER_RUNS, ROUNDING, FALSE_ALARM = 200, 0.005, 0.01
 SIZES = (40_000, 80_000, 120_000, 160_000, 200_000)
 #: The paper's AL at the five sizes, and its mean CP.
@@ -86,8 +84,6 @@ STALE = {
         1.0, behind=1000, burn_in=5000, cap=staleness_cap(2 * 0.8 / SIZE, 1001)
     ),
 }
-#: From a replication to its estimate and half the lengths of its intervals, shapes (d,).
-Method = Callable[[Replication, np.random.Generator], tuple[Vector, Vector]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,77 +181,6 @@ def intervals(method: Method, runs: Sequence[Replication]) -> tuple[Vector, Vect
     cover = [100 * float(np.mean(np.abs(mean - TRUTH) <= half)) for mean, half in found]
     length = [100 * float(np.mean(2 * half)) for _, half in found]
     return np.array(cover), np.array(length)
-
-
-def scaling(run: Replication, _: np.random.Generator) -> tuple[Vector, Vector]:
-    """Return random scaling's intervals."""
-    found = random_scaling([(run.sums, run.origin)])
-    return found.mean, found.half_width(LEVEL)
-
-
-def batches(run: Replication, _: np.random.Generator) -> tuple[Vector, Vector]:
-    """Return the intervals of batch means."""
-    return mean_of(run), NORMAL * np.sqrt(run.batches / run.sums.records)
-
-
-def exact(run: Replication, _: np.random.Generator) -> tuple[Vector, Vector]:
-    """Return the intervals of the sandwich of exact means, which only a path without noise has."""
-    found = plug_in.plug_in(run.curvature, run.products, run.sums.records)
-    return mean_of(run), NORMAL * plug_in.standard_errors(found)
-
-
-def without(run: Replication, _: np.random.Generator) -> tuple[Vector, Vector]:
-    """Return the intervals of PPI-0."""
-    return mean_of(run), NORMAL * plug_in.standard_errors(plug_in.without_release([run.sums]))
-
-
-def released(mu: float) -> Method:
-    """Return PPI-1, with a curvature that every record releases at mu.
-
-    Two curvatures are at most sqrt 2 B_H apart in Frobenius' norm, which counts entries beside
-    the diagonal twice: noise of sqrt 2 B_H / mu on it and B_H / mu beside it suffices (spec (b)).
-    """
-
-    def method(run: Replication, rng: np.random.Generator) -> tuple[Vector, Vector]:
-        records = run.sums.records
-        unit = CURVATURE / mu / math.sqrt(records)
-        bread = run.curvature + symmetric(rng, unit, math.sqrt(2) * unit)
-        found = plug_in.plug_in(bread, run.sums.gg / records, records)
-        return mean_of(run), NORMAL * plug_in.standard_errors(found)
-
-    return method
-
-
-def published(gradient: float, others: float) -> Method:
-    """Return the paper's PPI, with gradients released at one mu, curvature and product at another.
-
-    The means of the noised releases of all records have the noise of one over the root of n.
-    """
-
-    def method(run: Replication, rng: np.random.Generator) -> tuple[Vector, Vector]:
-        records = run.sums.records
-        unit = 2 / others / math.sqrt(records)
-        bread = run.curvature + symmetric(rng, unit * CURVATURE)
-        products = run.products + symmetric(rng, unit * SLOPE**2)
-        floor = plug_in.FLOOR * float(np.trace(bread)) / SIZE
-        found = plug_in.published(
-            bread, products, Setting(gradient).noise ** 2, records, (floor, 1e-6)
-        )
-        return mean_of(run), NORMAL * plug_in.standard_errors(found)
-
-    return method
-
-
-def symmetric(rng: np.random.Generator, beside: float, diagonal: float | None = None) -> Matrix:
-    """Return a symmetric matrix of noise, by default of one deviation on and off the diagonal."""
-    upper = np.triu(rng.normal(0, beside, (SIZE, SIZE)), 1)
-    on = rng.normal(0, beside if diagonal is None else diagonal, SIZE)
-    return upper + upper.T + np.diag(on)
-
-
-def mean_of(run: Replication) -> Vector:
-    """Return the average iterate."""
-    return run.origin + run.sums.c / run.sums.records
 
 
 def stale(count: int) -> list[Cell]:

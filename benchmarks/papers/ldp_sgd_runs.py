@@ -174,21 +174,6 @@ def check(setting: Setting, records: int, seed: int) -> float:
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
 
 
-def limit(mu: float, records: int) -> float:
-    """Return the root mean square error of the average by the limit law, over coefficients."""
-    rng = np.random.default_rng(0)
-    design = np.column_stack([np.ones(10**6), rng.normal(size=(10**6, SIZE - 1))])
-    errors = rng.normal(0, DEVIATION, 10**6)
-    weights = np.minimum(1.0, 2 / (design**2).sum(axis=1))
-    inside = np.abs(errors) <= BEND
-    curvature = (design * (weights * inside)[:, None]).T @ design / len(design)
-    slope = np.clip(errors, -BEND, BEND)
-    middle = (design * ((weights * slope) ** 2)[:, None]).T @ design / len(design)
-    middle += (2 * SLOPE / mu) ** 2 * np.eye(SIZE)
-    bread = np.linalg.inv(curvature)
-    return math.sqrt(float(np.trace(bread @ middle @ bread)) / SIZE / records)
-
-
 def _walk(
     setting: Setting, ring: Array, rng: np.random.Generator, steps: Vector, start: int
 ) -> tuple[Array, Array, Array, Array, Array]:
