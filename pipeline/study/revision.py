@@ -20,6 +20,10 @@ def revision_of(study: Study) -> str:
     features = tables["data"].pop("features")
     # keys that are not given stay out: one that comes later must not change every older study
     estimator = {k: v for k, v in tables["estimator"].items() if k != "level" and v is not None}
+    if "path" in estimator:
+        # which intervals are shown changes no release
+        given = estimator["path"].items()
+        estimator["path"] = {k: v for k, v in given if k != "interval" and v is not None}
     response = tables["data"]["response"]
     tables["data"]["response"] = {k: v for k, v in response.items() if v is not None}
     meaning = {

@@ -324,6 +324,12 @@ def test_what_does_not_go_with_a_path_is_refused_by_name(
         parse_study(study_text(**settings))  # type: ignore[arg-type]
 
 
+def test_the_revision_knows_the_steps_and_not_which_interval_is_shown() -> None:
+    base = plan_of(path="eta0 = 1.0").revision
+    assert plan_of(path='eta0 = 1.0, interval = "plug-in"').revision == base
+    assert plan_of(path="eta0 = 2.0").revision != base
+
+
 def test_keys_of_a_path_belong_to_its_kind_alone() -> None:
     text = study_text()
     for old, new, key in (
