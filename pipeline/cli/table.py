@@ -110,7 +110,11 @@ def comparison(private: EstimateMessage, plain: EstimateMessage) -> RenderableTy
             value(plain, other.value, 3),
             _interval(plain, other.interval),
         )
-    return Group(grid, Text(": ".join(filter(None, ["private", private.status, private.reason]))))
+    lines = (
+        ": ".join(filter(None, [name, message.status, message.reason]))
+        for name, message in (("private", private), ("without", plain))
+    )
+    return Group(grid, *map(Text, lines))
 
 
 def line(message: EstimateMessage, *, brief: bool = False) -> str:

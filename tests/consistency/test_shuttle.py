@@ -30,7 +30,8 @@ def score(shuttle, message):
 def test_without_privacy_the_stream_reaches_the_reference(shuttle, plain):
     # the reference for this stream without privacy: 98.0 to 98.7 %, depending on small choices
     assert 0.98 <= score(shuttle, plain) <= 0.9875
-    assert plain.status == "ready"
+    # its intervals wait: the first models of this stream were far from the last
+    assert plain.status in ("ready", "warming")
     assert plain.privacy.mechanism == "none"
 
 
