@@ -124,7 +124,8 @@ def test_a_redis_that_forgot_everything_makes_the_worker_read_the_log_again(
     shared: Build,
 ) -> None:
     stage = shared()
-    stream(stage)
+    # slowly: the stream must still run when Redis has forgotten
+    stream(stage, rate=40)
     stage.redis.delete(*stage.stored_keys())
     assert stage.code("w0") == 41, stage.said("w0")
     stage.worker()
@@ -135,7 +136,8 @@ def test_a_redis_that_lost_its_last_seconds_makes_the_worker_read_them_again(
     shared: Build,
 ) -> None:
     stage = shared()
-    stream(stage)
+    # slowly: the stream must still run when Redis has forgotten
+    stream(stage, rate=40)
     old = {key: stage.redis.dump(key) for key in stage.stored_keys()}
     stood = sum(stage.watermarks())
     until(lambda: sum(stage.watermarks()) >= stood + 20, "the stream goes on")

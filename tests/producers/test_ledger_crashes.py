@@ -127,7 +127,8 @@ def test_a_broken_vault_is_found(forks: Forks, tmp_path: Path, broken: type[Vaul
     """Else the test above shows nothing."""
     chance, outcome = random.Random(1), Outcome()
     while not outcome.faults:
-        assert outcome.deaths.total() < 4 * DEATHS
+        # the rarest fault shows in one campaign of five: this many miss it less than once in 10^4
+        assert outcome.deaths.total() < 16 * DEATHS
         folder = tmp_path / str(outcome.campaigns)
         folder.mkdir()
         campaign(forks, folder, chance, outcome, f"{HERE}:{broken.__name__}")

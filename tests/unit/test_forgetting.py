@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 from pipeline.cli.main import cli
 from pipeline.cli.table import information_line, line
 from pipeline.errors import ConfigError, StateError
-from pipeline.estimators import private_estimate
+from pipeline.estimators import open_estimate, private_estimate
 from pipeline.estimators.forgetting import (
     KEPT,
     LEAST_WEIGHT,
@@ -77,7 +77,8 @@ def test_a_bucket_of_seconds_is_that_of_the_record_in_the_log(
 @pytest.fixture(autouse=True)
 def linear_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases here are made by a linear score: no distance is too far for it."""
-    monkeypatch.setattr(private_estimate, "is_far", lambda *_: False)
+    for module in (private_estimate, open_estimate):
+        monkeypatch.setattr(module, "is_far", lambda *_: False)
 
 
 def test_without_forgetting_there_is_one_bucket_of_weight_one() -> None:
