@@ -122,6 +122,11 @@ def _published(
 def _say_faults(source: str, count: int, faults: int) -> None:
     if count == 0:
         raise DataError(f"{source} holds no records")
+    if faults == count:
+        raise DataError(
+            f"{source}: none of its {count} records could be used; their columns or values are not "
+            "those that the study file declares"
+        )
     if faults:
         say(f"{faults} of {count} records could not be used; their slots stayed empty")
 

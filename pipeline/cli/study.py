@@ -170,6 +170,7 @@ def _slopes(plan: Plan) -> dict[str, object]:
         **facts,
         "residual_bound": unit * bound,
         "advice": "the gradient's noise is in proportion to estimator.residual_bound, that of the "
-        "squared slopes to its square: lower it to the largest residual that you expect, by what "
-        "is public; larger residuals count as if they were that large",
+        "squared slopes to its square: lower it towards the largest residual that you expect, by "
+        "what is public, but not far below the spread of the response, or the first models swing; "
+        "larger residuals count as if they were that large",
     }

@@ -28,7 +28,10 @@ def check_path(study: Study) -> None:
     if estimator.loss not in LOSSES:
         raise ConfigError(f'estimator.loss: kind = "{LDP_SGD}" has {", ".join(LOSSES)}')
     if estimator.ridge > 0:
-        raise ConfigError(f'estimator.ridge: kind = "{LDP_SGD}" has no penalty; set ridge = 0')
+        raise ConfigError(
+            f'estimator.ridge: kind = "{LDP_SGD}" has no penalty; the default is 1e-3, so write '
+            "ridge = 0"
+        )
     if estimator.loss != "logistic" and estimator.residual_bound is None:
         raise ConfigError(
             "estimator.residual_bound: must be given, as the noise is in proportion to it: about "
@@ -46,5 +49,5 @@ def check_path(study: Study) -> None:
     if study.stream.partitions != 1:
         raise ConfigError(
             f'stream.partitions: kind = "{LDP_SGD}" moves one path through all records in their '
-            "order, so its releases need partitions = 1"
+            "order, so its releases need partitions = 1 (the default is 2)"
         )
