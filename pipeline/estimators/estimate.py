@@ -127,8 +127,7 @@ def is_far(loss: Loss, distance: float, variances: Vector) -> bool:
     """Whether what linearised scores leave out is not small beside the standard errors.
 
     It moves predictors by about half the mean square of their distance from where scores were
-    taken, the same way for all records. Squared error leaves nothing out up to its threshold, and
-    the less the larger that is.
+    taken, times the loss's `remainder`, and the same way for all records.
 
     Parameters
     ----------
@@ -139,9 +138,7 @@ def is_far(loss: Loss, distance: float, variances: Vector) -> bool:
     """
     if np.isnan(variances).all():
         return False
-    # of records within the threshold nothing is left out, and they are most of them
-    left = distance / (4 * loss.slope_bound) if loss.name == "linear" else distance
-    return left > math.sqrt(max(float(np.nanmin(variances)), 0.0))
+    return loss.remainder * distance > math.sqrt(max(float(np.nanmin(variances)), 0.0))
 
 
 def dispersion_of(square: float, curvature: float) -> float | None:

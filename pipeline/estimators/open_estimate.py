@@ -56,11 +56,12 @@ def estimate_open(plan: Plan, sums: OpenState | Weighed) -> Estimate:
     size = plan.size
     parts: Weighed = [(1.0, sums)] if isinstance(sums, OpenState) else sums
     releases = sum(state.releases for _, state in parts)
-    total, rough = _weighed(parts, size), _start_is_rough(plan, parts)
-    late = rough and _weighed(parts, size, start=False).part("records")[0] >= max(
+    total, later = _weighed(parts, size), _weighed(parts, size, start=False)
+    rough = _start_is_rough(plan, parts)
+    late = rough and later.part("records")[0] >= max(
         RECORDS_PER_COEFFICIENT * size, total.part("records")[0] / 2
     )
-    state = _weighed(parts, size, start=not late)
+    state = later if late else total
     squared = _weighed(parts, size, power=2, start=not late)
     records = float(state.part("records")[0])
     known = effective(records, float(squared.part("records")[0]))
@@ -166,7 +167,7 @@ def _start_is_rough(plan: Plan, parts: Weighed) -> bool:
     the records' own scores that moves the sum by d^2 / n windows' worth: intervals miss the target.
     A loss with a constant curvature has no such error.
     """
-    if plan.loss.name == "linear" and not math.isfinite(plan.loss.slope_bound):
+    if plan.loss.remainder == 0:
         return False
     releases = sum(float(state.part("releases", START)[0]) for _, state in parts)
     records = sum(float(state.part("records", START)[0]) for _, state in parts)

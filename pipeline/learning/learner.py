@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ Rule = TypeVar("Rule", bound=LinearModel)
 Learner = TypeVar("Learner", bound="StreamLearner[Any]")
 
 
-class StreamLearner(Generic[Rule]):
+class StreamLearner(ABC, Generic[Rule]):
     """A linear model over windows of records, private if its study is.
 
     `fit` starts afresh and releases the last window even if it is short. `partial_fit` and
@@ -188,9 +189,9 @@ class StreamLearner(Generic[Rule]):
             self._made = file, self._make_own(file)
         return self._made[1]
 
+    @abstractmethod
     def _make(self, file: ModelFile) -> Rule:
         """Return the rule of a model file."""
-        raise NotImplementedError
 
     def _make_own(self, file: ModelFile) -> Rule:
         """Return the same, as the caller writes responses."""

@@ -45,6 +45,15 @@ class Loss(Protocol):
         ...
 
     @property
+    def remainder(self) -> float:
+        """How much a linearised score leaves out, as a multiple of the squared distance.
+
+        Of a predictor u from the point t of its linearisation, relative to the curvature: about 1
+        where curvature changes as fast as the predictor does, 0 where it is constant.
+        """
+        ...
+
+    @property
     def start_curvature(self) -> float:
         """Public guess of a record's curvature per squared norm, for the very first step."""
         ...

@@ -31,6 +31,7 @@ class Expectile:
 
     name = "expectile"
     responses = "number"
+    remainder = 1.0
     start_intercept = 0.0
 
     def __init__(self, tau: float, residual_bound: float | None = None) -> None:

@@ -40,6 +40,7 @@ class GeneralisedDWD:
     """
 
     name = "gdwd"
+    remainder = 1.0
     responses = "class"
     slope_bound = 1.0
     start_curvature = 0.5

@@ -40,6 +40,8 @@ class Linear:
         if residual_bound is not None and not 0 < residual_bound < math.inf:
             raise ConfigError("estimator.residual_bound must be a positive number")
         self.slope_bound = math.inf if residual_bound is None else residual_bound
+        # up to the threshold nothing is left out, and most records stay within it
+        self.remainder = 1 / (4 * self.slope_bound)
 
     @classmethod
     def of(cls, terms: Terms) -> Linear:

@@ -13,6 +13,7 @@ class Logistic:
     """The negative log-likelihood of a logistic regression."""
 
     name = "logistic"
+    remainder = 1.0
     responses = "class"
     slope_bound = 1.0
     curvature_bound = 0.25

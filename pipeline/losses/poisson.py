@@ -35,6 +35,7 @@ class Poisson:
     """
 
     name = "poisson"
+    remainder = 1.0
     responses = "count"
 
     def __init__(self, largest: float, limit: float | None = None) -> None:

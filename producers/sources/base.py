@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,7 +186,7 @@ class Cut(NamedTuple):
     fault: str | None
 
 
-class RecordFile:
+class RecordFile(ABC):
     """The slots of a tape; a subclass cuts and parses one record.
 
     Parameters
@@ -291,9 +292,9 @@ class RecordFile:
         """Close the files."""
         self._tape.close()
 
+    @abstractmethod
     def _cut(self, first: bytes, end: int, final: bool) -> Cut | None:
         """Cut the record that starts with this line; None if it is not complete yet."""
-        raise NotImplementedError
 
     def _next(self, end: int, final: bool) -> Slot | None:
         while line := self._tape.line(self._at, min(RECORD_LIMIT + 1, end - self._at)):

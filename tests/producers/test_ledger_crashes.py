@@ -127,8 +127,9 @@ def test_a_broken_vault_is_found(forks: Forks, tmp_path: Path, broken: type[Vaul
     """Else the test above shows nothing."""
     chance, outcome = random.Random(1), Outcome()
     while not outcome.faults:
-        # the rarest fault shows in one campaign of five: this many miss it less than once in 10^4
-        assert outcome.deaths.total() < 16 * DEATHS
+        # kills fall anywhere: the rarest fault took 87 deaths on average of 17 searches, and so
+        # 600 deaths miss it once in a thousand runs, 1,200 once in a million
+        assert outcome.deaths.total() < 8 * DEATHS
         folder = tmp_path / str(outcome.campaigns)
         folder.mkdir()
         campaign(forks, folder, chance, outcome, f"{HERE}:{broken.__name__}")

@@ -85,9 +85,9 @@ def unsquared(name: str, function: str, monkeypatch: pytest.MonkeyPatch) -> None
     module = importlib.import_module(f"pipeline.estimators.{name}")
     original = getattr(module, function)
 
-    def broken(*arguments: object, power: int = 1) -> object:
+    def broken(*arguments: object, power: int = 1, **others: object) -> object:
         del power
-        return original(*arguments)
+        return original(*arguments, **others)
 
     monkeypatch.setattr(module, function, broken)
 

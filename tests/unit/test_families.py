@@ -105,6 +105,15 @@ def test_the_bounds_that_noise_is_scaled_to_are_finite_and_reached(name: str) ->
 
 
 @families
+def test_a_loss_leaves_nothing_out_of_a_linearised_score_only_if_its_curvature_is_constant(
+    loss: Loss,
+) -> None:
+    u, y = drawn(loss)
+    constant = bool(np.ptp(loss.sharp_curvature(u, y)) == 0)
+    assert (loss.remainder == 0) == constant
+
+
+@families
 def test_the_public_start_is_finite_and_its_curvature_positive(loss: Loss) -> None:
     assert math.isfinite(loss.start_intercept)
     assert 0 < loss.start_curvature < math.inf
