@@ -31,7 +31,6 @@ class Expectile:
 
     name = "expectile"
     responses = "number"
-    remainder = 1.0
     start_intercept = 0.0
 
     def __init__(self, tau: float, residual_bound: float | None = None) -> None:
@@ -40,6 +39,8 @@ class Expectile:
         self._tau = tau
         self._squares = Linear(residual_bound)
         largest = max(tau, 1 - tau)
+        # equal sides are half a linear loss; others change their curvature at zero
+        self.remainder = self._squares.remainder if tau == 0.5 else 1.0
         self.slope_bound = largest * self._squares.slope_bound
         self.curvature_bound = self.sharp_curvature_bound = largest
         self.start_curvature, self.start_slope_bound = 0.5, largest
