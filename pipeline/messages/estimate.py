@@ -246,4 +246,5 @@ def _dispersion(plan: Plan, estimate: Estimate) -> float | None:
 
 
 def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    # a number of numpy's own would have no encoder
+    return float(value) if value is not None and math.isfinite(value) else None

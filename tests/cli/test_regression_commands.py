@@ -76,6 +76,19 @@ def test_fit_predict_and_their_files(tmp_path: Path) -> None:
     assert LinearRegressor.load(model).file.coefficients == learner.estimate_.coefficients
 
 
+@pytest.mark.parametrize("privacy", [OPEN, PRIVATE], ids=["open", "private"])
+@pytest.mark.parametrize("counts", [False, True], ids=["linear", "poisson"])
+def test_an_estimate_is_json(tmp_path: Path, counts: bool, privacy: str) -> None:
+    stage = stage_of(tmp_path, poisson(privacy) if counts else linear(privacy))
+    source = write(tmp_path / "train.csv", 400, counts=counts)
+    done = stage.run("fit", stage.study, "--input", source, "--json")
+    assert done.returncode == 0, done.stderr
+    dispersion = json.loads(done.stdout)["dispersion"]
+    if privacy == OPEN and not counts:
+        # the variance of the noise is 9, and 400 records tell it with an error of 0.64
+        assert 9 - 4 * 0.64 < dispersion < 9 + 4 * 0.64
+
+
 def test_bad_records_get_a_reason_and_clipped_responses_are_said(tmp_path: Path) -> None:
     stage = stage_of(tmp_path, linear(OPEN))
     model = tmp_path / "model.json"
