@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from benchmarks.autoregressive import Autoregressive
 from benchmarks.grouped import Grouped
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.model import round_model, start_model
@@ -25,12 +26,14 @@ STUDY = """
 name = "coverage"
 [data]
 response = {{ name = "y", positive = "1", negative = "0" }}
+{scaling}
 [data.features]
 {features}
 [estimator]
 loss = "gdwd"
 q = {q}
 ridge = {ridge}
+{bound}
 [privacy]
 {privacy}
 [window]
@@ -44,7 +47,8 @@ RIDGE = 0.01
 class Cell:
     """A design of streams: p features, n records of a window, epsilon None for no privacy.
 
-    Windows come from ten clients unless said otherwise; `kind` is that of the features.
+    Windows come from ten clients unless said otherwise; `kind` is that of the features, "ar" for
+    those of `autoregressive`: unscaled, their norm bounded.
     """
 
     features: int
@@ -65,25 +69,33 @@ class Cell:
         )
 
     @property
-    def population(self) -> Grouped:
+    def population(self) -> Grouped | Autoregressive:
         """Where its records come from."""
+        if self.kind == "ar":
+            return Autoregressive(self.features)
         return Grouped((self.features + 1) // 2, self.features // 2, self.kind)
 
 
 @lru_cache(maxsize=64)
 def plan_of(cell: Cell) -> Plan:
     """Return the plan of its study."""
-    names = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(cell.features))
+    population, reach, scaling, bound = cell.population, 1, "", ""
+    if isinstance(population, Autoregressive):
+        # ranges that no record passes: the norm bound alone cuts
+        reach, scaling = 8, 'scaling = "none"'
+        bound = f"norm_bound = {population.norm_bound}"
+    names = "\n".join(f"x{i} = {{ min = -{reach}, max = {reach} }}" for i in range(cell.features))
     private = 'mechanism = "none"'
     if cell.epsilon is not None:
         private = NOISED.format(epsilon=cell.epsilon)
     return Plan(
         parse_study(
             STUDY.format(
-                features=names, q=cell.q, ridge=RIDGE, privacy=private, records=cell.records
+                features=names, scaling=scaling, q=cell.q, ridge=RIDGE, bound=bound,
+                privacy=private, records=cell.records,
             )
         )
-    )
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=64)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.coverage import LEAST, LEVEL, MOST, share_of, summary_of, told
-from benchmarks.streams import Cell, one_stream, plan_of, target_of
+from benchmarks.autoregressive import CHUNK, Autoregressive
+from benchmarks.covered import LEAST, LEVEL, MOST, share_of, summary_of, told
+from benchmarks.streams import RIDGE, Cell, one_stream, plan_of, target_of
 from pipeline.estimators.estimate import Estimate
+from pipeline.local.summarise import summarise
 
 STREAMS = 48
 #: Bounds hold with this probability of a false alarm, for the seeds as a fresh draw.
@@ -74,6 +76,26 @@ def test_the_error_of_a_share_is_not_zero_where_all_streams_agree() -> None:
     share, error = share_of(np.ones((10, 6), dtype=bool))
     assert share == 1.0
     assert error == pytest.approx(math.sqrt(LEVEL * (1 - LEVEL) / 60))
+
+
+def test_a_coefficient_without_an_interval_is_neither_covered_nor_missed() -> None:
+    covered = np.array([[1.0, np.nan, 1.0], [1.0, 0.0, np.nan]])
+    share, error = share_of(covered)
+    assert share == 0.75
+    assert error == pytest.approx(0.25)
+
+
+def test_the_target_of_correlated_features_is_where_a_large_sample_s_gradient_vanishes() -> None:
+    """On records as they are summed: in their ranges, and no longer than the norm bound."""
+    cell = Cell(10, 200, 20, None, kind="ar")
+    plan, draws = plan_of(cell), 4 * CHUNK
+    target = Autoregressive(10, draws).target(plan.loss, RIDGE)
+    x, y = cell.population.draw(np.random.default_rng(10), 200_000)
+    sums = summarise(plan, x, y, target, (1.0, 1.0))
+    pull = sums.gradient / len(y) + RIDGE * np.append(0.0, target[1:])
+    # both the sample's gradient and, from another sample, the target's own deviate
+    errors = np.sqrt(np.diag(sums.scores) / len(y) * (1 / len(y) + 1 / draws))
+    assert np.all(np.abs(pull) <= errors * stats.norm.isf(1e-6 / (2 * len(target))))
 
 
 @pytest.mark.slow
