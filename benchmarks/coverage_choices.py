@@ -11,7 +11,7 @@ from scipy.linalg import sqrtm
 
 from benchmarks.covered import Seen, brief, summary_of, told
 from benchmarks.streams import Cell, one_stream, plan_of, target_of
-from pipeline.estimators import private_estimate
+from pipeline.estimators import private_sums
 from pipeline.estimators.private_state import epoch_of
 from pipeline.reducer import estimate_of
 from pipeline.types import Matrix
@@ -56,7 +56,7 @@ def with_epochs(cell: Cell, seed: int) -> dict[str, Seen]:
     partition, _ = one_stream(cell, seed)
     plan, target, found = plan_of(cell), target_of(cell), {}
     for name, epochs in EPOCHS.items():
-        with mock.patch.object(private_estimate, "LAST_EPOCHS", epochs):
+        with mock.patch.object(private_sums, "LAST_EPOCHS", epochs):
             found[name] = told(estimate_of(plan, [partition]), target)
     return found
 
@@ -105,7 +105,7 @@ def both_middles(cell: Cell, seed: int) -> tuple[Seen, Seen]:
 def recent_releases(cell: Cell) -> int:
     """Return how many releases the last epochs of a stream hold."""
     versions = range(1, cell.rounds)
-    last = sorted({epoch_of(v) for v in versions})[-private_estimate.LAST_EPOCHS :]
+    last = sorted({epoch_of(v) for v in versions})[-private_sums.LAST_EPOCHS :]
     return cell.clients * sum(epoch_of(v) in last for v in versions)
 
 

@@ -11,14 +11,10 @@ section on private streams.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import PrivacyError
-from pipeline.estimators import exact
 from pipeline.estimators.estimate import (
     FAR,
     Estimate,
@@ -27,66 +23,28 @@ from pipeline.estimators.estimate import (
     dispersion_of,
     is_far,
 )
-from pipeline.estimators.exact import BigIntegers
 from pipeline.estimators.forgetting import effective
 from pipeline.estimators.private_state import PrivateState
-from pipeline.linalg import (
-    Floored,
-    condition_number,
-    floor_eigenvalues,
-    sandwiches,
-    solve_positive,
-    unpack_upper,
+from pipeline.estimators.private_sums import (
+    Weighed,
+    between_releases,
+    curvature_of,
+    distance_of,
+    moments_of,
+    total_of,
 )
-from pipeline.local.model import COEFFICIENT_EXPONENT
+from pipeline.linalg import condition_number, sandwiches, solve_positive
 from pipeline.local.plan import Plan
 from pipeline.losses import Regression
 from pipeline.types import Matrix, Vector
 
-#: Epochs that enter the estimate: older expansion points are too far from the truth.
-LAST_EPOCHS = 3
-#: Eigenvalue floor: a share of the mean eigenvalue, and a multiple of the noise's spectral norm.
-FLOOR_SHARE, FLOOR_NOISE = 0.02, 0.5
-#: States of some buckets with their weights.
-Weighed = Sequence[tuple[float, PrivateState]]
 #: Intervals need this many releases for each coefficient, and fewer than this share floored.
 RELEASES_PER_COEFFICIENT, FLOORED_SHARE = 10, 1 / 3
 #: A coefficient that lies in floored directions to this share has no interval: steps along them
 #: are too short by an unknown factor.
 UNKNOWN_SHARE = 0.4
-
 #: A class is taken to occur when its count is so many standard deviations of the noise above 0.
 COUNTS_NOISE = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Moments:
-    """Weighted moments of (g, n t, s, n) over some releases, in real units.
-
-    Attributes
-    ----------
-    gradient, expansion, slots
-        Sums of w g, w n t and w n.
-    slopes
-        Sum of w s, the squared slopes of a regression; None where they are not released.
-    squares
-        Sum of w^2: the noise of the weighted gradient is that of so many releases.
-    releases
-        Effective number of releases: their number, where all weigh the same.
-    records
-        Effective number of record slots.
-    second
-        Sum of w^2 z z' with z = (g, n t, n).
-    """
-
-    gradient: Vector
-    expansion: Vector
-    slots: float
-    slopes: float | None
-    squares: float
-    releases: float
-    records: float
-    second: Matrix
 
 
 def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
@@ -118,9 +76,9 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
             sum(w * count for w, count in starts), sum(w**2 * count for w, count in starts)
         )
     else:
-        curvature, repair = _curvature(plan, parts)
+        curvature, repair = curvature_of(plan, parts)
         floored, condition = repair.raised, condition_number(repair.matrix, repair.eigenvalues)
-        moments = _moments(plan, parts)
+        moments = moments_of(plan, parts)
         records = moments.records
         bread = curvature + penalty
         mean = moments.expansion / moments.slots
@@ -138,10 +96,10 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
         if status == "ready":
             whole = moments.slots * bread
             noise = moments.squares * plan.step.gradient.standard_deviation**2
-            between = _between_releases(moments, curvature)
+            between = between_releases(moments, curvature)
             covariance, privacy = sandwiches(whole, between, noise * np.eye(plan.size))
             total = np.maximum(np.diag(covariance), np.diag(privacy))
-            if is_far(plan.loss, _distance(moments, coefficients, bread), total):
+            if is_far(plan.loss, distance_of(moments, coefficients, bread), total):
                 status, reason, covariance, privacy = "warming", FAR, None, None
             elif (unknown := repair.loadings >= UNKNOWN_SHARE).any():
                 reason = _without_interval(plan, unknown)
@@ -176,7 +134,7 @@ def _first_coefficients(
     A step with a guessed curvature may put records beyond the threshold of their slopes, where no
     curvature leads back; the best intercept alone needs no guess, and keeps them near.
     """
-    total = _total(parts, lambda state: state.start)
+    total = total_of(parts, lambda state: state.start)
     slots = float(total[-1]) * plan.slots
     if slots == 0:
         return plan.first_model.coefficients
@@ -190,97 +148,12 @@ def _first_coefficients(
     return -solve_positive(bread, score)
 
 
-def _moments(plan: Plan, parts: Weighed) -> Moments:
-    shape, size = parts[0][1].shape, plan.size
-    last = sorted({epoch for _, state in parts for epoch in state.epochs})[-LAST_EPOCHS:]
-
-    def gram(state: PrivateState) -> Vector:
-        held = [state.epochs[epoch] for epoch in last if epoch in state.epochs]
-        return exact.as_floats(sum(held[1:], held[0]) if held else exact.zeros(state.gram_length))
-
-    unit = np.ones(shape.rows)
-    unit[:size] = plan.step.gradient.unit
-    unit[size : 2 * size] = math.ldexp(1.0, COEFFICIENT_EXPONENT)
-    if shape.squares and plan.step.counts is not None:
-        unit[2 * size] = plan.step.counts.unit
-    units = np.outer(unit, unit)
-    grams = [(w, gram(state)) for w, state in parts]
-    total = unpack_upper(_weighted(grams), shape.rows) * units
-    first, second = total[:, -1], total
-    if any(weight != 1.0 for weight, _ in parts):
-        second = unpack_upper(_weighted(grams, power=2), shape.rows) * units
-    slots, releases, squares = float(first[-2]), float(first[-1]), float(second[-1, -1])
-    linear = np.r_[0 : 2 * size, shape.rows - 2]
-    return Moments(
-        gradient=first[:size],
-        expansion=first[size : 2 * size],
-        slots=slots,
-        slopes=float(first[2 * size]) if shape.squares else None,
-        squares=squares,
-        releases=effective(releases, squares),
-        records=effective(slots, float(second[-2, -1])),
-        second=second[np.ix_(linear, linear)],
-    )
-
-
-def _curvature(plan: Plan, parts: Weighed) -> tuple[Matrix, Floored]:
-    """Return the mean curvature of one record with its eigenvalues floored, and the repair."""
-    size = plan.size
-    sums = _total(parts, lambda state: state.curvature)
-    slots = float(sums[-1])
-    part = plan.step.curvature
-    if part is None:
-        raise PrivacyError("the plan of this study has no curvature, but its state has one")
-    total = unpack_upper(sums[:-2] * part.unit, size)
-    squares = sum(w**2 * float(state.curvature[-2]) for w, state in parts)
-    noise = math.sqrt(squares) * part.standard_deviation
-    least = max(
-        FLOOR_SHARE * float(np.trace(total)) / size, FLOOR_NOISE * noise * math.sqrt(2 * size)
-    )
-    repair = floor_eigenvalues(total, least)
-    return repair.matrix / slots, repair
-
-
-def _between_releases(moments: Moments, curvature: Matrix) -> Matrix:
-    """Estimate the variance of the summed gradient, sampling and noise together.
-
-    r_j = g_j - n_j (c + Abar t_j) is what release j deviates from the common linear score, and
-    enters with the square of its weight.
-    """
-    size = len(moments.gradient)
-    centre = (moments.gradient - curvature @ moments.expansion) / moments.slots
-    project = np.hstack([np.eye(size), -curvature, -centre[:, None]])
-    spread = project @ moments.second @ project.T
-    return spread * moments.releases / (moments.releases - size)
-
-
-def _distance(moments: Moments, coefficients: Vector, bread: Matrix) -> float:
-    """Return the mean square distance of predictors at the releases' models from the estimate's."""
-    size = len(coefficients)
-    sums, count = moments.second, moments.second[-1, -1]
-    points = sums[size : 2 * size, size : 2 * size] / count
-    cross = np.outer(sums[size : 2 * size, -1] / count, coefficients)
-    spread = points - cross - cross.T + np.outer(coefficients, coefficients)
-    return float(np.sum(bread * spread) / bread[0, 0])
-
-
 def _weights(plan: Plan, parts: Weighed) -> tuple[float, float]:
     if not plan.classes or plan.step.counts is None:
         return 1.0, 1.0
     unit = plan.step.counts.unit
-    counts = _total(parts, lambda state: state.counts)
+    counts = total_of(parts, lambda state: state.counts)
     return class_weights(float(counts[0]) * unit, float(counts[1]) * unit, plan.largest_weight)
-
-
-def _total(parts: Weighed, of: Callable[[PrivateState], BigIntegers]) -> Vector:
-    """Return the weighted total of some sums of each state."""
-    return _weighted([(w, exact.as_floats(of(state))) for w, state in parts])
-
-
-def _weighted(vectors: Sequence[tuple[float, Vector]], *, power: int = 1) -> Vector:
-    """Return the sum of w^power times each vector; a weight of 1 rounds nothing."""
-    total: Vector = np.sum([w**power * vector for w, vector in vectors], axis=0)
-    return total
 
 
 def _both_classes(plan: Plan, parts: Weighed) -> bool:
@@ -291,7 +164,7 @@ def _both_classes(plan: Plan, parts: Weighed) -> bool:
     part = plan.step.counts
     if part is None or not plan.classes:
         return True
-    counts = _total(parts, lambda state: state.counts)[:2] * part.unit
+    counts = total_of(parts, lambda state: state.counts)[:2] * part.unit
     releases = sum(weight**2 * state.releases for weight, state in parts)
     return float(counts.min()) >= COUNTS_NOISE * math.sqrt(releases) * part.standard_deviation
 

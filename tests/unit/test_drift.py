@@ -113,6 +113,6 @@ def test_private_intervals_of_a_steady_stream_with_forgetting_cover(
     partitions = finals(plan, 200, 32, 8)
     # smoothed curvature is a little low, so that errors are a tenth too large: 1.28 to 1.41 sd
     check_coverage(coverage(plan, partitions), 0.05)
-    unsquared("private_estimate", "_weighted", monkeypatch)
+    unsquared("private_sums", "_weighted", monkeypatch)
     with pytest.raises(AssertionError, match="coverage"):
         check_coverage(coverage(plan, partitions), 0.05)
