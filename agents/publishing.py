@@ -16,7 +16,7 @@ from pipeline.messages.envelope import JSON, headers, rfc3339
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Partition, combine, slots_seen, start_is_over
+from pipeline.reducer import Partition, combine, holds_releases, slots_seen, start_is_over
 from state import RedisStore
 
 log = logging.getLogger("veilstream.publishing")
@@ -91,7 +91,7 @@ class Publishing:
         waited = now - self._last.at
         if new <= 0 or (new < rhythm.releases and waited < rhythm.seconds):
             return False
-        if releases == 0:
+        if releases == 0 and not any(state.head.erased for state in partitions.values()):
             return False
         await self._publish(partitions, now)
         self._last = Published(releases, now)
@@ -100,8 +100,11 @@ class Publishing:
     async def _publish(self, partitions: dict[int, Partition], now: float) -> None:
         held = self._store.newest_model()
         version, seen, known = self._next(held, partitions)
-        # the estimate goes out in any case; the first model may have to wait for more releases
-        moves = known or start_is_over(self._plan, partitions.values())
+        # the estimate goes out in any case; the first model may have to wait for more releases, and
+        # where all clients were taken out there is nothing to make a model of
+        moves = holds_releases(partitions.values()) and (
+            known or start_is_over(self._plan, partitions.values())
+        )
         try:
             estimate, message = combine(
                 self._plan,

@@ -10,7 +10,7 @@ from agents.refold import refold
 from pipeline.cli.context import ACCEPT_LOSS, STUDY, connected, live_plan_of, say
 from pipeline.errors import OffsetGap, StateError
 from pipeline.local.plan import Plan
-from pipeline.reducer import Partition
+from pipeline.reducer import Partition, holds_releases
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
@@ -46,6 +46,11 @@ def forget(study: Path, client: str, accept_loss: bool) -> None:
     store.erase(states, client)
     passed = sum(state.head.erased for state in states.values())
     say(f"{client}: taken out; {passed} releases of erased clients, in all, count nowhere now")
+    if not holds_releases(states.values()):
+        say(
+            "No release of any client is left: a worker of this study publishes an estimate that "
+            "says so in place of the last one, and no new model."
+        )
     say(REMAINS)
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from pipeline.cli.context import SAVE_MODEL, STUDY, plan_of, save_model, say
 from pipeline.cli.table import fit_table, intervals_table, table
+from pipeline.cli.words import clipped_line, counted
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.estimators.modes.selected import fit_mode
 from pipeline.local.encode import Encoder, Row
@@ -94,7 +95,7 @@ def _stream(plan: Plan, run: OfflineRun, rows: Rows) -> tuple[int, int]:
             windows[client] = []
         if time.monotonic() - last > 1:
             last = time.monotonic()
-            say(f"{count} records, {count / (last - started):.0f} a second")
+            say(f"{counted(count, 'record')}, {count / (last - started):.0f} a second")
     for client, window in windows.items():
         if window:
             run.add(client, [r for r in window if r is not None])
@@ -124,11 +125,11 @@ def _say_faults(source: str, count: int, faults: int) -> None:
         raise DataError(f"{source} holds no records")
     if faults == count:
         raise DataError(
-            f"{source}: none of its {count} records could be used; their columns or values are not "
-            "those that the study file declares"
+            f"{source}: none of its {counted(count, 'record')} could be used; their columns or "
+            "values are not those that the study file declares"
         )
     if faults:
-        say(f"{faults} of {count} records could not be used; their slots stayed empty")
+        say(f"{faults} of {counted(count, 'record')} could not be used; such slots stayed empty")
 
 
 def _rows(plan: Plan, spec: str, form: str, client_column: str | None) -> Rows:
@@ -158,3 +159,6 @@ def _encoded(plan: Plan, source: Source, client_column: str | None) -> Rows:
                 yield client, encoder.encode(slot.record)
             except RecordError:
                 yield client, None
+    # counted from raw data: for the person at the terminal, not for a log collector
+    if encoder.clipped and sys.stderr.isatty():
+        say(clipped_line(encoder.clipped))

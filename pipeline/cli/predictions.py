@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO, TypeAlias
 
+from pipeline.cli.words import clipped_line, counted
 from pipeline.local.values import Record
 from pipeline.prediction import (
     Confusion,
@@ -36,19 +38,25 @@ class Summary:
     ----------
     records, predicted
         How many records came, and how many got a prediction.
+    outside
+        How many values were outside their public range, by feature.
     score
         Yields what those come to whose response is known, for people.
     """
 
     records: int = 0
     predicted: int = 0
+    outside: Counter[str] = field(default_factory=Counter)
     score: Callable[[], Iterator[str]] = lambda: iter(())
 
     def lines(self) -> Iterator[str]:
         """Yield the summary for people."""
         without = self.records - self.predicted
         tail = f", {without} without (the output says why)" if without else ""
-        yield f"{self.records} records: {self.predicted} predictions{tail}"
+        said = counted(self.predicted, "prediction")
+        yield f"{counted(self.records, 'record')}: {said}{tail}"
+        if self.outside:
+            yield clipped_line(self.outside)
         yield from self.score()
 
 
@@ -71,9 +79,16 @@ class Lines(Protocol):
 
 @dataclass(slots=True)
 class ClassLines:
-    """Decision value, class and perhaps probability of each record, and their accuracy."""
+    """Decision value, class and perhaps probability of each record, and their accuracy.
+
+    Attributes
+    ----------
+    outside
+        Where values outside their public range are counted, by feature.
+    """
 
     model: LinearClassifier
+    outside: Counter[str]
     confusion: Confusion = field(default_factory=Confusion)
 
     @property
@@ -85,7 +100,7 @@ class ClassLines:
     def of(self, records: Sequence[Record | None]) -> list[Said]:
         """As `Lines.of`."""
         width, found = len(self.columns), list[Said]()
-        for said in predict_records(self.model, records):
+        for said in predict_records(self.model, records, self.outside):
             if said.decision is not None and said.response is not None:
                 self.confusion.add(said.response, 1.0 if said.decision >= 0 else -1.0)
             values: list[object] = [said.decision, said.label, said.probability]
@@ -100,7 +115,7 @@ class ClassLines:
         yield (
             f"accuracy {self.confusion.accuracy:.4f}, balanced accuracy "
             f"{'unknown (records of one class only)' if balanced is None else f'{balanced:.4f}'}, "
-            f"of {self.confusion.total} records whose class is known"
+            f"of {counted(self.confusion.total, 'record')} whose class is known"
         )
 
 
@@ -110,11 +125,14 @@ class NumberLines:
 
     Attributes
     ----------
+    outside
+        As in `ClassLines`.
     beyond
         How many of those responses are outside the public range: learning has clipped such ones.
     """
 
     model: LinearRegressor
+    outside: Counter[str]
     errors: Errors = field(default_factory=Errors)
     beyond: int = 0
     columns: list[str] = field(default_factory=lambda: ["prediction"])
@@ -123,7 +141,7 @@ class NumberLines:
         """As `Lines.of`."""
         low, high = self.model.file.response.ends
         found = list[Said]()
-        for said in expect_records(self.model, records):
+        for said in expect_records(self.model, records, self.outside):
             if said.value is not None and said.response is not None:
                 self.errors.add(said.response, said.value)
                 self.beyond += not low <= said.response <= high
@@ -136,13 +154,13 @@ class NumberLines:
         if absolute is None or square is None:
             return
         yield (
-            f"MAE {absolute:.6g}, RMSE {square:.6g}, of {self.errors.total} records whose response "
-            "is known"
+            f"MAE {absolute:.6g}, RMSE {square:.6g}, of {counted(self.errors.total, 'record')} "
+            "whose response is known"
         )
         if self.beyond:
             yield (
-                f"{self.beyond} of these responses are outside the public range of the study: they "
-                "are scored as they are written, while learning clips such values to the range"
+                f"outside the public range of the study: {self.beyond} of these responses, scored "
+                "as they are written, while learning clips such values to the range"
             )
 
 
@@ -163,9 +181,14 @@ def write_predictions(model: Rule, source: Source, out: TextIO, *, as_json: bool
     """
     if source.columns is not None:
         model.features.check_columns(source.columns)
-    lines: Lines = ClassLines(model) if isinstance(model, LinearClassifier) else NumberLines(model)
+    outside: Counter[str] = Counter()
+    lines: Lines = (
+        ClassLines(model, outside)
+        if isinstance(model, LinearClassifier)
+        else NumberLines(model, outside)
+    )
     put = (_json_lines if as_json else _csv_lines)(out, ["line", *lines.columns, "reason"])
-    summary = Summary(score=lines.score)
+    summary = Summary(outside=outside, score=lines.score)
     while not source.ended:
         slots = source.read(BATCH, TURN_SECONDS)
         found = lines.of([slot.record for slot in slots])

@@ -8,11 +8,40 @@ from pathlib import Path
 import click
 
 from pipeline.cli.context import STUDY, connected, live_plan_of, say
+from pipeline.cli.words import counted
 from pipeline.errors import ConfigError
 from pipeline.settings import Settings
 from producers.client import Progress
 from producers.ledger import Limit
 from producers.run import Job, run_client
+
+#: So many reports in a row, a second or more apart, make a wait worth a line.
+PATIENCE = 5
+
+
+class Waiting:
+    """What a client waits for, said once for each thing."""
+
+    def __init__(self) -> None:
+        self._what, self._reports = "", 0
+        self._said: set[str] = set()
+
+    def hint(self, what: str) -> str:
+        """Return what to say at this report, mostly nothing.
+
+        Parameters
+        ----------
+        what
+            As `Progress.waiting_for`.
+        """
+        self._reports = self._reports + 1 if what and what == self._what else int(bool(what))
+        self._what = what
+        if self._reports < PATIENCE or what in self._said:
+            return ""
+        self._said.add(what)
+        # only a worker publishes models
+        who = ": `veilstream worker` must be running on this study" if "model" in what else ""
+        return f"waiting for {what}{who}"
 
 
 @click.command()
@@ -43,8 +72,9 @@ from producers.run import Job, run_client
     help="After an old copy of the client's database came back: go on behind what it has lost.",
 )  # fmt: skip
 @click.option(
-    "--quiet", is_flag=True, help="No progress lines (without a terminal there are none anyway)."
-)
+    "--quiet", is_flag=True,
+    help="No progress lines (without a terminal they say only what it waits for).",
+)  # fmt: skip
 def produce(
     study: Path, client: str, source: str, form: str, follow: bool, source_name: str | None,
     rate: float | None, epsilon_limit: float | None, delta_limit: float | None, skip_lost: bool,
@@ -61,13 +91,20 @@ def produce(
     if not plan.study.private and (epsilon_limit or delta_limit):
         raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")
 
+    wait = Waiting()
+
     def report(progress: Progress, share: float | None) -> None:
-        # counts of an open window are for the person at the terminal, not for a log collector
-        if quiet or not sys.stderr.isatty():
+        if quiet:
+            return
+        if not sys.stderr.isatty():
+            # counts of an open window are for the person at the terminal, not for a log collector
+            if hint := wait.hint(progress.waiting_for):
+                say(f"{client}: {hint}")
             return
         done = "" if share is None else f" ({share:.0%})"
         waiting = f", waiting for {progress.waiting_for}" if progress.waiting_for else ""
-        say(f"{client}: {progress.records} records{done}, {progress.releases} releases{waiting}")
+        releases = counted(progress.releases, "release")
+        say(f"{client}: {counted(progress.records, 'record')}{done}, {releases}{waiting}")
 
     run_client(
         plan,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import click
@@ -9,7 +10,9 @@ import msgspec
 
 from pipeline.cli.context import AS_JSON, STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
+from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.estimators.modes.claims import guarantee_of_kind
+from pipeline.estimators.open_estimate import RECORDS_PER_COEFFICIENT
 from pipeline.estimators.private_estimate import RELEASES_PER_COEFFICIENT
 from pipeline.estimators.sgd.settings import (
     allowed_lateness,
@@ -21,6 +24,7 @@ from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
 from pipeline.study import LIVE_KINDS, MODES, TEMPLATE
+from pipeline.study.model import Forgetting
 
 
 @click.group()
@@ -34,8 +38,9 @@ def study() -> None:
 def check(study: Path, as_json: bool) -> None:
     """Check STUDY and print what it means: guarantee, noise, topics."""
     plan = plan_of(study)
-    if warning := loose_delta(plan.guarantee.delta, plan.slots):
-        say(f"WARNING: {warning}")
+    for warning in (loose_delta(plan.guarantee.delta, plan.slots), _wide_residuals(plan)):
+        if warning:
+            say(f"WARNING: {warning}")
     facts = _facts(plan)
     if as_json:
         put(facts)
@@ -112,11 +117,46 @@ def _facts(plan: Plan) -> dict[str, object]:
             "record_slots_at_least": needed * plan.slots,
             "and": "a curvature that stands out of its noise; see docs/methods/renewable.md",
         }
+    if plan.study.estimator.forgetting is not None:
+        facts["forgetting"] = _forgetting(plan, plan.study.estimator.forgetting)
     facts["topics"] = {
         topic.name: f"partitions {topic.partitions}, {topic.config.get('cleanup.policy', 'delete')}"
         for topic in Topics.of(plan.study).all()
     }
     return facts
+
+
+def _forgetting(plan: Plan, forgetting: Forgetting) -> dict[str, object]:
+    """Return on how many records an estimate rests at most, and whether intervals can come."""
+    most = EFFECTIVE_HALF_LIVES * forgetting.half_life
+    facts: dict[str, object] = {"half_life": forgetting.half_life, "of": forgetting.of}
+    if forgetting.of == "seconds":
+        return {**facts, "effective_records_at_most": f"those of {most:.4g} seconds"}
+    needed = RECORDS_PER_COEFFICIENT * plan.size
+    if plan.study.noised:
+        needed = RELEASES_PER_COEFFICIENT * plan.size * plan.slots
+    facts["effective_records_at_most"] = most
+    if most < needed:
+        facts["advice"] = (
+            f"too short for intervals, which need {needed} effective record slots: half_life = "
+            f"{math.ceil(needed / EFFECTIVE_HALF_LIVES)} or more lets them come"
+        )
+    return facts
+
+
+def _wide_residuals(plan: Plan) -> str:
+    """Warn of a threshold that no residual of a good fit passes; empty if there is none such."""
+    bound, response = plan.study.estimator.residual_bound, plan.study.data.response
+    if bound is None or not plan.study.noised:
+        return ""
+    width = response.ends[1] - response.ends[0]
+    if bound <= width:
+        return ""
+    return (
+        f"estimator.residual_bound: {bound:g} is more than the width of the response's range, "
+        f"{width:g}: it adds noise in proportion, and no residual of a mean within the range is "
+        "as large"
+    )
 
 
 def _path(plan: Plan) -> dict[str, object]:

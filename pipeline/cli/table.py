@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.cli.words import counted
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.study import Study
@@ -30,7 +31,12 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
             _number(message, row.sampling_se),
             _number(message, row.privacy_se),
         )
-    below = [spread_line(message, study), line(message), information_line(message)]
+    below = [
+        unit_line(message),
+        spread_line(message, study),
+        line(message),
+        information_line(message),
+    ]
     told = [Text(text) for text in below if text]
     return Group(grid, *told, Text(privacy_line(message), style="dim"))
 
@@ -60,6 +66,13 @@ def title(message: EstimateMessage | FitMessage, study: Study) -> str:
     return f"{message.study}: {message.loss} regression, {scaling}, in {unit}"
 
 
+def unit_line(message: EstimateMessage | FitMessage) -> str:
+    """Return in one line what step of a feature a coefficient stands for."""
+    if message.scaling == "unit":
+        return "per half of a feature's public range; the intercept: all features mid-range"
+    return "per unit of a feature; the intercept: all features 0"
+
+
 def spread_line(message: EstimateMessage, study: Study) -> str:
     """Return how far responses spread about their means, in one line; empty for classes."""
     kind = study.data.response.kind
@@ -87,8 +100,16 @@ def fit_table(message: FitMessage, study: Study) -> RenderableType:
         )
         grid.add_row(row.name, *cells)
     score = "" if message.score is None else f", score {message.score:.1e}"
-    counts = f"{message.records} record slots, {message.clients} clients, {message.rounds} rounds"
+    counts = ", ".join(
+        counted(number, noun)
+        for number, noun in (
+            (message.records, "record slot"),
+            (message.clients, "client"),
+            (message.rounds, "round"),
+        )
+    )
     lines = (
+        unit_line(message),
         f"{message.estimator} ({message.method})",
         counts + score,
         f"{message.status}: {message.reason}" if message.reason else message.status,
@@ -120,9 +141,9 @@ def comparison(private: EstimateMessage, plain: EstimateMessage) -> RenderableTy
 def line(message: EstimateMessage, *, brief: bool = False) -> str:
     """Return the state of an estimate in one line; a brief one leaves the reason out."""
     parts = [
-        f"{message.records} record slots",
-        f"{message.releases} releases",
-        f"{message.clients} clients",
+        counted(message.records, "record slot"),
+        counted(message.releases, "release"),
+        counted(message.clients, "client"),
         f"model {message.model_version or 0}",
         message.status if brief or not message.reason else f"{message.status}: {message.reason}",
     ]

@@ -47,7 +47,10 @@ def watch(
         if live:
             live.start()
         if not feed.ready(PATIENCE_SECONDS):
-            say("no estimate yet: is a worker of this study running, and has a client released?")
+            say(
+                "no estimate yet, waiting: it takes a `veilstream worker` and a "
+                "`veilstream produce` of this study"
+            )
         for message, raw in feed:
             if as_json:
                 sys.stdout.write(raw.decode() + "\n")

@@ -17,6 +17,8 @@ from pipeline.study.model import Forgetting
 PER_HALF_LIFE = 8
 #: Buckets that are kept: the one beyond them would weigh 2^-10.
 KEPT = 80
+#: (sum w)^2 / sum w^2 of a steady stream, in what comes in one half-life: 2 / log 2.
+EFFECTIVE_HALF_LIVES = 2 / math.log(2)
 #: No weight is smaller: where the newest bucket says nothing, older ones must not all be zero.
 LEAST_WEIGHT = 2.0**-500
 

@@ -127,6 +127,20 @@ class StreamLearner(ABC, Generic[Rule]):
         """Return intercept + features times slopes, shape (n,); see `LinearModel`."""
         return self._rule().linear_predictor(X)
 
+    def score(self, X: Table, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy of a classifier, or R^2 of a regression; see `LinearModel.score`."""
+        return self._rule().score(X, y, sample_weight)
+
+    @property
+    def coef_(self) -> NDArray[np.float64]:
+        """Slopes in the features' own units, as scikit-learn shapes them; see the rule's."""
+        return self._fitted("coef_").coef_
+
+    @property
+    def intercept_(self) -> NDArray[np.float64] | float:
+        """The linear predictor where all features are 0."""
+        return self._fitted("intercept_").intercept_
+
     def to_model(self) -> Rule:
         """Return the newest estimate as a model that can be saved, in the study's own terms.
 
@@ -181,6 +195,11 @@ class StreamLearner(ABC, Generic[Rule]):
                 "partial_fit or learn_one"
             )
         return self._stream.file()
+
+    def _fitted(self, attribute: str) -> Rule:
+        if not self.__sklearn_is_fitted__():
+            raise AttributeError(f"{attribute}: no window has been released yet; use fit")
+        return self._rule()
 
     def _rule(self) -> Rule:
         """Return the newest rule; made once for each estimate."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -80,6 +81,18 @@ class Features:
         inside: Matrix = np.minimum(np.maximum(values, self._low), self._high)
         return inside
 
+    def outside(self, values: Matrix) -> Counter[str]:
+        """Count the values that clipping changes, by feature; of values (n, p) or (p,)."""
+        beyond = np.atleast_2d(self.clip(values) != values).sum(axis=0).tolist()
+        return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
+
+    def own_units(self, intercept: float, slopes: Vector) -> tuple[float, Vector]:
+        """Return the coefficients of the same predictor on values in their own units."""
+        if not self._unit:
+            return intercept, slopes
+        own = slopes / self._half
+        return intercept - float(np.sum(own * self._centre)), own
+
     def scale(self, inside: Matrix | Vector) -> Matrix:
         """Map values of the ranges to [-1, 1], or keep their units; shape (..., p)."""
         if not self._unit:
@@ -91,9 +104,16 @@ class Features:
 
 
 class Encoder:
-    """Encodes the records of one study with its public ranges only."""
+    """Encodes the records of one study with its public ranges only.
+
+    Attributes
+    ----------
+    clipped
+        How many values `encode` has cut to their public range, by column: counted from raw data.
+    """
 
     def __init__(self, study: Study) -> None:
+        self.clipped: Counter[str] = Counter()
         self.features = Features.of(study)
         self.response: Response = response_of(study)
 
@@ -120,6 +140,9 @@ class Encoder:
         inside = self.features.clip(values)
         response, beyond = self.response.of_record(record)
         clipped = int(np.count_nonzero(inside != values)) + beyond
+        if clipped:
+            self.clipped += self.features.outside(values)
+            self.clipped[self.response.name] += beyond
         return Row(self.features.scale(inside), response, clipped)
 
     def rows(self, values: Matrix, responses: Sequence[tuple[float, bool]]) -> list[Row]:

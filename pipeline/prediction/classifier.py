@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline import losses
-from pipeline.local.columns import Table
+from pipeline.local.columns import Table, by_row
 from pipeline.local.response import ClassResponse, Label
 from pipeline.losses import Likelihood
 from pipeline.messages.model_file import ModelFile
@@ -94,6 +94,21 @@ class LinearClassifier(LinearModel):
                 "decision_function, or a study with the loss 'logistic'"
             )
         return self._probabilities
+
+    @property
+    def coef_(self) -> Matrix:
+        """Slopes of `decision_function` in the features' own units, shape (1, p)."""
+        return self._direction * self._own[1][None]
+
+    @property
+    def intercept_(self) -> Vector:
+        """Its value where all features are 0, shape (1,)."""
+        return np.array([self._direction * self._own[0]])
+
+    def _score(self, predictor: Vector, labels: Sequence[object], weights: Vector) -> float:
+        """Return the accuracy."""
+        known = np.array([sign for sign, _ in by_row(self.response.of_label, labels)])
+        return float(np.average(np.where(predictor >= 0, 1.0, -1.0) == known, weights=weights))
 
     def positive_probability(self, predictor: Vector) -> Vector | None:
         """Return probabilities of the positive class from linear predictors, None without any."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
-from pipeline.errors import ConfigError
-from pipeline.local.columns import Table, values_of
+from pipeline.errors import ConfigError, DataError
+from pipeline.local.columns import Table, labels_of, values_of
 from pipeline.local.encode import Features
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
@@ -45,7 +46,7 @@ def read_rule(path: str | Path, make: Callable[[ModelFile], Rule]) -> Rule:
         raise ConfigError(f"the model file {path} cannot be used: {error}") from None
 
 
-class LinearModel:
+class LinearModel(ABC):
     """The linear predictor of one model file; it only predicts, and never changes.
 
     Every method takes X as an array (n, p) in the study's order of features, as a data frame with
@@ -89,6 +90,8 @@ class LinearModel:
         )
         coefficients = np.array([coefficient.value for coefficient in file.coefficients])
         self._intercept, self._slopes = float(coefficients[0]), coefficients[1:]
+        #: The same in the features' own units, for records within the ranges: others are clipped.
+        self._own = self.features.own_units(self._intercept, self._slopes)
         self.feature_names_in_ = np.array(self.features.names, dtype=object)
         self.n_features_in_ = len(self.features.names)
 
@@ -169,6 +172,42 @@ class LinearModel:
         # row by row: a matrix product may round a row otherwise when there are more of them
         predictor: Vector = self._intercept + np.sum(scaled * self._slopes, axis=1)
         return predictor
+
+    def score(self, X: Table, y: Any, sample_weight: Any = None) -> float:
+        """Return how well records are predicted; what it measures is the subclass's.
+
+        Parameters
+        ----------
+        X, y
+            As for prediction and as for learning.
+        sample_weight
+            Weights of the records, shape (n,); by default all weigh the same.
+
+        Raises
+        ------
+        DataError
+            If X or y cannot be used, or there are no records.
+        """
+        predictor = self.linear_predictor(X)
+        labels = labels_of(y, len(predictor))
+        if not labels:
+            raise DataError("X holds no records, so there is nothing to score")
+        weights = np.ones(len(predictor)) if sample_weight is None else np.asarray(sample_weight)
+        return self._score(predictor, labels, weights)
+
+    @property
+    @abstractmethod
+    def coef_(self) -> Matrix | Vector:
+        """Slopes in the features' own units, as scikit-learn shapes them."""
+
+    @property
+    @abstractmethod
+    def intercept_(self) -> Vector | float:
+        """The linear predictor where all features are 0, as scikit-learn shapes it."""
+
+    @abstractmethod
+    def _score(self, predictor: Vector, labels: Sequence[object], weights: Vector) -> float:
+        """Return the score of linear predictors (n,) beside responses as the caller writes them."""
 
     def fit(self, *_: object, **__: object) -> NoReturn:
         """Refuse: scikit-learn takes nothing without this method for an estimator.

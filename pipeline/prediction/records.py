@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -65,9 +66,19 @@ class Expectation:
     response: float | None = None
 
 
-def predict_records(model: LinearClassifier, records: Iterable[Record | None]) -> list[Prediction]:
-    """Predict for some records at once; one that is None gets neither prediction nor reason."""
-    found, predictor = _predictors(model, records)
+def predict_records(
+    model: LinearClassifier,
+    records: Iterable[Record | None],
+    outside: Counter[str] | None = None,
+) -> list[Prediction]:
+    """Predict for some records at once; one that is None gets neither prediction nor reason.
+
+    Parameters
+    ----------
+    outside
+        Where values outside their public range are counted, by feature.
+    """
+    found, predictor = _predictors(model, records, outside)
     chances = model.positive_probability(predictor)
     probabilities = [None] * len(predictor) if chances is None else chances.tolist()
     good = zip(predictor.tolist(), probabilities, strict=True)
@@ -77,12 +88,21 @@ def predict_records(model: LinearClassifier, records: Iterable[Record | None]) -
     ]
 
 
-def expect_records(model: LinearRegressor, records: Iterable[Record | None]) -> list[Expectation]:
+def expect_records(
+    model: LinearRegressor,
+    records: Iterable[Record | None],
+    outside: Counter[str] | None = None,
+) -> list[Expectation]:
     """Return expected responses of some records; one that is None gets neither that nor a reason.
 
     The expected response of a record does not depend on the records beside it.
+
+    Parameters
+    ----------
+    outside
+        As in `predict_records`.
     """
-    found, predictor = _predictors(model, records)
+    found, predictor = _predictors(model, records, outside)
     good = iter(model.mean_of(predictor).tolist())
     return [
         Expectation(reason=reason)
@@ -92,7 +112,9 @@ def expect_records(model: LinearRegressor, records: Iterable[Record | None]) -> 
     ]
 
 
-def _predictors(model: LinearModel, records: Iterable[Record | None]) -> tuple[Sorted, Vector]:
+def _predictors(
+    model: LinearModel, records: Iterable[Record | None], outside: Counter[str] | None
+) -> tuple[Sorted, Vector]:
     """Sort records, and return the linear predictors of those that can be used, in order."""
     found: Sorted = []
     values = []
@@ -104,6 +126,8 @@ def _predictors(model: LinearModel, records: Iterable[Record | None]) -> tuple[S
         except RecordError as error:
             found.append((None, str(error)))
     table = np.array(values).reshape(len(values), model.n_features_in_)
+    if outside is not None:
+        outside.update(model.features.outside(table))
     return found, model.predictor_of_values(table)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from pipeline import losses
 from pipeline.errors import ConfigError
-from pipeline.local.columns import Table
+from pipeline.local.columns import Table, by_row
 from pipeline.local.response import NumberResponse
 from pipeline.losses import Regression, Terms
 from pipeline.messages.model_file import ModelFile
@@ -56,6 +60,28 @@ class LinearRegressor(LinearModel):
             As `linear_predictor`.
         """
         return self.mean_of(self.linear_predictor(X))
+
+    @property
+    def coef_(self) -> Vector:
+        """Slopes of `linear_predictor` in the features' own units, shape (p,)."""
+        return self._own[1]
+
+    @property
+    def intercept_(self) -> float:
+        """Its value where all features are 0."""
+        return self._own[0]
+
+    def _score(self, predictor: Vector, labels: Sequence[object], weights: Vector) -> float:
+        """Return R^2: 1 - squared errors / squares about the mean, of responses as written.
+
+        Of responses that are all equal it is 1 if they are predicted exactly, else 0.
+        """
+        known = np.array(by_row(self.response.value_of, labels))
+        errors = float(weights @ (known - self.mean_of(predictor)) ** 2)
+        if np.ptp(known) == 0:
+            return float(errors == 0)
+        about = float(weights @ (known - np.average(known, weights=weights)) ** 2)
+        return 1.0 - errors / about
 
     def mean_of(self, predictor: Vector) -> Vector:
         """Return the expected responses of linear predictors, (n,) to (n,)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.forgetting import bucket_weights
@@ -16,6 +17,9 @@ from pipeline.local.plan import Plan
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, Position, Provenance, compose
 from pipeline.reducer.partition import Partition, empty_sums
+
+#: Why nothing is known although releases have come.
+ALL_ERASED = "all releases that have come are of clients that were taken out: none is left to count"
 
 
 def combine(
@@ -44,6 +48,9 @@ def combine(
     """
     ordered = [partitions[number] for number in sorted(partitions)]
     estimate = estimate_of(plan, ordered)
+    erased = sum(p.head.erased for p in ordered)
+    if erased and estimate.status == "empty":
+        estimate = replace(estimate, reason=ALL_ERASED)
     newest = max((p.head.newest for p in ordered), default=0)
     watermark = [
         Position(topic, number, partitions[number].head.next_offset)
@@ -56,7 +63,7 @@ def combine(
         duplicates=sum(p.head.duplicates for p in ordered),
         dead_letters=sum(p.head.dead_letters for p in ordered),
         forgotten=_forgotten(ordered, estimate),
-        erased=sum(p.head.erased for p in ordered),
+        erased=erased,
         model_version=model_version,
         watermark=watermark,
         event_time=rfc3339(newest / 1e6) if newest else None,
@@ -98,3 +105,8 @@ def _forgotten(partitions: list[Partition], estimate: Estimate) -> int:
 def slots_seen(partitions: Iterable[Partition]) -> int:
     """Return the record slots that have come in some partitions, for the next model to tell."""
     return sum(partition.head.slots for partition in partitions)
+
+
+def holds_releases(partitions: Iterable[Partition]) -> bool:
+    """Whether any release counts in some partitions."""
+    return any(s.releases for partition in partitions for s in partition.sums.states.values())

@@ -12,6 +12,8 @@ from pipeline.study.model import Response, Study
 WIDEST = 1e100
 #: Beyond it a count is not told from its neighbours, and its noise hides everything.
 LARGEST_COUNT = 10**6
+#: No residual bound is larger, in widths of the response's range: it only adds noise.
+WIDTHS = 10
 _EXAMPLES = {
     "class": '{ name = "anomaly", positive = "1", negative = "0" }',
     "number": '{ name = "power", kind = "number", min = 0, max = 100 }',
@@ -74,14 +76,16 @@ def check_response(study: Study) -> None:
     _check_smoothing(estimator.q, estimator.smoothing)
     width = response.ends[1] - response.ends[0]
     bound, scale = estimator.residual_bound, estimator.noise_scale
-    if bound is not None and not 1e-6 * width <= bound <= WIDEST:
+    most = WIDTHS * width
+    if bound is not None and not 1e-6 * width <= bound <= most:
         raise ConfigError(
-            "estimator.residual_bound: must be at least a millionth of the response's range, and "
-            f"at most {WIDEST:g}"
+            "estimator.residual_bound: must be at least a millionth of the width of the response's "
+            f"range, and at most {WIDTHS} times it, here {most:g}"
         )
-    if scale is not None and not 1 / WIDEST <= scale <= WIDEST:
+    if scale is not None and not 1 / WIDEST <= scale <= width:
         raise ConfigError(
-            f"estimator.noise_scale: must be at least {1 / WIDEST:g} and at most {WIDEST:g}"
+            f"estimator.noise_scale: must be at least {1 / WIDEST:g}, and at most the width of the "
+            f"response's range, here {width:g}: no response in it deviates by more"
         )
 
 

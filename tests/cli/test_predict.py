@@ -23,7 +23,7 @@ from pipeline.estimators.estimate import FAR
 from pipeline.learning import StreamClassifier
 from pipeline.prediction import LinearClassifier
 from producers.sources import open_once
-from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, write_csv
+from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, until, write_csv
 
 #: Arguments to exit code, standard output and standard error.
 Runner: TypeAlias = Callable[..., tuple[int, str, str]]
@@ -110,6 +110,23 @@ def test_fit_s_model_file_is_that_of_the_classifier_in_this_process(bare: Stage)
     # 300 records in windows of 20: the first of them were linearised at fits of their own
     said = learner.estimate_.status, learner.estimate_.reason
     assert (written_by_fit.status, written_by_fit.reason) == said == ("warming", FAR)
+
+
+def test_values_outside_their_range_are_counted_for_people(
+    bare: Stage, run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = bare.folder / "wide.csv"
+    source.write_text(HEADER + "".join(lines(40)) + "137.25,0,yes\n-1,9,no\n")
+    said = "3 values outside the public ranges, cut to them: heat 2, load 1"
+    code, out, err = run(*arguments(bare, source))
+    assert (code, said in err, said in out) == (0, True, False)
+    # a fit's count is for the person at the terminal, not for a log collector
+    code, out, err = run("fit", bare.study, "--input", source)
+    assert (code, said in out + err) == (0, False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    code, out, err = run("fit", bare.study, "--input", source)
+    assert (code, said in err, said in out) == (0, True, False)
+    assert "137.25" not in out + err
 
 
 def test_bad_records_get_a_reason_without_their_value_and_the_code_stays_0(bare: Stage) -> None:
@@ -254,9 +271,16 @@ def test_the_live_estimate_is_the_model_if_none_is_named(
         monkeypatch.setattr(feed, "PATIENCE_SECONDS", 0.3)
         with pytest.raises(NumericError, match="has no estimate yet: the operator must"):
             feed.newest_estimate(stage.plan.study, stage.settings)
+        stage.start("watch", "watch", stage.study, "--count", 1)
+        stage.start("ward", "produce", stage.study, "--client", "ward", "--source", records)
+        # neither waits in silence
+        until(lambda: "no estimate yet, waiting" in stage.said("watch"), "a word of the watch")
+        wait = "ward: waiting for a newer model: `veilstream worker` must be running"
+        until(lambda: wait in stage.said("ward"), "a word of the client")
         stage.worker()
-        stage.produce("ward", records)
         assert stage.code("ward") == 0, stage.said("ward")
+        assert stage.code("watch") == 0, stage.said("watch")
+        assert stage.said("ward").count("waiting for a newer model") == 1
         final = stage.final_estimate()
         done = stage.run("watch", stage.study, "--save-model", model_of(stage))
         assert done.returncode == 0, done.stderr

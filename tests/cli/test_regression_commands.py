@@ -110,7 +110,7 @@ def test_bad_records_get_a_reason_and_clipped_responses_are_said(tmp_path: Path)
     assert rows[1]["prediction"] is None
     assert "5 records: 4 predictions, 1 without" in done.stderr
     assert "of 2 records whose response is known" in done.stderr
-    assert "1 of these responses are outside the public range of the study" in done.stderr
+    assert "outside the public range of the study: 1 of these responses" in done.stderr
     assert CANARY not in done.stdout + done.stderr
 
 
@@ -133,6 +133,41 @@ def test_a_source_without_the_response_is_refused_by_its_name(tmp_path: Path) ->
     assert done.returncode == 20
     assert "no column 'visits'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_study_check_warns_of_a_threshold_above_the_range(tmp_path: Path) -> None:
+    wide = stage_of(tmp_path, linear(more="residual_bound = 150"))
+    done = wide.run("study", "check", wide.study)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING: estimator.residual_bound: 150 is more than the width" in done.stderr
+    usual = stage_of(tmp_path, linear(more="residual_bound = 100"))
+    assert "residual_bound" not in usual.run("study", "check", usual.study).stderr
+
+
+@pytest.mark.parametrize(
+    ("half_life", "advice"),
+    # three coefficients: private intervals need 30 releases of 20 slots, open ones 30 records
+    [(200, "half_life = 208 or more"), (208, None)],
+)
+def test_study_check_says_on_how_many_records_a_half_life_lets_an_estimate_rest(
+    tmp_path: Path, half_life: int, advice: str | None
+) -> None:
+    for privacy in (PRIVATE, OPEN):
+        text = study_text(privacy=privacy).replace(
+            'loss = "logistic"',
+            f'loss = "logistic"\nforgetting = {{ half_life = {half_life}, of = "records" }}',
+        )
+        stage = stage_of(tmp_path, text)
+        found = json.loads(stage.run("study", "check", stage.study, "--json").stdout)["forgetting"]
+        # 1 + r over 1 - r buckets of an eighth of a half-life, r = 2^-(1/8), but for the buckets
+        r = 2**-0.125
+        wanted = (1 + r) / (1 - r) * half_life / 8
+        assert found["effective_records_at_most"] == pytest.approx(wanted, rel=1e-3)
+        said = found.get("advice")
+        if privacy == OPEN or advice is None:
+            assert said is None
+        else:
+            assert advice in said
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
+from pipeline.messages.estimate import EstimateMessage
 from pipeline.reducer import Partition, Reducer
-from tests.stage import OPEN, PRIVATE, Stage, send, study_text, write_csv
+from tests.stage import OPEN, PRIVATE, Stage, send, study_text, until, write_csv
 
 CLIENTS = ("north", "south", "west")
 
@@ -104,6 +105,33 @@ def test_a_client_is_taken_out_and_stays_out(stage: Stage) -> None:
     again = forget(stage, "south")
     assert again.returncode == 0
     assert "has been taken out before" in again.stderr
+
+
+def test_when_all_clients_are_out_the_newest_estimate_says_that_none_is_left(
+    stage: Stage,
+) -> None:
+    filled(stage)
+    assert stage.final_estimate().clients == len(CLIENTS)
+    models = {record.value for record in stage.read(stage.topics.models.name)}
+    for client in CLIENTS:
+        done = forget(stage, client)
+        assert done.returncode == 0, done.stderr
+        assert ("No release of any client is left" in done.stderr) == (client == CLIENTS[-1])
+    stage.worker("w1")
+    found = until(lambda: empty(stage), "an estimate that says so")
+    assert "were taken out" in found.reason
+    assert (found.releases, found.clients, found.model_version) == (0, 0, None)
+    assert stage.stop("w1") == 0
+    assert {record.value for record in stage.read(stage.topics.models.name)} == models
+    done = stage.run("predict", stage.study, "--input", stage.folder / "north.csv")
+    assert done.returncode != 0
+    assert "nothing to predict with" in done.stderr
+
+
+def empty(stage: Stage) -> EstimateMessage | None:
+    """Return the newest estimate if it rests on nothing."""
+    found = stage.final_estimate()
+    return found if found.status == "empty" else None
 
 
 @pytest.fixture

@@ -140,6 +140,24 @@ def test_predictions_rest_on_the_encoder_s_own_features(scaling: str) -> None:
     )
 
 
+def test_coefficients_in_own_units_give_the_decision_and_the_score_is_the_accuracy() -> None:
+    rng = np.random.default_rng(4)
+    X = rng.uniform([0, -1], [100, 3], (200, 2))
+    for labels in (("no", "yes"), ("z", "a")):
+        # the positive class is the second one of `classes_`, or the first
+        text = STUDY.replace('"yes"', f'"{labels[1]}"').replace('"no"', f'"{labels[0]}"')
+        model = heating(text)
+        assert model.coef_.shape == (1, 2)
+        assert_allclose(
+            X @ model.coef_[0] + model.intercept_[0], model.decision_function(X), atol=1e-12
+        )
+        y = np.where(rng.random(200) < 0.5, *labels)
+        assert model.score(X, y) == pytest.approx(float(np.mean(model.predict(X) == y)))
+        weights = rng.uniform(0, 1, 200)
+        hit = np.average(model.predict(X) == y, weights=weights)
+        assert model.score(X, y, weights) == pytest.approx(float(hit))
+
+
 def test_a_record_s_prediction_does_not_depend_on_the_records_beside_it() -> None:
     plan = plan_of(p=33, private=False, records=400)
     rng = np.random.default_rng(3)

@@ -61,6 +61,8 @@ def own(text: str, line: str) -> str:
         (own(LINEAR, "residual_bound = nan"), "estimator.residual_bound", ""),
         (own(LINEAR, "residual_bound = inf"), "estimator.residual_bound", "at most"),
         (own(LINEAR, "residual_bound = 1e-9"), "estimator.residual_bound", "at least a millionth"),
+        (own(LINEAR, "residual_bound = 1e5"), "estimator.residual_bound", "10 times it"),
+        (own(LINEAR, "noise_scale = 1e5"), "estimator.noise_scale", "at most the width"),
         (own(LINEAR, "noise_scale = 0"), "estimator.noise_scale", "> 0"),
         (own(LINEAR, "noise_scale = nan"), "estimator.noise_scale", ""),
         (own(LINEAR, "noise_scale = inf"), "estimator.noise_scale", "at most"),

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from river import evaluate, metrics
 from sklearn.base import clone, is_regressor
 from sklearn.frozen import FrozenEstimator
-from sklearn.metrics import get_scorer
+from sklearn.metrics import get_scorer, r2_score
 from sklearn.model_selection import cross_val_predict, cross_val_score
 
 from pipeline.errors import ConfigError, DataError, NumericError, RecordError
@@ -76,6 +76,34 @@ def test_predictions_are_in_the_unit_of_the_response(
     # beyond the public ranges everything is alike
     assert linear.predict([[9, 9, 9]]).tolist() == linear.predict([[1, 1, 1]]).tolist()
     assert linear.predict([]).tolist() == []
+
+
+def test_the_score_is_that_of_scikit_learn_and_the_coefficients_are_in_own_units(
+    linear: LinearRegressor, poisson: LinearRegressor
+) -> None:
+    for model, (X, y) in ((linear, data(300, 5)), (poisson, visits(300, 5))):
+        weights = np.random.default_rng(6).uniform(0, 2, 300)
+        assert model.score(X, y) == pytest.approx(r2_score(y, model.predict(X)))
+        weighted = r2_score(y, model.predict(X), sample_weight=weights)
+        assert model.score(X, y, weights) == pytest.approx(weighted)
+        # here the mean of equal numbers is their own, so that scikit-learn sees that they are
+        equal = np.full(300, 4.0)
+        assert model.score(X, equal) == r2_score(equal, model.predict(X)) == 0.0
+        assert model.coef_.shape == (3,)
+        assert_allclose(model.intercept_ + X @ model.coef_, model.linear_predictor(X), rtol=1e-12)
+    with pytest.raises(DataError, match="nothing to score"):
+        linear.score([], [])
+    learner = StreamRegressor(OPEN)
+    with pytest.raises(AttributeError, match="coef_"):
+        _ = learner.coef_
+    X, y = data(600)
+    learner.fit(X, y)
+    assert learner.score(X, y) == linear.score(X, y) > 0.8
+    assert learner.coef_.tolist() == linear.coef_.tolist()
+    assert learner.intercept_ == linear.intercept_
+    # the unit scale of [-5, 5] is a fifth of a unit
+    wide = OPEN.replace("min = -1.0, max = 1.0", "min = -5.0, max = 5.0")
+    assert_allclose(StreamRegressor(wide).fit(X, y).coef_, linear.coef_, rtol=1e-8)
 
 
 def test_a_noised_count_is_never_expected_beyond_the_largest() -> None:

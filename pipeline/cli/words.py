@@ -1,0 +1,18 @@
+"""Counts in words, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 record" and "2 records"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def clipped_line(clipped: Mapping[str, int]) -> str:
+    """Return how many values of which columns were outside their public ranges."""
+    named = ", ".join(f"{name} {count}" for name, count in clipped.items() if count)
+    return (
+        f"{counted(sum(clipped.values()), 'value')} outside the public ranges, cut to them: {named}"
+    )
