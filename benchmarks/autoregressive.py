@@ -3,8 +3,8 @@
 Records are those of `papers.populations.autoregressive`, both classes equally frequent. A client
 shortens them to the study's norm bound sqrt(1 + p), which nearly half of them pass, and so does the
 target. The loss is a function of the margin, so a record (x, y) counts as z = y x does: the best
-intercept is 0, and the best slopes minimise the mean loss of z. That mean is over many draws: its
-error adds 1 % to the variance of an estimate from a hundredth of them.
+intercept is 0, and the best slopes minimise the mean loss of z. That mean is over scrambled Sobol
+points, whose error is that of a far larger number of draws.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from functools import cached_property
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.special import ndtri
+from scipy.stats.qmc import Sobol
 
 from benchmarks.papers.populations import Correlated, autoregressive
 from pipeline.losses import Loss
 from pipeline.types import Matrix, Vector
 
-#: Draws that are held at a time.
-CHUNK = 250_000
-#: Steps over all draws, from the minimiser over those of one chunk, and the gradient that may be
+#: Points of one scrambling, which are held at a time: 2 to this power.
+POWER = 18
+#: Steps over all points, from the minimiser over those of one chunk, and the gradient that may be
 #: left at the last one: that of a stream of 100,000 records deviates by 100 times as much.
 STEPS, LEFT = 4, 1e-5
 
@@ -36,12 +38,12 @@ class Autoregressive:
     ----------
     features
         Number p of features.
-    draws
-        How many draws the target rests on, a multiple of `CHUNK`.
+    scramblings
+        How many of the points the target rests on.
     """
 
     features: int
-    draws: int = 16 * CHUNK
+    scramblings: int = 8
 
     @property
     def norm_bound(self) -> float:
@@ -56,7 +58,7 @@ class Autoregressive:
     def draw(self, rng: np.random.Generator, records: int) -> tuple[Matrix, Vector]:
         """Return features (n, p) and responses (n,)."""
         y = np.where(rng.random(records) < 0.5, 1.0, -1.0)
-        return y[:, None] * self._towards(rng, records), y
+        return y[:, None] * self._towards(rng.standard_normal((records, self.features))), y
 
     def target(self, loss: Loss, ridge: float) -> Vector:
         """Return the minimiser of the mean loss plus ridge / 2 squared slopes, shape (p + 1,)."""
@@ -78,15 +80,15 @@ class Autoregressive:
         return np.append(0.0, slopes)
 
     def _chunks(self) -> Iterator[Matrix]:
-        """Yield the draws of the target, shortened, always the same."""
-        rng = np.random.default_rng(98)
-        for _ in range(self.draws // CHUNK):
-            z = self._towards(rng, CHUNK)
+        """Yield the points of the target, shortened, always the same."""
+        for number in range(self.scramblings):
+            points = Sobol(self.features, rng=np.random.default_rng([98, number]))
+            z = self._towards(ndtri(points.random_base2(POWER)))
             norms = np.linalg.norm(z, axis=1)
             room = math.sqrt(self.norm_bound**2 - 1.0)
             yield z * np.minimum(1.0, room / norms)[:, None]
 
-    def _towards(self, rng: np.random.Generator, records: int) -> Matrix:
-        """Draw y x: records as the positive class has them."""
-        noise: Matrix = rng.standard_normal((records, self.features)) @ self.classes.root.T
+    def _towards(self, normal: Matrix) -> Matrix:
+        """Return y x, records as the positive class has them, of standard normal numbers."""
+        noise: Matrix = normal @ self.classes.root.T
         return noise + self.classes.mean

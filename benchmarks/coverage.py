@@ -8,13 +8,13 @@ it has an interval: "given" is the share that has. Noise is simulated from seeds
 of a real study; ten clients, whose records have one law.
 
 The first table must lie within 92.5 to 98.5 %: with and without privacy, p = 5 and 20, q = 0.5, 1
-and 2, features with many levels, and at p = 5 with two; and Gaussian features that are correlated
-("ar"). "width" is the mean standard error over the deviation of the estimates. The others are in
-`coverage_choices.py`: on how many epochs the last estimate should rest, and the middle of the
-sandwich, the spread between releases, beside the true one: the variance of a record's gradient at
-the target, from 400,000 records, plus the known noise. Quick: 24 streams of a cell, 12 of a large
-one. With --cells only those cells of the first table are run whose label holds TEXT,
-and the other results stay. Writes `benchmarks/results/coverage.json`, or coverage_quick.json.
+and 2, features with many levels, and at p = 5 with two; and, at q = 1, Gaussian features that are
+correlated ("ar"). "width" is the mean standard error over the deviation of the estimates. The
+others are in `coverage_choices.py`: on how many epochs the last estimate should rest, and the
+middle of the sandwich, the spread between releases, beside the true one: the variance of a record's
+gradient at the target, from 400,000 records, plus the known noise. Quick: 24 streams of a cell, 12
+of a large one. With --cells only those cells of the first table are run whose label holds TEXT, and
+the other results stay. Writes `benchmarks/results/coverage.json`, or coverage_quick.json.
 """
 
 from __future__ import annotations
@@ -33,21 +33,23 @@ from benchmarks.streams import RIDGE, Cell, one_stream, target_of
 
 RESULTS = Path(__file__).parent / "results"
 TAILS = (0.5, 1.0, 2.0)
-MAIN = tuple(
-    Cell(p, n, rounds, epsilon, q, kind=kind)
-    for kind, p, n, rounds, epsilon in (
-        ("fine", 5, 200, 20, None),
-        ("fine", 20, 200, 20, None),
-        ("fine", 5, 200, 50, 1.0),
-        ("fine", 20, 1000, 50, 1.0),
-        ("coarse", 5, 200, 20, None),
-        ("coarse", 5, 200, 50, 1.0),
-        ("ar", 10, 200, 20, None),
-        ("ar", 10, 500, 20, None),
-        ("ar", 10, 1000, 50, 1.0),
-        ("ar", 10, 1000, 200, 1.0),
-    )
-    for q in TAILS
+MAIN = (
+    *(
+        Cell(p, n, rounds, epsilon, q, kind=kind)
+        for kind, p, n, rounds, epsilon in (
+            ("fine", 5, 200, 20, None),
+            ("fine", 20, 200, 20, None),
+            ("fine", 5, 200, 50, 1.0),
+            ("fine", 20, 1000, 50, 1.0),
+            ("coarse", 5, 200, 20, None),
+            ("coarse", 5, 200, 50, 1.0),
+        )
+        for q in TAILS
+    ),
+    Cell(10, 200, 20, None, kind="ar"),
+    Cell(10, 500, 20, None, kind="ar"),
+    Cell(10, 1000, 50, 1.0, kind="ar"),
+    Cell(10, 1000, 200, 1.0, kind="ar"),
 )
 #: Streams with more numbers than this are run less often: each takes seconds.
 LARGE = 10**6
@@ -71,13 +73,12 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("spawn")
     path = RESULTS / ("coverage.json" if options.full else "coverage_quick.json")
-    result: dict[str, object] = {}
-    if options.cells:
-        result = json.loads(path.read_text())
-    result |= {
+    result: dict[str, object] = {
         "streams": streams, "streams_of_large_cells": large, "streams_of_tables": fewer,
         "bounds": [LEAST, MOST], "ridge": RIDGE,
     }  # fmt: skip
+    if options.cells:
+        result = json.loads(path.read_text())
     kept = {row["cell"]: row for row in result.get("main", [])}  # type: ignore[attr-defined]
     rows = []
     with ProcessPoolExecutor(max_workers=options.jobs, mp_context=context) as pool:
@@ -119,7 +120,10 @@ def last_of(cell: Cell, seed: int) -> Seen:
 def show(row: dict[str, object]) -> dict[str, object]:
     """Print a row of the first table."""
     if row["coverage"] is None:
-        print(f"  {row['cell']:52} not ready (ready {row['ready']:.0%})", flush=True)
+        print(
+            f"  {row['cell']:52} not ready (ready {row['ready']:.0%} of {row['streams']})",
+            flush=True,
+        )
         return row
     print(
         f"  {row['cell']:52} {row['coverage']:6.1%} +-{row['error']:.1%}  "

@@ -37,6 +37,7 @@ def summary_of(seen: list[Seen], target: Vector) -> dict[str, object]:
     points = np.array([s["coefficients"] for s in seen])
     errors = np.linalg.norm(points - target, axis=1) / np.linalg.norm(target)
     found: dict[str, object] = {
+        "streams": len(seen),
         "ready": len(ready) / len(seen),
         "floored": float(np.mean([s["floored"] for s in seen])),
         "relative_error": float(errors.mean()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,7 +18,7 @@ from pipeline.local.summarise import local_fit, summarise, summarise_bounded
 from pipeline.messages.release import seal
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream
-from pipeline.reducer import Partition, Reducer, estimate_of
+from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
 from pipeline.study import parse_study
 from pipeline.types import Vector
 
@@ -34,6 +35,7 @@ loss = "gdwd"
 q = {q}
 ridge = {ridge}
 {bound}
+{forgetting}
 [privacy]
 {privacy}
 [window]
@@ -48,7 +50,8 @@ class Cell:
     """A design of streams: p features, n records of a window, epsilon None for no privacy.
 
     Windows come from ten clients unless said otherwise; `kind` is that of the features, "ar" for
-    those of `autoregressive`: unscaled, their norm bounded.
+    those of `autoregressive`: unscaled, their norm bounded. Releases fade by `half_life`, in
+    rounds; from round `flip` on the classes are exchanged.
     """
 
     features: int
@@ -58,6 +61,8 @@ class Cell:
     q: float = 1.0
     clients: int = 10
     kind: str = "fine"
+    half_life: int | None = None
+    flip: int | None = None
 
     @property
     def label(self) -> str:
@@ -84,6 +89,10 @@ def plan_of(cell: Cell) -> Plan:
         # ranges that no record passes: the norm bound alone cuts
         reach, scaling = 8, 'scaling = "none"'
         bound = f"norm_bound = {population.norm_bound}"
+    forgetting = ""
+    if cell.half_life is not None:
+        records = cell.half_life * cell.clients * cell.records
+        forgetting = f'forgetting = {{ half_life = {records}, of = "records" }}'
     names = "\n".join(f"x{i} = {{ min = -{reach}, max = {reach} }}" for i in range(cell.features))
     private = 'mechanism = "none"'
     if cell.epsilon is not None:
@@ -92,7 +101,7 @@ def plan_of(cell: Cell) -> Plan:
         parse_study(
             STUDY.format(
                 features=names, scaling=scaling, q=cell.q, ridge=RIDGE, bound=bound,
-                privacy=private, records=cell.records,
+                forgetting=forgetting, privacy=private, records=cell.records,
             )
         )
     )  # fmt: skip
@@ -105,16 +114,23 @@ def target_of(cell: Cell) -> Vector:
 
 
 def one_stream(cell: Cell, seed: int) -> tuple[Partition, Estimate]:
+    """Run a stream to its end."""
+    *_, last = rounds_of(cell, seed)
+    return last
+
+
+def rounds_of(cell: Cell, seed: int) -> Iterator[tuple[Partition, Estimate]]:
     """Run a stream; each round every client releases one window at the newest model."""
     plan, population = plan_of(cell), cell.population
     rng = np.random.default_rng([7, seed])
     reducer, partition, model = Reducer(plan), Partition.empty(plan), start_model(plan.size)
-    estimate: Estimate | None = None
     for number in range(cell.rounds):
         log = []
         for c in range(cell.clients):
             client = f"c{c}"
             x, y = population.draw(rng, cell.records)
+            if cell.flip is not None and number >= cell.flip:
+                y = -y
             if cell.epsilon is not None:
                 noise = SeededStream(seed, client, number)
                 sums = privatise(plan, summarise_bounded(plan, x, y, model), noise)
@@ -122,14 +138,13 @@ def one_stream(cell: Cell, seed: int) -> tuple[Partition, Estimate]:
             else:
                 point = model.coefficients if number else local_fit(plan.loss, x, y, RIDGE)
                 found = summarise(plan, x, y, point, model.class_weights)
-                opened = disclose(plan, found, model.version)
+                opened = disclose(plan, found, model.version, model.seen)
                 payload = seal(plan, opened, client=client, ledger="l", seq=number)
             log.append(OfflineRecord(number * cell.clients + c, client.encode(), payload))
         letters = reducer.fold(partition, log)
         if letters:
             raise letters[0].fault
         estimate = estimate_of(plan, [partition])
-        model = round_model(number + 1, estimate.coefficients, estimate.weights)
-    if estimate is None:
-        raise ValueError("a stream needs at least one round")
-    return partition, estimate
+        seen = slots_seen([partition])
+        model = round_model(number + 1, estimate.coefficients, estimate.weights, seen)
+        yield partition, estimate

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.autoregressive import CHUNK, Autoregressive
+from benchmarks.autoregressive import POWER, Autoregressive
 from benchmarks.covered import LEAST, LEVEL, MOST, share_of, summary_of, told
 from benchmarks.streams import RIDGE, Cell, one_stream, plan_of, target_of
 from pipeline.estimators.estimate import Estimate
@@ -88,13 +88,13 @@ def test_a_coefficient_without_an_interval_is_neither_covered_nor_missed() -> No
 def test_the_target_of_correlated_features_is_where_a_large_sample_s_gradient_vanishes() -> None:
     """On records as they are summed: in their ranges, and no longer than the norm bound."""
     cell = Cell(10, 200, 20, None, kind="ar")
-    plan, draws = plan_of(cell), 4 * CHUNK
-    target = Autoregressive(10, draws).target(plan.loss, RIDGE)
+    plan = plan_of(cell)
+    target = Autoregressive(10, scramblings=2).target(plan.loss, RIDGE)
     x, y = cell.population.draw(np.random.default_rng(10), 200_000)
     sums = summarise(plan, x, y, target, (1.0, 1.0))
     pull = sums.gradient / len(y) + RIDGE * np.append(0.0, target[1:])
-    # both the sample's gradient and, from another sample, the target's own deviate
-    errors = np.sqrt(np.diag(sums.scores) / len(y) * (1 / len(y) + 1 / draws))
+    # the target's own error is at most that of as many draws as it has points
+    errors = np.sqrt(np.diag(sums.scores) / len(y) * (1 / len(y) + 1 / 2 ** (POWER + 1)))
     assert np.all(np.abs(pull) <= errors * stats.norm.isf(1e-6 / (2 * len(target))))
 
 
