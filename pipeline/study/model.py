@@ -1,108 +1,37 @@
 """The study file as types: every key, its range, its meaning and an example.
 
 Unknown keys are refused. The structs hold only what is public: ranges, bounds and budgets are
-declared by people, never computed from data.
+declared by people, never computed from data. The table [estimator] is here, the others are in
+`data_tables` and `release_tables`.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
+from pipeline.study.data_tables import Data, Heading, Range, Response, Strict
 from pipeline.study.modes import KIND_HELP, LDP_SGD, Kind, Reproduction
 from pipeline.study.path import Path
+from pipeline.study.release_tables import Privacy, Publish, Split, Stream, Window
 
-
-class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all tables of a study file."""
-
-
-class Heading(Strict, frozen=True, kw_only=True):
-    """`[study]`: who is who."""
-
-    name: Annotated[
-        str,
-        Meta(
-            pattern=r"^[a-z0-9][a-z0-9-]{0,62}\Z",
-            description="lower case letters, digits and hyphens, at most 63; names the topics",
-            examples=["shuttle"],
-        ),
-    ]
-    description: Annotated[str, Meta(description="one line for people", examples=["..."])] = ""
-
-
-class Range(Strict, frozen=True, kw_only=True):
-    """The public range of one feature, in its own unit; values beyond it are clipped."""
-
-    min: Annotated[float, Meta(description="lower end, public", examples=[0.0])]
-    max: Annotated[float, Meta(description="upper end, public, above min", examples=[100.0])]
-
-
-class Response(Strict, frozen=True, kw_only=True):
-    """`data.response`: the column to explain: one of two classes, a number, or a count."""
-
-    name: Annotated[str, Meta(min_length=1, description="column name", examples=["anomaly"])]
-    kind: Annotated[
-        Literal["class", "number", "count"],
-        Meta(
-            description='"class" with positive and negative, "number" with min and max, or "count" '
-            "with max",
-            examples=["class"],
-        ),
-    ] = "class"
-    positive: Annotated[
-        str | None, Meta(description="the value that means yes", examples=["1"])
-    ] = None
-    negative: Annotated[str | None, Meta(description="the value that means no", examples=["0"])] = (
-        None
-    )
-    min: Annotated[
-        float | None,
-        Meta(description="lower end of the public range of a number", examples=[0.0]),
-    ] = None
-    max: Annotated[
-        float | None,
-        Meta(description="upper end of the public range of a number or count", examples=[100.0]),
-    ] = None
-
-    @property
-    def classes(self) -> tuple[str, str]:
-        """The values that mean no and yes; empty texts if the response has no classes."""
-        return self.negative or "", self.positive or ""
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The public range of a number or a count; (-1, 1) for classes."""
-        if self.kind == "class":
-            return -1.0, 1.0
-        return self.min or 0.0, self.max or 0.0
-
-
-class Data(Strict, frozen=True, kw_only=True):
-    """`[data]`: the columns and their public ranges."""
-
-    response: Annotated[
-        Response,
-        Meta(
-            description="a table with name and two classes, or with kind and a public range",
-            examples=['{ name = "anomaly", positive = "1", negative = "0" }'],
-        ),
-    ]
-    features: Annotated[
-        dict[Annotated[str, Meta(min_length=1)], Range],
-        Meta(
-            min_length=1,
-            max_length=1000,
-            description="one entry for each feature with its public range",
-            examples=["sensor_1 = { min = 20, max = 120 }"],
-        ),
-    ]
-    scaling: Annotated[
-        Literal["unit", "none"],
-        Meta(description='"unit": public range to [-1, 1]; "none": keep units', examples=["unit"]),
-    ] = "unit"
+__all__ = [
+    "ClassWeights",
+    "Data",
+    "Estimator",
+    "Forgetting",
+    "Heading",
+    "Privacy",
+    "Publish",
+    "Range",
+    "Response",
+    "Split",
+    "Stream",
+    "Strict",
+    "Study",
+    "Window",
+]
 
 
 class ClassWeights(Strict, frozen=True, kw_only=True):
@@ -213,133 +142,6 @@ class Estimator(Strict, frozen=True, kw_only=True):
         Reproduction | None,
         Meta(description="a table with the keys of a published method", examples=["{ seed = 1 }"]),
     ] = None
-
-
-class Split(Strict, frozen=True, kw_only=True):
-    """`privacy.split`: shares of the budget; they are scaled to sum to one."""
-
-    gradient: Annotated[
-        float, Meta(gt=0, le=1, description="share of the gradient", examples=[0.7])
-    ] = 0.7
-    curvature: Annotated[
-        float, Meta(gt=0, le=1, description="share of the curvature", examples=[0.25])
-    ] = 0.25
-    counts: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=1,
-            description="share of the class counts, or of the squared residuals",
-            examples=[0.05],
-        ),
-    ] = 0.05
-
-
-class Privacy(Strict, frozen=True, kw_only=True):
-    """`[privacy]`: the policy that every release keeps."""
-
-    mechanism: Annotated[
-        Literal["discrete-gaussian", "discrete-laplace", "insecure-simulation", "none"],
-        Meta(
-            description='"discrete-gaussian"; "discrete-laplace" for a pure epsilon without delta; '
-            '"insecure-simulation" for seeded noise that protects nobody; "none" for no privacy',
-            examples=["discrete-gaussian"],
-        ),
-    ]
-    epsilon: Annotated[
-        Annotated[float, Meta(ge=1e-4, le=20)] | None,
-        Meta(description="in [1e-4, 20]", examples=[1.0]),
-    ] = None
-    delta: Annotated[
-        Annotated[float, Meta(gt=0, lt=0.5)] | None,
-        Meta(description="in (0, 0.5); discrete-laplace has none", examples=[1e-6]),
-    ] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=0, lt=2**62)] | None,
-        Meta(description="of insecure-simulation, a whole number >= 0", examples=[1]),
-    ] = None
-    unit: Annotated[
-        Literal["record", "user"],
-        Meta(description='"record", or "user" with records', examples=["record"]),
-    ] = "record"
-    records: Annotated[
-        Annotated[int, Meta(ge=1, le=10**6)] | None,
-        Meta(
-            description="with unit user: the most records of one user in the whole study",
-            examples=[20],
-        ),
-    ] = None
-    neighbours: Annotated[
-        Literal["zero-out", "replace-one", "add-remove"],
-        Meta(description='"zero-out" or "replace-one"', examples=["zero-out"]),
-    ] = "zero-out"
-    split: Annotated[
-        Split, Meta(description="shares of gradient, curvature and counts", examples=["{}"])
-    ] = Split()
-
-
-class Window(Strict, frozen=True, kw_only=True):
-    """`[window]`: which records make one release."""
-
-    records: Annotated[
-        int,
-        Meta(ge=1, le=100_000, description="slots of one window, up to 100000", examples=[250]),
-    ]
-    seconds: Annotated[
-        Annotated[float, Meta(gt=0)] | None,
-        Meta(
-            description="close a window after this long; empty slots count as null records",
-            examples=[60.0],
-        ),
-    ] = None
-
-
-class Publish(Strict, frozen=True, kw_only=True):
-    """`stream.publish`: how often estimates and models go out."""
-
-    releases: Annotated[
-        int, Meta(ge=1, le=10**6, description="after this many releases", examples=[8])
-    ] = 8
-    seconds: Annotated[
-        float,
-        Meta(ge=0.05, le=3600, description="or after this long, if any came", examples=[0.5]),
-    ] = 0.5
-    pause: Annotated[
-        float,
-        Meta(ge=0, le=3600, description="but never sooner than this, in seconds", examples=[0.1]),
-    ] = 0.1
-
-
-class Stream(Strict, frozen=True, kw_only=True):
-    """`[stream]`: topics and rhythm; nothing here changes what an estimate means."""
-
-    partitions: Annotated[
-        int, Meta(ge=1, le=1024, description="of the releases topic", examples=[2])
-    ] = 2
-    replication: Annotated[
-        int, Meta(ge=1, le=10, description="copies that Kafka keeps", examples=[1])
-    ] = 1
-    retention: Annotated[
-        str,
-        Meta(
-            pattern=r"^([1-9][0-9]{0,5}[smhd]|forever)\Z",
-            description='how long releases are kept: a number with s, m, h or d, or "forever"',
-            examples=["30d"],
-        ),
-    ] = "30d"
-    lead: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=10**6,
-            description="windows that a client may release at one model before it waits for a "
-            "newer one; 0: never wait",
-            examples=[4],
-        ),
-    ] = 4
-    publish: Annotated[
-        Publish, Meta(description="rhythm of estimates", examples=["{ releases = 8 }"])
-    ] = Publish()
 
 
 class Study(Strict, frozen=True, kw_only=True):
