@@ -11,8 +11,10 @@ from pipeline.cli.context import AS_JSON, STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
 from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.estimators.private_estimate import RELEASES_PER_COEFFICIENT
+from pipeline.estimators.sgd.path import LARGEST
 from pipeline.estimators.sgd.settings import (
     allowed_lateness,
+    largest_move,
     mean_curvature,
     records_to_mix,
     rule_of,
@@ -36,6 +38,11 @@ def check(study: Path, as_json: bool) -> None:
     plan = plan_of(study)
     if warning := loose_delta(plan.guarantee.delta, plan.slots):
         say(f"WARNING: {warning}")
+    if plan.by_record and (moved := largest_move(plan, rule_of(plan))) > LARGEST:
+        say(
+            f"WARNING: one release can move the path by {moved:.3g}, and it stands still beyond "
+            f"{LARGEST:g}: lower estimator.path.eta0 or kappa, or any client can stop it"
+        )
     facts = _facts(plan)
     if as_json:
         put(facts)
@@ -94,7 +101,7 @@ def _facts(plan: Plan) -> dict[str, object]:
         return facts
     if plan.by_record:
         facts["path"] = _path(plan)
-    if plan.study.noised and plan.step.curvature is not None:
+    elif plan.study.noised and plan.step.curvature is not None:
         facts["noise"] = {
             "gradient_sd": plan.step.gradient.standard_deviation,
             "curvature_sd": plan.step.curvature.standard_deviation,
@@ -122,19 +129,38 @@ def _facts(plan: Plan) -> dict[str, object]:
 def _path(plan: Plan) -> dict[str, object]:
     """Return the steps of gradient descent, and when intervals can be hoped for."""
     rule = rule_of(plan)
-    noise = plan.step.gradient.standard_deviation if plan.study.noised else 0.0
     return {
         "eta0": rule.steps.eta0,
         "alpha": rule.steps.alpha,
         "largest_step": rule.steps.cap,
         "burn_in": rule.burn_in,
         "radius": plan.radius,
-        "gradient_sd": noise,
+        "intervals": ", ".join(plan.study.path.intervals if plan.study.path else ()),
+        **_released(plan),
         "largest_slope": plan.loss.slope_bound,
         "models_late_at_most": allowed_lateness(plan),
+        "one_release_moves_at_most": largest_move(plan, rule),
         "records_for_intervals": records_to_mix(rule, mean_curvature(plan)),
         "and": "if features have unit variance; see docs/methods/ldp-sgd.md",
     }
+
+
+def _released(plan: Plan) -> dict[str, object]:
+    """Return the noise of each part of a release, and what it costs a record where they are many.
+
+    That of a matrix is on its diagonal; beside it, the deviation is 1 / sqrt 2 of it.
+    """
+    if not plan.study.noised:
+        return {"gradient_sd": 0.0}
+    step, facts = plan.step, dict[str, object]()
+    channels = (("gradient", step.gradient), ("curvature", step.curvature),
+                ("products", step.products))  # fmt: skip
+    for name, part in channels:
+        if part is not None:
+            facts[f"{name}_sd"] = part.standard_deviation
+    costs = plan.parts.items() if len(plan.parts) > 1 else ()
+    unit = "mu" if plan.mechanism.order == 2 else "epsilon"
+    return facts | {f"{name}_{unit}": cost for name, cost in costs}
 
 
 def _response(plan: Plan) -> dict[str, object]:

@@ -274,8 +274,8 @@ class Privacy(Strict, frozen=True, kw_only=True):
         Meta(description='"zero-out" or "replace-one"', examples=["zero-out"]),
     ] = "zero-out"
     split: Annotated[
-        Split, Meta(description="shares of gradient, curvature and counts", examples=["{}"])
-    ] = Split()
+        Split | None, Meta(description="shares of gradient, curvature and counts", examples=["{}"])
+    ] = None
 
 
 class Window(Strict, frozen=True, kw_only=True):
@@ -377,6 +377,13 @@ class Study(Strict, frozen=True, kw_only=True):
         if self.estimator.kind != LDP_SGD:
             return None
         return self.estimator.path or Path()
+
+    @property
+    def split(self) -> Split:
+        """Shares of the budget; beside gradients of single records a curvature needs little."""
+        if self.privacy.split is None and self.path is not None and self.path.matrices:
+            return Split(gradient=0.95, curvature=0.05)
+        return self.privacy.split or Split()
 
     @property
     def noised(self) -> bool:
