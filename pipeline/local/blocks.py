@@ -51,12 +51,14 @@ def predictors(design: Matrix, coefficients: Vector) -> Vector:
 def whole_factors(values: Matrix | Vector, bound: float, bits: int) -> tuple[Matrix, int]:
     """Cut slopes or curvatures to their bound and to whole numbers of 2^unit; return both."""
     unit = exponent_of(bound) - bits
-    return np.trunc(np.clip(values, -bound, bound) * 2.0**-unit), unit
+    # two calls of numpy take half as long as its clip, which windows of 100 records notice
+    cut = np.minimum(np.maximum(values, -bound), bound)
+    return np.trunc(cut * 2.0**-unit), unit
 
 
 def exponent_of(bound: float) -> int:
     """Return the exponent of the least power of two that is no smaller."""
-    return int(np.ceil(np.log2(bound)))
+    return math.ceil(math.log2(bound))
 
 
 def finite(values: Vector | Matrix) -> Matrix:

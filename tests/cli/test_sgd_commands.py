@@ -37,7 +37,7 @@ def test_fit_shows_all_intervals_with_what_each_needs_and_the_json_says_the_same
     shown = " ".join(done.stdout.split())
     assert "batch-means: reads gradients and all iterates, so that it is not any-time" in shown
     assert "plug-in: reads gradients; costs nothing beyond gradients" in shown
-    assert "cost a record mu 1.73 and 1.73, 3 in all" in shown
+    assert "which cost mu 1.73 and 1.73 of a record's 3" in shown
     assert "three releases at mu each mu-GDP, and they are sqrt(3) mu-GDP" in shown
     done = stage.run("fit", stage.study, "--input", source, "--intervals", "--json")
     message = json.loads(done.stdout)

@@ -103,7 +103,7 @@ def needs(plan: Plan, method: str) -> str:
         return f"{said}; costs nothing beyond gradients"
     unit = "mu" if plan.mechanism.order == 2 else "epsilon"
     each = _and([f"{plan.parts[name]:.3g}" for name in used])
-    said += f", which cost a record {unit} {each}, {plan.budget:.3g} in all"
+    said += f", which cost {unit} {each} of a record's {plan.budget:.3g}"
     return f"{said}; {PUBLISHED}" if "products" in used else said
 
 
