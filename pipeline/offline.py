@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.sgd.state import SgdState
 from pipeline.local.encode import Row
 from pipeline.local.model import Model, round_model
 from pipeline.local.plan import Plan
@@ -37,6 +38,9 @@ class OfflineRun:
     ----------
     plan
         The study.
+    keep_path
+        Whether to keep all iterates of gradient descent, 8 d bytes for each record, for the
+        interval that needs them.
 
     Raises
     ------
@@ -44,7 +48,7 @@ class OfflineRun:
         If the study forgets by the time of the log: there is none here.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, keep_path: bool = False) -> None:
         forgetting = plan.study.estimator.forgetting
         if forgetting is not None and forgetting.of == "seconds":
             raise ConfigError(
@@ -56,6 +60,9 @@ class OfflineRun:
         self._reducer = Reducer(plan)
         self._sequences: dict[str, int] = {}
         self.partition = Partition.empty(plan)
+        state = self.partition.sums.at(0) if keep_path else None
+        if isinstance(state, SgdState):
+            state.path.kept = []
         self.model: Model = plan.first_model
         self._since_model = 0
 

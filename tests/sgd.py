@@ -5,11 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.sgd.path import SgdPath
+from pipeline.estimators.sgd.state import SgdState
 from pipeline.local.encode import Encoder, Row
+from pipeline.local.model import round_model
 from pipeline.local.plan import Plan
 from pipeline.offline import OfflineRun
+from pipeline.reducer import Partition, Reducer
+from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector
+from tests.builders import LogEntry, SeededStream
 
 TRUTH = np.array([1.0, 0.8, -0.5, 0.3])
 _RESPONSES = {
@@ -102,3 +108,34 @@ def streamed(plan: Plan, count: int, seed: int, clients: int = 5) -> OfflineRun:
 def final(plan: Plan, count: int, seed: int) -> Estimate:
     """Return the estimate at the end of a stream."""
     return streamed(plan, count, seed).estimate(0.0)[0]
+
+
+def log_of(plan: Plan, releases: int, seed: int = 0) -> list[LogEntry]:
+    """Return a log of one client, made at models near zero."""
+    features, responses = drawn(plan.study.estimator.loss, releases * plan.slots, seed)
+    rows, stream = rows_of(plan, features, responses), SeededStream(seed)
+    entries = []
+    for i in range(releases):
+        rng = np.random.default_rng(i)
+        point = rng.normal(0, 0.1, plan.size)
+        model = round_model(i, point, (1.0, 1.0), max(0, i - 2) * plan.slots)
+        part = rows[i * plan.slots : (i + 1) * plan.slots]
+        payload = release_of(plan, part, model, stream, client="a", ledger="l", seq=i)
+        entries.append(LogEntry(i, b"a", payload, timestamp=1000 + i))
+    return entries
+
+
+def folded(plan: Plan, log: list[LogEntry], sizes: list[int]) -> Partition:
+    """Fold a log in batches of these sizes and what is left."""
+    partition, reducer, at = Partition.empty(plan), Reducer(plan), 0
+    for size in (*sizes, len(log)):
+        assert reducer.fold(partition, log[at : at + size]) == []
+        at += size
+    return partition
+
+
+def path_of(partition: Partition) -> SgdPath:
+    """Return the one path of a partition."""
+    [state] = partition.sums.states.values()
+    assert isinstance(state, SgdState)
+    return state.path

@@ -14,11 +14,14 @@ from benchmarks.papers.ldp_sgd_runs import (
     DEVIATION,
     SIZE,
     SLOPE,
+    TRUTH,
     Replication,
     Setting,
 )  # fmt: skip
 from pipeline.estimators.sgd import plug_in
+from pipeline.estimators.sgd.limit_law import covariance, moments
 from pipeline.estimators.sgd.random_scaling import random_scaling
+from pipeline.losses.linear import Linear
 from pipeline.types import Matrix, Vector
 
 LEVEL, NORMAL = 0.95, float(ndtri(0.975))
@@ -39,8 +42,8 @@ def batches(run: Replication, _: np.random.Generator) -> tuple[Vector, Vector]:
 
 def exact(run: Replication, _: np.random.Generator) -> tuple[Vector, Vector]:
     """Return the intervals of the sandwich of exact means, which only a path without noise has."""
-    found = plug_in.plug_in(run.curvature, run.products, run.sums.records)
-    return mean_of(run), NORMAL * plug_in.standard_errors(found)
+    found = covariance(run.curvature, run.products, 0.0, run.sums.records)
+    return mean_of(run), NORMAL * np.sqrt(np.diag(found))
 
 
 def without(run: Replication, _: np.random.Generator) -> tuple[Vector, Vector]:
@@ -48,8 +51,8 @@ def without(run: Replication, _: np.random.Generator) -> tuple[Vector, Vector]:
     return mean_of(run), NORMAL * plug_in.standard_errors(plug_in.without_release([run.sums]))
 
 
-def released(mu: float) -> Method:
-    """Return PPI-1, with a curvature that every record releases at mu.
+def released(mu: float, block: int = 1) -> Method:
+    """Return PPI-1, with a curvature at mu in which each sum of `block` records has one noise.
 
     Two curvatures are at most sqrt 2 B_H apart in Frobenius' norm, which counts entries beside
     the diagonal twice: noise of sqrt 2 B_H / mu on it and B_H / mu beside it suffices (spec (b)).
@@ -57,7 +60,7 @@ def released(mu: float) -> Method:
 
     def method(run: Replication, rng: np.random.Generator) -> tuple[Vector, Vector]:
         records = run.sums.records
-        unit = CURVATURE / mu / math.sqrt(records)
+        unit = CURVATURE / mu / math.sqrt(records * block)
         bread = run.curvature + symmetric(rng, unit, math.sqrt(2) * unit)
         found = plug_in.plug_in(bread, run.sums.gg / records, records)
         return mean_of(run), NORMAL * plug_in.standard_errors(found)
@@ -65,21 +68,24 @@ def released(mu: float) -> Method:
     return method
 
 
-def published(gradient: float, others: float) -> Method:
+def published(gradient: float, others: float, block: int | None = None) -> Method:
     """Return the paper's PPI, with gradients released at one mu, curvature and product at another.
 
-    The means of the noised releases of all records have the noise of one over the root of n.
+    The means of the noised releases of all records have the noise of one over the root of n, of
+    the paper's constant 2 in all entries; or, with sums of `block` records, that of `released`.
     """
 
     def method(run: Replication, rng: np.random.Generator) -> tuple[Vector, Vector]:
         records = run.sums.records
-        unit = 2 / others / math.sqrt(records)
-        bread = run.curvature + symmetric(rng, unit * CURVATURE)
-        products = run.products + symmetric(rng, unit * SLOPE**2)
-        floor = plug_in.FLOOR * float(np.trace(bread)) / SIZE
-        found = plug_in.published(
-            bread, products, Setting(gradient).noise ** 2, records, (floor, 1e-6)
-        )
+        unit = 1 / others / math.sqrt(records * (block or 1))
+        beside, on = (2.0, None) if block is None else (1.0, math.sqrt(2))
+
+        def noise(bound: float) -> Matrix:
+            scale = unit * bound
+            return symmetric(rng, beside * scale, None if on is None else on * scale)
+
+        bread, products = run.curvature + noise(CURVATURE), run.products + noise(SLOPE**2)
+        found = plug_in.published(bread, products, Setting(gradient).noise ** 2, records)
         return mean_of(run), NORMAL * plug_in.standard_errors(found)
 
     return method
@@ -101,12 +107,6 @@ def limit(mu: float, records: int) -> float:
     """Return the root mean square error of the average by the limit law, over coefficients."""
     rng = np.random.default_rng(0)
     design = np.column_stack([np.ones(10**6), rng.normal(size=(10**6, SIZE - 1))])
-    errors = rng.normal(0, DEVIATION, 10**6)
-    weights = np.minimum(1.0, 2 / (design**2).sum(axis=1))
-    inside = np.abs(errors) <= BEND
-    curvature = (design * (weights * inside)[:, None]).T @ design / len(design)
-    slope = np.clip(errors, -BEND, BEND)
-    middle = (design * ((weights * slope) ** 2)[:, None]).T @ design / len(design)
-    middle += (2 * SLOPE / mu) ** 2 * np.eye(SIZE)
-    bread = np.linalg.inv(curvature)
-    return math.sqrt(float(np.trace(bread @ middle @ bread)) / SIZE / records)
+    responses = design @ TRUTH + rng.normal(0, DEVIATION, 10**6)
+    found = moments(Linear(BEND), design, responses, TRUTH, math.sqrt(2))
+    return math.sqrt(float(np.trace(covariance(*found, Setting(mu).noise, records))) / SIZE)

@@ -171,7 +171,7 @@ def check(setting: Setting, records: int, seed: int) -> float:
     pairs = zip(
         (*ours.sums.arrays, ours.origin), (*path.sums.arrays, path.origin), strict=True
     )  # fmt: skip
-    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
+    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs if b.size)
 
 
 def _walk(
@@ -250,7 +250,9 @@ def _replications(
     names = ("c", "s", "b", "a", "g", "u", "gu", "uu", "gg")
     return [
         Replication(
-            sums=Sums(records, 0, moved, *(getattr(total, name)[i].copy() for name in names)),
+            sums=Sums(
+                records, 0, moved, *(getattr(total, name)[i].copy() for name in names), np.zeros(0)
+            ),
             origin=origin[i],
             curvature=total.curvature[i] / records,
             products=total.products[i] / records,

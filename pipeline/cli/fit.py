@@ -37,7 +37,12 @@ Rows: TypeAlias = Iterator[tuple[str, Row | None]]
     "--without-privacy", "bare", is_flag=True,
     help="The same study without noise, to see what privacy costs. For whoever may see the data.",
 )  # fmt: skip
-@click.option("--intervals", "all_intervals", is_flag=True, help="All intervals side by side.")
+@click.option(
+    "--intervals",
+    "all_intervals",
+    is_flag=True,
+    help="All intervals side by side, with what each needs.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The estimate as JSON.")
 @SAVE_MODEL
 def fit(
@@ -66,7 +71,7 @@ def fit(
             )
         say("WARNING: --without-privacy: nobody's data is protected in what follows")
         plan = Plan(without_privacy(plan.study))
-    run = OfflineRun(plan)
+    run = OfflineRun(plan, keep_path=all_intervals)
     count, faults = _stream(plan, run, _rows(plan, source, form, client_column))
     _say_faults(source, count, faults)
     _, message = run.estimate(time.time())
@@ -75,7 +80,7 @@ def fit(
     else:
         Console().print(table(message, plan.study))
         if all_intervals:
-            Console().print(intervals_table(message))
+            Console().print(intervals_table(message, plan.study))
     if save_model_to is not None:
         save_model(plan, message, save_model_to)
 

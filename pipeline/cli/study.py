@@ -14,8 +14,10 @@ from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.estimators.open_estimate import RECORDS_PER_COEFFICIENT
 from pipeline.estimators.private_estimate import RELEASES_PER_COEFFICIENT
+from pipeline.estimators.sgd.path import LARGEST
 from pipeline.estimators.sgd.settings import (
     allowed_lateness,
+    largest_move,
     mean_curvature,
     records_to_mix,
     rule_of,
@@ -38,9 +40,11 @@ def study() -> None:
 def check(study: Path, as_json: bool) -> None:
     """Check STUDY and print what it means: guarantee, noise, topics."""
     plan = plan_of(study)
-    for warning in (loose_delta(plan.guarantee.delta, plan.slots), _wide_residuals(plan)):
-        if warning:
-            say(f"WARNING: {warning}")
+    warnings = (
+        loose_delta(plan.guarantee.delta, plan.slots), _wide_residuals(plan), _long_moves(plan),
+    )  # fmt: skip
+    for warning in filter(None, warnings):
+        say(f"WARNING: {warning}")
     facts = _facts(plan)
     if as_json:
         put(facts)
@@ -99,7 +103,7 @@ def _facts(plan: Plan) -> dict[str, object]:
         return facts
     if plan.by_record:
         facts["path"] = _path(plan)
-    if plan.study.noised and plan.step.curvature is not None:
+    elif plan.study.noised and plan.step.curvature is not None:
         facts["noise"] = {
             "gradient_sd": plan.step.gradient.standard_deviation,
             "curvature_sd": plan.step.curvature.standard_deviation,
@@ -144,6 +148,16 @@ def _forgetting(plan: Plan, forgetting: Forgetting) -> dict[str, object]:
     return facts
 
 
+def _long_moves(plan: Plan) -> str:
+    """Warn where one release can stop a path; empty if none can."""
+    if not plan.by_record or (moved := largest_move(plan, rule_of(plan))) <= LARGEST:
+        return ""
+    return (
+        f"one release can move the path by {moved:.3g}, and it stands still beyond {LARGEST:g}: "
+        "lower estimator.path.eta0 or kappa, or any client can stop it"
+    )
+
+
 def _wide_residuals(plan: Plan) -> str:
     """Warn of a threshold that no residual of a good fit passes; empty if there is none such."""
     bound, response = plan.study.estimator.residual_bound, plan.study.data.response
@@ -162,19 +176,38 @@ def _wide_residuals(plan: Plan) -> str:
 def _path(plan: Plan) -> dict[str, object]:
     """Return the steps of gradient descent, and when intervals can be hoped for."""
     rule = rule_of(plan)
-    noise = plan.step.gradient.standard_deviation if plan.study.noised else 0.0
     return {
         "eta0": rule.steps.eta0,
         "alpha": rule.steps.alpha,
         "largest_step": rule.steps.cap,
         "burn_in": rule.burn_in,
         "radius": plan.radius,
-        "gradient_sd": noise,
+        "intervals": ", ".join(plan.study.path.intervals if plan.study.path else ()),
+        **_released(plan),
         "largest_slope": plan.loss.slope_bound,
         "models_late_at_most": allowed_lateness(plan),
+        "one_release_moves_at_most": largest_move(plan, rule),
         "records_for_intervals": records_to_mix(rule, mean_curvature(plan)),
         "and": "if features have unit variance; see docs/methods/ldp-sgd.md",
     }
+
+
+def _released(plan: Plan) -> dict[str, object]:
+    """Return the noise of each part of a release, and what it costs a record where they are many.
+
+    That of a matrix is on its diagonal; beside it, the deviation is 1 / sqrt 2 of it.
+    """
+    if not plan.study.noised:
+        return {"gradient_sd": 0.0}
+    step, facts = plan.step, dict[str, object]()
+    channels = (("gradient", step.gradient), ("curvature", step.curvature),
+                ("products", step.products))  # fmt: skip
+    for name, part in channels:
+        if part is not None:
+            facts[f"{name}_sd"] = part.standard_deviation
+    costs = plan.parts.items() if len(plan.parts) > 1 else ()
+    unit = "mu" if plan.mechanism.order == 2 else "epsilon"
+    return facts | {f"{name}_{unit}": cost for name, cost in costs}
 
 
 def _response(plan: Plan) -> dict[str, object]:

@@ -41,7 +41,7 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
     return Group(grid, *told, Text(privacy_line(message), style="dim"))
 
 
-def intervals_table(message: EstimateMessage) -> RenderableType:
+def intervals_table(message: EstimateMessage, study: Study) -> RenderableType:
     """Return all intervals of an estimate side by side, with what each one needs and costs."""
     if not message.intervals:
         return Text(f"no intervals to compare: {message.reason or message.interval_method}")
@@ -52,7 +52,10 @@ def intervals_table(message: EstimateMessage) -> RenderableType:
     for i, row in enumerate(message.coefficients):
         cells = (_interval(message, ends[i]) for ends in message.intervals.values())
         grid.add_row(row.name, *cells)
-    return Group(grid, Text("All are read from the gradients that were released; none costs more."))
+    known = study.path.intervals if study.path else ()
+    missing = [f"{name}: not known yet" for name in known if name not in message.intervals]
+    told = [f"{name}: {needs}" for name, needs in message.interval_needs.items()]
+    return Group(grid, *map(Text, [*told, *missing]))
 
 
 def title(message: EstimateMessage | FitMessage, study: Study) -> str:

@@ -48,6 +48,24 @@ def predictors(design: Matrix, coefficients: Vector) -> Vector:
     return sums
 
 
+def whole_factors(values: Matrix | Vector, bound: float, bits: int) -> tuple[Matrix, int]:
+    """Cut slopes or curvatures to their bound and to whole numbers of 2^unit; return both."""
+    unit = exponent_of(bound) - bits
+    # two calls of numpy take half as long as its clip, which windows of 100 records notice
+    cut = np.minimum(np.maximum(values, -bound), bound)
+    return np.trunc(cut * 2.0**-unit), unit
+
+
+def exponent_of(bound: float) -> int:
+    """Return the exponent of the least power of two that is no smaller."""
+    return math.ceil(math.log2(bound))
+
+
+def finite(values: Vector | Matrix) -> Matrix:
+    """Return features, slopes or curvatures with 0 where there is no number."""
+    return np.where(np.isnan(values), 0.0, values)
+
+
 def exact_sums(
     design: Matrix, slopes: Matrix | Vector, bends: Vector | None
 ) -> tuple[Integers, Integers]:
@@ -58,7 +76,7 @@ def exact_sums(
     design
         Rows in units of their last bit of a gradient, shape (n, d).
     slopes, bends
-        Whole numbers of at most the bits above, shapes (n,) or (k, n), and (n,).
+        Whole numbers of at most the bits above, shapes (n,) or (k, n), k >= 0, and (n,).
 
     Returns
     -------

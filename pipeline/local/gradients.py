@@ -1,19 +1,27 @@
-"""The gradients of single records at an expansion point, for locally private releases.
+"""The gradients of single records at an expansion point, and sums of matrices beside them.
 
 A record gives w(x) s(y, x' theta) x with the weight w(x) = min(1, radius^2 / |x|^2), intercept
 included, so that its norm is at most radius times the largest slope whatever the record is. Weights
-bound the influence of a record without bending the estimate, as clipped gradients would.
+bound the influence of a record without bending the estimate, as clipped gradients would. A study
+may also release the window's sums of the curvatures w h x x' and of the gradients' outer products.
 Source: ldp-sgd, losses; Mallows weights.
 """
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from pipeline.errors import PrivacyError
-from pipeline.local.blocks import GRADIENT_BITS, predictors, with_intercept
+from pipeline.linalg import pack_upper
+from pipeline.local.blocks import (
+    CURVATURE_BITS,
+    GRADIENT_BITS,
+    exact_sums,
+    finite,
+    predictors,
+    whole_factors,
+    with_intercept,
+)
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.local.summarise import BoundedSums, Exact, Summary
@@ -39,20 +47,28 @@ def record_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mod
 
 
 def open_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model) -> Summary:
-    """Return the gradients of a window as they are, for a study without privacy.
+    """Return the gradients of a window and its matrices as they are, for a study without privacy.
 
     Slots without a record hold zeros.
     """
     whole = np.zeros((plan.slots, plan.size))
     whole[: len(responses)] = record_gradients(plan, features, responses, model)
-    nothing = np.zeros((0, 0))
-    return Summary(len(responses), model.coefficients, whole.ravel(), nothing, nothing, (0, 0))
+    curvature = products = np.zeros((0, 0))
+    if "curvature" in plan.shares:
+        design = with_intercept(features)
+        bend = plan.loss.curvature(predictors(design, model.coefficients), responses)
+        rows = _weighted(plan, design, root=True)
+        curvature = (rows * bend[:, None]).T @ rows
+    if "products" in plan.shares:
+        products = whole.T @ whole
+    return Summary(len(responses), model.coefficients, whole.ravel(), curvature, products, (0, 0))
 
 
 def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model) -> BoundedSums:
     """Return the gradients of a window as exact integers, one record after the other.
 
-    Slots without a record hold zeros: what leaves has the same length and noise for them.
+    The sums of matrices that the study releases go with them. Slots without a record hold zeros:
+    what leaves has the same length and noise for them.
 
     Raises
     ------
@@ -64,28 +80,53 @@ def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mo
     numbers = np.where(np.isnan(features), 0.0, features)
     design = with_intercept(np.minimum(np.maximum(numbers, -plan.magnitudes), plan.magnitudes))
     bound = plan.loss.slope_bound
-    slope = plan.loss.slope(predictors(design, model.coefficients), responses)
-    slope = np.minimum(np.maximum(np.where(np.isnan(slope), 0.0, slope), -bound), bound)
+    predictor = predictors(design, model.coefficients)
+    slope = finite(plan.loss.slope(predictor, responses))
     columns, (feature_bits, slope_bits) = plan.column_exponents, GRADIENT_BITS
-    top = math.ceil(math.log2(bound))
     # cut towards zero, so that no magnitude grows; a product of 20 and 20 bits is exact
-    rows = np.trunc(_weighted(plan, design) * np.ldexp(1.0, feature_bits - columns))
-    factors = np.trunc(np.ldexp(slope, slope_bits - top))
+    weighted = _weighted(plan, design)
+    rows = np.trunc(weighted * np.ldexp(1.0, feature_bits - columns))
+    factors, unit = whole_factors(slope, bound, slope_bits)
     whole = np.zeros((plan.slots, plan.size), dtype=np.int64)
     whole[: len(slope)] = rows * factors[:, None]
-    exponents = columns - feature_bits + (top - slope_bits)
+    exponents = columns - feature_bits + unit
     # one exponent stands for all numbers where they agree, as they do for ranges of one unit
     same = bool((exponents == exponents[0]).all())
     exponents = exponents[:1] if same else np.tile(exponents, plan.slots)
-    return BoundedSums(model, Exact(whole.ravel(), exponents), None, _NOTHING)
+    curvature = products = None
+    if "curvature" in plan.shares:
+        bend = np.maximum(finite(plan.loss.curvature(predictor, responses)), 0.0)
+        rows = _weighted(plan, design, root=True)
+        curvature = _exact_matrix(plan, rows, bend, plan.loss.curvature_bound)
+    if "products" in plan.shares:
+        # the square of a cut slope is within the square of its bound up to rounding, and cut again
+        products = _exact_matrix(plan, weighted, np.clip(slope, -bound, bound) ** 2, bound**2)
+    return BoundedSums(model, Exact(whole.ravel(), exponents), curvature, _NOTHING, products)
 
 
-def _weighted(plan: Plan, design: Matrix) -> Matrix:
-    """Return w(x) (1, x), of norm at most the radius."""
+def mallows(design: Matrix, radius: float) -> Vector:
+    """Return the weight of each record (1, x), shape (n,): a longer one counts as if on the radius.
+
+    A hair below the bound, so that the rounding of products cannot pass it.
+    """
+    square = radius**2 * (1.0 - 2.0**-40)
+    weights: Vector = np.minimum(1.0, square / (design * design).sum(axis=1))
+    return weights
+
+
+def _weighted(plan: Plan, design: Matrix, *, root: bool = False) -> Matrix:
+    """Return w(x) (1, x), or the root of w(x) times (1, x): of norm at most the radius."""
     if plan.radius >= plan.longest:
         return design
-    # a hair below the bound, so that the rounding of the product cannot pass it
-    square = plan.radius**2 * (1.0 - 2.0**-40)
-    norms = (design * design).sum(axis=1)
-    weighted: Matrix = design * np.minimum(1.0, square / norms)[:, None]
+    weights = mallows(design, plan.radius)
+    weighted: Matrix = design * (np.sqrt(weights) if root else weights)[:, None]
     return weighted
+
+
+def _exact_matrix(plan: Plan, rows: Matrix, factors: Vector, bound: float) -> Exact:
+    """Sum factors, of at most `bound`, times the outer products of rows, exactly; packed."""
+    whole, unit = whole_factors(factors, bound, CURVATURE_BITS[1])
+    design = rows * np.ldexp(1.0, GRADIENT_BITS[0] - plan.column_exponents)
+    _, total = exact_sums(design, np.zeros((0, len(rows))), whole)
+    exponents = plan.product_exponents + (unit - 2 * CURVATURE_BITS[0])
+    return Exact(pack_upper(total), exponents)

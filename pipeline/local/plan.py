@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from pipeline import losses
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper
+from pipeline.local.channels import Channels, of_single_records
 from pipeline.local.model import Model, start_model
 from pipeline.losses import Loss, Regression
 from pipeline.privacy import sensitivity
@@ -26,32 +26,6 @@ from pipeline.privacy.policy import NO_PRIVACY, Guarantee, guarantee_of, simulat
 from pipeline.privacy.sensitivity import Bounds
 from pipeline.study import Study, revision_of
 from pipeline.types import Integers, Vector
-
-
-@dataclass(frozen=True, slots=True)
-class Channels:
-    """The noised parts of one kind of release; at the start without curvature.
-
-    Attributes
-    ----------
-    gradient
-        One vector, at the start one for each group of records.
-    counts
-        Class counts, or the sum of squared slopes of a regression; None where nothing is counted.
-    curvature, beside
-        Of the curvature's diagonal, and of its entries beside the diagonal.
-    """
-
-    gradient: Channel
-    counts: Channel | None
-    curvature: Channel | None
-    beside: Channel | None
-
-    @property
-    def exponents(self) -> tuple[int, ...]:
-        """Exponents of the lattice units, in the order in which a release holds the parts."""
-        parts = (self.gradient, self.curvature, self.counts)
-        return tuple(part.exponent for part in parts if part is not None)
 
 
 class Plan:
@@ -100,7 +74,7 @@ class Plan:
 
     @property
     def summed(self) -> int:
-        """How many records one number of a release is a sum of, at most."""
+        """How many records one number of a gradient is a sum of, at most."""
         return 1 if self.by_record else self.slots
 
     @cached_property
@@ -111,9 +85,39 @@ class Plan:
         return min(given or math.sqrt(max(2, self.size)), self.longest)
 
     @cached_property
+    def largest_gradient(self) -> float:
+        """Largest absolute entry of a single record's released gradient, noise included."""
+        if not self.study.noised:
+            return self.radius * self.loss.slope_bound
+        part = self.step.gradient
+        return part.largest(self.summed) * part.unit
+
+    @cached_property
     def by_record(self) -> bool:
         """Whether a release holds the gradients of single records, each noised by itself."""
         return self.study.path is not None
+
+    @cached_property
+    def beside(self) -> int:
+        """How many numbers a release holds beside the gradients of its single records."""
+        matrices = self.study.path.matrices if self.study.path else 0
+        return matrices * (self.size * (self.size + 1) // 2)
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Shares of the budget of what a release of single records holds; they sum to one."""
+        if self.study.path is None:
+            return {}
+        names, split = self.study.path.releases.split("+"), self.study.split
+        if "products" in names:
+            return dict.fromkeys(names, 1 / 3)
+        parts = (split.gradient, split.curvature)[: len(names)]
+        return {name: part / sum(parts) for name, part in zip(names, parts, strict=True)}
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """What each of these costs one record, in the mechanism's own terms."""
+        return {name: self.mechanism.part(self.budget, s) for name, s in self.shares.items()}
 
     @cached_property
     def start_slope_bound(self) -> float:
@@ -195,7 +199,7 @@ class Plan:
         records = self.study.privacy.records or 1
         numbers = 2 * self.size + self.size * (self.size + 1) // 2 + 2
         if self.by_record:
-            numbers = self.size
+            numbers = self.size + self.beside
         return self.mechanism.budget(numbers * records) / records
 
     @cached_property
@@ -212,7 +216,7 @@ class Plan:
         """
         if self.by_record:
             return self._record_channels()
-        split = self.study.privacy.split
+        split = self.study.split
         return self._channels(
             self.start_slope_bound, 0.0, split.gradient + split.curvature, 0.0, self.counted(0)
         )
@@ -222,7 +226,7 @@ class Plan:
         """Channels of releases at any later model: weighted gradient and curvature."""
         if self.by_record:
             return self.start
-        split = self.study.privacy.split
+        split = self.study.split
         weight = self.largest_weight
         slope, bend = weight * self.loss.slope_bound, weight * self.loss.curvature_bound
         return self._channels(slope, bend, split.gradient, split.curvature, self.counted(1))
@@ -248,6 +252,7 @@ class Plan:
             records=privacy.records,
             neighbours=privacy.neighbours,
             counted=self.counted_name,
+            parts=self.parts,
         )
 
     @cached_property
@@ -256,17 +261,13 @@ class Plan:
         return self.guarantee.claim
 
     def _record_channels(self) -> Channels:
-        neighbours, order = self.study.privacy.neighbours, self.mechanism.order
+        neighbours = self.study.privacy.neighbours
         if neighbours == "add-remove":
             raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
-        slope, size = self.loss.slope_bound, self.size
-        part = self.mechanism.channel(
-            sensitivity.of_record(self.bounds, slope, self.radius, size, neighbours, order),
-            sensitivity.rounding_of_vector(size, order),
-            self.budget,
-            1.0,
-        )
-        return Channels(gradient=part, counts=None, curvature=None, beside=None)
+        return of_single_records(
+            self.mechanism, self.loss, self.bounds, self.radius, self.size, neighbours,
+            self.budget, self.shares,
+        )  # fmt: skip
 
     def _channels(
         self, slope: float, bend: float, gradient: float, curvature: float, counted: int
@@ -275,7 +276,7 @@ class Plan:
         neighbours, order = self.study.privacy.neighbours, self.mechanism.order
         if neighbours == "add-remove":
             raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
-        counts = self.study.privacy.split.counts if counted else 0.0
+        counts = self.study.split.counts if counted else 0.0
         total = gradient + curvature + counts
         bounds = self.bounds
 
@@ -312,8 +313,12 @@ class Plan:
     def _check_fit(self) -> None:
         """Refuse a study whose largest possible sums would not fit the lattice."""
         for channels in (self.start, self.step):
-            for part in (channels.gradient, channels.curvature, channels.counts):
-                if part is not None and part.largest(self.summed) >= INTEGER_LIMIT:
+            summed = (channels.curvature, channels.products, channels.counts)
+            for part, records in (
+                (channels.gradient, self.summed),
+                *((part, self.slots) for part in summed),
+            ):
+                if part is not None and part.largest(records) >= INTEGER_LIMIT:
                     raise PrivacyError(
                         "window.records: the sums of so many records do not fit the lattice; "
                         "use smaller windows"

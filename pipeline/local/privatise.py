@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, upper_is_diagonal
 from pipeline.local.model import Model
-from pipeline.local.plan import Channels, Plan
+from pipeline.local.plan import Plan
 from pipeline.local.summarise import BoundedSums, Exact, Summary
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.randomness import SecureStream
@@ -33,8 +33,8 @@ class NoisedSums:
         Expansion point and its version.
     slots
         Public number of record slots of the window, full or empty.
-    gradient, curvature, counts
-        Lattice integers; the units are the plan's.
+    gradient, curvature, counts, products
+        Lattice integers; the units are the plan's. None for a matrix that is not released.
     """
 
     model: Model
@@ -42,12 +42,13 @@ class NoisedSums:
     gradient: Integers
     curvature: Integers | None
     counts: Integers
+    products: Integers | None = None
     seal: InitVar[object] = None
 
     def __post_init__(self, seal: object) -> None:
         """Refuse to be made by anything but `privatise`, and to be written over."""
         _check_seal(seal)
-        _freeze(self.gradient, self.curvature, self.counts)
+        _freeze(self.gradient, self.curvature, self.counts, self.products)
 
 
 @final
@@ -98,9 +99,10 @@ def privatise(plan: Plan, sums: BoundedSums, stream: SecureStream) -> NoisedSums
     if not plan.study.noised:
         raise PrivacyError('privacy.mechanism is "none": there is no noise to add')
     channels = plan.channels(sums.model.version)
-    curvature: Integers | None = None
-    if sums.curvature is not None:
-        curvature = _noised_matrix(channels, sums.curvature, plan, stream)
+    curvature = _noised_matrix(channels.curvature, channels.beside, sums.curvature, plan, stream)
+    products = _noised_matrix(
+        channels.products, channels.products_beside, sums.products, plan, stream
+    )
     return NoisedSums(
         model=sums.model,
         slots=plan.slots,
@@ -109,6 +111,7 @@ def privatise(plan: Plan, sums: BoundedSums, stream: SecureStream) -> NoisedSums
         counts=_noised(channels.counts, sums.counts, plan.slots, stream)
         if channels.counts is not None
         else np.zeros(0, dtype=np.int64),
+        products=products,
         seal=_SEAL,
     )
 
@@ -140,14 +143,22 @@ def _noised(part: Channel, sums: Exact, slots: int, stream: SecureStream) -> Int
     return part.noised(part.round(sums.integers, sums.exponents), slots, stream)
 
 
-def _noised_matrix(channels: Channels, sums: Exact, plan: Plan, stream: SecureStream) -> Integers:
-    """Add noise that is isotropic in svec form."""
-    if channels.curvature is None or channels.beside is None:
-        raise PrivacyError("releases at the start hold no curvature")
-    values = channels.curvature.round(sums.integers, sums.exponents)
+def _noised_matrix(
+    part: Channel | None,
+    beside: Channel | None,
+    sums: Exact | None,
+    plan: Plan,
+    stream: SecureStream,
+) -> Integers | None:
+    """Add noise that is isotropic in svec form; None for a matrix that is not released."""
+    if sums is None:
+        return None
+    if part is None or beside is None:
+        raise PrivacyError("this release has no such matrix")
+    values = part.round(sums.integers, sums.exponents)
     diagonal = upper_is_diagonal(plan.size)
-    values[diagonal] = channels.curvature.noised(values[diagonal], plan.slots, stream)
-    values[~diagonal] = channels.beside.noised(values[~diagonal], plan.slots, stream)
+    values[diagonal] = part.noised(values[diagonal], plan.slots, stream)
+    values[~diagonal] = beside.noised(values[~diagonal], plan.slots, stream)
     return values
 
 

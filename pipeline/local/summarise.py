@@ -20,8 +20,11 @@ from pipeline.local.blocks import (
     GRADIENT_BITS,
     blocks,
     exact_sums,
+    exponent_of,
+    finite,
     one_or_all,
     predictors,
+    whole_factors,
     with_intercept,
 )
 from pipeline.local.model import Model
@@ -76,16 +79,19 @@ class BoundedSums:
     gradient
         d entries; at the start d for each group, the negative class first.
     curvature
-        Packed upper triangle, d (d + 1) / 2 entries; None at the start.
+        Packed upper triangle, d (d + 1) / 2 entries; None where it is not released.
     counts
         Records of the negative and the positive class; or the sum of squared slopes, one entry, or
         none at the start or where the noise scale is known.
+    products
+        Sum of the outer products of records' gradients, packed; None where it is not released.
     """
 
     model: Model
     gradient: Exact
     curvature: Exact | None
     counts: Exact
+    products: Exact | None = None
 
 
 def summarise(
@@ -143,15 +149,15 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     scale = one_or_all(np.ldexp(1.0, GRADIENT_BITS[0] - columns))
     design = with_intercept(_shortened(_inside(features, plan), plan), scale)
     predictor = predictors(design, model.coefficients / scale)
-    slope = _finite(plan.loss.slope(predictor, responses))
+    slope = finite(plan.loss.slope(predictor, responses))
     if model.version == 0:
         if isinstance(plan.loss, Regression):
-            slope = _finite(plan.loss.start_slope(responses))
+            slope = finite(plan.loss.start_slope(responses))
         bound = plan.start_slope_bound
         slope = np.clip(slope, -bound, bound)
         groups = (responses < 0, responses > 0) if plan.classes else (np.full(len(slope), True),)
         chosen = np.stack([np.where(group, slope, 0.0) for group in groups])
-        factors, unit = _whole_factors(chosen, bound, GRADIENT_BITS[1])
+        factors, unit = whole_factors(chosen, bound, GRADIENT_BITS[1])
         sums, _ = exact_sums(design, factors, None)
         exponents = np.tile(columns + (unit - GRADIENT_BITS[0]), len(groups))
         gradient = Exact(sums.ravel(), exponents)
@@ -162,9 +168,9 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     weight = _weight_of((negative, positive), responses)
     slope_bound, curvature_bound = most * plan.loss.slope_bound, most * plan.loss.curvature_bound
     slope = np.clip(weight * slope, -slope_bound, slope_bound)
-    bend = np.maximum(weight * _finite(plan.loss.curvature(predictor, responses)), 0.0)
-    slopes, slope_unit = _whole_factors(slope, slope_bound, GRADIENT_BITS[1])
-    bends, bend_unit = _whole_factors(bend, curvature_bound, CURVATURE_BITS[1])
+    bend = np.maximum(weight * finite(plan.loss.curvature(predictor, responses)), 0.0)
+    slopes, slope_unit = whole_factors(slope, slope_bound, GRADIENT_BITS[1])
+    bends, bend_unit = whole_factors(bend, curvature_bound, CURVATURE_BITS[1])
     totals, curvature = exact_sums(design, slopes, bends)
     return BoundedSums(
         model=model,
@@ -240,7 +246,7 @@ def _inside(features: Matrix, plan: Plan) -> Matrix:
     least = float(plan.magnitudes.min())
     if features.size and features.min() >= -least and features.max() <= least:
         return features
-    cut: Matrix = np.clip(_finite(features), -plan.magnitudes, plan.magnitudes)
+    cut: Matrix = np.clip(finite(features), -plan.magnitudes, plan.magnitudes)
     return cut
 
 
@@ -248,12 +254,6 @@ def _weight_of(weights: tuple[float, float], responses: Vector) -> Vector | floa
     """Return the class weight of each record, or the one weight of all."""
     negative, positive = weights
     return positive if negative == positive else np.where(responses > 0, positive, negative)
-
-
-def _whole_factors(values: Matrix | Vector, bound: float, bits: int) -> tuple[Matrix, int]:
-    """Cut slopes or curvatures to their bound and to whole numbers of 2^unit; return both."""
-    unit = _exponent(bound) - bits
-    return np.trunc(np.clip(values, -bound, bound) * 2.0**-unit), unit
 
 
 def _exact_counts(plan: Plan, responses: Vector, slope: Vector, version: int) -> Exact:
@@ -265,19 +265,10 @@ def _exact_counts(plan: Plan, responses: Vector, slope: Vector, version: int) ->
         # slopes at the start have a bound of their own, and their squares may not fit
         return Exact(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
     # squares of 40 bits and a window of 2^17 stay below 2^63; fewer bits would lose small residuals
-    exponent = _exponent(plan.loss.slope_bound) - GRADIENT_BITS[1]
+    exponent = exponent_of(plan.loss.slope_bound) - GRADIENT_BITS[1]
     whole = np.trunc(np.ldexp(slope, -exponent)).astype(np.int64)
     total = np.full(counted, np.sum(whole * whole), dtype=np.int64)
     return Exact(total, np.full(counted, 2 * exponent, dtype=np.int64))
-
-
-def _finite(values: Vector | Matrix) -> Matrix:
-    """Return features, slopes or curvatures with 0 where there is no number."""
-    return np.where(np.isnan(values), 0.0, values)
-
-
-def _exponent(bound: float) -> int:
-    return int(np.ceil(np.log2(bound)))
 
 
 def _counts(responses: Vector) -> tuple[int, int]:

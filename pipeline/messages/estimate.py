@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from pipeline.errors import NumericError
 from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.sgd.intervals import needs
 from pipeline.local.plan import Plan
 from pipeline.privacy.policy import Guarantee
 
@@ -76,6 +77,8 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
     intervals
         All intervals that the estimator has, by method, in the order of the coefficients; empty
         until "ready".
+    interval_needs
+        What each of them is read from, and what that costs one record, in words.
     dispersion
         Residual variance of a linear regression, in the response's unit squared; variance over mean
         for counts; null for classes, and until it can be told from its noise.
@@ -114,6 +117,7 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
     watermark: list[Position]
     event_time: str | None
     published_at: str
+    interval_needs: dict[str, str] = {}
 
 
 class Provenance(msgspec.Struct, frozen=True):
@@ -153,6 +157,7 @@ def compose(plan: Plan, estimate: Estimate, provenance: Provenance) -> EstimateM
         level=study.estimator.level,
         interval_method=interval_method(plan),
         intervals={name: _ends(plan, estimate, name) for name in estimate.widths or {}},
+        interval_needs={name: needs(plan, name) for name in estimate.widths or {}},
         records=estimate.records,
         releases=estimate.releases,
         clients=provenance.clients,

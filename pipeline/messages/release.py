@@ -67,7 +67,8 @@ class PrivateRelease(
         positive class (d each), and the two class counts; of a regression, one gradient alone.
         Later: the gradient (d), the curvature's packed upper triangle, row by row (d (d + 1) / 2),
         and the two class counts; of a regression, the sum of squared slopes instead of them, or
-        nothing if the noise scale is known.
+        nothing if the noise scale is known. Of single records: their gradients (d each), then what
+        the study releases of the curvature and of the sum of outer products, packed as above.
     """
 
     client: Name
@@ -91,7 +92,8 @@ class OpenRelease(msgspec.Struct, frozen=True, tag="open-release/1", tag_field="
         How many records entered.
     sums
         Floats, one after the other: gradient (d), packed curvature and packed sum of score products
-        (d (d + 1) / 2 each), and the two class counts (zeros if there are no classes).
+        (d (d + 1) / 2 each), and the two class counts (zeros if there are no classes). Of single
+        records: their gradients (d each), and of the two matrices those that the study releases.
     """
 
     client: Name
@@ -141,9 +143,7 @@ def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, s
                 ),
             )
         )
-    parts = [sums.gradient, sums.counts]
-    if sums.curvature is not None:
-        parts.insert(1, sums.curvature)
+    parts = (sums.gradient, sums.curvature, sums.products, sums.counts)
     return _ENCODER.encode(
         PrivateRelease(
             client=client,
@@ -155,7 +155,10 @@ def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, s
             slots=sums.slots,
             claim=plan.claim,
             expansion=_numbers(sums.model.lattice, (COEFFICIENT_EXPONENT,)),
-            sums=_numbers(np.concatenate(parts), plan.channels(sums.model.version).exponents),
+            sums=_numbers(
+                np.concatenate([part for part in parts if part is not None]),
+                plan.channels(sums.model.version).exponents,
+            ),
         )
     )
 

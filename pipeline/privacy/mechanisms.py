@@ -47,6 +47,10 @@ class Mechanism(Protocol):
         """Return what such a budget is in accounting."""
         ...
 
+    def part(self, budget: float, share: float) -> float:
+        """Return what a part of a release that gets `share` of its budget may cost."""
+        ...
+
     def channel(self, sensitivity: float, rounding: float, budget: float, share: float) -> Channel:
         """Return the channel of a part that gets `share` of a release's budget."""
         ...
@@ -86,9 +90,13 @@ class GaussianMechanism:
         """Return the cost of mu."""
         return Cost(budget)
 
+    def part(self, budget: float, share: float) -> float:
+        """Return mu sqrt(share)."""
+        return budget * math.sqrt(share)
+
     def channel(self, sensitivity: float, rounding: float, budget: float, share: float) -> Channel:
         """Return a channel with mu sqrt(share)."""
-        return channel.gaussian(sensitivity, rounding, budget * math.sqrt(share))
+        return channel.gaussian(sensitivity, rounding, self.part(budget, share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +114,13 @@ class LaplaceMechanism:
         """Return the cost of epsilon."""
         return pure_cost(budget)
 
+    def part(self, budget: float, share: float) -> float:
+        """Return epsilon share."""
+        return budget * share
+
     def channel(self, sensitivity: float, rounding: float, budget: float, share: float) -> Channel:
         """Return a channel with epsilon share."""
-        return channel.laplace(sensitivity, rounding, budget * share)
+        return channel.laplace(sensitivity, rounding, self.part(budget, share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +137,10 @@ class Simulation:
     def cost(self, budget: float) -> Cost:
         """Return an infinite cost: nothing is protected."""
         return Cost(math.inf)
+
+    def part(self, budget: float, share: float) -> float:
+        """Return the simulated mu of a part."""
+        return self.real.part(budget, share)
 
     def channel(self, sensitivity: float, rounding: float, budget: float, share: float) -> Channel:
         """Return the Gaussian channel, with simulated noise."""

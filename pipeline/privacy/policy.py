@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -60,6 +62,13 @@ NO_PRIVACY = Guarantee(
 )
 
 
+#: What the method that releases three parts calls its cost, and what it is.
+PUBLISHED = (
+    "the published method calls three releases at mu each mu-GDP, and they are sqrt(3) mu-GDP: "
+    "here the three together keep the study's budget"
+)
+
+
 def loose_delta(delta: float | None, records: int) -> str:
     """Return a warning if delta is too large for so many records, or nothing."""
     if not delta or delta * records <= 1:
@@ -93,6 +102,7 @@ def guarantee_of(
     records: int | None,
     neighbours: str,
     counted: str = "class counts",
+    parts: Mapping[str, float] | None = None,
 ) -> Guarantee:
     """State the guarantee of noised releases in which each record enters once.
 
@@ -100,6 +110,9 @@ def guarantee_of(
     ----------
     counted
         What leaves with noise beside gradient and curvature; empty for nothing.
+    parts
+        What a record's gradient, curvature and product cost, where single records release them:
+        mu, or epsilon if delta is 0.
     """
     who = "one record" if unit == "record" else f"one user with at most {records} records"
     change = "its absence" if neighbours == "zero-out" else "its replacement by any other"
@@ -116,8 +129,20 @@ def guarantee_of(
         guarantee=(
             f"local {budget}-differential privacy of {who} against {change}, "
             "over the whole stream, since each record enters one release; timing, the number of "
-            "windows and which client sent them are not hidden"
+            f"windows and which client sent them are not hidden{_shared(parts or {}, delta)}"
         ),
         counts=(f"{counted}: noised under the budget; " if counted else "")
         + "record slots: public; clipped and set-aside records: never sent",
     )
+
+
+def _shared(parts: Mapping[str, float], delta: float) -> str:
+    """Say what each part of a record costs; nothing of a gradient alone."""
+    if len(parts) < 2:
+        return ""
+    unit = "mu" if delta else "epsilon"
+    each = ", ".join(f"{name} {cost:.3g}" for name, cost in parts.items())
+    said = f"; the parts of one record cost, in {unit}: {each}"
+    if "products" in parts:
+        said += f" ({PUBLISHED})"
+    return said

@@ -64,6 +64,22 @@ def of_curvature(bounds: Bounds, curvature: float, neighbours: Neighbours, order
     return curvature * max(square, math.sqrt(8 * (square - 1)))
 
 
+def of_outer_product(
+    bounds: Bounds, factor: float, radius: float, size: int, neighbours: Neighbours, order: Order
+) -> float:
+    """Return the sensitivity of a sum of outer products f z z' with 0 <= f <= factor, in svec form.
+
+    z is (1, x) of `size` entries, shrunk until its L2 norm is within the radius, its intercept
+    included: two such may be orthogonal at any radius, and |z z' - y y'|^2 <= |z|^4 + |y|^4.
+    Source: ldp-sgd, matrix noise; spec (b).
+    """
+    norm = min(radius, bounds.l2)
+    if order == 1:
+        within = Bounds(min(bounds.l1, math.sqrt(size) * norm), norm)
+        return of_curvature(within, factor, neighbours, order)
+    return factor * norm * norm * (math.sqrt(2) if neighbours == "replace-one" else 1.0)
+
+
 def of_class_counts(neighbours: Neighbours, order: Order) -> float:
     """Return the sensitivity of the two class counts."""
     if neighbours == "zero-out":

@@ -54,7 +54,7 @@ class Checker:
         self._claim = plan.claim
         size, packed = plan.size, plan.size * (plan.size + 1) // 2
         if plan.by_record:
-            numbers = plan.slots * size
+            numbers = plan.slots * size + plan.beside
             form, exponents = ("<i8", plan.step.exponents) if self._private else ("<f8", (0,))
             self._expansion = Layout(
                 "expansion", form, size, (COEFFICIENT_EXPONENT,) if self._private else (0,)

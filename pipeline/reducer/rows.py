@@ -94,6 +94,8 @@ class PrivateRows:
 
 #: No float of an open release may be larger: products of two must stay finite.
 LARGEST_FLOAT = 1e100
+#: Sums of floats may pass the bound of exact ones by this share: 2^17 records, 2^-53 for each.
+_ROUNDING = 2.0**-30
 
 
 class OpenRows:
@@ -147,11 +149,20 @@ class GradientRows:
     def __init__(self, plan: Plan) -> None:
         self._slots, self._size = plan.slots, plan.size
         self._noised, self._unit = plan.study.noised, 1.0
-        self._largest = plan.radius * plan.loss.slope_bound
+        self._largest = plan.largest_gradient
         self._furthest = math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
+        square = plan.slots * plan.radius**2 * (1 + _ROUNDING)
+        bounds = [square * plan.loss.curvature_bound, square * plan.loss.slope_bound**2]
+        units = [1.0, 1.0]
         if self._noised:
-            part = plan.step.gradient
-            self._unit, self._largest = part.unit, part.largest(plan.summed) * part.unit
+            self._unit = plan.step.gradient.unit
+            matrices = [m for m in (plan.step.curvature, plan.step.products) if m is not None]
+            units = [m.unit for m in matrices]
+            bounds = [m.largest(plan.slots) * m.unit for m in matrices]
+        # one unit and one bound for each number of each matrix, in the order of a release
+        packed = plan.size * (plan.size + 1) // 2
+        self._units = np.repeat(units, packed)[: plan.beside]
+        self._bounds = np.repeat(bounds, packed)[: plan.beside]
 
     def slots(self, releases: Sequence[Release]) -> int:
         """As `Rows.slots`: an empty slot moves the path by its noise."""
@@ -160,17 +171,18 @@ class GradientRows:
     def join(self, releases: Sequence[Release]) -> GradientBatch:
         """As `Rows.join`."""
         kind = "<i8" if self._noised else "<f8"
-        count = self._slots * self._size
+        count, beside = self._slots * self._size, len(self._units)
         # class counts, which an open release of this kind leaves at zero, stand at its end
-        width = count if self._noised else count + 2
+        width = count + beside + (0 if self._noised else 2)
         sums = np.frombuffer(b"".join([r.sums.data for r in releases]), dtype=kind)
-        numbers = sums.reshape(-1, width)[:, :count]
+        numbers = sums.reshape(-1, width)
         points = np.frombuffer(b"".join([r.expansion.data for r in releases]), dtype=kind)
         scale = math.ldexp(1.0, COEFFICIENT_EXPONENT) if self._noised else 1.0
         return GradientBatch(
-            gradients=(numbers * self._unit).reshape(-1, self._slots, self._size),
+            gradients=(numbers[:, :count] * self._unit).reshape(-1, self._slots, self._size),
             points=(points * scale).reshape(-1, self._size),
             seen=np.array([r.seen for r in releases], dtype=np.int64),
+            beside=numbers[:, count : count + beside] * self._units,
         )
 
     def sound(self, batch: Batch) -> bool:
@@ -179,6 +191,7 @@ class GradientRows:
             isinstance(batch, GradientBatch)
             and bool((np.abs(batch.gradients) <= self._largest).all())
             and bool((np.abs(batch.points) <= self._furthest).all())
+            and bool((np.abs(batch.beside) <= self._bounds).all())
         )
 
 

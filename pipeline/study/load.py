@@ -208,7 +208,9 @@ def _child(kind: Any, step: str) -> tuple[Any, msgspec.Meta | None]:
 
 
 def _unwrap(hint: Any) -> tuple[Any, msgspec.Meta | None]:
-    meta = next((m for m in getattr(hint, "__metadata__", ()) if isinstance(m, msgspec.Meta)), None)
+    # a shared type of numbers has a Meta of its own for its range, and none for people
+    metas = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, msgspec.Meta)]
+    meta = next((m for m in metas if m.description), None)
     bare = typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
     options = () if typing.get_origin(bare) is dict else typing.get_args(bare)
     for option in options:

@@ -181,6 +181,13 @@ class Study(Strict, frozen=True, kw_only=True):
         return self.estimator.path or Path()
 
     @property
+    def split(self) -> Split:
+        """Shares of the budget; beside gradients of single records a curvature needs little."""
+        if self.privacy.split is None and self.path is not None and self.path.matrices:
+            return Split(gradient=0.95, curvature=0.05)
+        return self.privacy.split or Split()
+
+    @property
     def noised(self) -> bool:
         """Whether releases are noised; a simulation's are, and protect nobody."""
         return self.privacy.mechanism != "none"

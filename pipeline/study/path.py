@@ -8,6 +8,14 @@ import msgspec
 from msgspec import Meta
 
 Positive = Annotated[float, Meta(gt=0, le=1e12)]
+#: Every interval that a stream can show, and the releases that it is read from.
+INTERVALS = {
+    "random-scaling": "gradients",
+    "plug-in": "gradients",
+    "online-batch-means": "gradients",
+    "plug-in-curvature": "gradients+curvature",
+    "plug-in-products": "gradients+curvature+products",
+}
 
 
 class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,10 +74,36 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         bool,
         Meta(description="keep the whole matrix of random scaling", examples=["false"]),
     ] = False
-    interval: Annotated[
-        Literal["random-scaling", "plug-in", "online-batch-means"],
+    releases: Annotated[
+        Literal["gradients", "gradients+curvature", "gradients+curvature+products"],
         Meta(
-            description='"random-scaling", "plug-in" or "online-batch-means"',
+            description='"gradients" of single records; "gradients+curvature": with the noised sum '
+            'of a window\'s curvatures; "gradients+curvature+products": and of its outer products. '
+            "All share one budget",
+            examples=["gradients"],
+        ),
+    ] = "gradients"
+    interval: Annotated[
+        Literal[
+            "random-scaling",
+            "plug-in",
+            "online-batch-means",
+            "plug-in-curvature",
+            "plug-in-products",
+        ],
+        Meta(
+            description='"random-scaling", "plug-in" or "online-batch-means"; with the releases '
+            'that they need, "plug-in-curvature" or "plug-in-products"',
             examples=["random-scaling"],
         ),
     ] = "random-scaling"
+
+    @property
+    def matrices(self) -> int:
+        """How many matrices a release holds beside its gradients: 0, 1 or 2."""
+        return self.releases.count("+")
+
+    @property
+    def intervals(self) -> tuple[str, ...]:
+        """The intervals that can be read from these releases."""
+        return tuple(name for name, needed in INTERVALS.items() if self.releases.startswith(needed))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pipeline.errors import ConfigError
 from pipeline.study.model import Study
 from pipeline.study.modes import LDP_SGD
+from pipeline.study.path import INTERVALS, Path
 
 #: Losses with a bounded slope whose expectation is zero at the truth.
 LOSSES = ("linear", "logistic", "expectile")
@@ -50,4 +51,17 @@ def check_path(study: Study) -> None:
         raise ConfigError(
             f'stream.partitions: kind = "{LDP_SGD}" moves one path through all records in their '
             "order, so its releases need partitions = 1 (the default is 2)"
+        )
+    path = estimator.path or Path()
+    if path.interval not in path.intervals:
+        raise ConfigError(
+            f'estimator.path.interval: "{path.interval}" is read from releases = '
+            f'"{INTERVALS[path.interval]}", and this study has "{path.releases}"; set '
+            f"estimator.path.releases to that, which shares the budget of a record among them, or "
+            f"choose one of {', '.join(path.intervals)}"
+        )
+    if path.matrices == 2 and study.privacy.split is not None:
+        raise ConfigError(
+            "privacy.split: gradient, curvature and products share the budget equally, as their "
+            'paper has them; remove it, or set estimator.path.releases = "gradients+curvature"'
         )

@@ -68,8 +68,13 @@ class Privacy(Strict, frozen=True, kw_only=True):
         Meta(description='"zero-out" or "replace-one"', examples=["zero-out"]),
     ] = "zero-out"
     split: Annotated[
-        Split, Meta(description="shares of gradient, curvature and counts", examples=["{}"])
-    ] = Split()
+        Split | None,
+        Meta(
+            description="shares of gradient, curvature and counts; default 0.7, 0.25 and 0.05, and "
+            "of single records 0.95 and 0.05 where they release a curvature",
+            examples=["{}"],
+        ),
+    ] = None
 
 
 class Window(Strict, frozen=True, kw_only=True):

@@ -20,10 +20,13 @@ def revision_of(study: Study) -> str:
     features = tables["data"].pop("features")
     # keys that are not given stay out: one that comes later must not change every older study
     estimator = {k: v for k, v in tables["estimator"].items() if k != "level" and v is not None}
-    if "path" in estimator:
+    if study.estimator.path is not None:
         # which intervals are shown changes no release
-        given = estimator["path"].items()
-        estimator["path"] = {k: v for k, v in given if k != "interval" and v is not None}
+        given = {k: v for k, v in estimator["path"].items() if k != "interval" and v is not None}
+        if not study.estimator.path.matrices:
+            del given["releases"]
+        estimator["path"] = given
+    tables["privacy"]["split"] = msgspec.to_builtins(study.split)
     response = tables["data"]["response"]
     tables["data"]["response"] = {k: v for k, v in response.items() if v is not None}
     meaning = {

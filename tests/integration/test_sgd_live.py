@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from pipeline.reducer import Reducer, differences, estimate_of
 from tests.builders import LogEntry
 from tests.sgd import TRUTH, drawn, study_text
@@ -12,10 +14,13 @@ from tests.stage import Stage, until
 CLIENTS, RECORDS, SLOTS = 3, 12_000, 50
 
 
+@pytest.mark.parametrize("releases", ["gradients", "gradients+curvature+products"])
 def test_a_path_survives_its_worker_and_is_what_an_offline_fold_gives(
-    tmp_path: Path, kafka: str, redis_url: str
+    tmp_path: Path, kafka: str, redis_url: str, releases: str
 ) -> None:
-    text = study_text(records=SLOTS, publish=8, path="behind = 2000", name="path-live")
+    path = f'behind = 2000, releases = "{releases}"'
+    name = f"path-live-{releases.count('+')}"
+    text = study_text(records=SLOTS, publish=8, path=path, name=name)
     with Stage(tmp_path, kafka, redis_url, text) as stage:
         stage.ensure_topics()
         stage.worker("w0")

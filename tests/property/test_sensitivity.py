@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 from pipeline.linalg import upper_is_diagonal
+from pipeline.local.gradients import bounded_gradients
 from pipeline.local.model import COEFFICIENT_LIMIT, Model
 from pipeline.local.plan import Plan
 from pipeline.local.summarise import summarise_bounded
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.sensitivity import Bounds, Order
+from tests import sgd
 from tests.builders import plan_of
 
 MECHANISMS = ["discrete-gaussian", "discrete-laplace"]
@@ -48,7 +50,8 @@ def joined(rest: Window, record: tuple[np.ndarray, float] | None) -> Window:
 def distances(plan: Plan, pair: Neighbours) -> dict[str, float]:
     """Return the distance of each part of the rounded sums, as a share of the stated one."""
     channels = plan.channels(pair.model.version)
-    one, two = (summarise_bounded(plan, *w, pair.model) for w in pair.windows())
+    bounded = bounded_gradients if plan.by_record else summarise_bounded
+    one, two = (bounded(plan, *w, pair.model) for w in pair.windows())
 
     def apart(part: Channel, left: object, right: object, scale: np.ndarray | float) -> float:
         difference = part.round(left.integers, left.exponents) - part.round(
@@ -62,10 +65,12 @@ def distances(plan: Plan, pair: Neighbours) -> dict[str, float]:
     }
     if channels.counts is not None:
         shares["counts"] = apart(channels.counts, one.counts, two.counts, 1.0)
-    if channels.curvature is not None:
-        assert one.curvature is not None
-        svec = np.where(upper_is_diagonal(plan.size), 1.0, np.sqrt(2))
-        shares["curvature"] = apart(channels.curvature, one.curvature, two.curvature, svec)
+    svec = np.where(upper_is_diagonal(plan.size), 1.0, np.sqrt(2))
+    for name in ("curvature", "products"):
+        part = getattr(channels, name)
+        if part is not None:
+            assert getattr(one, name) is not None
+            shares[name] = apart(part, getattr(one, name), getattr(two, name), svec)
     return shares
 
 
@@ -225,6 +230,71 @@ def test_the_distance_holds_on_the_lattice_of_any_budget(
             two = part.round(np.array([0, count - 1]), zero)
             apart = np.linalg.norm(one - two, plan.mechanism.order)
             assert apart * part.unit <= part.sensitivity
+
+
+#: Studies of single records with all that they can release; one radius cuts no record, others do.
+RECORDS = {
+    "linear": {"path": "radius = 2.0"},
+    "linear-weighted": {"path": "radius = 1.2"},
+    "linear-inside": {"path": "radius = 0.7"},
+    "logistic": {"loss": "logistic", "path": "radius = 1.5"},
+    "expectile": {
+        "loss": "expectile", "estimator": "residual_bound = 3\ntau = 0.8", "path": "radius = 1.4"
+    },
+}  # fmt: skip
+
+
+def record_plan(settings: dict[str, str], mechanism: str, **more: object) -> Plan:
+    path = f'{settings["path"]}, releases = "gradients+curvature+products"'
+    return sgd.plan_of(**{**settings, "path": path, "mechanism": mechanism, "records": 6, **more})
+
+
+@mechanisms
+@pytest.mark.parametrize("settings", RECORDS.values(), ids=RECORDS.keys())
+def test_no_two_records_move_any_part_further_than_stated(
+    settings: dict[str, str], mechanism: str
+) -> None:
+    plan, rng = record_plan(settings, mechanism), np.random.default_rng(8)
+    for start in (True, False):
+        for _ in range(60):
+            assert max(distances(plan, random_pair(plan, rng, start=start)).values()) <= 1.0
+    for part in ("gradient", "curvature", "products"):
+        for _ in range(3):
+            pair = random_pair(plan, rng, start=False)
+            most = climbed(plan, rng, pair, lambda shares, p=part: shares[p], 150)
+            assert max(most.values()) <= 1.0
+
+
+CORNERS = (np.ones(3), np.array([1.0, -1.0, -1.0]))
+_EVEN = np.array([1.0, 1.0, 0.0]) / math.sqrt(2)
+#: Features of norm sqrt(1.25) whose records, (1, x), are orthogonal and have the norm 1.5.
+SHORTER = tuple(
+    math.sqrt(1.25) * x for x in (_EVEN, -0.8 * _EVEN + np.array([0.0, 0.0, 0.6]))
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("radius", "features", "response", "part"),
+    [
+        # residuals of zero have the full curvature, whose weights make any record as long as the
+        # radius; those beyond the bound have the full slope, and products the length of w(x) x
+        ("2.0", CORNERS, 0.0, "curvature"),
+        ("1.2", CORNERS, 0.0, "curvature"),
+        ("0.7", CORNERS, 0.0, "curvature"),
+        ("2.0", CORNERS, 1.0, "products"),
+        ("1.5", SHORTER, 1.0, "products"),
+    ],
+)  # fmt: skip
+def test_matrices_of_records_reach_the_distance_where_records_are_orthogonal(
+    radius: str, features: tuple[np.ndarray, np.ndarray], response: float, part: str
+) -> None:
+    plan = record_plan({"path": f"radius = {radius}"}, "discrete-gaussian")
+    one, two = features
+    assert 1 + one @ two == pytest.approx(0)
+    model = Model(1, np.zeros(4, dtype=np.int64), (1024, 1024))
+    nobody = (np.zeros((0, 3)), np.zeros(0))
+    found = distances(plan, Neighbours(nobody, (one, response), (two, response), model))
+    assert 0.97 < found[part] <= 1
 
 
 def flat_model(plan: Plan) -> Model:
@@ -413,3 +483,27 @@ def test_no_bounded_records_are_further_apart_than_the_formulas_say(
                 # an absence is a single record; no record has both norms where l1 is the short one
                 if not replaced and l1 == 1 + math.sqrt((size - 1) * (l2**2 - 1)):
                     assert found > 0.99 * stated
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("radius", [0.6, 1.0, 1.3, 2.0])
+def test_no_shrunk_products_are_further_apart_than_the_formula_says(
+    radius: float, replaced: bool, order: Order
+) -> None:
+    """Records are shrunk whole, by any factor: w(x) for products, its root for curvatures."""
+    neighbours: sensitivity.Neighbours = "replace-one" if replaced else "zero-out"
+    rng, n, size = np.random.default_rng(3), 4000, 4
+    bounds = Bounds(1.0 + 3.0, 2.0)
+    stated = sensitivity.of_outer_product(bounds, 1.0, radius, size, neighbours, order)
+    x = rng.choice([-1.0, 1.0], (n, 2, size - 1)) * rng.choice([1.0, 0.3], (n, 2, 1))
+    rows = np.concatenate([np.ones((n, 2, 1)), x], axis=2)
+    rows *= np.minimum(1.0, radius / np.linalg.norm(rows, axis=2))[:, :, None]
+    if not replaced:
+        rows[:, 1] = 0.0
+    one, two = (svec(rows[:, i, :, None] * rows[:, i, None, :]) for i in (0, 1))
+    found = np.linalg.norm(one - two, order, axis=1).max()
+    assert found <= stated * (1 + 1e-12)
+    # all signs occur: orthogonal ones, whose L2 distance is the stated one, and full L1 norms
+    if order == 2 or not replaced:
+        assert found > 0.999 * stated

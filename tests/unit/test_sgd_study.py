@@ -15,38 +15,15 @@ from pipeline.estimators.sgd.settings import allowed_lateness, rule_of
 from pipeline.estimators.sgd.state import SgdState
 from pipeline.local.gradients import bounded_gradients, record_gradients
 from pipeline.local.model import Model, round_model
-from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.reducer import Partition, Reducer, differences
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
-from tests.builders import LogEntry, SeededStream, relogged
-from tests.sgd import TRUTH, drawn, plan_of, rows_of, streamed, study_text
+from tests.builders import LogEntry, relogged
+from tests.sgd import TRUTH, drawn, folded, log_of, plan_of, rows_of, streamed, study_text
 
 LINEAR = plan_of()
-
-
-def log_of(plan: Plan, releases: int, seed: int = 0) -> list[LogEntry]:
-    features, responses = drawn(plan.study.estimator.loss, releases * plan.slots, seed)
-    rows, stream = rows_of(plan, features, responses), SeededStream(seed)
-    entries = []
-    for i in range(releases):
-        rng = np.random.default_rng(i)
-        point = rng.normal(0, 0.1, plan.size)
-        model = round_model(i, point, (1.0, 1.0), max(0, i - 2) * plan.slots)
-        part = rows[i * plan.slots : (i + 1) * plan.slots]
-        payload = release_of(plan, part, model, stream, client="a", ledger="l", seq=i)
-        entries.append(LogEntry(i, b"a", payload, timestamp=1000 + i))
-    return entries
-
-
-def folded(plan: Plan, log: list[LogEntry], sizes: list[int]) -> Partition:
-    partition, reducer, at = Partition.empty(plan), Reducer(plan), 0
-    for size in (*sizes, len(log)):
-        assert reducer.fold(partition, log[at : at + size]) == []
-        at += size
-    return partition
 
 
 # --- the stream

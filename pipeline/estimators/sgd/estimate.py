@@ -2,34 +2,32 @@
 
 The coefficients are the average iterate after the burn-in. "ready" means that the path has mixed:
 lambda_min times the sum of the steps is at least 50, with the smallest eigenvalue of the regressed
-curvature. Source: ldp-sgd; readiness: spec (c).
+curvature; and that the interval which the study shows can be had. Source: ldp-sgd; readiness:
+spec (c).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy.special import ndtri
 
-from pipeline.errors import NumericError
 from pipeline.estimators.estimate import Estimate, Status
-from pipeline.estimators.sgd import plug_in
+from pipeline.estimators.sgd.intervals import HalfWidth, gradient_noise, half_widths, plug_ins
 from pipeline.estimators.sgd.path import SgdPath
 from pipeline.estimators.sgd.plug_in import PlugIn
-from pipeline.estimators.sgd.random_scaling import RandomScaling, random_scaling
+from pipeline.estimators.sgd.random_scaling import random_scaling
 from pipeline.estimators.sgd.settings import allowed_lateness
 from pipeline.estimators.sgd.state import SgdState
+from pipeline.estimators.sgd.sums import Sums
 from pipeline.linalg import sandwich
 from pipeline.local.plan import Plan
-from pipeline.types import Matrix, Vector
+from pipeline.study.path import Path
+from pipeline.types import Matrix
 
 #: A path that has moved less than this many relaxation times has no interval.
 MIXED = 50.0
-#: Half the length of the intervals at a level, shape (d,).
-HalfWidth = Callable[[float], Vector]
 
 
 def estimate_sgd(plan: Plan, state: SgdState) -> Estimate:
@@ -47,24 +45,29 @@ def estimate_sgd(plan: Plan, state: SgdState) -> Estimate:
     """
     paths = state.paths
     burnt = [path for path in paths if path.sums.records]
-    covariance = privacy = None
+    parts = [path.stretch() for path in burnt]
+    records = sum(part.records for part in parts)
+    covariance: Matrix | None = None
+    privacy: Matrix | None = None
     widths: Mapping[str, HalfWidth] = {}
     floored, condition = 0, None
     coefficients = plan.first_model.coefficients
     status, reason = _early(plan, paths)
     if burnt:
-        scaling = random_scaling([(path.stretch(), path.origin) for path in burnt])
+        origins = [path.origin for path in burnt]
+        scaling = random_scaling(list(zip(parts, origins, strict=True)))
         coefficients = scaling.mean
-        status, reason = "warming", "the path has not moved in every direction yet"
-        plug = _plug(burnt)
-        if plug is not None:
-            floored = plug.floored
-            condition = float(np.linalg.cond(plug.curvature))
-            status, reason = _status(plan, burnt, plug)
-        if plug is not None and status == "ready":
-            covariance = plug.covariance
-            privacy = _privacy(plan, plug, sum(path.stretch().records for path in burnt))
-            widths = _widths(burnt, scaling, plug)
+        plugs = plug_ins(plan, parts)
+        status, reason = _status(plan, burnt, parts, plugs)
+        shown = plugs.get(_path(plan).interval, plugs.get("plug-in"))
+        if shown is not None:
+            floored = shown.floored
+            condition = float(np.linalg.cond(shown.curvature))
+            if status == "ready":
+                covariance = shown.covariance
+                noise = gradient_noise(plan) ** 2 * np.eye(plan.size)
+                privacy = sandwich(shown.curvature, noise) / records
+                widths = half_widths(burnt, parts, scaling, plugs)
     return Estimate(
         coefficients=coefficients,
         covariance=covariance,
@@ -76,43 +79,15 @@ def estimate_sgd(plan: Plan, state: SgdState) -> Estimate:
         releases=state.releases,
         condition=condition,
         floored=floored,
-        effective_records=float(sum(path.stretch().records for path in burnt)) or None,
+        effective_records=float(records) or None,
         point=paths[0].theta if paths else coefficients,
         widths=widths,
-        staleness=_staleness(plan, burnt),
+        staleness=_staleness(plan, parts),
     )
 
 
-def _plug(paths: list[SgdPath]) -> PlugIn | None:
-    try:
-        return plug_in.without_release([path.stretch() for path in paths])
-    except NumericError:
-        return None
-
-
-def _privacy(plan: Plan, plug: PlugIn, records: int) -> Matrix:
-    size = plan.size
-    if not plan.study.noised:
-        return np.zeros((size, size))
-    noise = plan.step.gradient.standard_deviation**2
-    return sandwich(plug.curvature, noise * np.eye(size)) / records
-
-
-def _widths(paths: list[SgdPath], scaling: RandomScaling, plug: PlugIn) -> dict[str, HalfWidth]:
-    found: dict[str, HalfWidth] = {
-        "random-scaling": scaling.half_width,
-        "plug-in": partial(_normal, plug_in.standard_errors(plug)),
-    }
-    if len(paths) == 1:
-        [path] = paths
-        spread = path.batches.variance(path.sums) / path.sums.records
-        found["online-batch-means"] = partial(_normal, np.sqrt(spread))
-    return found
-
-
-def _normal(errors: Vector, level: float) -> Vector:
-    """Return half the length of normal intervals."""
-    return float(ndtri((1 + level) / 2)) * errors
+def _path(plan: Plan) -> Path:
+    return plan.study.path or Path()
 
 
 def _early(plan: Plan, paths: list[SgdPath]) -> tuple[Status, str]:
@@ -120,22 +95,33 @@ def _early(plan: Plan, paths: list[SgdPath]) -> tuple[Status, str]:
         return "empty", "no release has come yet"
     if any(path.diverged is not None for path in paths):
         return "warming", _diverged(paths)
-    burn_in = plan.study.path.burn_in if plan.study.path else 0
-    return "starting", f"the first {burn_in} records are left out of the average"
+    return "starting", f"the first {_path(plan).burn_in} records are left out of the average"
 
 
-def _status(plan: Plan, paths: list[SgdPath], plug: PlugIn) -> tuple[Status, str]:
+def _status(
+    plan: Plan, paths: list[SgdPath], parts: Sequence[Sums], plugs: Mapping[str, PlugIn]
+) -> tuple[Status, str]:
+    regressed = plugs.get("plug-in")
     if any(path.diverged is not None for path in paths):
         return "warming", _diverged(paths)
-    least = float(np.linalg.eigvalsh(plug.curvature)[0])
-    mixed = min(least * path.stretch().moved for path in paths)
-    if plug.floored or mixed < MIXED:
+    if regressed is None:
+        return "warming", "the path has not moved in every direction yet"
+    least = float(np.linalg.eigvalsh(regressed.curvature)[0])
+    mixed = min(least * part.moved for part in parts)
+    if regressed.floored or mixed < MIXED:
         return "warming", (
             f"the path has mixed {max(mixed, 0.0):.0f} times in its slowest direction, and "
             f"intervals need {MIXED:.0f}: more records, larger steps (estimator.path), fewer "
             "features or a larger epsilon help"
         )
-    late = _staleness(plan, paths) or 0.0
+    interval = _path(plan).interval
+    if interval.startswith("plug-in") and (interval not in plugs or plugs[interval].floored):
+        return "warming", (
+            f'the released curvature has directions below its noise, so that "{interval}" is not '
+            "known yet: more records, a larger privacy.split.curvature or a larger epsilon help, "
+            "or another estimator.path.interval"
+        )
+    late = _staleness(plan, parts) or 0.0
     allowed = allowed_lateness(plan)
     if late > allowed:
         return "ready", (
@@ -149,14 +135,14 @@ def _diverged(paths: list[SgdPath]) -> str:
     after = min(path.diverged for path in paths if path.diverged is not None)
     return (
         f"the path left its range after {after} records and stands still: the operator must lower "
-        "estimator.path.eta0 or kappa and begin a new study; what was learnt before is kept"
+        "estimator.path.eta0 or kappa and begin a new study, or take out the client that drove it "
+        "there (`veilstream state forget`); what was learnt before is kept"
     )
 
 
-def _staleness(plan: Plan, paths: list[SgdPath]) -> float | None:
-    """Return how many records late models were on average, in the stretch that counts."""
-    stretches = [path.stretch() for path in paths]
-    releases = sum(part.records for part in stretches) / plan.slots
+def _staleness(plan: Plan, parts: Sequence[Sums]) -> float | None:
+    """Return how many records late models were on average, in the stretches that count."""
+    releases = sum(part.records for part in parts) / plan.slots
     if not releases:
         return None
-    return math.fsum(part.behind for part in stretches) / releases
+    return math.fsum(part.behind for part in parts) / releases

@@ -5,6 +5,7 @@ sum of theta - m up to record s after the burn-in (m is the iterate at its end),
 A = sum C_s C_s' (or its diagonal), b = sum s C_s, S = sum C_s, and for the least-squares curvature
 the sums of g, u, g u', u u' and g g' over the points u at which the gradients were taken. A copy
 of them at n0 gives the sums of any later stretch by subtraction: burn-ins and batches are read off.
+Matrices that a release holds beside its gradients are summed with them.
 
 Releases are added in the order of the log. Every operation is elementwise, strictly sequential, or
 a sum within one release, so that the bits do not depend on how many releases come at once.
@@ -49,12 +50,15 @@ class Rule:
         theta_0, shape (d,).
     full
         Whether A is a matrix, for intervals of contrasts, or its diagonal alone.
+    beside
+        How many numbers come beside the gradients of a release.
     """
 
     steps: StepRule
     burn_in: int
     start: Vector
     full: bool = False
+    beside: int = 0
 
 
 @dataclass(slots=True)
@@ -78,6 +82,9 @@ class SgdPath:
     diverged
         The number of records after which the iterate passed its limit; None as long as it has not.
         The path stands still from there.
+    kept
+        The iterates that the sums are of, in pieces of shape (n, d), where they are asked for by an
+        empty list; a worker has no room for them.
     """
 
     rule: Rule
@@ -89,19 +96,24 @@ class SgdPath:
     marks: list[Sums] = field(default_factory=list)
     batches: OnlineBatches = field(init=False)
     diverged: int | None = None
+    kept: list[Matrix] | None = None
 
     def __post_init__(self) -> None:
         """Begin at the public start."""
         size = len(self.rule.start)
         self.theta = self.rule.start.copy()
         self.origin = np.zeros(size)
-        self.sums = Sums.zero(size, full=self.rule.full)
+        self.sums = Sums.zero(size, full=self.rule.full, beside=self.rule.beside)
         self.batches = OnlineBatches.before(self.sums, self.rule.steps.alpha)
         if self.rule.burn_in == 0:
             self.marks = [self.sums]
 
     def fold(
-        self, gradients: NDArray[np.float64], points: Matrix, seen: Integers | None = None
+        self,
+        gradients: NDArray[np.float64],
+        points: Matrix,
+        seen: Integers | None = None,
+        beside: Matrix | None = None,
     ) -> None:
         """Move along the gradients of some releases, and add them to the sums.
 
@@ -114,16 +126,22 @@ class SgdPath:
         seen
             How many records had come when each one's model was published, shape (releases,); by
             default no model is late.
+        beside
+            What came beside the gradients, shape (releases, rule.beside); by default nothing.
         """
         releases, block, size = gradients.shape
         if seen is None:
             seen = np.full(releases, np.iinfo(np.int64).max)
+        if beside is None:
+            beside = np.zeros((releases, 0))
         most = max(1, _CHUNK // max(block * size, size * size))
         for start in range(0, releases, most):
             part = slice(start, start + most)
-            self._fold(gradients[part], points[part], seen[part])
+            self._fold(gradients[part], points[part], seen[part], beside[part])
 
-    def _fold(self, gradients: NDArray[np.float64], points: Matrix, seen: Integers) -> None:
+    def _fold(
+        self, gradients: NDArray[np.float64], points: Matrix, seen: Integers, beside: Matrix
+    ) -> None:
         done = 0
         while done < len(gradients) and self.diverged is None:
             # the burn-in ends with a release, and begins the sums anew
@@ -133,11 +151,17 @@ class SgdPath:
             if rest > 0:
                 take = min(take, math.ceil(rest / block))
             part = slice(done, done + take)
-            self._advance(gradients[part], points[part], seen[part], count=rest <= 0)
+            self._advance(gradients[part], points[part], seen[part], beside[part], count=rest <= 0)
             done += take
 
     def _advance(
-        self, gradients: NDArray[np.float64], points: Matrix, seen: Integers, *, count: bool
+        self,
+        gradients: NDArray[np.float64],
+        points: Matrix,
+        seen: Integers,
+        beside: Matrix,
+        *,
+        count: bool,
     ) -> None:
         releases, block, size = gradients.shape
         # one coefficient after the other: running sums along memory are the fast ones
@@ -148,12 +172,16 @@ class SgdPath:
             bad = ~(np.abs(path) <= LARGEST).all(axis=0)
             kept = int(np.argmax(bad)) // block
             if kept:
-                self._advance(gradients[:kept], points[:kept], seen[:kept], count=count)
+                self._advance(
+                    gradients[:kept], points[:kept], seen[:kept], beside[:kept], count=count
+                )
             self.diverged = self.records
             return
         if count:
             late = np.maximum(self.records + block * np.arange(releases) - seen, 0)
-            self._add(gradients, by_entry, points, path, steps, np.cumsum(late))
+            self._add(gradients, by_entry, points, path, steps, np.cumsum(late), beside)
+            if self.kept is not None:
+                self.kept.append(path.T.copy())
         self.theta = path[:, -1].copy()
         self.records += releases * block
         self.releases += releases
@@ -169,6 +197,7 @@ class SgdPath:
         path: Matrix,
         steps: Vector,
         late: Integers,
+        beside: Matrix,
     ) -> None:
         releases, block, size = gradients.shape
         held = self.sums
@@ -193,6 +222,7 @@ class SgdPath:
             "gu": _running(held.gu, g[:, None, :] * u[None, :, :]),
             "uu": _running(held.uu, block * u[:, None, :] * u[None, :, :]),
             "gg": _running(held.gg, products.transpose(1, 2, 0)),
+            "beside": _running(held.beside, beside.T.copy()),
         }
         moved = _running(np.array(held.moved), steps.reshape(releases, block).sum(axis=1))
 

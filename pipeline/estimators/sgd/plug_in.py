@@ -2,8 +2,8 @@
 
 PPI-0 needs no release of its own: A is the least-squares slope of the noised gradients on the
 points at which they were taken, M their mean product, noise included. PPI-1 takes A from noised
-curvatures instead, which each record releases beside its gradient. The published form releases
-noised products as well. Source: ldp-sgd, plug-in; PPI-0 and PPI-1: spec (a).
+curvatures instead, which are released beside gradients. The published form releases noised products
+as well. Source: ldp-sgd, plug-in; PPI-0 and PPI-1: spec (a).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.errors import NumericError
 from pipeline.estimators.sgd.sums import Sums
-from pipeline.linalg import floor_eigenvalues, sandwich
+from pipeline.linalg import floor_eigenvalues, sandwich, unpack_upper
 from pipeline.types import Matrix, Vector
 
 #: Eigenvalues of a curvature are raised to this share of their mean.
@@ -96,12 +96,24 @@ def without_release(parts: Sequence[Sums]) -> PlugIn:
     return plug_in(curvature, middle, records)
 
 
-def published(
-    curvature: Matrix, products: Matrix, noise: float, records: int, floors: tuple[float, float]
-) -> PlugIn:
+def with_curvature(parts: Sequence[Sums]) -> PlugIn:
+    """Return PPI-1: the curvature that was released, and the mean product of noised gradients.
+
+    Raises
+    ------
+    NumericError
+        As `plug_in`.
+    """
+    records = sum(sums.records for sums in parts)
+    middle: Matrix = np.sum([sums.gg for sums in parts], axis=0) / records
+    return plug_in(released_mean(parts, 0), middle, records)
+
+
+def published(curvature: Matrix, products: Matrix, noise: float, records: int) -> PlugIn:
     """Return the paper's PPI: noised mean curvature, noised mean product, plus the known noise.
 
-    It costs sqrt 3 mu, not mu: gradient, curvature and product are three releases at mu each.
+    It costs sqrt 3 mu, not mu: gradient, curvature and product are three releases at mu each. The
+    paper leaves its floors of eigenvalues open; here the product's are raised to zero.
 
     Parameters
     ----------
@@ -109,14 +121,28 @@ def published(
         Means of the noised releases, shape (d, d).
     noise
         Variance of the noise of one gradient entry, 4 B^2 / mu^2.
-    floors
-        Smallest eigenvalues of curvature and product.
+
+    Raises
+    ------
+    NumericError
+        As `plug_in`.
     """
-    size = len(curvature)
-    bread, raised, *_ = floor_eigenvalues(curvature, floors[0])
-    middle, *_ = floor_eigenvalues(products, floors[1])
-    covariance = sandwich(bread, middle + noise * np.eye(size)) / records
-    return PlugIn(bread, covariance, raised)
+    middle = floor_eigenvalues(products, 0.0).matrix + noise * np.eye(len(products))
+    return plug_in(curvature, middle, records)
+
+
+def released_mean(parts: Sequence[Sums], number: int) -> Matrix:
+    """Return the mean of a released matrix over all record slots, shape (d, d).
+
+    Parameters
+    ----------
+    number
+        0 for the curvature, 1 for the outer product.
+    """
+    size = len(parts[0].g)
+    packed = size * (size + 1) // 2
+    total = np.sum([sums.beside for sums in parts], axis=0)[number * packed :][:packed]
+    return unpack_upper(total / sum(sums.records for sums in parts), size)
 
 
 def standard_errors(plug: PlugIn) -> Vector:

@@ -45,6 +45,7 @@ def rule_of(plan: Plan) -> Rule:
         burn_in=path.burn_in,
         start=plan.first_model.coefficients,
         full=path.full,
+        beside=plan.beside,
     )
 
 
@@ -56,6 +57,14 @@ def mean_curvature(plan: Plan) -> float:
     """
     guess = _path(plan).curvature or CURVATURE[plan.study.estimator.loss]
     return guess * min(1.0, plan.radius**2 / plan.size)
+
+
+def largest_move(plan: Plan, rule: Rule) -> float:
+    """Return how far one release can move a coefficient, whatever numbers a client sends.
+
+    The worker refuses numbers that no honest client can send, and steps never grow.
+    """
+    return plan.slots * min(rule.steps.eta0, rule.steps.cap) * plan.largest_gradient
 
 
 def records_to_mix(rule: Rule, curvature: float, needed: float = 50.0) -> int:

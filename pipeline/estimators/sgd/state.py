@@ -28,11 +28,14 @@ class GradientBatch:
         Where they were taken, shape (releases, d).
     seen
         Record slots that had been folded when each one's model was published, shape (releases,).
+    beside
+        Packed matrices that came beside the gradients, shape (releases, m); m is 0 for none.
     """
 
     gradients: NDArray[np.float64]
     points: Matrix
     seen: Integers
+    beside: Matrix
 
 
 @dataclass(slots=True)
@@ -78,7 +81,7 @@ class SgdState:
 
     def fold(self, batch: GradientBatch) -> None:
         """Move along the gradients of some releases."""
-        self.path.fold(batch.gradients, batch.points, batch.seen)
+        self.path.fold(batch.gradients, batch.points, batch.seen, batch.beside)
         self.dirty.add(PATH)
 
     def add(self, other: SgdState) -> None:

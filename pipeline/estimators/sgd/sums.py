@@ -1,7 +1,8 @@
 """Running sums of a path, from which every interval is read; differences of them serve any stretch.
 
 With C_s the sum of theta - m up to record s: A = sum C_s C_s' (or its diagonal), b = sum s C_s,
-S = sum C_s; and over gradients g taken at points u the sums of g, u, g u', u u' and g g'.
+S = sum C_s; and over gradients g taken at points u the sums of g, u, g u', u u' and g g'. What
+releases hold beside gradients is summed as it came.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ class Sums:
         Sums of gradients and of the points they were taken at, shape (d,).
     gu, uu, gg
         Sums of their products, shape (d, d).
+    beside
+        Sums of the released curvatures and then outer products, each a packed upper triangle of
+        d (d + 1) / 2 entries; empty where neither is released.
     """
 
     records: int
@@ -46,18 +50,24 @@ class Sums:
     gu: Matrix
     uu: Matrix
     gg: Matrix
+    beside: Vector
 
     @classmethod
-    def zero(cls, size: int, *, full: bool) -> Sums:
+    def zero(cls, size: int, *, full: bool, beside: int = 0) -> Sums:
         """Return the sums of nothing."""
         vector, matrix = np.zeros(size), np.zeros((size, size))
         a = matrix if full else vector
-        return cls(0, 0, 0.0, vector, vector, vector, a, vector, vector, matrix, matrix, matrix)
+        return cls(
+            0, 0, 0.0, vector, vector, vector, a, vector, vector, matrix, matrix, matrix,
+            np.zeros(beside),
+        )  # fmt: skip
 
     @property
     def arrays(self) -> tuple[NDArray[np.float64], ...]:
         """All sums that are arrays, in the order of the fields."""
-        return (self.c, self.s, self.b, self.a, self.g, self.u, self.gu, self.uu, self.gg)
+        return (
+            self.c, self.s, self.b, self.a, self.g, self.u, self.gu, self.uu, self.gg, self.beside,
+        )  # fmt: skip
 
     def since(self, mark: Sums) -> Sums:
         """Return the sums of the records after `mark`, as if C had begun at zero there."""
@@ -75,5 +85,5 @@ class Sums:
         return Sums(
             count, self.behind - mark.behind, self.moved - mark.moved, self.c - c0, s, b, a,
             self.g - mark.g, self.u - mark.u, self.gu - mark.gu, self.uu - mark.uu,
-            self.gg - mark.gg,
+            self.gg - mark.gg, self.beside - mark.beside,
         )  # fmt: skip

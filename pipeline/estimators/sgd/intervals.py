@@ -1,0 +1,116 @@
+"""All intervals that the releases of a study allow, by method, and what each one needs and costs.
+
+Random scaling and batch means read the path; plug-in intervals are sandwiches of what was released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from scipy.special import ndtri
+
+from pipeline.errors import NumericError
+from pipeline.estimators.sgd import plug_in
+from pipeline.estimators.sgd.batch_means import batch_means
+from pipeline.estimators.sgd.path import SgdPath
+from pipeline.estimators.sgd.plug_in import PlugIn
+from pipeline.estimators.sgd.random_scaling import RandomScaling
+from pipeline.estimators.sgd.sums import Sums
+from pipeline.local.plan import Plan
+from pipeline.privacy.policy import PUBLISHED
+from pipeline.study.path import INTERVALS
+from pipeline.types import Vector
+
+#: The interval that needs all iterates, which a stream does not keep.
+BATCH_MEANS = "batch-means"
+#: Half the length of the intervals at a level, shape (d,).
+HalfWidth = Callable[[float], Vector]
+
+
+def plug_ins(plan: Plan, parts: Sequence[Sums]) -> dict[str, PlugIn]:
+    """Return the plug-in estimates by the names of their intervals, without those that fail yet.
+
+    Parameters
+    ----------
+    parts
+        The sums of each path after its burn-in.
+    """
+    made: dict[str, Callable[[], PlugIn]] = {"plug-in": lambda: plug_in.without_release(parts)}
+    if "curvature" in plan.shares:
+        made["plug-in-curvature"] = lambda: plug_in.with_curvature(parts)
+    if "products" in plan.shares:
+        made["plug-in-products"] = lambda: plug_in.published(
+            plug_in.released_mean(parts, 0),
+            plug_in.released_mean(parts, 1),
+            gradient_noise(plan) ** 2,
+            sum(sums.records for sums in parts),
+        )
+    found = {}
+    for name, make in made.items():
+        try:
+            found[name] = make()
+        except NumericError:
+            continue
+    return found
+
+
+def gradient_noise(plan: Plan) -> float:
+    """Return the standard deviation of the noise of one gradient entry; 0 without noise."""
+    return plan.step.gradient.standard_deviation if plan.study.noised else 0.0
+
+
+def half_widths(
+    paths: Sequence[SgdPath],
+    parts: Sequence[Sums],
+    scaling: RandomScaling,
+    plugs: Mapping[str, PlugIn],
+) -> dict[str, HalfWidth]:
+    """Return half the lengths of all intervals by method.
+
+    A plug-in whose curvature has directions below their noise gives none.
+
+    Parameters
+    ----------
+    paths, parts
+        Those with records after the burn-in, and the sums that count. Batch means take one alone.
+    """
+    found: dict[str, HalfWidth] = {"random-scaling": scaling.half_width}
+    for name, plug in plugs.items():
+        if not plug.floored:
+            found[name] = partial(_normal, plug_in.standard_errors(plug))
+    if len(paths) == 1:
+        [path] = paths
+        spread = path.batches.variance(path.sums) / path.sums.records
+        found["online-batch-means"] = partial(_normal, np.sqrt(spread))
+        if path.kept is not None:
+            kept = np.concatenate(path.kept)[-parts[0].records :]
+            variance = np.diag(batch_means(kept, path.rule.steps.alpha)) / len(kept)
+            found[BATCH_MEANS] = partial(_normal, np.sqrt(variance))
+    return found
+
+
+def needs(plan: Plan, method: str) -> str:
+    """Say what an interval of a study of single records needs, and what it costs."""
+    used = INTERVALS.get(method, "gradients").split("+")
+    said = f"reads {_and(used)}"
+    if method == BATCH_MEANS:
+        said += " and all iterates, so that it is not any-time"
+    if not plan.study.noised:
+        return f"{said}; nothing is noised"
+    if len(used) == 1:
+        return f"{said}; costs nothing beyond gradients"
+    unit = "mu" if plan.mechanism.order == 2 else "epsilon"
+    each = _and([f"{plan.parts[name]:.3g}" for name in used])
+    said += f", which cost {unit} {each} of a record's {plan.budget:.3g}"
+    return f"{said}; {PUBLISHED}" if "products" in used else said
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _normal(errors: Vector, level: float) -> Vector:
+    """Return half the length of normal intervals."""
+    return float(ndtri((1 + level) / 2)) * errors

@@ -1,0 +1,83 @@
+"""The exact sandwich of the limit law, where the truth is known: the measure of all intervals.
+
+sqrt n (average - theta*) -> N(0, A^-1 M A^-1) with A = E[w h x x'] and
+M = E[w^2 s^2 x x'] + noise^2 I, taken over a population or a large sample of it at theta*.
+Source: ldp-sgd, limit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipeline.estimators.sgd.intervals import gradient_noise
+from pipeline.linalg import sandwich
+from pipeline.local.blocks import with_intercept
+from pipeline.local.gradients import mallows
+from pipeline.local.plan import Plan
+from pipeline.losses import Loss
+from pipeline.types import Matrix, Vector
+
+
+def moments(
+    loss: Loss, design: Matrix, responses: Vector, truth: Vector, radius: float
+) -> tuple[Matrix, Matrix]:
+    """Return the mean weighted curvature and the mean outer product of gradients, each (d, d).
+
+    Parameters
+    ----------
+    design
+        Records (1, x), shape (n, d).
+    responses
+        Encoded, shape (n,).
+    truth
+        theta*, shape (d,).
+    radius
+        Of the weights min(1, radius^2 / |(1, x)|^2).
+    """
+    weights, predictor = mallows(design, radius), design @ truth
+    bend = weights * loss.curvature(predictor, responses)
+    slope = weights * loss.slope(predictor, responses)
+    curvature = (design * bend[:, None]).T @ design / len(design)
+    products = (design * (slope * slope)[:, None]).T @ design / len(design)
+    return curvature, products
+
+
+def covariance(curvature: Matrix, products: Matrix, noise: float, records: int) -> Matrix:
+    """Return the covariance of an average over `records` records, shape (d, d).
+
+    Parameters
+    ----------
+    curvature, products
+        As `moments` gives them.
+    noise
+        Standard deviation of the noise of one gradient entry; 0 without.
+
+    Raises
+    ------
+    NumericError
+        If the curvature is not positive definite.
+    """
+    return sandwich(curvature, products + noise * noise * np.eye(len(products))) / records
+
+
+def standard_errors(
+    plan: Plan, features: Matrix, responses: Vector, truth: Vector, records: int
+) -> Vector:
+    """Return the exact standard errors of a study's average, in encoded units, shape (d,).
+
+    Parameters
+    ----------
+    features, responses
+        A population or a large sample of it, encoded, shapes (n, d - 1) and (n,).
+    truth
+        theta* of that population, encoded, shape (d,).
+    records
+        How many the average is over.
+
+    Raises
+    ------
+    NumericError
+        As `covariance`.
+    """
+    found = moments(plan.loss, with_intercept(features), responses, truth, plan.radius)
+    return np.sqrt(np.diag(covariance(*found, gradient_noise(plan), records)))

@@ -1,0 +1,90 @@
+"""The noised parts of a release, and how the parts of single records share one budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.losses import Loss
+from pipeline.privacy import sensitivity
+from pipeline.privacy.channel import Channel
+from pipeline.privacy.mechanisms import Mechanism
+from pipeline.privacy.sensitivity import Bounds, Neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The noised parts of one kind of release; at the start without curvature.
+
+    Attributes
+    ----------
+    gradient
+        One vector, at the start one for each group of records, or one for each record.
+    counts
+        Class counts, or the sum of squared slopes of a regression; None where nothing is counted.
+    curvature, beside
+        Of the curvature's diagonal, and of its entries beside the diagonal.
+    products, products_beside
+        The same of the sum of the outer products of records' gradients; None where not released.
+    """
+
+    gradient: Channel
+    counts: Channel | None
+    curvature: Channel | None
+    beside: Channel | None
+    products: Channel | None = None
+    products_beside: Channel | None = None
+
+    @property
+    def exponents(self) -> tuple[int, ...]:
+        """Exponents of the lattice units, in the order in which a release holds the parts."""
+        parts = (self.gradient, self.curvature, self.products, self.counts)
+        return tuple(part.exponent for part in parts if part is not None)
+
+
+def of_single_records(
+    mechanism: Mechanism,
+    loss: Loss,
+    bounds: Bounds,
+    radius: float,
+    size: int,
+    neighbours: Neighbours,
+    budget: float,
+    shares: Mapping[str, float],
+) -> Channels:
+    """Return the channels of releases of single records' gradients, and of what is beside them.
+
+    Parameters
+    ----------
+    bounds
+        Of the norms of (1, features), of `size` entries.
+    radius
+        Bound of the weighted norm.
+    budget, shares
+        What one record's parts may cost together, in the mechanism's own terms, and the share of
+        each that is released: "gradients", and "curvature" and "products" of a window's sums.
+    """
+    order = mechanism.order
+
+    def matrix(name: str, factor: float) -> Channel | None:
+        if name not in shares:
+            return None
+        apart = sensitivity.of_outer_product(bounds, factor, radius, size, neighbours, order)
+        rounding = sensitivity.rounding_of_matrix(size, order)
+        return mechanism.channel(apart, rounding, budget, shares[name])
+
+    curvature = matrix("curvature", loss.curvature_bound)
+    products = matrix("products", loss.slope_bound**2)
+    return Channels(
+        gradient=mechanism.channel(
+            sensitivity.of_record(bounds, loss.slope_bound, radius, size, neighbours, order),
+            sensitivity.rounding_of_vector(size, order),
+            budget,
+            shares["gradients"],
+        ),
+        counts=None,
+        curvature=curvature,
+        beside=curvature and curvature.off_diagonal(),
+        products=products,
+        products_beside=products and products.off_diagonal(),
+    )

@@ -1,0 +1,224 @@
+"""What a path does with bad settings, bad records and hostile clients, each with one answer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from pipeline.errors import ConfigError, RecordError
+from pipeline.estimators.sgd.path import LARGEST
+from pipeline.estimators.sgd.settings import largest_move, rule_of
+from pipeline.local.encode import Encoder
+from pipeline.local.gradients import bounded_gradients
+from pipeline.local.model import COEFFICIENT_LIMIT, Model, round_model
+from pipeline.local.plan import Plan
+from pipeline.messages import release as wire
+from pipeline.messages.release import PrivateRelease
+from pipeline.offline import OfflineRun
+from pipeline.reducer import Partition, Reducer, combine
+from pipeline.releasing import release_of
+from pipeline.study import parse_study
+from tests.builders import LogEntry, SeededStream, relogged
+from tests.sgd import TRUTH, drawn, folded, log_of, path_of, plan_of, rows_of, study_text
+
+ALL = 'releases = "gradients+curvature+products"'
+REASONABLE = {
+    "linear": {},
+    "weak": {"epsilon": 0.1},
+    "strong": {"epsilon": 20.0},
+    "logistic": {"loss": "logistic"},
+    "expectile": {"loss": "expectile", "estimator": "residual_bound = 1\ntau = 0.8"},
+    "large-windows": {"records": 1000, "epsilon": 0.5},
+    "many-features": {"p": 40},
+    "laplace": {"mechanism": "discrete-laplace"},
+    "open": {"mechanism": "none"},
+}
+
+
+# --- settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "bound"),
+    [
+        ({"path": "alpha = 0.5"}, "estimator.path.alpha", "> 0.5"),
+        ({"path": "alpha = 1.0"}, "estimator.path.alpha", "< 1.0"),
+        ({"path": "alpha = nan"}, "estimator.path.alpha", "> 0.5"),
+        ({"path": "eta0 = 0"}, "estimator.path.eta0", "> 0.0"),
+        ({"path": "eta0 = 1e13"}, "estimator.path.eta0", "<= 1"),
+        ({"path": "burn_in = -1"}, "estimator.path.burn_in", ">= 0"),
+        ({"path": "radius = 0"}, "estimator.path.radius", "> 0.0"),
+        ({"path": "curvature = -1"}, "estimator.path.curvature", "> 0.0"),
+        ({"path": "kappa = 0.0"}, "estimator.path.kappa", "> 0.0"),
+        ({"path": "behind = -1"}, "estimator.path.behind", ">= 0"),
+        ({"epsilon": 0}, "privacy.epsilon", ">= 0.0001"),
+        ({"epsilon": -1.0}, "privacy.epsilon", ">= 0.0001"),
+        ({"epsilon": 21}, "privacy.epsilon", "<= 20.0"),
+        ({"records": 0}, "window.records", ">= 1"),
+        ({"estimator": "residual_bound = 0"}, "estimator.residual_bound", "> 0.0"),
+        ({"estimator": "residual_bound = 1\nlevel = 0"}, "estimator.level", "> 0.0"),
+        ({"estimator": "residual_bound = 1\nlevel = 1"}, "estimator.level", "< 1.0"),
+        (
+            {"loss": "expectile", "estimator": "residual_bound = 1\ntau = 0"},
+            "estimator.tau",
+            "> 0.0",
+        ),
+    ],
+)
+def test_a_number_out_of_range_is_refused_with_its_bound_and_an_example(
+    settings: dict[str, object], key: str, bound: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_study(study_text(**settings))  # type: ignore[arg-type]
+    message = str(refused.value)
+    last = key.rsplit(".", maxsplit=1)[-1]
+    assert message.startswith(f"study file: {key}: ")
+    assert bound in message
+    assert "; allowed: " in message
+    assert f"; example: {last} = " in message
+
+
+# --- records
+
+
+@pytest.mark.parametrize("label", ["2", "-1", "", "yes", None, math.nan, 0.5])
+def test_a_label_that_is_no_class_is_set_aside_at_the_client(label: object) -> None:
+    encoder = Encoder(plan_of(loss="logistic").study)
+    good = encoder.encode({"x0": 0.1, "x1": 0.2, "x2": 0.3, "y": "1"})
+    assert good.response == 1.0
+    with pytest.raises(RecordError, match="y"):
+        encoder.encode({"x0": 0.1, "x1": 0.2, "x2": 0.3, "y": label})
+
+
+@pytest.mark.parametrize("radius", [0.5, 2.0])
+def test_a_record_of_zeros_is_as_long_as_its_intercept(radius: float) -> None:
+    """(1, 0) has the norm 1, so that no weight divides by zero."""
+    plan = plan_of(path=f"radius = {radius}, {ALL}", records=1)
+    sums = bounded_gradients(plan, np.zeros((1, 3)), np.array([1.0]), plan.first_model)
+    found = np.ldexp(sums.gradient.integers.astype(float), sums.gradient.exponents)
+    slope = plan.loss.slope_bound * min(1.0, radius**2)
+    # the slope is cut to 20 bits below a power of two
+    assert found == pytest.approx([-slope, 0, 0, 0], abs=2.0**-20)
+
+
+# --- releases
+
+
+def fed(plan: Plan, entries: list[LogEntry]) -> tuple[Partition, list[str]]:
+    partition = Partition.empty(plan)
+    letters = Reducer(plan).fold(partition, relogged(entries))
+    return partition, [letter.fault.reason for letter in letters]
+
+
+def at_model(plan: Plan, model: Model, seq: int) -> LogEntry:
+    rows = rows_of(plan, *drawn("linear", plan.slots, seq))
+    payload = release_of(plan, rows, model, SeededStream(seq), client="a", ledger="l", seq=seq)
+    return LogEntry(seq, b"a", payload, timestamp=1000 + seq)
+
+
+def test_a_release_carries_its_model_so_that_old_and_unknown_versions_are_folded() -> None:
+    """What is late is measured and said; a version from nowhere is late by nothing."""
+    plan = plan_of(path="burn_in = 0", records=5)
+    point = np.full(4, 0.1)
+    entries = [at_model(plan, round_model(i, point, (1.0, 1.0), 5 * i), i) for i in range(10)]
+    old = at_model(plan, round_model(1, point, (1.0, 1.0), 5), 10)
+    unknown = at_model(plan, round_model(2**39, point, (1.0, 1.0), 2**50), 11)
+    partition, reasons = fed(plan, [*entries, old, unknown])
+    assert reasons == []
+    sums = path_of(partition).sums
+    assert sums.records == 12 * 5
+    # the old one is 50 - 5 records late, all others none
+    assert sums.behind == 45
+    far = Model(1, np.full(4, COEFFICIENT_LIMIT + 1), (1024, 1024))
+    assert fed(plan, [at_model(plan, far, 0)])[1] == ["out-of-range"]
+
+
+def test_releases_out_of_order_are_taken_once_in_the_order_of_the_log() -> None:
+    plan = plan_of(path=f"burn_in = 0, {ALL}", records=5)
+    log = log_of(plan, 6)
+    order = [0, 3, 1, 2, 3, 1, 5, 4]
+    partition, reasons = fed(plan, [log[i] for i in order])
+    assert reasons == []
+    assert partition.head.duplicates == 2
+    assert partition.clients["a"].missing == 0
+    once = fed(plan, [log[i] for i in (0, 3, 1, 2, 5, 4)])[0]
+    assert path_of(partition).theta.tobytes() == path_of(once).theta.tobytes()
+    # another order is another path, and the same sums of what came beside it
+    assert path_of(partition).theta.tobytes() != path_of(folded(plan, log, [])).theta.tobytes()
+    assert fed(plan, [log[0], log[2]])[0].clients["a"].missing == 1
+
+
+@pytest.mark.parametrize("settings", REASONABLE.values(), ids=REASONABLE.keys())
+def test_no_single_release_can_stop_a_path_of_reasonable_settings(
+    settings: dict[str, object],
+) -> None:
+    plan = plan_of(**settings)
+    moved = largest_move(plan, rule_of(plan))
+    # a hundred hostile releases in a row do not reach the end of the range either
+    assert 0 < moved < LARGEST / 100
+
+
+def forged(plan: Plan, entry: LogEntry, seq: int) -> LogEntry:
+    """Return a release of another client with the largest number in every place."""
+    release = wire.read(entry.value)
+    assert isinstance(release, PrivateRelease)
+    part = plan.step.gradient
+    numbers = np.full(plan.slots * plan.size, math.floor(part.largest(1)), dtype="<i8")
+    sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
+    made = msgspec.structs.replace(release, client="evil", seq=seq, sums=sums)
+    return LogEntry(0, b"evil", msgspec.msgpack.encode(made), timestamp=1)
+
+
+def test_the_largest_release_moves_the_path_as_far_as_stated_and_others_lead_it_back() -> None:
+    plan = plan_of(path="burn_in = 0, behind = 0", records=50, epsilon=18.163)
+    rows = rows_of(plan, *drawn("linear", 10_000, 1))
+    windows = [rows[start : start + 50] for start in range(0, 10_000, 50)]
+    [entry] = log_of(plan, 1)
+    run, truth = OfflineRun(plan), TRUTH / plan.response_scale[1]
+    for window in windows[:20]:
+        run.add("honest", window)
+    before = path_of(run.partition).theta
+    evil = replace(forged(plan, entry, 0), offset=20)
+    assert Reducer(plan).fold(run.partition, [evil]) == []
+    hit = path_of(run.partition).theta
+    stated = largest_move(plan, rule_of(plan))
+    assert np.all(np.abs(hit - before) <= stated)
+    # steps have not shrunk much by then
+    assert np.all(np.abs(hit - before) > 0.3 * stated)
+    for window in windows[20:]:
+        run.add("honest", window)
+    held = path_of(run.partition)
+    assert held.diverged is None
+    assert np.linalg.norm(held.theta - truth) < 0.1 * np.linalg.norm(hit - truth)
+    # a number more, and the release is set aside
+    release = wire.read(evil.value)
+    numbers = np.frombuffer(release.sums.data, dtype="<i8") + 1
+    sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
+    beyond = msgspec.msgpack.encode(msgspec.structs.replace(release, sums=sums))
+    assert fed(plan, [LogEntry(0, b"evil", beyond)])[1] == ["out-of-range"]
+
+
+def test_a_path_that_a_hostile_client_has_stopped_goes_on_without_that_client() -> None:
+    """Nothing bounds how many releases a client sends; erasing it folds the log without it."""
+    plan = plan_of(mechanism="none", records=5, estimator="residual_bound = 20",
+                   path="eta0 = 1e12, alpha = 0.51, curvature = 1e-9, behind = 0")  # fmt: skip
+    log = log_of(plan, 3)
+    release = wire.read(log[0].value)
+    numbers = np.frombuffer(release.sums.data).copy()
+    numbers[: plan.slots * plan.size] = plan.largest_gradient
+    sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
+    evil = msgspec.structs.replace(release, client="evil", seq=0, sums=sums)
+    partition, reasons = fed(plan, [LogEntry(0, b"evil", msgspec.msgpack.encode(evil))])
+    assert reasons == []
+    assert path_of(partition).diverged == 0
+    _, message = combine(plan, {0: partition}, topic=None, model_version=None, published_at=0.0)
+    assert (message.status, "state forget" in message.reason) == ("warming", True)
+    rest = Partition.empty(plan, frozenset({"evil"}))
+    entry = LogEntry(0, b"evil", msgspec.msgpack.encode(evil))
+    assert Reducer(plan).fold(rest, [entry]) == []
+    assert rest.head.erased == 1
+    assert not rest.sums.states

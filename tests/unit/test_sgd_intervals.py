@@ -1,0 +1,405 @@
+"""Intervals of locally private gradients by method: what they are read from, and what it costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from rich.console import Console
+from scipy import stats
+
+from pipeline.cli.table import intervals_table
+from pipeline.errors import ConfigError, NumericError
+from pipeline.estimators.sgd import plug_in
+from pipeline.estimators.sgd.batch_means import batch_means
+from pipeline.estimators.sgd.limit_law import covariance, moments, standard_errors
+from pipeline.linalg import pack_upper, unpack_upper
+from pipeline.local.gradients import bounded_gradients, open_gradients, record_gradients
+from pipeline.local.model import round_model
+from pipeline.local.plan import Plan
+from pipeline.losses.linear import Linear
+from pipeline.messages import release as wire
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.offline import OfflineRun
+from pipeline.reducer import Partition, Reducer, combine, differences
+from pipeline.study import parse_study
+from pipeline.study.path import INTERVALS
+from tests.builders import LogEntry, relogged
+from tests.sgd import TRUTH, drawn, folded, log_of, path_of, plan_of, rows_of, streamed, study_text
+
+ALL = 'releases = "gradients+curvature+products"'
+CURVED = 'releases = "gradients+curvature"'
+PACKED = 10
+
+
+def split_numbers(plan: Plan, entry: LogEntry) -> list[np.ndarray]:
+    """Return gradients, curvature and products of a release in real units, from its bytes."""
+    release = wire.read(entry.value)
+    whole = np.frombuffer(release.sums.data, dtype=release.sums.dtype)
+    count = plan.slots * plan.size
+    ends = [count, count + PACKED, count + 2 * PACKED]
+    parts = np.split(whole, ends)[: 1 + len(plan.shares) - 1]
+    exponents = release.sums.exponents
+    scales = [2.0 ** exponents[min(i, len(exponents) - 1)] for i in range(len(parts))]
+    return [scale * part for scale, part in zip(scales, parts, strict=True)]
+
+
+def quick(path: str, mechanism: str = "discrete-gaussian") -> Plan:
+    """Return a study of mu = 3 whose path mixes within some hundred releases."""
+    return plan_of(path=f"{path}, behind = 0", mechanism=mechanism, epsilon=18.163, records=50)
+
+
+def printed(message: EstimateMessage, plan: Plan) -> str:
+    """Return the table of all intervals as text."""
+    console = Console(width=400, file=io.StringIO(), record=True)
+    console.print(intervals_table(message, plan.study))
+    return console.export_text()
+
+
+# --- what is released
+
+
+@pytest.mark.parametrize("loss", ["linear", "logistic", "expectile"])
+def test_exact_matrices_are_the_sums_over_the_window(loss: str) -> None:
+    extra = {"expectile": "residual_bound = 0.5\ntau = 0.8"}.get(loss)
+    plan = plan_of(loss=loss, path=f"radius = 1.5, {ALL}", estimator=extra, records=30)
+    features, said = drawn(loss, 20, 3)
+    features = features * np.random.default_rng(1).uniform(0, 1, features.shape)
+    responses = np.array([row.response for row in rows_of(plan, features, said)])
+    model = round_model(1, np.array([0.1, 0.05, -0.04, 0.02]), (1.0, 1.0))
+    design = np.column_stack([np.ones(20), features])
+    weights = np.minimum(1, 1.5**2 / (design**2).sum(axis=1))
+    bend = weights * plan.loss.curvature(design @ model.coefficients, responses)
+    gradients = record_gradients(plan, features, responses, model)
+    wanted = ((design * bend[:, None]).T @ design, gradients.T @ gradients)
+    sums = bounded_gradients(plan, features, responses, model)
+    bounds = (plan.loss.curvature_bound, plan.loss.slope_bound**2)
+    for exact, matrix, bound in zip((sums.curvature, sums.products), wanted, bounds, strict=True):
+        assert exact is not None
+        found = np.ldexp(exact.integers.astype(float), exact.exponents)
+        # each record loses 2^-12 of both entries and 2^-14 of a factor, whose bound is rounded up
+        assert_allclose(found, pack_upper(matrix), rtol=0, atol=20 * 2 * bound * 2.25 * 2**-11)
+    shown = open_gradients(plan, features, responses, model)
+    # weights stay 2^-40 below the bound; entries are sums of 20 numbers of at most 2.25
+    assert_allclose(shown.curvature, wanted[0], rtol=0, atol=20 * 2.25 * 2**-40)
+    assert_allclose(shown.scores, wanted[1], rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("releases", [CURVED, ALL])
+def test_the_noise_is_that_of_the_formula_and_costs_add_up_to_the_budget(releases: str) -> None:
+    """Diagonal sqrt 2 B_H / mu_h, beside it B_H / mu_h; the same of B^2 for products."""
+    plan = plan_of(epsilon=4.887, path=f"radius = 1.5, {releases}")
+    step, parts = plan.step, plan.parts
+    square = plan.radius**2
+    wanted = {
+        "gradients": 2 * plan.radius * plan.loss.slope_bound,
+        "curvature": math.sqrt(2) * square,
+        "products": math.sqrt(2) * square * plan.loss.slope_bound**2,
+    }
+    found = {"gradients": step.gradient, "curvature": step.curvature, "products": step.products}
+    for name, part in found.items():
+        if name not in parts:
+            assert part is None
+            continue
+        assert part is not None
+        # rounding takes at most one part in 256
+        ratio = part.standard_deviation * parts[name] / wanted[name]
+        assert 1 <= ratio < 1 + 1 / 256 + 1e-6
+    assert step.curvature is not None
+    assert step.beside is not None
+    assert step.beside.standard_deviation == pytest.approx(
+        step.curvature.standard_deviation / math.sqrt(2), rel=1e-6
+    )
+    # mu = 1 at (4.887, 1e-6), all parts of a record together
+    assert math.hypot(*parts.values()) == pytest.approx(plan.cost.mu, rel=1e-12)
+    assert plan.cost.mu == pytest.approx(1.0, abs=2e-4)
+    assert plan.guarantee.mu == plan.cost.mu
+
+
+def test_a_curvature_takes_one_twentieth_unless_the_study_says_more() -> None:
+    assert plan_of(path=CURVED).shares == pytest.approx({"gradients": 0.95, "curvature": 0.05})
+    text = study_text(path=CURVED).replace(
+        "[window]", "split = { gradient = 0.6, curvature = 0.2 }\n[window]"
+    )
+    assert Plan(parse_study(text)).shares == pytest.approx({"gradients": 0.75, "curvature": 0.25})
+    third = pytest.approx(1 / 3)
+    assert plan_of(path=ALL).shares == {"gradients": third, "curvature": third, "products": third}
+    laplace = plan_of(path=ALL, mechanism="discrete-laplace", epsilon=3.0)
+    assert sum(laplace.parts.values()) == pytest.approx(3.0)
+
+
+def test_the_guarantee_says_what_each_part_costs_and_what_the_published_method_omits() -> None:
+    assert "parts" not in plan_of().guarantee.guarantee
+    assert "gradients 1.95, curvature 0.447" in plan_of(path=CURVED).guarantee.guarantee
+    said = plan_of(path=ALL).guarantee.guarantee
+    assert "gradients 1.15, curvature 1.15, products 1.15" in said
+    assert "sqrt(3) mu-GDP" in said
+    assert "in epsilon" in plan_of(path=ALL, mechanism="discrete-laplace").guarantee.guarantee
+
+
+def test_the_revision_knows_what_is_released_and_in_what_shares() -> None:
+    base = plan_of(path="eta0 = 1.0").revision
+    assert plan_of(path='eta0 = 1.0, releases = "gradients"').revision == base
+    others = [base, plan_of(path=f"eta0 = 1.0, {CURVED}").revision,
+              plan_of(path=f"eta0 = 1.0, {ALL}").revision]  # fmt: skip
+    text = study_text(path=f"eta0 = 1.0, {CURVED}")
+    for share in ("0.1", "0.25"):
+        split = f"split = {{ gradient = 0.7, curvature = {share} }}\n[window]"
+        others.append(Plan(parse_study(text.replace("[window]", split))).revision)
+    assert len(set(others)) == 5
+
+
+@pytest.mark.parametrize("interval", INTERVALS)
+@pytest.mark.parametrize("releases", ["gradients", "gradients+curvature"])
+def test_an_interval_without_its_release_is_refused_with_the_way_out(
+    interval: str, releases: str
+) -> None:
+    text = study_text(path=f'interval = "{interval}", releases = "{releases}"')
+    if releases.startswith(INTERVALS[interval]):
+        assert interval in parse_study(text).path.intervals  # type: ignore[union-attr]
+        return
+    with pytest.raises(ConfigError, match=r"estimator\.path\.interval") as refused:
+        parse_study(text)
+    assert f'releases = "{INTERVALS[interval]}"' in str(refused.value).replace("\\", "")
+    assert "random-scaling" in str(refused.value)
+
+
+def test_shares_of_three_equal_releases_cannot_be_chosen() -> None:
+    text = study_text(path=ALL).replace("[window]", "split = { gradient = 0.7 }\n[window]")
+    with pytest.raises(ConfigError, match=r"privacy\.split.*equally"):
+        parse_study(text)
+    # all iterates are never at hand in a stream
+    with pytest.raises(ConfigError, match=r"estimator\.path\.interval"):
+        plan_of(path='interval = "batch-means"')
+
+
+# --- what is folded
+
+
+@pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace", "none"])
+@pytest.mark.parametrize("releases", [CURVED, ALL])
+def test_sums_are_those_of_the_releases_in_any_batches_and_after_any_restart(
+    mechanism: str, releases: str
+) -> None:
+    plan = plan_of(mechanism=mechanism, path=f"burn_in = 100, {releases}")
+    log = log_of(plan, 60)
+    whole = folded(plan, log, [])
+    for sizes in ([1] * 60, [7, 3, 20], [59]):
+        assert differences(folded(plan, log, sizes), whole) == []
+    half = folded(plan, log[:31], [])
+    again = Partition.decode(
+        plan, half.fields(everything=True), half.client_fields(everything=True)
+    )
+    assert Reducer(plan).fold(again, log[31:]) == []
+    assert differences(again, whole) == []
+    # the burn-in of 100 records are five releases
+    wanted = sum(np.concatenate(split_numbers(plan, entry)[1:]) for entry in log[5:])
+    assert_allclose(path_of(whole).sums.beside, wanted, rtol=1e-12, atol=1e-9)
+
+
+def test_the_interval_of_a_released_curvature_is_its_sandwich_from_the_log() -> None:
+    plan = plan_of(path=f"burn_in = 0, {ALL}", epsilon=18.163)
+    log = log_of(plan, 80)
+    sums = path_of(folded(plan, log, [])).sums
+    parts = [split_numbers(plan, entry) for entry in log]
+    g = np.concatenate([part[0] for part in parts]).reshape(-1, plan.size)
+    n = len(g)
+    a, s = (unpack_upper(sum(part[i] for part in parts) / n, plan.size) for i in (1, 2))
+    bread = np.linalg.inv(a)
+    assert np.linalg.eigvalsh(a)[0] > plug_in.FLOOR * np.trace(a) / plan.size
+    one = plug_in.with_curvature([sums])
+    assert one.floored == 0
+    assert_allclose(one.covariance, bread @ (g.T @ g / n) @ bread / n, rtol=1e-8)
+    values, vectors = np.linalg.eigh(s)
+    noise = plan.step.gradient.standard_deviation**2
+    middle = (vectors * np.maximum(values, 0)) @ vectors.T + noise * np.eye(plan.size)
+    three = plug_in.published(
+        plug_in.released_mean([sums], 0), plug_in.released_mean([sums], 1), noise, n
+    )
+    assert_allclose(three.covariance, bread @ middle @ bread / n, rtol=1e-8)
+
+
+def test_without_noise_the_released_curvature_is_the_mean_over_the_stretch_that_counts() -> None:
+    """Subtraction of the sums at a mark leaves what came after it."""
+    plan = plan_of(mechanism="none", path=f"burn_in = 100, {ALL}", records=20)
+    log = log_of(plan, 450)
+    path = path_of(folded(plan, log, []))
+    part = path.stretch()
+    assert part.records < path.sums.records
+    kept = [split_numbers(plan, entry) for entry in log[-part.records // plan.slots :]]
+    for number in (0, 1):
+        mean = sum(numbers[1 + number] for numbers in kept) / part.records
+        found = plug_in.released_mean([part], number)
+        assert_allclose(found, unpack_upper(mean, plan.size), rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1e9])
+@pytest.mark.parametrize("place", [0, PACKED])
+def test_a_matrix_of_no_numbers_or_too_large_ones_is_set_aside(value: float, place: int) -> None:
+    plan = plan_of(mechanism="none", records=5, path=f"burn_in = 0, {ALL}")
+    log = log_of(plan, 3)
+    release = wire.read(log[1].value)
+    numbers = np.frombuffer(release.sums.data).copy()
+    numbers[plan.slots * plan.size + place] = value
+    sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
+    spoilt = msgspec.msgpack.encode(msgspec.structs.replace(release, sums=sums))
+    entries = relogged([log[0], LogEntry(1, b"a", spoilt, timestamp=1), log[2]])
+    partition = Partition.empty(plan)
+    letters = Reducer(plan).fold(partition, entries)
+    assert [letter.fault.reason for letter in letters] == ["out-of-range"]
+    assert np.isfinite(path_of(partition).sums.beside).all()
+
+
+def test_a_noised_matrix_beyond_its_bound_is_set_aside_and_the_bound_is_not() -> None:
+    plan = plan_of(records=5, path=ALL)
+    [entry] = log_of(plan, 1)
+    release = wire.read(entry.value)
+    for part, place in ((plan.step.curvature, 20), (plan.step.products, 20 + PACKED)):
+        assert part is not None
+        bound = math.floor(part.largest(plan.slots))
+        for number, reasons in ((bound, []), (bound + 1, ["out-of-range"])):
+            numbers = np.frombuffer(release.sums.data, dtype="<i8").copy()
+            numbers[place] = -number
+            sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
+            forged = msgspec.msgpack.encode(msgspec.structs.replace(release, sums=sums))
+            letters = Reducer(plan).fold(Partition.empty(plan), [LogEntry(0, b"a", forged)])
+            assert [letter.fault.reason for letter in letters] == reasons
+
+
+# --- what is shown
+
+
+def test_all_intervals_of_a_study_stand_side_by_side_with_what_they_need() -> None:
+    plan = quick(f'{ALL}, interval = "plug-in-curvature"')
+    _, message = streamed(plan, 20_000, 4).estimate(0.0)
+    assert message.status == "ready", message.reason
+    assert set(message.intervals) == set(INTERVALS) == set(message.interval_needs)
+    assert message.interval_method == "plug-in-curvature"
+    assert [c.interval for c in message.coefficients] == message.intervals["plug-in-curvature"]
+    lengths = {name: np.mean([b - a for a, b in ends]) for name, ends in message.intervals.items()}
+    # three estimates of one covariance: their noise is a few percent here
+    for name in ("plug-in-curvature", "plug-in-products"):
+        assert lengths[name] == pytest.approx(lengths["plug-in"], rel=0.15)
+    assert message.interval_needs["random-scaling"].endswith("costs nothing beyond gradients")
+    assert "mu 1.73 and 1.73 of a record's 3" in message.interval_needs["plug-in-curvature"]
+    assert "sqrt(3) mu-GDP" in message.interval_needs["plug-in-products"]
+    shown = printed(message, plan)
+    assert all(f"{name}: {needs}" in shown for name, needs in message.interval_needs.items())
+
+
+@pytest.mark.parametrize("taken", [1.0, 10.0])
+def test_a_curvature_below_its_noise_gives_no_interval_and_says_so(taken: float) -> None:
+    """The mean curvature is 0.8 in all directions: it loses one of them, or its trace."""
+    path = f"burn_in = 500, {CURVED}"
+    run = streamed(quick(path), 15_000, 2)
+    held = path_of(run.partition)
+    off = taken * held.sums.records * pack_upper(np.diag([1.0, 0.0, 0.0, 0.0]))
+    held.sums = dataclasses.replace(held.sums, beside=held.sums.beside - off)
+    for interval, status in (("random-scaling", "ready"), ("plug-in-curvature", "warming")):
+        plan = quick(f'{path}, interval = "{interval}"')
+        _, message = combine(
+            plan, {0: run.partition}, topic=None, model_version=None, published_at=0.0
+        )
+        assert message.status == status, message.reason
+        assert "plug-in-curvature" not in message.intervals
+        if status == "warming":
+            assert "below its noise" in message.reason
+            assert all(c.interval is None for c in message.coefficients)
+        else:
+            assert "plug-in-curvature: not known yet" in printed(message, plan)
+
+
+def test_batch_means_stand_beside_the_others_where_all_iterates_are_at_hand() -> None:
+    plan = quick("burn_in = 500")
+    features, said = drawn("linear", 15_000, 4)
+    rows = rows_of(plan, features, said)
+    run = OfflineRun(plan, keep_path=True)
+    for start in range(0, 15_000, plan.slots):
+        run.add("client", rows[start : start + plan.slots])
+    found, message = run.estimate(0.0)
+    assert message.status == "ready", message.reason
+    path = path_of(run.partition)
+    assert path.kept is not None
+    kept = np.concatenate(path.kept)
+    assert len(kept) == path.sums.records
+    assert_allclose(kept[-1], path.theta, rtol=0)
+    part = path.stretch()
+    kept = kept[-part.records :]
+    assert_allclose(kept.mean(axis=0), found.coefficients, rtol=1e-9)
+    wanted = stats.norm.ppf(0.975) * np.sqrt(np.diag(batch_means(kept, 0.501)) / len(kept))
+    lengths = [b - a for a, b in message.intervals["batch-means"]]
+    assert_allclose(lengths, 2 * wanted * plan.response_scale[1], rtol=1e-9)
+    assert "not any-time" in message.interval_needs["batch-means"]
+    # nobody else keeps them
+    assert streamed(plan, 200, 1).partition.sums.at(0).path.kept is None  # type: ignore[union-attr]
+
+
+# --- the exact sandwich
+
+
+def test_the_exact_sandwich_is_that_of_the_population() -> None:
+    """Signs are orthonormal features, and normal errors cut at c have known moments."""
+    rng, c, sd, n = np.random.default_rng(2), 0.6725, 0.5, 10**6
+    features = rng.choice([-1.0, 1.0], (n, 3))
+    design = np.column_stack([np.ones(n), features])
+    responses = design @ TRUTH + rng.normal(0, sd, n)
+    curvature, products = moments(Linear(c), design, responses, TRUTH, math.sqrt(2))
+    inside = 1 - 2 * stats.norm.cdf(-c / sd)
+    square = inside * stats.truncnorm(-c / sd, c / sd, scale=sd).var() + (1 - inside) * c * c
+    # weights are 2 / |x|^2 = 1 / 2; the mean of products of signs errs by 1 / sqrt n
+    error = 5 / math.sqrt(n)
+    assert_allclose(curvature, inside / 2 * np.eye(4), rtol=0, atol=error)
+    assert_allclose(products, square / 4 * np.eye(4), rtol=0, atol=error)
+    found = covariance(curvature, products, 0.3, 100)
+    wanted = (square / 4 + 0.09) / (inside / 2) ** 2 / 100
+    assert_allclose(np.diag(found), wanted, rtol=0.02)
+    with pytest.raises(NumericError, match="positive definite"):
+        covariance(0 * curvature, products, 0.3, 100)
+
+
+@pytest.mark.parametrize("mechanism", ["none", "discrete-gaussian"])
+def test_exact_standard_errors_of_a_study_are_near_those_that_it_estimates(mechanism: str) -> None:
+    plan = quick(f'{CURVED}, interval = "plug-in-curvature"', mechanism=mechanism)
+    features, said = drawn("linear", 100_000, 9)
+    encoded = np.array([row.response for row in rows_of(plan, features, said)])
+    found = streamed(plan, 15_000, 6).estimate(0.0)[0]
+    assert found.covariance is not None, found.reason
+    wanted = standard_errors(
+        plan, features, encoded, TRUTH / plan.response_scale[1], int(found.effective_records or 0)
+    )
+    # the curvature's noise is 1.2 % of it, sampling and the jitter of the iterate take as much
+    assert_allclose(np.sqrt(np.diag(found.covariance)), wanted, rtol=0.1)
+
+
+def covered(seeds: range, path: str, *, shrink: float = 1.0) -> dict[str, float]:
+    """Return the share of intervals that hold the truth, by method, over streams."""
+    hits: dict[str, list[np.ndarray]] = {}
+    for seed in seeds:
+        plan = plan_of(
+            mechanism="insecure-simulation", seed=seed, records=50, epsilon=18.163, publish=2,
+            path=f"behind = 25, {path}",
+        )  # fmt: skip
+        found = streamed(plan, 30_000, seed).estimate(0.0)[0]
+        assert found.status == "ready", found.reason
+        for name, width in (found.widths or {}).items():
+            half = width(0.95) * plan.response_scale[1] * shrink
+            error = np.abs(found.coefficients * plan.response_scale[1] - TRUTH)
+            hits.setdefault(name, []).append(error <= half)
+    return {name: float(np.mean(found)) for name, found in hits.items()}
+
+
+@pytest.mark.slow
+def test_plug_ins_that_are_released_cover_as_stated_and_broken_ones_do_not() -> None:
+    seeds = range(300, 400)
+    # coefficients of one stream are nearly independent: the features are
+    reach = 4 * math.sqrt(0.95 * 0.05 / (4 * len(seeds)))
+    found = covered(seeds, ALL)
+    for name in ("plug-in-curvature", "plug-in-products"):
+        assert abs(found[name] - 0.95) < reach + 0.005, found
+    broken = covered(range(300, 325), ALL, shrink=0.5)
+    assert broken["plug-in-curvature"] < 0.95 - reach
