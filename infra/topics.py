@@ -42,6 +42,33 @@ def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
     return created
 
 
+def check_partitions(settings: Settings, name: str, partitions: int) -> None:
+    """Refuse a topic that is to be read and does not exist, or has other partitions.
+
+    Raises
+    ------
+    ConfigError
+        Saying which of both.
+    BrokerError
+        If Kafka is out of reach or refuses.
+    """
+    try:
+        with _admin(settings) as admin:
+            if name not in admin.list_topics():
+                raise ConfigError(
+                    f"there is no topic {name} at {settings.kafka}: see to the study's name and "
+                    "VEILSTREAM_KAFKA; a worker or a producer of the study makes its topics"
+                )
+            found = len(admin.describe_topics([name])[0]["partitions"])
+    except (KafkaError, OSError) as error:
+        raise _unanswered(settings, error) from error
+    if found != partitions:
+        raise ConfigError(
+            f"topic {name} has {found} partitions, the study says {partitions}: restore "
+            "stream.partitions"
+        )
+
+
 def check_broker(settings: Settings) -> None:
     """Refuse a Kafka that does not answer.
 
@@ -54,10 +81,14 @@ def check_broker(settings: Settings) -> None:
         with _admin(settings) as admin:
             admin.describe_cluster()
     except (KafkaError, OSError) as error:
-        raise BrokerError(
-            f"Kafka at {settings.kafka} does not answer ({type(error).__name__}); start it, for "
-            "example with `veilstream up`, or set VEILSTREAM_KAFKA"
-        ) from error
+        raise _unanswered(settings, error) from error
+
+
+def _unanswered(settings: Settings, error: BaseException) -> BrokerError:
+    return BrokerError(
+        f"Kafka at {settings.kafka} does not answer ({type(error).__name__}); start it, for "
+        "example with `veilstream up`, or set VEILSTREAM_KAFKA"
+    )
 
 
 def _admin(settings: Settings) -> Any:

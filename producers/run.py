@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import BinaryIO
 from urllib.parse import quote, unquote
 
+from infra.signals import Stopping
 from infra.topics import ensure_topics
 from pipeline.errors import ConfigError
 from pipeline.local.plan import Plan
@@ -99,7 +98,8 @@ def run_client(
     if not 1 <= len(job.client) <= CLIENT_LENGTH:
         raise ConfigError(f"--client: an id has 1 to {CLIENT_LENGTH} characters")
     topics = Topics.of(plan.study)
-    stopping = _Stopping()
+    # an orderly end: the open window is simply read again
+    stopping = Stopping()
     path = vault_path(settings.home, job.client)
     with Vault(path, job.client) as vault:
         name = job.source_name or name_of(job.source, job.form)
@@ -171,22 +171,10 @@ def run_client(
         return client.progress
 
 
-def _loop(client: Client, stopping: _Stopping, report: Callable[[], None]) -> None:
+def _loop(client: Client, stopping: Stopping, report: Callable[[], None]) -> None:
     reported = time.monotonic()
     while not stopping.asked and client.turn():
         if time.monotonic() - reported >= REPORT_SECONDS:
             report()
             reported = time.monotonic()
     report()
-
-
-class _Stopping:
-    """SIGINT and SIGTERM ask for an orderly end: the open window is simply read again."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._ask)
-
-    def _ask(self, _number: int, _frame: FrameType | None) -> None:
-        self.asked = True
