@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from kafka import KafkaProducer
-from kafka.errors import KafkaError
-
+from agents.link import Link
 from agents.parquet import to_parquet
-from infra.connection import kafka_options
 from infra.topics import ensure_topics
-from pipeline.errors import BrokerError, ConfigError, LocalStoreError
+from pipeline.errors import ConfigError, LocalStoreError
 from pipeline.messages.envelope import JSON, headers
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.topics import Topic, Topics, is_of_a_study
@@ -153,14 +151,15 @@ class TopicOf:
         self._name, self._study, self._identity = name, study, identity
         kept = Topics.of(study).estimates.config
         ensure_topics(settings, [Topic(name, 1, study.stream.replication, kept)])
-        with _broker_faults(name):
-            self._producer = KafkaProducer(
-                **kafka_options(settings), enable_idempotence=True, acks="all", linger_ms=20,
-                bootstrap_timeout_ms=10_000,
-            )  # fmt: skip
+        self._loop, self._link = asyncio.new_event_loop(), Link(settings)
+        try:
+            self._loop.run_until_complete(self._link.start())
+        except BaseException:
+            self.close()
+            raise
 
     def write(self, message: EstimateMessage) -> None:
-        """As `Output.write`."""
+        """As `Output.write`; it returns when Kafka has it, so that the order stays."""
         study = self._study.name
         marks = headers(
             identity=f"{self._identity}/{message.state_version}",
@@ -170,35 +169,22 @@ class TopicOf:
             content_type=JSON,
             time=message.published_at,
         )
-        with _broker_faults(self._name):
-            self._producer.send(
-                self._name, key=study.encode(), value=write_estimate(message), headers=marks
-            ).add_errback(self._note)
-        self._check()
+        payload = write_estimate(message)
+        self._loop.run_until_complete(
+            self._link.send(self._name, study.encode(), payload, [(k, v) for k, v in marks])
+        )
 
     def flush(self) -> int:
         """As `Output.flush`."""
-        with _broker_faults(self._name):
-            self._producer.flush(timeout=60)
-        self._check()
         return 0
 
     def finish(self) -> None:
         """As `Output.finish`."""
-        self.flush()
 
     def close(self) -> None:
         """As `Output.close`."""
-        self._producer.close(timeout=2)
-
-    _fault: BaseException | None = None
-
-    def _note(self, error: BaseException) -> None:
-        self._fault = error
-
-    def _check(self) -> None:
-        if self._fault is not None:
-            raise _refused(self._name, self._fault)
+        self._loop.run_until_complete(self._link.stop())
+        self._loop.close()
 
 
 def is_regular(path: Path) -> bool:
@@ -224,15 +210,3 @@ def file_faults(name: str) -> Iterator[None]:
             f"{name} cannot be written ({error.strerror}): see to the disk and the folder, then "
             "run the command again"
         ) from error
-
-
-@contextmanager
-def _broker_faults(name: str) -> Iterator[None]:
-    try:
-        yield
-    except KafkaError as error:
-        raise _refused(name, error) from error
-
-
-def _refused(name: str, error: BaseException) -> BrokerError:
-    return BrokerError(f"Kafka does not take an estimate for {name} ({type(error).__name__})")

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from urllib.parse import quote, unquote
 
 from infra.signals import Stopping
-from infra.topics import ensure_topics
+from infra.topics import ensure_topics, time_rules
 from pipeline.errors import ConfigError
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
@@ -18,6 +18,7 @@ from pipeline.privacy.policy import loose_delta
 from pipeline.settings import Settings
 from pipeline.study import require_live
 from producers.client import Client, Progress
+from producers.event_time import EventTimes
 from producers.ledger import Limit
 from producers.models import ModelFeed
 from producers.reconcile import lost_releases, refuse, skip
@@ -49,6 +50,9 @@ class Job:
         What all studies together may spend on the source; see `Vault.open_stream`.
     skip_lost
         Go on behind what a database that was restored from an old copy has lost.
+    event_time
+        The column with the times of the records, for histories; None: releases carry the time of
+        now.
     """
 
     client: str
@@ -59,6 +63,7 @@ class Job:
     rate: float | None = None
     limit: Limit = NO_LIMIT
     skip_lost: bool = False
+    event_time: str | None = None
 
 
 def vault_path(folder: Path, client: str) -> Path:
@@ -111,7 +116,10 @@ def run_client(
         lost = lost_releases(plan, settings, vault, vault.peek(plan.study.name), say)
         if (lost or vault.missing) and not job.skip_lost:
             raise refuse(plan, lost, vault.missing)
-        stream_state = vault.open_stream(plan, name, job.limit, location=location_of(job.source))
+        times = _event_times(plan, settings, job, vault.peek(plan.study.name).latest)
+        stream_state = vault.open_stream(
+            plan, name, job.limit, location=location_of(job.source), event_time=job.event_time
+        )
         if warning := loose_delta(plan.guarantee.delta, (stream_state.next_seq + 1) * plan.slots):
             say(f"WARNING: {warning}")
         if plan.study.private and vault.bare(name):
@@ -160,6 +168,7 @@ def run_client(
             next_seq=lost.stop,
             source_name=name,
             rate=job.rate,
+            times=times,
         )
         try:
             _loop(client, stopping, lambda: report(client.progress, source.progress))
@@ -169,6 +178,14 @@ def run_client(
             models.close()
             source.close()
         return client.progress
+
+
+def _event_times(plan: Plan, settings: Settings, job: Job, latest: int | None) -> EventTimes | None:
+    """Return the times of the records, where the job asks for them."""
+    if job.event_time is None:
+        return None
+    rules = time_rules(settings, Topics.of(plan.study).releases.name)
+    return EventTimes(plan.study, job.event_time, latest, rules)
 
 
 def _loop(client: Client, stopping: Stopping, report: Callable[[], None]) -> None:
