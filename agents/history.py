@@ -24,6 +24,8 @@ Answer = TypeVar("Answer")
 PATIENCE_SECONDS = 20.0
 #: Records of one partition that are held, about: one that has more waits for the others.
 HELD = 8000
+#: Records that are taken at once, at most.
+FETCHED = 4000
 
 
 class Interrupted(Exception):
@@ -201,7 +203,7 @@ class History:
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="none",
-            max_poll_records=4000,
+            max_poll_records=FETCHED,
             max_partition_fetch_bytes=4 * 2**20,
         )
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -53,10 +53,11 @@ def replayed(stage: Stage, *options: object) -> list[dict[str, Any]]:
 
 def outside(stage: Stage) -> tuple[dict[bytes, bytes | None], dict[str, Any], list[Any]]:
     """Return all that a replay must leave alone: Redis, groups and their offsets, the logs."""
-    keys = {key: stage.redis.dump(key) for key in stage.redis.scan_iter("*")}
+    keys = {key: stage.redis.dump(key) for key in stage.stored_keys()}
     with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
-        groups = sorted(str(group) for group in admin.list_groups())
         name = f"veilstream-{stage.plan.study.name}"
+        groups = sorted(group["group_id"] for group in admin.list_groups())
+        assert name in groups
         offsets = {name: str(admin.list_group_offsets(name))}
     ends = [[(r.partition, r.offset) for r in stage.read(t.name)] for t in stage.topics.all()]
     return keys, {"groups": groups, **offsets}, ends

@@ -16,9 +16,11 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from aiokafka import AIOKafkaConsumer
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
+from agents import history
 from agents.outputs import File
 from pipeline.cli.main import cli
 from pipeline.errors import (
@@ -153,6 +155,23 @@ def test_estimates_come_at_the_rhythm_of_the_log_and_twice_the_same(
     # both cut one order: an estimate of a time is the one after as many releases
     counts = {m["state_version"]: m["coefficients"] for m in lines(stage, capfd, "--every", "1")}
     assert all(counts[m["state_version"]] == m["coefficients"] for m in by_time)
+
+
+def test_a_partition_that_is_ahead_waits_for_the_others(
+    stage: Stage, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = lines(stage, capfd, "--every", "7")
+    monkeypatch.setattr(history, "HELD", 1)
+    paused: list[object] = []
+    pause = AIOKafkaConsumer.pause
+    monkeypatch.setattr(
+        AIOKafkaConsumer,
+        "pause",
+        lambda self, *places: (paused.extend(places), pause(self, *places)),
+    )
+    monkeypatch.setattr(history, "FETCHED", 3)
+    assert lines(stage, capfd, "--every", "7") == wanted
+    assert len(paused) > 10
 
 
 def test_a_file_that_is_there_is_whole_and_the_same_as_the_lines(
