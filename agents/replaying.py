@@ -176,23 +176,28 @@ def _run(
         report(replay.records, replay.total)
         return history.more(number)
 
+    pace = Pace(job.speed, stopped)
+
+    def wait(milliseconds: int) -> None:
+        report(replay.records, replay.total)
+        pace(milliseconds)
+
     streams = {n: chain.from_iterable(iter(partial(batch, n), [])) for n in replay.spans}
-    wait = Pace(job.speed, stopped) if job.speed else None
     kept = begun
     try:
-        for message in replay.run(streams, wait):
+        for message in replay.run(streams, wait if job.speed else None):
             output.write(message)
             outcome.estimates, outcome.last = outcome.estimates + 1, message
             outcome.interrupted = stopped()
             if outcome.interrupted:
                 break
             if job.memo is not None and time.monotonic() - kept > SAVE_SECONDS:
-                keep(job, outcome, output)
+                _keep(job, outcome, output)
                 kept = time.monotonic()
     except Interrupted:
         outcome.interrupted = True
     if outcome.interrupted:
-        keep(job, outcome, output)
+        _keep(job, outcome, output)
     else:
         output.finish()
         if job.memo is not None:
@@ -201,7 +206,7 @@ def _run(
     outcome.seconds = time.monotonic() - begun
 
 
-def keep(job: Job, outcome: Outcome, output: Output) -> None:
+def _keep(job: Job, outcome: Outcome, output: Output) -> None:
     """Write down where a replay is, whole or not at all."""
     written = output.flush()
     if job.memo is None:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.fold import RESULTS, _python, _three, worker
+from benchmarks.fold import RESULTS, printed_by, three, worker
 from benchmarks.load import fill, plan_of, study_text
 from infra.local import LocalRuntime
 from pipeline.settings import Settings
@@ -29,7 +29,7 @@ NAMES = ("replay", "worker", "bare_kafka_python", "bare_aiokafka")
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--releases", type=int, default=100_000)
+    parser.add_argument("--releases", type=int, default=60_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, LocalRuntime(Path(name)) as addresses:
@@ -45,8 +45,8 @@ def one_round(settings: Settings, folder: Path, count: int) -> dict[str, float]:
     """Measure all four, in turn."""
     env = {**os.environ, "BENCH_KAFKA": settings.kafka, "BENCH_COUNT": str(count)}
     found = {
-        "bare_kafka_python": float(_python("benchmarks.bare_kafka_python", env)),
-        "bare_aiokafka": float(_python("benchmarks.bare_loop", env)),
+        "bare_kafka_python": float(printed_by("benchmarks.bare_kafka_python", env)),
+        "bare_aiokafka": float(printed_by("benchmarks.bare_loop", env)),
         "worker": worker(settings, folder, count)[0],
         "replay": replayed(settings, folder)[0],
     }
@@ -89,7 +89,7 @@ def report(rounds: list[dict[str, float]], count: int, memory: list[float]) -> N
     print(f"\n{count} releases, d = 10, {len(rounds)} rounds")
     print("  ratio (min, median, max)            reached")
     for other, values in ratios.items():
-        print(f"  replay / {other:<26} {_three(values)}")
+        print(f"  replay / {other:<26} {three(values)}")
     print(f"  memory, after a fifth and after all: {memory[0]:.0f} and {memory[1]:.0f} MiB")
 
 

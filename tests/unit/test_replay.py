@@ -41,7 +41,7 @@ from pipeline.replay import (
 from pipeline.replay.ranges import Moment, Offsets
 from pipeline.replay.what_if import REASONS, SERVER_SIDE
 from pipeline.study import Study, parse_study
-from tests.builders import LogEntry, plan_of
+from tests.builders import LogEntry, plan_of, study_text
 from tests.sgd import study_text as sgd_text
 
 NOW = 1_700_000_000.0
@@ -193,44 +193,46 @@ def test_every_key_of_a_study_may_differ_or_is_refused_with_a_reason() -> None:
     assert REASONS.keys() <= set(keys)
 
 
-@pytest.mark.parametrize(
-    ("text", "changes"),
-    [
-        (
-            "plain",
-            {
-                "estimator.level": 0.5,
-                "estimator.ridge": 7.0,
-                "estimator.forgetting": {"half_life": 900.0, "of": "records"},
-            },
-        ),
-        (
-            "sgd",
-            {
-                "estimator.level": 0.5,
-                "estimator.path.interval": "plug-in",
-                "estimator.path.burn_in": 7,
-            },
-        ),
-    ],
-)
-def test_what_may_differ_changes_no_release(text: str, changes: dict[str, Any]) -> None:
+CHANGES: dict[str, dict[str, Any]] = {
+    "plain": {
+        "estimator.level": 0.5,
+        "estimator.ridge": 7.0,
+        "estimator.forgetting": {"half_life": 900.0, "of": "records"},
+    },
+    "sgd": {
+        "estimator.level": 0.5,
+        "estimator.path.interval": "plug-in",
+        "estimator.path.burn_in": 7,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_what_may_differ_changes_no_release(kind: str) -> None:
     """With a seed the noise is the same: so must be all bytes but the revision."""
+    assert set().union(*CHANGES.values()) == SERVER_SIDE.keys()
     plan = plan_of(mechanism="insecure-simulation", p=2)
-    if text == "sgd":
+    if kind == "sgd":
         words = 'mechanism = "insecure-simulation"\nseed = 1'
         made = sgd_text(records=50, name="x").replace('mechanism = "discrete-gaussian"', words)
         plan = Plan(parse_study(made))
-    other = Plan(altered(plan.study, changes))
-    for version in (0, 3):
+    rows = _rows(plan, np.random.default_rng(1))
+
+    def payloads(study: Study, version: int) -> dict[str, Any]:
+        other = Plan(study)
         model = replace(plan.first_model, version=version)
-        payloads = [
-            msgspec.msgpack.decode(release_of(each, [], model, client="c", ledger="l", seq=version))
-            for each in (plan, other)
-        ]
-        revisions = [payload.pop("revision") for payload in payloads]
-        assert revisions == [plan.revision, other.revision]
-        assert payloads[0] == payloads[1]
+        sent = release_of(other, rows, model, client="c", ledger="l", seq=version)
+        payload: dict[str, Any] = msgspec.msgpack.decode(sent)
+        assert payload.pop("revision") == other.revision
+        return payload
+
+    for version in (0, 3):
+        live = payloads(plan.study, version)
+        for key, value in CHANGES[kind].items():
+            assert payloads(altered(plan.study, {key: value}), version) == live, key
+        if kind == "plain" and version:
+            steep = parse_study(study_text(mechanism="insecure-simulation", p=2, q=2.0))
+            assert payloads(steep, version) != live
 
 
 def test_changes_are_checked_as_a_study_file_is() -> None:
