@@ -52,6 +52,7 @@ bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer,
 	@$(BIN)/python -m benchmarks.release
 	@$(BIN)/python -m benchmarks.sgd
 	@$(BIN)/python -m benchmarks.fold
+	@$(BIN)/python -m benchmarks.replay
 	@$(BIN)/python -m benchmarks.latency
 
 .PHONY: coverage

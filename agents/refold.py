@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
-
-from infra.connection import kafka_options, log_reader
-from pipeline.errors import BrokerError, OffsetGap, StateError
+from agents.history import History
+from pipeline.errors import OffsetGap, StateError
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.reducer import Partition, Reducer
+from pipeline.replay import Span
 from pipeline.settings import Settings
 
 #: Told how many of how many records have been folded.
@@ -26,14 +24,8 @@ def log_ends(plan: Plan, settings: Settings) -> dict[int, int]:
     BrokerError
         If Kafka fails.
     """
-    topic = Topics.of(plan.study).releases
-    places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
-    try:
-        with log_reader(settings, wait_ms=100) as consumer:
-            ends = consumer.end_offsets(places)
-    except KafkaError as error:
-        raise BrokerError(f"the releases cannot be read ({type(error).__name__})") from error
-    return {place.partition: ends[place] for place in places}
+    with history_of(plan, settings) as history:
+        return {number: extent.after for number, extent in history.extents().items()}
 
 
 def refold(
@@ -68,40 +60,32 @@ def refold(
     BrokerError
         If Kafka fails.
     """
-    place = TopicPartition(Topics.of(plan.study).releases.name, partition)
     reducer, state = Reducer(plan), Partition.empty(plan, erased)
-    try:
-        consumer = KafkaConsumer(
-            **kafka_options(settings),
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            bootstrap_timeout_ms=10_000,
-            max_poll_records=2000,
-        )
-        with consumer:
-            consumer.assign([place])
-            first = consumer.beginning_offsets([place])[place]
-            log_end = consumer.end_offsets([place])[place]
-            end = log_end if until is None else until
-            if end > log_end:
-                raise StateError(
-                    f"{place.topic}[{partition}]: the state stands at {end} and the log ends at "
-                    f"{log_end}: the topic was made anew"
+    with history_of(plan, settings) as history:
+        place, extent = f"{history.topic}[{partition}]", history.extents()[partition]
+        end = extent.after if until is None else until
+        if end > extent.after:
+            raise StateError(
+                f"{place}: the state stands at {end} and the log ends at {extent.after}: the topic "
+                "was made anew"
+            )
+        if extent.first > 0:
+            if not accept_loss:
+                raise OffsetGap(
+                    f"{place}: offsets 0 to {extent.first - 1} are gone from the log; a state from "
+                    "the rest is another state (--accept-loss takes it)"
                 )
-            if first > 0:
-                if not accept_loss:
-                    raise OffsetGap(
-                        f"{place.topic}[{partition}]: offsets 0 to {first - 1} are gone from the "
-                        "log; a state from the rest is another state (--accept-loss takes it)"
-                    )
-                state = state.starting_at(first)
-            consumer.seek(place, first)
-            # the position and not the state: the end of a transaction is never handed out
-            while consumer.position(place) < end:
-                records = consumer.poll(timeout_ms=1000).get(place, [])
-                reducer.fold(state, [r for r in records if r.offset < end], holes=True)
-                report(state.head.next_offset, end)
-    except KafkaError as error:
-        raise BrokerError(f"the releases cannot be read ({type(error).__name__})") from error
+            state = state.starting_at(extent.first)
+        history.seek({partition: Span(extent.first, end)})
+        while records := history.more(partition):
+            reducer.fold(state, records, holes=True)
+            report(state.head.next_offset, end)
     return state
+
+
+def history_of(
+    plan: Plan, settings: Settings, stopped: Callable[[], bool] = lambda: False
+) -> History:
+    """Return the releases topic of a study, to be read."""
+    topic = Topics.of(plan.study).releases
+    return History(settings, topic.name, topic.partitions, stopped)

@@ -50,9 +50,9 @@ def main() -> None:
 def one_round(settings: Settings, folder: Path, count: int) -> dict[str, float]:
     """Measure all three, in turn."""
     env = {**os.environ, "BENCH_KAFKA": settings.kafka, "BENCH_COUNT": str(count)}
-    bare = float(_python("benchmarks.bare_loop", env))
+    bare = float(printed_by("benchmarks.bare_loop", env))
     rate, early, late = worker(settings, folder, count)
-    per_event = float(_python("benchmarks.per_event_agent", env))
+    per_event = float(printed_by("benchmarks.per_event_agent", env))
     print(
         f"bare {bare:,.0f}/s  worker {rate:,.0f}/s  Faust per event {per_event:,.0f}/s", flush=True
     )
@@ -114,13 +114,14 @@ def report(rounds: list[dict[str, float]], count: int, size: int) -> None:
     (RESULTS / "fold.json").write_text(json.dumps(result, indent=1) + "\n")
     print(f"\n{count} releases of {size} bytes, d = 10, {len(rounds)} rounds")
     print("  ratio (min, median, max)        reached              target")
-    print(f"  worker / bare aiokafka loop     {_three(share)}   >= 0.5")
-    print(f"  worker / Faust per event        {_three(times)}   >= 8")
+    print(f"  worker / bare aiokafka loop     {three(share)}   >= 0.5")
+    print(f"  worker / Faust per event        {three(times)}   >= 8")
     early, late = rounds[-1]["early"], rounds[-1]["late"]
     print(f"  worker memory, after a fifth and after all: {early:.0f} and {late:.0f} MiB")
 
 
-def _three(values: list[float]) -> str:
+def three(values: list[float]) -> str:
+    """Return the smallest, the median and the largest of some numbers."""
     return f"{min(values):.2f} {statistics.median(values):.2f} {max(values):.2f}"
 
 
@@ -131,7 +132,8 @@ def _memory(pid: int) -> float:
     return float("nan")
 
 
-def _python(module: str, env: dict[str, str]) -> str:
+def printed_by(module: str, env: dict[str, str]) -> str:
+    """Return the number that a module prints last."""
     done = subprocess.run(
         [sys.executable, "-m", module], env=env, capture_output=True, text=True, check=True
     )

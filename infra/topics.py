@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
@@ -16,6 +17,8 @@ from pipeline.settings import Settings
 
 #: How long a broker may take to tell of a topic that was just created.
 METADATA_SECONDS = 10.0
+#: Kafka's own word for "any age", in milliseconds.
+FOR_EVER_MS = 2**63 - 1
 
 
 def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
@@ -42,6 +45,73 @@ def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
     return created
 
 
+def check_partitions(settings: Settings, name: str, partitions: int) -> None:
+    """Refuse a topic that is to be read and does not exist, or has other partitions.
+
+    Raises
+    ------
+    ConfigError
+        Saying which of both.
+    BrokerError
+        If Kafka is out of reach or refuses.
+    """
+    try:
+        with _admin(settings) as admin:
+            if name not in admin.list_topics():
+                raise ConfigError(
+                    f"there is no topic {name} at {settings.kafka}: see to the study's name and "
+                    "VEILSTREAM_KAFKA; a worker or a producer of the study makes its topics"
+                )
+            found = len(admin.describe_topics([name])[0]["partitions"])
+    except (KafkaError, OSError) as error:
+        raise _unanswered(settings, error) from error
+    if found != partitions:
+        raise ConfigError(
+            f"topic {name} has {found} partitions, the study says {partitions}: restore "
+            "stream.partitions"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRules:
+    """What a topic does with the times that clients give.
+
+    Attributes
+    ----------
+    appended
+        Whether Kafka puts its own times in their place.
+    keeps_ms
+        How old a record may be, in milliseconds, before it is refused or removed; None: any age.
+    """
+
+    appended: bool
+    keeps_ms: int | None
+
+
+def time_rules(settings: Settings, name: str) -> TimeRules:
+    """Return what a topic that exists does with times.
+
+    Raises
+    ------
+    BrokerError
+        If Kafka is out of reach or refuses.
+    """
+    try:
+        with _admin(settings) as admin:
+            found = _configuration(admin, name)
+    except (KafkaError, OSError) as error:
+        raise _unanswered(settings, error) from error
+    limits = [
+        int(found[key]["value"])
+        for key in ("retention.ms", "message.timestamp.before.max.ms")
+        if key in found
+    ]
+    kept = [limit for limit in limits if 0 <= limit < FOR_EVER_MS]
+    return TimeRules(
+        found["message.timestamp.type"]["value"] == "LogAppendTime", min(kept, default=None)
+    )
+
+
 def check_broker(settings: Settings) -> None:
     """Refuse a Kafka that does not answer.
 
@@ -54,10 +124,14 @@ def check_broker(settings: Settings) -> None:
         with _admin(settings) as admin:
             admin.describe_cluster()
     except (KafkaError, OSError) as error:
-        raise BrokerError(
-            f"Kafka at {settings.kafka} does not answer ({type(error).__name__}); start it, for "
-            "example with `veilstream up`, or set VEILSTREAM_KAFKA"
-        ) from error
+        raise _unanswered(settings, error) from error
+
+
+def _unanswered(settings: Settings, error: BaseException) -> BrokerError:
+    return BrokerError(
+        f"Kafka at {settings.kafka} does not answer ({type(error).__name__}); start it, for "
+        "example with `veilstream up`, or set VEILSTREAM_KAFKA"
+    )
 
 
 def _admin(settings: Settings) -> Any:
@@ -87,16 +161,20 @@ def _compare(admin: Any, topic: Topic) -> None:
             "clients would spread over partitions that the state does not know: restore "
             "stream.partitions or give the study a new name"
         )
-    resource = ConfigResource(ConfigResourceType.TOPIC, topic.name)
-    answer = admin.describe_configs([resource], config_filter="all")
-    found = next(iter(answer.values()))[topic.name]
-    policy = found["cleanup.policy"]["value"]
+    policy = _configuration(admin, topic.name)["cleanup.policy"]["value"]
     wanted = topic.config.get("cleanup.policy", "delete")
     if policy != wanted:
         raise ConfigError(
             f"topic {topic.name} has cleanup.policy {policy}, the study needs {wanted}; "
             "change it with your Kafka tools"
         )
+
+
+def _configuration(admin: Any, name: str) -> dict[str, dict[str, str]]:
+    resource = ConfigResource(ConfigResourceType.TOPIC, name)
+    answer = admin.describe_configs([resource], config_filter="all")
+    found: dict[str, dict[str, str]] = next(iter(answer.values()))[name]
+    return found
 
 
 def _partitions(admin: Any, topic: Topic) -> int:

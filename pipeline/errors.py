@@ -17,7 +17,7 @@
         x LedgerBehind                   44   a client's database is older than what it has sent
       x BrokerError      the operator    50   Kafka is out of reach or refuses
       x StoreError       the operator    60   Redis is out of reach or refuses
-      x LocalStoreError  the operator    61   the client's own database cannot be written
+      x LocalStoreError  the operator    61   the client's database or an output cannot be written
       x RuntimeSetupError the operator   70   the local Kafka or Redis cannot be set up
 
 Messages name the field, the allowed values and who must act. They never hold data: an error
@@ -133,7 +133,7 @@ class StoreError(VeilstreamError):
 
 
 class LocalStoreError(VeilstreamError):
-    """The client's own database cannot be written."""
+    """The client's own database, or a file of output, cannot be written."""
 
     exit_code = 61
 

@@ -14,6 +14,7 @@ from pipeline.local.windows import Window
 from pipeline.messages.envelope import MSGPACK, headers, rfc3339
 from pipeline.messages.release import schema_of
 from pipeline.releasing import release_of
+from producers.event_time import EventTimes
 from producers.models import ModelFeed
 from producers.sender import Sender
 from producers.sources import Slot, Source
@@ -46,6 +47,8 @@ class Client:
         The study, its records, the database, and the two ends at Kafka.
     rate
         Slots per second at most; None for as fast as they come. For demonstrations.
+    times
+        The times of the records, where releases carry those; None: the client's own clock.
     clock
         Monotonic seconds.
     """
@@ -61,13 +64,14 @@ class Client:
         next_seq: int,
         source_name: str,
         rate: float | None = None,
+        times: EventTimes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan, self._source, self._vault = plan, source, vault
         self._sender, self._models = sender, models
         self._encoder = Encoder(plan.study)
         self._seq, self._source_name = next_seq, source_name
-        self._rate, self._clock = rate, clock
+        self._rate, self._times, self._clock = rate, times, clock
         self._window = Window(plan.slots)
         self._faults: Counter[str] = Counter()
         self._made: list[tuple[Outgoing, Tally, bytes]] = []
@@ -76,6 +80,8 @@ class Client:
         self.progress = Progress()
         if source.columns is not None:
             self._encoder.check_columns(source.columns)
+            if times is not None:
+                times.check_columns(source.columns)
 
     def turn(self) -> bool:
         """Do one round; return False when the source has ended and its last window is out.
@@ -140,6 +146,8 @@ class Client:
             self._faults[(slot.fault or "unreadable").split(": ", maxsplit=1)[-1]] += 1
         else:
             try:
+                if self._times is not None:
+                    self._times.note(slot.record)
                 row = self._encoder.encode(slot.record)
             except RecordError as error:
                 self._faults[str(error)] += 1
@@ -151,6 +159,8 @@ class Client:
         if window.position is None:
             return
         study, client = self._plan.study.name, self._vault.client
+        # whole seconds: a window's time need not tell when its last record came
+        at = int(time.time()) if self._times is None else self._times.at_close() // 1000
         seq = self._seq + len(self._made)
         payload = release_of(
             self._plan, window.rows, model, client=client, ledger=self._vault.ledger, seq=seq
@@ -161,8 +171,7 @@ class Client:
             kind="veilstream.release",
             schema=schema_of(self._plan),
             content_type=MSGPACK,
-            # whole seconds: a window's time need not tell when its last record came
-            time=rfc3339(float(int(time.time()))),
+            time=rfc3339(float(at)),
         )
         tally = Tally(len(window.rows), dict(self._faults), window.clipped)
         self._made.append((Outgoing(seq, payload, marks), tally, window.position))
@@ -191,6 +200,7 @@ class Client:
                 sum(tally.clipped for _, tally, _ in self._made),
             ),
             now=float(int(time.time())),
+            latest=None if self._times is None else self._times.closed,
         )
         self._source.forget(position)
         self._seq += len(group)

@@ -69,7 +69,9 @@ class Database:
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = FULL")
                 self._check_file()
-                self._db.executescript((files("producers") / "schema.sql").read_text())
+                # in one transaction, which takes far less of a disk that may be nearly full
+                schema = (files("producers") / "schema.sql").read_text()
+                self._db.executescript(f"BEGIN;\n{schema}\nCOMMIT;")
             self.ledger, self.created_at, self.fresh = self._identify()
         except BaseException:
             self.close()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import BinaryIO
 from urllib.parse import quote, unquote
 
-from infra.topics import ensure_topics
+from infra.signals import Stopping
+from infra.topics import ensure_topics, time_rules
 from pipeline.errors import ConfigError
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
@@ -19,6 +18,7 @@ from pipeline.privacy.policy import loose_delta
 from pipeline.settings import Settings
 from pipeline.study import require_live
 from producers.client import Client, Progress
+from producers.event_time import EventTimes
 from producers.ledger import Limit
 from producers.models import ModelFeed
 from producers.reconcile import lost_releases, refuse, skip
@@ -50,6 +50,9 @@ class Job:
         What all studies together may spend on the source; see `Vault.open_stream`.
     skip_lost
         Go on behind what a database that was restored from an old copy has lost.
+    event_time
+        The column with the times of the records, for histories; None: releases carry the time of
+        now.
     """
 
     client: str
@@ -60,6 +63,7 @@ class Job:
     rate: float | None = None
     limit: Limit = NO_LIMIT
     skip_lost: bool = False
+    event_time: str | None = None
 
 
 def vault_path(folder: Path, client: str) -> Path:
@@ -99,7 +103,8 @@ def run_client(
     if not 1 <= len(job.client) <= CLIENT_LENGTH:
         raise ConfigError(f"--client: an id has 1 to {CLIENT_LENGTH} characters")
     topics = Topics.of(plan.study)
-    stopping = _Stopping()
+    # an orderly end: the open window is simply read again
+    stopping = Stopping()
     path = vault_path(settings.home, job.client)
     with Vault(path, job.client) as vault:
         name = job.source_name or name_of(job.source, job.form)
@@ -111,7 +116,10 @@ def run_client(
         lost = lost_releases(plan, settings, vault, vault.peek(plan.study.name), say)
         if (lost or vault.missing) and not job.skip_lost:
             raise refuse(plan, lost, vault.missing)
-        stream_state = vault.open_stream(plan, name, job.limit, location=location_of(job.source))
+        times = _event_times(plan, settings, job, vault.peek(plan.study.name).latest)
+        stream_state = vault.open_stream(
+            plan, name, job.limit, location=location_of(job.source), event_time=job.event_time
+        )
         if warning := loose_delta(plan.guarantee.delta, (stream_state.next_seq + 1) * plan.slots):
             say(f"WARNING: {warning}")
         if plan.study.private and vault.bare(name):
@@ -160,6 +168,7 @@ def run_client(
             next_seq=lost.stop,
             source_name=name,
             rate=job.rate,
+            times=times,
         )
         try:
             _loop(client, stopping, lambda: report(client.progress, source.progress))
@@ -171,22 +180,18 @@ def run_client(
         return client.progress
 
 
-def _loop(client: Client, stopping: _Stopping, report: Callable[[], None]) -> None:
+def _event_times(plan: Plan, settings: Settings, job: Job, latest: int | None) -> EventTimes | None:
+    """Return the times of the records, where the job asks for them."""
+    if job.event_time is None:
+        return None
+    rules = time_rules(settings, Topics.of(plan.study).releases.name)
+    return EventTimes(plan.study, job.event_time, latest, rules)
+
+
+def _loop(client: Client, stopping: Stopping, report: Callable[[], None]) -> None:
     reported = time.monotonic()
     while not stopping.asked and client.turn():
         if time.monotonic() - reported >= REPORT_SECONDS:
             report()
             reported = time.monotonic()
     report()
-
-
-class _Stopping:
-    """SIGINT and SIGTERM ask for an orderly end: the open window is simply read again."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._ask)
-
-    def _ask(self, _number: int, _frame: FrameType | None) -> None:
-        self.asked = True

@@ -47,6 +47,13 @@ CREATE TABLE IF NOT EXISTS spends (
   pure REAL,
   slots INTEGER NOT NULL
 );
+-- Studies whose releases carry the times of their records: the column that holds them, and the time
+-- of the newest release in milliseconds since 1970; NULL before the first.
+CREATE TABLE IF NOT EXISTS event_times (
+  study TEXT PRIMARY KEY,
+  name TEXT NOT NULL,
+  latest INTEGER
+);
 -- Every release, for ever; lost: it is known from the releases topic alone.
 CREATE TABLE IF NOT EXISTS ledger (
   study TEXT NOT NULL,

@@ -36,11 +36,14 @@ class Stream:
         Number of its next release.
     sent
         Partition and offset of its newest acknowledged release in the releases topic.
+    latest
+        Event time of its newest release, in milliseconds since 1970; None if it has none.
     """
 
     position: bytes | None
     next_seq: int
     sent: tuple[int, int] | None = None
+    latest: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +105,13 @@ class Vault:
     def peek(self, study: str) -> Stream:
         """Return where a study stands, without registering anything."""
         row = self._db.row(
-            "SELECT position, next_seq, sent_partition, sent_offset FROM streams WHERE study = ?",
+            "SELECT position, next_seq, sent_partition, sent_offset, latest FROM streams "
+            "LEFT JOIN event_times USING (study) WHERE study = ?",
             study,
         )
         if row is None:
             return Stream(None, 0)
-        return Stream(row[0], row[1], None if row[3] is None else (row[2], row[3]))
+        return Stream(row[0], row[1], None if row[3] is None else (row[2], row[3]), row[4])
 
     def bare(self, source: str) -> bool:
         """Whether a study without privacy has released this source."""
@@ -120,7 +124,13 @@ class Vault:
         return None if self._db.fresh else self._db.created_at
 
     def open_stream(
-        self, plan: Plan, source: str, limit: Limit = NO_LIMIT, *, location: str | None = None
+        self,
+        plan: Plan,
+        source: str,
+        limit: Limit = NO_LIMIT,
+        *,
+        location: str | None = None,
+        event_time: str | None = None,
     ) -> Stream:
         """Return where a study stands, registering it and its source on first sight.
 
@@ -133,12 +143,14 @@ class Vault:
             the first study's own budget. It is never lowered below what is spent.
         location
             The file behind it, if it is one: a file has one name.
+        event_time
+            The column that holds the times of records; None: releases carry the client's own.
 
         Raises
         ------
         ConfigError
-            If the study was begun under another revision or on another source, the limit is below
-            what is spent, or the file has another name.
+            If the study was begun under another revision, on another source or by other times, the
+            limit is below what is spent, or the file has another name.
         LocalStoreError
             If the rows of a study do not agree with each other.
         """
@@ -168,12 +180,17 @@ class Vault:
                     "records belong to another --client; if it is the same file under another "
                     f"name, say so with --source-name {row[1]!r}"
                 )
+            if row[3] == 0:
+                self._db.write("DELETE FROM event_times WHERE study = ?", name)
+                if event_time is not None:
+                    self._db.write("INSERT INTO event_times VALUES (?, ?, NULL)", name, event_time)
+            self._check_times(name, event_time)
             self._budgets.open_source(plan, source, location, limit)
-        return Stream(row[2], row[3], None if row[5] is None else (row[4], row[5]))
+        return self.peek(name)
 
     def release(
         self, plan: Plan, source: str, group: Sequence[Outgoing], *, position: bytes,
-        tally: Tally, now: float,
+        tally: Tally, now: float, latest: int | None = None,
     ) -> None:  # fmt: skip
         """Spend, store and move on: one durable transaction, or nothing.
 
@@ -183,6 +200,8 @@ class Vault:
             Releases with consecutive numbers, from the stream's next one on.
         position
             Where the source continues behind the last of them.
+        latest
+            Event time of the last of them, in milliseconds since 1970, where they have one.
 
         Raises
         ------
@@ -198,6 +217,7 @@ class Vault:
             with self._db.transaction():
                 self._budgets.charge(plan, source)
                 self._advance(study, seqs, position, tally)
+                self._db.write("UPDATE event_times SET latest = ? WHERE study = ?", latest, study)
                 self._db.write_many(
                     "INSERT INTO ledger VALUES (?, ?, ?, 0)", [(study, seq, at) for seq in seqs]
                 )
@@ -275,6 +295,16 @@ class Vault:
                     "UPDATE streams SET sent_partition = ?, sent_offset = ? WHERE study = ?",
                     *place, study,
                 )  # fmt: skip
+
+    def _check_times(self, study: str, column: str | None) -> None:
+        row = self._db.row("SELECT name FROM event_times WHERE study = ?", study)
+        begun = None if row is None else row[0]
+        if begun != column:
+            said = f"with --event-time {begun}" if begun else "without --event-time"
+            raise ConfigError(
+                f"this client began study {study!r} {said}: go on in the same way, or its times "
+                "would not be of one kind; other records belong to another --client"
+            )
 
     def _remember(self, releases: int) -> None:
         self._releases += releases

@@ -24,6 +24,7 @@ COMMANDS = {
     "fit": "fit",
     "predict": "predict",
     "state": "state",
+    "replay": "replay",
     "demo": "demo",
 }
 

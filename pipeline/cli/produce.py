@@ -49,6 +49,8 @@ class Waiting:
 @click.option("--client", required=True, help="Client id: it owns its ledger for ever.")
 @click.option(
     "--source",
+    "--input",
+    "source",
     required=True,
     help="A .csv, .jsonl or .ndjson file, - for standard input, or shuttle:K/N for demo data.",
 )
@@ -57,6 +59,10 @@ class Waiting:
     help="Format of standard input.",
 )  # fmt: skip
 @click.option("--follow", is_flag=True, help="Wait for the file to grow, as tail -f does.")
+@click.option(
+    "--event-time", metavar="COLUMN",
+    help="Releases carry the times of this column: for histories. Those times are public.",
+)  # fmt: skip
 @click.option("--source-name", help="Name of the source in the ledger; default: the source's own.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records per second.")
 @click.option(
@@ -76,7 +82,8 @@ class Waiting:
     help="No progress lines (without a terminal they say only what it waits for).",
 )  # fmt: skip
 def produce(
-    study: Path, client: str, source: str, form: str, follow: bool, source_name: str | None,
+    study: Path, client: str, source: str, form: str, follow: bool, event_time: str | None,
+    source_name: str | None,
     rate: float | None, epsilon_limit: float | None, delta_limit: float | None, skip_lost: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
@@ -111,7 +118,7 @@ def produce(
         settings,
         Job(
             client, source, form, follow, source_name, rate, Limit(epsilon_limit, delta_limit),
-            skip_lost,
+            skip_lost, event_time,
         ),
         report=report,
         say=lambda line: say(f"{client}: {line}"),

@@ -11,7 +11,8 @@ from rich.live import Live
 
 from pipeline.cli.context import SAVE_MODEL, STUDY, connected, live_plan_of, save_model, say
 from pipeline.cli.feed import PATIENCE_SECONDS, Feed, newest_estimate
-from pipeline.cli.table import line, table, value
+from pipeline.cli.progress import estimate_line
+from pipeline.cli.table import table
 from pipeline.settings import Settings
 
 
@@ -58,10 +59,7 @@ def watch(
             elif live:
                 live.update(table(message, plan.study), refresh=True)
             else:
-                values = " ".join(
-                    f"{c.name}={value(message, c.value, 3)}" for c in message.coefficients
-                )
-                click.echo(f"{message.published_at} {line(message)}; {values}")
+                click.echo(estimate_line(message))
             seen += 1
             if count is not None and seen >= count:
                 return

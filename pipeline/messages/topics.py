@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pipeline.messages.release import MAX_RELEASE_BYTES
@@ -84,3 +85,10 @@ def retention_ms(text: str) -> int:
     if text == "forever":
         return -1
     return int(text[:-1]) * _SECONDS[text[-1]] * 1000
+
+
+def is_of_a_study(name: str) -> bool:
+    """Whether a name is that of a topic of this or any other study."""
+    return (
+        re.fullmatch(r"veil\.[^.]+\.(releases|models|estimates|latest|dlq)\.v\d+", name) is not None
+    )

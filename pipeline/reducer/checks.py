@@ -46,10 +46,12 @@ class Checker:
     ----------
     plan
         The study's public numbers.
+    revision
+        The one that releases must name; default: the plan's.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._private, self._revision = plan.study.noised, plan.revision
+    def __init__(self, plan: Plan, revision: str = "") -> None:
+        self._private, self._revision = plan.study.noised, revision or plan.revision
         self._slots = plan.slots
         self._claim = plan.claim
         size, packed = plan.size, plan.size * (plan.size + 1) // 2

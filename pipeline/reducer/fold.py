@@ -82,11 +82,13 @@ class Reducer:
     ----------
     plan
         The study's public numbers.
+    revision
+        The one that releases must name; default: the plan's.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, revision: str = "") -> None:
         require_live(plan.study, "a stream of releases")
-        self._checker = Checker(plan)
+        self._checker = Checker(plan, revision)
         self._forgetting = plan.study.estimator.forgetting
         self._rows: Rows = rows_of(plan)
 
@@ -199,7 +201,8 @@ class Reducer:
                 continue
             progress = state.clients.get(release.client)
             if progress is None:
-                progress = state.clients[release.client] = Progress(release.ledger)
+                before = release.seq - 1 if state.midway else -1
+                progress = state.clients[release.client] = Progress(release.ledger, before)
             if release.seq == progress.highest + 1 and release.ledger == progress.ledger:
                 # what `accept` does with the next release, without the call: nearly all are that
                 progress.highest = release.seq

@@ -67,6 +67,9 @@ class Partition:
         Clients whose progress moved since it was last stored.
     erased
         Clients, of all partitions, whose releases enter nothing.
+    midway
+        Whether the log before its first record is left out on purpose: what a client has sent there
+        is not missing. It is not stored.
     """
 
     plan: Plan
@@ -75,6 +78,7 @@ class Partition:
     clients: dict[str, Progress] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     erased: frozenset[str] = frozenset()
+    midway: bool = False
 
     @classmethod
     def empty(cls, plan: Plan, erased: frozenset[str] = frozenset()) -> Partition:

@@ -8,7 +8,7 @@
 - `variants`: the same study without privacy.
 """
 
-from pipeline.study.load import load_study, parse_study
+from pipeline.study.load import load_study, parse_study, study_of
 from pipeline.study.mode_checks import require_live
 from pipeline.study.model import Study
 from pipeline.study.modes import LIVE, LIVE_KINDS, MODES
@@ -26,5 +26,6 @@ __all__ = [
     "parse_study",
     "require_live",
     "revision_of",
+    "study_of",
     "without_privacy",
 ]

@@ -53,6 +53,17 @@ def parse_study(text: str, *, name: str = "study file") -> Study:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name} is not valid TOML: {error}") from error
+    return study_of(tables, name=name)
+
+
+def study_of(tables: dict[str, Any], *, name: str) -> Study:
+    """Check the tables of a study; `name` stands in the messages.
+
+    Raises
+    ------
+    ConfigError
+        If they say something that is not allowed.
+    """
     try:
         study = msgspec.convert(tables, Study, strict=True)
     except msgspec.ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,12 @@ def test_a_client_is_taken_out_and_stays_out(stage: Stage) -> None:
     assert sums(stage) == wanted
     assert len(stage.dead_letters()) == letters
     assert stage.verified()
+
+    checked = stage.run("replay", stage.study, "--check", "--json")
+    assert checked.returncode == 0, checked.stderr
+    found = json.loads(checked.stdout)
+    assert found["compared"] > 0
+    assert found["not_compared"]["from before a client was taken out"] > 0
 
     rebuilt = stage.run("state", "rebuild", stage.study, "--yes")
     assert rebuilt.returncode == 0, rebuilt.stderr

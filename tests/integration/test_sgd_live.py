@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,9 @@ def test_a_path_survives_its_worker_and_is_what_an_offline_fold_gives(
         stage.caught_up()
         estimate = stage.final_estimate()
         assert stage.verified()
+        checked = stage.run("replay", stage.study, "--check", "--json")
+        assert checked.returncode == 0, checked.stderr
+        assert json.loads(checked.stdout)["compared"] == len(stage.estimates()) > 10
 
         assert estimate.releases == CLIENTS * RECORDS // SLOTS
         assert (estimate.diagnostics.missing, estimate.diagnostics.dead_letters) == (0, 0)

@@ -1,0 +1,210 @@
+"""Published estimates beside a replay to the same log positions, number by number."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from agents.history import History
+from agents.refold import history_of
+from pipeline.errors import OffsetGap, StateError
+from pipeline.local.plan import Plan
+from pipeline.messages.estimate import EstimateMessage, interval_method, read_estimate
+from pipeline.messages.topics import Topics
+from pipeline.reducer import LogRecord, Partition, Reducer, combine
+from pipeline.replay import Difference, Span, difference
+from pipeline.settings import Settings
+from state import RedisStore
+from state.connection import redis_client
+
+#: Told of how many of how many published estimates have been looked at.
+Report = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class Checked:
+    """What a check has found.
+
+    Attributes
+    ----------
+    compared, different
+        How many estimates were compared, and how many of them differ.
+    apart
+        How many were not compared, by reason.
+    first, message
+        The first difference, and the published estimate that has it.
+    """
+
+    compared: int = 0
+    different: int = 0
+    apart: Counter[str] = field(default_factory=Counter)
+    first: Difference | None = None
+    message: EstimateMessage | None = None
+
+
+class Follower:
+    """The states of all partitions, moved on from one set of log positions to the next.
+
+    Parameters
+    ----------
+    history
+        The releases topic.
+    starts
+        Where each partition begins: 0, or its first record that is left.
+    """
+
+    def __init__(
+        self, plan: Plan, history: History, starts: Mapping[int, int], erased: frozenset[str]
+    ) -> None:
+        self._reducer, self._history = Reducer(plan), history
+        self._ends = {n: extent.after for n, extent in history.extents().items()}
+        self.states = {n: Partition.empty(plan, erased).starting_at(starts[n]) for n in starts}
+        self._held: dict[int, list[LogRecord]] = {n: [] for n in starts}
+        history.seek({n: Span(starts[n], self._ends[n]) for n in starts})
+
+    def behind(self, positions: Mapping[int, int]) -> bool:
+        """Whether a partition is further than these positions."""
+        return any(self.states[n].head.next_offset > at for n, at in positions.items())
+
+    def move(self, positions: Mapping[int, int]) -> None:
+        """Fold each partition up to its position.
+
+        Raises
+        ------
+        StateError
+            If the log ends before it: it is not the log of that estimate.
+        """
+        for number, at in positions.items():
+            if at > self._ends[number]:
+                raise StateError(
+                    f"{self._history.topic}[{number}]: an estimate stands for offsets up to {at}, "
+                    f"and the log ends at {self._ends[number]}: the topic was made anew"
+                )
+            state = self.states[number]
+            while state.head.next_offset < at:
+                held = self._held[number] or self._history.more(number)
+                cut = bisect_left(held, at, key=_offset)
+                self._reducer.fold(state, held[:cut], holes=True)
+                self._held[number] = held[cut:]
+                if not held or cut == 0:
+                    # what the estimate had is no longer in the log: its positions will differ
+                    break
+
+
+def check(
+    plan: Plan,
+    settings: Settings,
+    *,
+    accept_loss: bool,
+    stopped: Callable[[], bool],
+    report: Report,
+) -> Checked:
+    """Compare every published estimate of a study with a fold of the log to its positions.
+
+    Positions of estimates grow. Where they went back, as after a rebuild, the log is folded again
+    for those estimates.
+
+    Raises
+    ------
+    OffsetGap
+        If retention took the start of the log, and that is not accepted.
+    StateError
+        If the log is another one.
+    BrokerError, StoreError
+        If Kafka or Redis fails.
+    """
+    erased = RedisStore(redis_client(settings), plan).erased()
+    topics, found = Topics.of(plan.study), Checked()
+    with (
+        history_of(plan, settings, stopped) as releases,
+        History(settings, topics.estimates.name, 1, stopped) as published,
+    ):
+        starts = _starts(releases, accept_loss=accept_loss)
+        extent = published.extents()[0]
+        only: list[int] | None = None
+        first = extent.first
+        while only is None or only:
+            published.seek({0: Span(first, extent.after)})
+            follower, again = Follower(plan, releases, starts, erased), []
+            for record in published.records(0):
+                if only is not None and not _among(record.offset, only):
+                    continue
+                report(record.offset - extent.first + 1, extent.after - extent.first)
+                live = _usable(plan, record, found)
+                if live is None:
+                    continue
+                positions = {place.partition: place.next_offset for place in live.watermark}
+                if any(at < starts[n] for n, at in positions.items()):
+                    found.apart["from before what retention has left"] += 1
+                    continue
+                if follower.behind(positions):
+                    again.append(record.offset)
+                    continue
+                follower.move(positions)
+                _compare(plan, live, follower.states, releases.topic, found, erased)
+            only = again
+            first = again[0] if again else first
+    return found
+
+
+def _starts(history: History, *, accept_loss: bool) -> dict[int, int]:
+    starts = {number: extent.first for number, extent in history.extents().items()}
+    gone = [f"0 to {at - 1} of partition {n}" for n, at in starts.items() if at]
+    if gone and not accept_loss:
+        raise OffsetGap(
+            f"{history.topic}: retention took offsets {', '.join(gone)}: estimates that rest on "
+            "them cannot be checked; --accept-loss checks those of a state that was rebuilt "
+            "without them"
+        )
+    return starts
+
+
+def _usable(plan: Plan, record: LogRecord, found: Checked) -> EstimateMessage | None:
+    """Return a published estimate that this study can be compared with, or count why not."""
+    try:
+        live = read_estimate(record.value or b"")
+    except msgspec.DecodeError:
+        found.apart["no estimate"] += 1
+        return None
+    own = plan.study.estimator.level, interval_method(plan)
+    if live.study_revision != plan.revision:
+        found.apart["of another revision"] += 1
+    elif (live.level, live.interval_method) != own:
+        found.apart["with another level or interval"] += 1
+    else:
+        return live
+    return None
+
+
+def _compare(
+    plan: Plan,
+    live: EstimateMessage,
+    states: Mapping[int, Partition],
+    topic: str,
+    found: Checked,
+    erased: frozenset[str],
+) -> None:
+    _, replayed = combine(plan, states, topic=topic, model_version=None, published_at=0.0)
+    if erased and live.diagnostics.erased < replayed.diagnostics.erased:
+        found.apart["from before a client was taken out"] += 1
+        return
+    found.compared += 1
+    different = difference(live, replayed)
+    if different is None:
+        return
+    found.different += 1
+    if found.first is None:
+        found.first, found.message = different, live
+
+
+def _offset(record: LogRecord) -> int:
+    return record.offset
+
+
+def _among(offset: int, offsets: list[int]) -> bool:
+    place = bisect_left(offsets, offset)
+    return place < len(offsets) and offsets[place] == offset

@@ -1,0 +1,227 @@
+"""A topic read from anywhere to anywhere: no group, no commit, nothing but reading.
+
+It reads with aiokafka, as a worker does: kafka-python takes more than twice as long for a record
+(`python -m benchmarks.replay`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+import aiokafka
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+
+from infra.connection import kafka_options
+from infra.topics import check_partitions
+from pipeline.errors import BrokerError, OffsetGap
+from pipeline.reducer import LogRecord
+from pipeline.replay import Extent, Span
+from pipeline.settings import Settings
+
+Answer = TypeVar("Answer")
+#: How long Kafka may be silent while there is something to read.
+PATIENCE_SECONDS = 20.0
+#: Records of one partition that are held, about: one that has more waits for the others.
+HELD = 8000
+#: Records that are taken at once, at most.
+FETCHED = 4000
+
+
+class Interrupted(Exception):
+    """Somebody asked the reader to stop."""
+
+
+class History:
+    """The log of one topic.
+
+    Parameters
+    ----------
+    topic, partitions
+        Its name, and how many partitions it must have.
+    stopped
+        Asked now and then; reading ends with `Interrupted` when it says so.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        topic: str,
+        partitions: int,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._settings, self.topic, self._stopped = settings, topic, stopped
+        self._places = {n: aiokafka.TopicPartition(topic, n) for n in range(partitions)}
+        self._stops: dict[int, int] = {}
+        self._held: dict[int, list[LogRecord]] = {}
+        #: Partitions that have more records than the others can follow.
+        self._ahead: set[int] = set()
+        self._loop = asyncio.new_event_loop()
+        self._consumer: Any = None
+
+    def __enter__(self) -> History:
+        """Connect.
+
+        Raises
+        ------
+        BrokerError
+            If Kafka does not answer.
+        ConfigError
+            As `infra.topics.check_partitions`.
+        """
+        try:
+            check_partitions(self._settings, self.topic, len(self._places))
+            self._run(self._start())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._consumer is not None:
+            self._loop.run_until_complete(self._consumer.stop())
+            self._consumer = None
+        self._loop.close()
+
+    def extents(self) -> dict[int, Extent]:
+        """Return what each partition holds now.
+
+        Raises
+        ------
+        BrokerError
+            If Kafka fails.
+        """
+        places = list(self._places.values())
+        first = self._run(self._consumer.beginning_offsets(places))
+        after = self._run(self._consumer.end_offsets(places))
+        oldest = self._run(self._consumer.offsets_for_times(dict.fromkeys(places, 0)))
+        return {
+            n: Extent(first[p], after[p], None if oldest[p] is None else oldest[p].timestamp)
+            for n, p in self._places.items()
+        }
+
+    def at(self, milliseconds: int) -> dict[int, int]:
+        """Return the first offset of each partition at or after a time; its end if none is.
+
+        Raises
+        ------
+        BrokerError
+            If Kafka fails.
+        """
+        places = list(self._places.values())
+        after = self._run(self._consumer.end_offsets(places))
+        found = self._run(self._consumer.offsets_for_times(dict.fromkeys(places, milliseconds)))
+        return {
+            n: after[p] if found[p] is None else found[p].offset for n, p in self._places.items()
+        }
+
+    def seek(self, spans: Mapping[int, Span]) -> None:
+        """Begin to read some partitions, each from the start of its span to its end."""
+        self._stops = {n: span.stop for n, span in spans.items()}
+        self._held = {n: [] for n in spans}
+        self._ahead.clear()
+        self._run(self._assign(spans))
+
+    def records(self, number: int) -> Iterator[LogRecord]:
+        """Yield the records of one partition up to the end of its span.
+
+        Raises
+        ------
+        BrokerError, OffsetGap, Interrupted
+            As `more`.
+        """
+        return itertools.chain.from_iterable(iter(lambda: self.more(number), []))
+
+    def more(self, number: int) -> list[LogRecord]:
+        """Return the next records of a partition, none at the end of its span.
+
+        What comes of others meanwhile is held for them.
+
+        Raises
+        ------
+        BrokerError
+            If Kafka fails or is silent.
+        OffsetGap
+            If retention takes away what is still to be read.
+        Interrupted
+            If that was asked for.
+        """
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        place, stop = self._places[number], self._stops[number]
+        while not self._held[number]:
+            if self._stopped():
+                raise Interrupted
+            # the position and not the records: the end of a transaction is never handed out
+            if self._run(self._consumer.position(place)) >= stop:
+                return []
+            if self._run(self._fetch()):
+                deadline = time.monotonic() + PATIENCE_SECONDS
+            elif time.monotonic() > deadline:
+                raise BrokerError(
+                    f"{self.topic}[{number}]: Kafka has sent nothing for {PATIENCE_SECONDS:.0f} s"
+                )
+        taken, self._held[number] = self._held[number], []
+        return taken
+
+    async def _assign(self, spans: Mapping[int, Span]) -> None:
+        self._consumer.assign([self._places[n] for n in spans])
+        for number, span in spans.items():
+            self._consumer.seek(self._places[number], span.start)
+            if span.start >= span.stop:
+                self._consumer.pause(self._places[number])
+
+    async def _fetch(self) -> bool:
+        """Take what has come, and let partitions wait that are ahead or done."""
+        for number in [n for n in self._ahead if not self._held[n]]:
+            self._ahead.remove(number)
+            self._consumer.resume(self._places[number])
+        batches = await self._consumer.getmany(timeout_ms=500)
+        for place, records in batches.items():
+            number = place.partition
+            stop, held = self._stops[number], self._held[number]
+            done = records[-1].offset + 1 >= stop
+            held += [r for r in records if r.offset < stop] if done else records
+            if done or len(held) >= HELD:
+                self._consumer.pause(place)
+                if not done:
+                    self._ahead.add(number)
+        return bool(batches)
+
+    async def _start(self) -> None:
+        self._consumer = aiokafka.AIOKafkaConsumer(
+            **kafka_options(self._settings),
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            max_poll_records=FETCHED,
+            max_partition_fetch_bytes=4 * 2**20,
+        )
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._consumer.start()
+
+    def _run(self, waiting: Coroutine[Any, Any, Answer]) -> Answer:
+        try:
+            return self._loop.run_until_complete(waiting)
+        except OffsetOutOfRangeError as error:
+            raise OffsetGap(
+                f"{self.topic}: retention has passed the place that was being read; read again, "
+                "with --accept-loss if what is left is enough"
+            ) from error
+        except (KafkaError, TimeoutError) as error:
+            raise BrokerError(
+                f"{self.topic} cannot be read from {self._settings.kafka} ({type(error).__name__})"
+            ) from error

@@ -1,0 +1,212 @@
+"""Where the estimates of a replay go: lines, files that are whole or not there, a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from agents.link import Link
+from agents.parquet import to_parquet
+from infra.topics import ensure_topics
+from pipeline.errors import ConfigError, LocalStoreError
+from pipeline.messages.envelope import JSON, headers
+from pipeline.messages.estimate import EstimateMessage, write_estimate
+from pipeline.messages.topics import Topic, Topics, is_of_a_study
+from pipeline.settings import Settings
+from pipeline.study import Study
+
+#: What an unfinished file is called, behind the name that it will have.
+PARTIAL = ".partial"
+
+
+class Output(Protocol):
+    """What takes estimates."""
+
+    def write(self, message: EstimateMessage) -> None:
+        """Take one."""
+        ...
+
+    def flush(self) -> int:
+        """See that all is where it belongs, and return how many bytes that is; 0 if unknown."""
+        ...
+
+    def finish(self) -> None:
+        """Make a whole of it: nothing comes any more."""
+        ...
+
+    def close(self) -> None:
+        """Close what is open; what is unfinished stays so."""
+        ...
+
+
+class Shown:
+    """Estimates that somebody else shows."""
+
+    def __init__(self, show: Callable[[EstimateMessage], None]) -> None:
+        self._show = show
+
+    def write(self, message: EstimateMessage) -> None:
+        """As `Output.write`."""
+        with file_faults("standard output"):
+            self._show(message)
+
+    def flush(self) -> int:
+        """As `Output.flush`."""
+        return 0
+
+    def finish(self) -> None:
+        """As `Output.finish`."""
+
+    def close(self) -> None:
+        """As `Output.close`."""
+
+
+class File:
+    """JSON lines, or Parquet made of them at the end.
+
+    The lines go to a file beside it, which gets its name when it is whole. A file that is no
+    regular one, such as a pipe, is written as it comes.
+
+    Parameters
+    ----------
+    path
+        Its name; one that ends in .parquet becomes Parquet.
+    written
+        How many bytes of an interrupted replay stay.
+    """
+
+    def __init__(self, path: Path, written: int = 0) -> None:
+        self._path, self.parquet = path, path.suffix.lower() == ".parquet"
+        self._lines = path.with_name(path.name + PARTIAL) if is_regular(path) else path
+        with file_faults(str(path)):
+            self._file: BinaryIO = self._lines.open("r+b" if written else "wb")
+        with file_faults(str(path)):
+            if written:
+                if os.fstat(self._file.fileno()).st_size < written:
+                    raise ConfigError(
+                        f"{self._lines} is shorter than the interrupted replay has left it: remove "
+                        "it with the file of the replay, and start again"
+                    )
+                self._file.truncate(written)
+                self._file.seek(written)
+
+    def write(self, message: EstimateMessage) -> None:
+        """As `Output.write`."""
+        with file_faults(str(self._path)):
+            self._file.write(write_estimate(message) + b"\n")
+
+    def flush(self) -> int:
+        """As `Output.flush`."""
+        with file_faults(str(self._path)):
+            self._file.flush()
+            if self._lines == self._path:
+                return 0
+            os.fsync(self._file.fileno())
+            return self._file.tell()
+
+    def finish(self) -> None:
+        """As `Output.finish`."""
+        self.flush()
+        self._file.close()
+        if self._lines == self._path:
+            return
+        with file_faults(str(self._path)):
+            if self.parquet:
+                made = self._path.with_name(self._path.name + ".made")
+                to_parquet(self._lines, made)
+                made.replace(self._path)
+                self._lines.unlink()
+            else:
+                self._lines.replace(self._path)
+
+    def close(self) -> None:
+        """As `Output.close`."""
+        # a disk that is full is so for what is still in the buffer, too
+        try:
+            self._file.close()
+        except OSError:
+            return
+
+
+class TopicOf:
+    """A topic of its own, made if it is not there.
+
+    Raises
+    ------
+    ConfigError
+        If the name is that of a study's own topic, or Kafka allows none such.
+    BrokerError
+        If Kafka fails.
+    """
+
+    def __init__(self, name: str, study: Study, settings: Settings, identity: str) -> None:
+        if is_of_a_study(name):
+            raise ConfigError(
+                f"--topic: {name} belongs to a study; replayed estimates need a topic of their own"
+            )
+        self._name, self._study, self._identity = name, study, identity
+        kept = Topics.of(study).estimates.config
+        ensure_topics(settings, [Topic(name, 1, study.stream.replication, kept)])
+        self._loop, self._link = asyncio.new_event_loop(), Link(settings)
+        try:
+            self._loop.run_until_complete(self._link.start())
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, message: EstimateMessage) -> None:
+        """As `Output.write`; it returns when Kafka has it, so that the order stays."""
+        study = self._study.name
+        marks = headers(
+            identity=f"{self._identity}/{message.state_version}",
+            source=f"/veilstream/{study}/replay",
+            kind="veilstream.estimate",
+            schema="estimate/1",
+            content_type=JSON,
+            time=message.published_at,
+        )
+        payload = write_estimate(message)
+        self._loop.run_until_complete(
+            self._link.send(self._name, study.encode(), payload, [(k, v) for k, v in marks])
+        )
+
+    def flush(self) -> int:
+        """As `Output.flush`."""
+        return 0
+
+    def finish(self) -> None:
+        """As `Output.finish`."""
+
+    def close(self) -> None:
+        """As `Output.close`."""
+        self._loop.run_until_complete(self._link.stop())
+        self._loop.close()
+
+
+def is_regular(path: Path) -> bool:
+    """Whether a path is a regular file, or will be one."""
+    return path.is_file() or not path.exists()
+
+
+@contextmanager
+def file_faults(name: str) -> Iterator[None]:
+    """Turn faults of a file that is written into ours; a reader that has gone is none.
+
+    Raises
+    ------
+    LocalStoreError
+        Naming the file and what is wrong.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LocalStoreError(
+            f"{name} cannot be written ({error.strerror}): see to the disk and the folder, then "
+            "run the command again"
+        ) from error

@@ -1,0 +1,84 @@
+"""How far a long command is, for people at a terminal, and its estimates beside that."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pipeline.cli.table import line, table, value
+from pipeline.messages.estimate import EstimateMessage, write_estimate
+from pipeline.study import Study
+
+
+class Bar:
+    """A bar on standard error with rate and time left; nothing where that is no terminal."""
+
+    def __init__(self, what: str) -> None:
+        self.console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn(what),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._task = self._progress.add_task(what, total=None, rate="")
+
+    def __enter__(self) -> Bar:
+        """Show it."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Take it away."""
+        self._progress.stop()
+
+    def report(self, done: int, total: int) -> None:
+        """Move it."""
+        speed = self._progress.tasks[0].speed
+        rate = "" if speed is None else f"{speed:,.0f}/s"
+        self._progress.update(self._task, completed=done, total=total, rate=rate)
+
+
+class Screen:
+    """Estimates as lines, and the last one as a table at a terminal."""
+
+    def __init__(self, study: Study, bar: Bar) -> None:
+        self._study, self._bar = study, bar
+        self._terminal = Console().is_terminal
+
+    def show(self, message: EstimateMessage) -> None:
+        """Print the line of an estimate; above the bar, where both are on one terminal."""
+        if self._terminal and self._bar.console.is_terminal:
+            self._bar.console.print(estimate_line(message), highlight=False, soft_wrap=True)
+        else:
+            click.echo(estimate_line(message))
+
+    def end(self, message: EstimateMessage) -> None:
+        """Print the table of the last estimate, if somebody looks."""
+        if self._terminal:
+            Console().print(table(message, self._study))
+
+
+def estimate_line(message: EstimateMessage) -> str:
+    """Return an estimate as one line: time, state, coefficients."""
+    values = " ".join(f"{c.name}={value(message, c.value, 3)}" for c in message.coefficients)
+    return f"{message.published_at} {line(message)}; {values}"
+
+
+def put_line(message: EstimateMessage) -> None:
+    """Print an estimate as a line of JSON."""
+    sys.stdout.write(write_estimate(message).decode() + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,240 @@
+"""`veilstream replay`: the releases folded again, as they were or as if."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agents.checking import Checked, check
+from agents.history import Interrupted
+from agents.outputs import File, Output, Shown, TopicOf, is_regular
+from agents.parquet import require_parquet
+from agents.replaying import Job, Outcome, run_replay
+from infra.signals import Stopping
+from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, connected, live_plan_of, put, say
+from pipeline.cli.progress import Bar, Screen, put_line
+from pipeline.errors import ConfigError, NumericError
+from pipeline.local.plan import Plan
+from pipeline.replay import (
+    altered,
+    check_order,
+    parse_bound,
+    parse_change,
+    parse_forgetting,
+    parse_rhythm,
+)
+from pipeline.settings import Settings
+
+NOTHING_SPENT = (
+    "privacy spent: 0. The clients noised these releases before they sent them; whatever is "
+    "computed from them again costs no record anything, and no ledger was opened"
+)
+NOTHING_KEPT = "privacy spent: 0. This study keeps no privacy that could be spent"
+
+
+@click.command()
+@STUDY
+@click.option(
+    "--from", "start", default="beginning", show_default=True,
+    help="Time (RFC 3339, or -2h ago), or an offset of each partition: 0:1200,1:900.",
+)  # fmt: skip
+@click.option("--to", "stop", default="end", show_default=True, help="Likewise; it is left out.")
+@click.option(
+    "--every", default="1000", show_default=True,
+    help="An estimate after so many releases, or so much time of the log, such as 10s.",
+)  # fmt: skip
+@click.option(
+    "--speed", type=click.FloatRange(min=0), default=0.0, show_default=True,
+    help="Times the pace of the log; 0: as fast as it goes.",
+)  # fmt: skip
+@click.option("--forgetting", help="What if: a half-life such as '50000 records', or none.")
+@click.option("--level", help="What if: another confidence level, such as 0.9.")
+@click.option("--interval", help="What if: another interval of ldp-sgd, such as plug-in.")
+@click.option("--ridge", help="What if: another penalty, such as 0.01.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="What if, by key.")
+@AS_JSON
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="A .jsonl or .parquet file."
+)
+@click.option("--topic", help="A topic of its own for the estimates.")
+@click.option(
+    "--resume", "memo", type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the place in this file, and go on from it; default: OUT.replay with --out.",
+)  # fmt: skip
+@click.option("--check", "checking", is_flag=True, help="Compare with what was published.")
+@ACCEPT_LOSS
+@click.option(
+    "--accept-other-revisions", "accept_others", is_flag=True,
+    help="Pass over releases that were made under another revision of the study.",
+)  # fmt: skip
+def replay(
+    study: Path, start: str, stop: str, every: str, speed: float, forgetting: str | None,
+    level: str | None, interval: str | None, ridge: str | None, changes: tuple[str, ...],
+    as_json: bool, out: Path | None, topic: str | None, memo: Path | None, checking: bool,
+    accept_loss: bool, accept_others: bool,
+) -> None:  # fmt: skip
+    """Fold the releases of STUDY again: a range of them, or as if settings had been others.
+
+    Estimates come at the rhythm of the log. Nothing of the live study is touched, and no privacy is
+    spent. With --check: compare each published estimate with a replay to its log positions; exits
+    with 40 if one differs.
+    """
+    live = live_plan_of(study, "`veilstream replay`")
+    shorthands = (("level", level), ("ridge", ridge), ("path.interval", interval))
+    texts = [*changes, *(f"estimator.{k}={v}" for k, v in shorthands if v is not None)]
+    wanted = dict(parse_change(text) for text in texts)
+    if forgetting is not None:
+        wanted["estimator.forgetting"] = parse_forgetting(forgetting)
+    if sum((as_json, out is not None, topic is not None)) > 1:
+        raise click.UsageError("--json, --out and --topic are three ways out: give one of them")
+    if checking:
+        others = (
+            wanted,
+            out,
+            topic,
+            memo,
+            accept_others,
+            speed,
+            start != "beginning",
+            stop != "end",
+        )
+        if any(others):
+            raise click.UsageError("--check compares all that was published, as it was: without "
+                                   "a range, a speed, what-ifs and an output")  # fmt: skip
+        _check(live, as_json=as_json, accept_loss=accept_loss)
+        return
+    plan = Plan(altered(live.study, wanted))
+    now, partitions = time.time(), live.study.stream.partitions
+    first = parse_bound(start, "--from", now=now, partitions=partitions)
+    last = parse_bound(stop, "--to", now=now, partitions=partitions)
+    check_order(first, last)
+    rhythm = parse_rhythm(every)
+    if out is not None:
+        _check_out(out)
+        memo = memo or (out.with_name(out.name + ".replay") if is_regular(out) else None)
+    settings = connected(Settings.read())
+    command = {
+        "study": f"{live.study.name} of revision {live.revision}",
+        "--from": start,
+        "--to": stop,
+        "--every": every,
+        "what if": json.dumps(wanted, sort_keys=True),
+        "--out": "" if out is None else str(out.absolute()),
+        "--topic": topic or "",
+        "--accept-loss": str(accept_loss),
+        "--accept-other-revisions": str(accept_others),
+    }
+    job = Job(first, last, rhythm, speed, accept_loss, accept_others, memo, command)
+    stopping = Stopping()
+    with Bar("releases") as bar:
+        screen = Screen(plan.study, bar)
+
+        def output_at(written: int) -> Output:
+            if out is not None:
+                return File(out, written)
+            if topic is not None:
+                name = f"{live.study.name}/replay/{plan.revision}"
+                return TopicOf(topic, live.study, settings, name)
+            return Shown(put_line if as_json else screen.show)
+
+        outcome = run_replay(
+            plan, live, settings, job, output_at, stopped=lambda: stopping.asked, report=bar.report
+        )
+    if outcome.interrupted:
+        _say_how_to_go_on(memo)
+        sys.exit(130)
+    if not (as_json or out or topic) and outcome.last is not None:
+        screen.end(outcome.last)
+    _say_summary(plan, outcome)
+
+
+def _check_out(out: Path) -> None:
+    suffix = out.suffix.lower()
+    if suffix == ".parquet":
+        require_parquet()
+        if not is_regular(out):
+            raise ConfigError("--out: Parquet needs a regular file; name one, or write JSON lines")
+    elif suffix not in (".jsonl", ".ndjson") and is_regular(out):
+        raise ConfigError("--out: the file must end in .jsonl, .ndjson or .parquet")
+
+
+def _say_how_to_go_on(memo: Path | None) -> None:
+    if memo is None:
+        say("stopped; nothing keeps the place (--resume FILE would), so it must start again")
+    else:
+        say(f"stopped; the same command goes on from here, by {memo}")
+
+
+def _say_summary(plan: Plan, outcome: Outcome) -> None:
+    heads = [state.head for state in outcome.replay.partitions.values()]
+    rate = outcome.records / outcome.seconds if outcome.seconds else 0.0
+    say(
+        f"replayed {outcome.replay.total} offsets, {outcome.records} of them now, in "
+        f"{outcome.seconds:.1f} s ({rate:.0f}/s): {outcome.estimates} estimates"
+    )
+    for count, words in (
+        (sum(head.duplicates for head in heads), "repeats dropped"),
+        (sum(head.dead_letters for head in heads), "dead letters passed over"),
+        (sum(head.erased for head in heads), "releases of erased clients passed over"),
+    ):
+        if count:
+            say(f"{count} {words}")
+    say(NOTHING_SPENT if plan.study.private else NOTHING_KEPT)
+
+
+def _check(plan: Plan, *, as_json: bool, accept_loss: bool) -> None:
+    settings, stopping = connected(Settings.read()), Stopping()
+    with Bar("published estimates") as bar:
+        try:
+            found = check(
+                plan,
+                settings,
+                accept_loss=accept_loss,
+                stopped=lambda: stopping.asked,
+                report=bar.report,
+            )
+        except Interrupted:
+            sys.exit(130)
+    if as_json:
+        put(_as_json(plan, found))
+    elif found.compared:
+        click.echo(
+            f"{found.compared} published estimates compared with a replay to their log positions: "
+            + (f"{found.different} differ" if found.different else "equal, bit by bit")
+        )
+    for reason, count in sorted(found.apart.items()):
+        say(f"{count} not compared: {reason}")
+    if not found.compared:
+        raise NumericError("there is no published estimate that could be compared")
+    if found.first is not None and found.message is not None:
+        say(
+            f"first difference, at state version {found.message.state_version} of "
+            f"{found.message.published_at}: {found.first.field} is {found.first.live} live and "
+            f"{found.first.replayed} replayed"
+        )
+        sys.exit(40)
+
+
+def _as_json(plan: Plan, found: Checked) -> dict[str, Any]:
+    first = None
+    if found.first is not None and found.message is not None:
+        first = {
+            "field": found.first.field,
+            "live": json.loads(found.first.live),
+            "replayed": json.loads(found.first.replayed),
+            "state_version": found.message.state_version,
+            "watermark": {p.partition: p.next_offset for p in found.message.watermark},
+        }
+    return {
+        "study": plan.study.name,
+        "equal": not found.different and found.compared > 0,
+        "compared": found.compared,
+        "different": found.different,
+        "not_compared": dict(sorted(found.apart.items())),
+        "first_difference": first,
+    }

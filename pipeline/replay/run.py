@@ -1,0 +1,200 @@
+"""A replay: records of the log in, estimates out. Nothing but its arguments is read or written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pipeline.errors import ConfigError, NumericError, PayloadError
+from pipeline.local.plan import Plan
+from pipeline.messages import release as wire
+from pipeline.messages.deadletter import DeadLetter
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.reducer import LogRecord, Partition, Reducer, combine
+from pipeline.replay.order import Ordered, in_order
+from pipeline.replay.ranges import Span
+from pipeline.replay.rhythm import Rhythm
+
+log = logging.getLogger("veilstream.replay")
+#: Records that wait to be folded together, at most.
+GROUP = 2048
+
+
+@dataclass(slots=True)
+class Replay:
+    """The state of a replay; what it yields depends on the log and on this alone.
+
+    Attributes
+    ----------
+    plan
+        The study, as it would have been.
+    topic
+        The releases topic, which estimates name.
+    revision
+        The study revision under which the releases were made.
+    spans
+        What is read of each partition.
+    rhythm
+        When estimates are due.
+    others
+        Whether releases of other revisions are passed over, as a worker does, or end the replay.
+    partitions
+        The states, by number.
+    clocks
+        The latest time of each partition so far, in milliseconds.
+    since
+        Releases since the last estimate.
+    tick
+        When the next estimate is due, in milliseconds; 0 before the first record.
+    """
+
+    plan: Plan
+    topic: str
+    revision: str
+    spans: Mapping[int, Span]
+    rhythm: Rhythm
+    others: bool = False
+    erased: frozenset[str] = frozenset()
+    partitions: dict[int, Partition] = field(default_factory=dict)
+    clocks: dict[int, int] = field(default_factory=dict)
+    since: int = 0
+    tick: int = 0
+    _waiting: dict[int, list[LogRecord]] = field(default_factory=dict)
+    _reducer: Reducer = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with empty states at the places where the spans begin.
+
+        Raises
+        ------
+        ConfigError
+            If a path of gradients would begin in its middle.
+        """
+        if self.plan.by_record and any(span.start for span in self.spans.values()):
+            raise ConfigError(
+                '--from: kind = "ldp-sgd" moves one path from the public start through all records '
+                "in their order, and each gradient was taken where that path had led: it can only "
+                "be replayed from the beginning of the log (--to may end it)"
+            )
+        self._reducer = Reducer(self.plan, self.revision)
+        for number, span in self.spans.items():
+            if number not in self.partitions:
+                state = Partition.empty(self.plan, self.erased).starting_at(span.start)
+                self.partitions[number] = state
+            self.partitions[number].midway = span.start > 0
+            self._waiting[number] = []
+
+    @property
+    def records(self) -> int:
+        """How many records of the log are done."""
+        done = sum(self.partitions[n].head.next_offset - s.start for n, s in self.spans.items())
+        return done + sum(len(records) for records in self._waiting.values())
+
+    @property
+    def total(self) -> int:
+        """How many offsets there are to read."""
+        return sum(span.stop - span.start for span in self.spans.values())
+
+    def run(
+        self,
+        streams: Mapping[int, Iterable[LogRecord]],
+        wait: Callable[[int], None] | None = None,
+    ) -> Iterator[EstimateMessage]:
+        """Fold the rest of the range and yield estimates at the rhythm, and one at the end.
+
+        Parameters
+        ----------
+        streams
+            The records of each partition, from its `next_offset` up to the end of its span.
+        wait
+            Returns when it is time for records of this time, in milliseconds; None: at once.
+
+        Raises
+        ------
+        ConfigError
+            If a release was made under another revision of the study.
+        """
+        every = self.rhythm.releases
+        for time, number, _, record in self._ordered(streams):
+            if self.tick and time >= self.tick:
+                if wait:
+                    wait(self.tick)
+                yield from self._estimate(self.tick)
+                self.tick = self.rhythm.tick_after(time)
+            if wait:
+                wait(time)
+            self.clocks[number] = time
+            self.since += 1
+            waiting = self._waiting[number]
+            waiting.append(record)
+            if len(waiting) >= GROUP:
+                self._fold(number)
+            if self.since == every:
+                yield from self._estimate(time)
+        self.settle()
+        if self.since:
+            yield from self._estimate(max(self.clocks.values()))
+
+    def settle(self) -> None:
+        """Fold what waits: the states then stand for exactly what has come."""
+        for number in self._waiting:
+            self._fold(number)
+
+    def _ordered(self, streams: Mapping[int, Iterable[LogRecord]]) -> Iterator[Ordered]:
+        for item in in_order(streams, self.clocks):
+            if self.rhythm.milliseconds and not self.tick:
+                self.tick = self.rhythm.tick_after(item[0])
+            yield item
+
+    def _fold(self, number: int) -> None:
+        waiting = self._waiting[number]
+        if not waiting:
+            return
+        self._waiting[number] = []
+        letters = self._reducer.fold(self.partitions[number], waiting, holes=True)
+        if not self.others:
+            refuse_others(letters, number, self.revision)
+
+    def _estimate(self, time: int) -> Iterator[EstimateMessage]:
+        if not self.since:
+            return
+        self.settle()
+        self.since = 0
+        try:
+            _, message = combine(
+                self.plan,
+                self.partitions,
+                topic=self.topic,
+                model_version=None,
+                published_at=time / 1000,
+            )
+        except NumericError as error:
+            log.warning("no estimate at this point: %s", error)
+            return
+        yield message
+
+
+def refuse_others(letters: Iterable[DeadLetter], number: int, revision: str) -> None:
+    """Refuse releases that were made under another revision of the study.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first of them, and its revision.
+    """
+    for letter in letters:
+        if letter.fault.reason == "wrong-revision":
+            raise ConfigError(
+                f"offset {letter.offset} of partition {number} was made under revision "
+                f"{_revision(letter)} of the study, and this file is revision {revision}: give the "
+                "file under which the releases were made, or --accept-other-revisions to pass them "
+                "over, as a worker does"
+            )
+
+
+def _revision(letter: DeadLetter) -> str:
+    try:
+        return wire.read(letter.value).revision
+    except PayloadError:
+        return "another"

@@ -1,0 +1,123 @@
+"""What a replay may set otherwise than the live study: keys of which clients know nothing.
+
+A release is made of the records, the model and the keys that clients use; it stays what it is. Keys
+that only the fold or the estimate reads may differ.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pipeline.errors import ConfigError
+from pipeline.study import Study, study_of
+
+#: The keys that may differ, with what reads them.
+SERVER_SIDE = {
+    "estimator.level": "the intervals",
+    "estimator.ridge": "the estimate",
+    "estimator.forgetting": "the buckets of the sums, and their weights",
+    "estimator.path.interval": "which intervals are shown",
+    "estimator.path.burn_in": "where the average of the path begins",
+}
+#: Why others may not, by the longest beginning of the key.
+REASONS = {
+    "study": "it names the topics",
+    "data": "clients encode records by it, so it is in every release",
+    "privacy": "it decides the noise that is in every release",
+    "window": "it decides which records make one release",
+    "stream": "it is about topics and their rhythm; --every sets how often estimates come",
+    "estimator": "clients take their gradients by it, so it is in every release",
+    "estimator.class_weights": "clients weigh classes by it, and it decides the noise",
+    "estimator.noise_scale": "it decides what releases hold beside the gradient",
+    "estimator.path": "the live steps decided where clients took their gradients: other steps "
+    "would lead elsewhere, and gradients of those places do not exist",
+    "estimator.path.full": "it changes no number that is published",
+    "estimator.reproduction": "it belongs to methods that have no stream of releases",
+}
+
+
+def parse_change(text: str) -> tuple[str, Any]:
+    """Return key and value of a text such as `estimator.level=0.9`; None for "none".
+
+    Raises
+    ------
+    ConfigError
+        If it is no such text.
+    """
+    key, equals, value = text.partition("=")
+    if value.strip() == "none":
+        return key.strip(), None
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"] if equals else _refuse(text)
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def parse_forgetting(text: str) -> dict[str, Any] | None:
+    """Return the table that a text such as "50000 records" means; None for "none".
+
+    Raises
+    ------
+    ConfigError
+        If it means none.
+    """
+    if text == "none":
+        return None
+    number, _, unit = text.partition(" ")
+    try:
+        return {"half_life": float(number), "of": unit.strip()}
+    except ValueError:
+        raise ConfigError(
+            f"--forgetting: {text!r} is no half-life; for example '50000 records', '3600 seconds' "
+            "or none"
+        ) from None
+
+
+def altered(study: Study, changes: Mapping[str, Any]) -> Study:
+    """Return a study with some keys set otherwise; None unsets one.
+
+    Parameters
+    ----------
+    changes
+        Key, as in `estimator.level`, to its value.
+
+    Raises
+    ------
+    ConfigError
+        If a key is not one of `SERVER_SIDE`, does not belong to this kind of study, or the value is
+        not allowed.
+    """
+    if not changes:
+        return study
+    tables = msgspec.to_builtins(study)
+    for key, value in changes.items():
+        if key not in SERVER_SIDE:
+            raise ConfigError(
+                f"{key}: a replay cannot change it: {_reason(key)}. It may change "
+                f"{', '.join(SERVER_SIDE)}"
+            )
+        *steps, last = key.split(".")
+        table = tables
+        for step in steps:
+            if table.get(step) is None:
+                table[step] = {}
+            table = table[step]
+        if value is None:
+            table.pop(last, None)
+        else:
+            table[last] = value
+    return study_of(tables, name="the study as the replay would have it")
+
+
+def _reason(key: str) -> str:
+    while key and key not in REASONS:
+        key = key.rpartition(".")[0]
+    return REASONS.get(key, "a study has no such key")
+
+
+def _refuse(text: str) -> Any:
+    raise ConfigError(f"--set: {text!r} is no change; for example estimator.level=0.9")

@@ -1,0 +1,117 @@
+"""Histories: the time of a window is what its records say, and not when they were read.
+
+A column holds the time of each record. A release carries the latest time of the records up to the
+end of its window, rounded down to a second, so that it is never earlier than the one before it. It
+is public, as the time at which a window closes always is; the other columns have no part in it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from infra.topics import TimeRules
+from pipeline.errors import ConfigError, DataError, RecordError
+from pipeline.local.times import time_of
+from pipeline.local.values import Record
+from pipeline.messages.envelope import rfc3339
+from pipeline.messages.topics import AHEAD_MS
+from pipeline.study import Study
+
+
+class EventTimes:
+    """The times of the windows of one client.
+
+    Parameters
+    ----------
+    study, column
+        The study, and the column that holds the time of each record.
+    latest
+        Time of the newest release so far, in milliseconds since 1970; None before the first.
+    rules
+        What the releases topic does with times.
+    clock
+        Seconds since 1970.
+
+    Attributes
+    ----------
+    closed
+        Time of the window that was closed last, in milliseconds; None before the first.
+
+    Raises
+    ------
+    ConfigError
+        If the column is one that the study protects, or the topic keeps no times of clients.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        column: str,
+        latest: int | None,
+        rules: TimeRules,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if column == study.data.response.name or column in study.data.features:
+            raise ConfigError(
+                f"--event-time: {column!r} is a column of the study: the time of a release is "
+                "public, so that it would leave without noise; name another column"
+            )
+        if rules.appended:
+            raise ConfigError(
+                "--event-time: the releases topic has message.timestamp.type = LogAppendTime and "
+                "keeps no times of clients; the operator must set it to CreateTime"
+            )
+        self.column, self._latest, self.closed = column, latest, latest
+        self._keeps, self._clock = rules.keeps_ms, clock
+
+    def check_columns(self, columns: Sequence[str]) -> None:
+        """Refuse a source that lacks the column.
+
+        Raises
+        ------
+        DataError
+            Naming it.
+        """
+        if self.column not in columns:
+            raise DataError(f"the source has no column {self.column!r} (--event-time)")
+
+    def note(self, record: Record) -> None:
+        """Take the time of the next record of the open window.
+
+        Raises
+        ------
+        RecordError
+            If it has none, or one of the future, which Kafka would refuse.
+        """
+        found = time_of(record.get(self.column), self.column)
+        if found > self._clock() * 1000 + AHEAD_MS:
+            raise RecordError(f"column {self.column!r} holds a time of the future")
+        self._latest = max(self._latest or 0, found - found % 1000)
+
+    def at_close(self) -> int:
+        """Return the time of the window that closes now, in milliseconds, a whole second.
+
+        Raises
+        ------
+        DataError
+            If no record has had a time yet.
+        ConfigError
+            If Kafka would remove the release at once.
+        """
+        if self._latest is None:
+            raise DataError(
+                f"no record of the first window has a time in column {self.column!r}: the data "
+                "owner must mend it (RFC 3339 with a zone, or seconds or milliseconds since "
+                "1970), or name another column with --event-time"
+            )
+        if self._keeps is not None and self._latest < self._clock() * 1000 - self._keeps:
+            raise ConfigError(
+                f"--event-time: this window is of {rfc3339(self._latest / 1000)}, and the releases "
+                f"topic removes what is older than {self._keeps / 86_400_000:g} days, at once and "
+                'perhaps before it is folded: the operator must set stream.retention = "forever" '
+                "before the topics are made, or retention.ms = -1 of a topic that is there; "
+                "nothing of this window was spent"
+            )
+        self.closed = self._latest
+        return self._latest

@@ -1,0 +1,94 @@
+"""`veilstream replay` on a real log: the live estimates again, and nothing of the study touched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from pipeline.messages.estimate import write_estimate
+from tests.stage import OPEN, PRIVATE, Stage, study_text, write_csv
+
+CLIENTS = ("north", "south", "west")
+
+
+def filled(stage: Stage, records: int = 400) -> None:
+    """Let three clients release, and a worker fold it and stop."""
+    stage.ensure_topics()
+    stage.worker("w0")
+    for seed, client in enumerate(CLIENTS):
+        stage.produce(client, write_csv(stage.folder / f"{client}.csv", records, seed))
+    for client in CLIENTS:
+        assert stage.code(client) == 0, stage.said(client)
+    stage.caught_up()
+    stage.final_estimate()
+    assert stage.stop("w0") == 0
+
+
+@pytest.fixture(scope="module", params=["private", "open"])
+def stage(
+    tmp_path_factory: pytest.TempPathFactory,
+    kafka: str,
+    redis_url: str,
+    request: pytest.FixtureRequest,
+) -> Iterator[Stage]:
+    text = study_text(privacy=OPEN if request.param == "open" else PRIVATE, records=10)
+    made = Stage(tmp_path_factory.mktemp("replay"), kafka, redis_url, text)
+    try:
+        filled(made)
+        yield made
+    finally:
+        made.remove()
+
+
+def replayed(stage: Stage, *options: object) -> list[dict[str, Any]]:
+    done = stage.run("replay", stage.study, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def outside(stage: Stage) -> tuple[dict[bytes, bytes | None], dict[str, Any], list[Any]]:
+    """Return all that a replay must leave alone: Redis, groups and their offsets, the logs."""
+    keys = {key: stage.redis.dump(key) for key in stage.stored_keys()}
+    with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
+        name = f"veilstream-{stage.plan.study.name}"
+        groups = sorted(group["group_id"] for group in admin.list_groups())
+        assert name in groups
+        offsets = {name: str(admin.list_group_offsets(name))}
+    ends = [[(r.partition, r.offset) for r in stage.read(t.name)] for t in stage.topics.all()]
+    return keys, {"groups": groups, **offsets}, ends
+
+
+def test_the_last_estimate_of_a_replay_is_the_live_one_bit_by_bit(stage: Stage) -> None:
+    live = json.loads(write_estimate(stage.final_estimate()))
+    *_, last = replayed(stage)
+    for name in ("published_at", "model_version"):
+        live.pop(name), last.pop(name)
+    assert last == live
+
+
+def test_every_published_estimate_is_what_a_replay_to_its_positions_gives(stage: Stage) -> None:
+    done = stage.run("replay", stage.study, "--check", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["equal"]
+    assert found["compared"] == len(stage.estimates()) > 5
+    assert (found["different"], found["not_compared"], found["first_difference"]) == (0, {}, None)
+
+
+def test_a_replay_touches_nothing_of_the_live_study(stage: Stage, tmp_path: Path) -> None:
+    before = outside(stage)
+    files = sorted(stage.settings.home.rglob("*.db*"))
+    stamps = [(file, file.stat().st_mtime_ns) for file in files]
+    assert files
+    replayed(stage, "--every", "7")
+    done = stage.run("replay", stage.study, "--out", tmp_path / "x.parquet", "--every", "1s")
+    assert done.returncode == 0, done.stderr
+    assert ("privacy spent: 0. The clients noised" in done.stderr) == stage.plan.study.private
+    assert stage.run("replay", stage.study, "--check").returncode == 0
+    assert outside(stage) == before
+    assert [(file, file.stat().st_mtime_ns) for file in files] == stamps

@@ -1,0 +1,435 @@
+"""Replays without Kafka: ranges, order, rhythm, what may differ, interruption at any record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import ConfigError, RecordError, StateError
+from pipeline.local.encode import Row
+from pipeline.local.plan import Plan
+from pipeline.local.times import parse_rfc3339, time_of
+from pipeline.messages.estimate import write_estimate
+from pipeline.messages.topics import is_of_a_study
+from pipeline.offline import OfflineRun
+from pipeline.reducer import Partition, Reducer, combine
+from pipeline.releasing import release_of
+from pipeline.replay import (
+    Extent,
+    Replay,
+    Rhythm,
+    Saved,
+    Span,
+    altered,
+    check_order,
+    difference,
+    in_order,
+    parse_bound,
+    parse_change,
+    parse_forgetting,
+    parse_rhythm,
+    resolve,
+)
+from pipeline.replay.ranges import Moment, Offsets
+from pipeline.replay.what_if import REASONS, SERVER_SIDE
+from pipeline.study import Study, parse_study
+from tests.builders import LogEntry, plan_of, study_text
+from tests.sgd import study_text as sgd_text
+
+NOW = 1_700_000_000.0
+MARCH = 1_772_366_400_000  # 2026-03-01T12:00:00Z, by `date -u -d ... +%s`
+RELEASES = 60
+
+
+# --- times and ranges ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("2026-03-01T12:00:00Z", MARCH),
+        ("2026-03-01T13:00:00.25+01:00", MARCH + 250),
+        ("2026-03-01 12:00:00z", MARCH),
+        ("2026-03-01T12:00:00", None),
+        ("2026-03-01", None),
+        ("2026-02-30T12:00:00Z", None),
+        ("20260301T120000Z", None),
+    ],
+)
+def test_a_time_needs_its_zone(text: str, wanted: int | None) -> None:
+    assert parse_rfc3339(text) == wanted
+
+
+@pytest.mark.parametrize("value", [MARCH / 1000, MARCH, str(MARCH), f"{MARCH // 1000}.0"])
+def test_seconds_and_milliseconds_are_told_apart_by_their_size(value: object) -> None:
+    assert time_of(value, "when") == MARCH
+
+
+@pytest.mark.parametrize("value", ["", None, True, "yesterday", float("nan"), -5, "1e40", [1]])
+def test_what_is_no_time_is_a_fault_that_names_the_column_and_not_the_value(value: object) -> None:
+    with pytest.raises(RecordError, match="column 'when' holds") as caught:
+        time_of(value, "when")
+    assert "yesterday" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("beginning", None),
+        ("-2h", Moment(round(NOW * 1000) - 7_200_000)),
+        ("2026-03-01T12:00:00Z", Moment(MARCH)),
+        ("1:9,0:4", Offsets(((0, 4), (1, 9)))),
+    ],
+)
+def test_a_bound_is_a_time_or_an_offset_of_each_partition(text: str, wanted: object) -> None:
+    assert parse_bound(text, "--from", now=NOW, partitions=2) == wanted
+
+
+@pytest.mark.parametrize("text", ["0:4", "12", "0:1,0:2", "0:1,2:3", "noon", "-2w", "end", ""])
+def test_a_text_that_is_no_bound_is_refused_by_its_option(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--from: "):
+        parse_bound(text, "--from", now=NOW, partitions=2)
+    assert parse_bound("12", "--from", now=NOW, partitions=1) == Offsets(((0, 12),))
+
+
+def test_a_range_that_ends_before_it_begins_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is not before --to"):
+        check_order(Moment(5), Moment(5))
+    with pytest.raises(ConfigError, match="offset 7 of partition 0 is behind --to, 6"):
+        check_order(Offsets(((0, 7),)), Offsets(((0, 6),)))
+    check_order(Moment(4), Moment(5))
+    check_order(None, Offsets(((0, 0),)))
+
+
+def test_a_range_becomes_offsets_and_says_what_the_log_has_lost() -> None:
+    extents = {0: Extent(10, 50, 1000), 1: Extent(0, 20, 500)}
+
+    def at(milliseconds: int) -> dict[int, int]:
+        return {0: 30, 1: 15} if milliseconds >= 2000 else {0: 10, 1: 0}
+
+    assert resolve(Moment(2000), None, extents, at) == ({0: Span(30, 50), 1: Span(15, 20)}, [])
+    spans, lost = resolve(None, None, extents, at)
+    assert spans == {0: Span(10, 50), 1: Span(0, 20)}
+    assert lost == [
+        "offsets 0 to 9 of partition 0 (what is left is of 1970-01-01T00:00:01.000000Z)"
+    ]
+    assert resolve(Moment(600), None, extents, at)[1] == lost
+    assert resolve(Moment(1000), None, extents, at)[1] == []
+    spans, lost = resolve(Offsets(((0, 4), (1, 3))), Offsets(((0, 7), (1, 5))), extents, at)
+    assert spans == {0: Span(10, 10), 1: Span(3, 5)}
+    assert [text[:31] for text in lost] == ["offsets 4 to 6 of partition 0 ("]
+    with pytest.raises(ConfigError, match="--to: partition 1 ends at offset 20, before 21"):
+        resolve(None, Offsets(((0, 7), (1, 21))), extents, at)
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "-1", "10 s", "1.5", "ten", "10ms"])
+def test_a_rhythm_is_a_number_or_a_time(text: str) -> None:
+    assert parse_rhythm("10s") == Rhythm(milliseconds=10_000)
+    assert parse_rhythm("1000") == Rhythm(releases=1000)
+    with pytest.raises(ConfigError, match="--every"):
+        parse_rhythm(text)
+
+
+def test_topics_of_studies_are_known_by_their_names() -> None:
+    assert is_of_a_study("veil.shuttle.latest.v1")
+    assert not is_of_a_study("veil.shuttle.replayed")
+
+
+# --- order ---------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50)), max_size=60))
+def test_partitions_merge_by_time_and_keep_their_own_order(pairs: list[tuple[int, int]]) -> None:
+    streams: dict[int, list[LogEntry]] = {n: [] for n in range(4)}
+    for number, time in pairs:
+        streams[number].append(LogEntry(len(streams[number]), b"", b"", time))
+    merged = list(in_order(streams, {}))
+    assert [item[:3] for item in merged] == sorted(item[:3] for item in merged)
+    for number, records in streams.items():
+        assert [item[3] for item in merged if item[1] == number] == records
+    # in two parts, as after an interruption: the clocks carry over
+    for cut in range(0, len(merged), 7):
+        clocks = {number: time for time, number, *_ in merged[:cut]}
+        done = [sum(item[1] == n for item in merged[:cut]) for n in range(4)]
+        rest = {n: streams[n][done[n] :] for n in range(4)}
+        assert list(in_order(rest, clocks)) == merged[cut:]
+
+
+# --- what may differ -----------------------------------------------------------------------
+
+
+def keys_of(kind: Any, path: str = "") -> Iterator[str]:
+    """Yield the keys of a struct, and those of the structs in it."""
+    if isinstance(kind, msgspec.inspect.Metadata):
+        yield from keys_of(kind.type, path)
+    elif isinstance(kind, msgspec.inspect.UnionType):
+        for option in kind.types:
+            yield from keys_of(option, path)
+    elif isinstance(kind, msgspec.inspect.StructType):
+        for field in kind.fields:
+            yield f"{path}{field.name}"
+            yield from keys_of(field.type, f"{path}{field.name}.")
+
+
+def test_every_key_of_a_study_may_differ_or_is_refused_with_a_reason() -> None:
+    study = parse_study(sgd_text(records=50, name="x"))
+    keys = list(keys_of(msgspec.inspect.type_info(Study)))
+    assert "estimator.path.eta0" in keys
+    assert set(SERVER_SIDE) <= set(keys)
+    for key in set(keys) - set(SERVER_SIDE):
+        with pytest.raises(ConfigError, match=f"^{key}: a replay cannot change it: ") as caught:
+            altered(study, {key: 1})
+        assert "no such key" not in str(caught.value)
+    with pytest.raises(ConfigError, match="a study has no such key"):
+        altered(study, {"levle": 0.9})
+    assert REASONS.keys() <= set(keys)
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "plain": {
+        "estimator.level": 0.5,
+        "estimator.ridge": 7.0,
+        "estimator.forgetting": {"half_life": 900.0, "of": "records"},
+    },
+    "sgd": {
+        "estimator.level": 0.5,
+        "estimator.path.interval": "plug-in",
+        "estimator.path.burn_in": 7,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_what_may_differ_changes_no_release(kind: str) -> None:
+    """With a seed the noise is the same: so must be all bytes but the revision."""
+    assert set().union(*CHANGES.values()) == SERVER_SIDE.keys()
+    plan = plan_of(mechanism="insecure-simulation", p=2)
+    if kind == "sgd":
+        words = 'mechanism = "insecure-simulation"\nseed = 1'
+        made = sgd_text(records=50, name="x").replace('mechanism = "discrete-gaussian"', words)
+        plan = Plan(parse_study(made))
+    rows = _rows(plan, np.random.default_rng(1))
+
+    def payloads(study: Study, version: int) -> dict[str, Any]:
+        other = Plan(study)
+        model = replace(plan.first_model, version=version)
+        sent = release_of(other, rows, model, client="c", ledger="l", seq=version)
+        payload: dict[str, Any] = msgspec.msgpack.decode(sent)
+        assert payload.pop("revision") == other.revision
+        return payload
+
+    for version in (0, 3):
+        live = payloads(plan.study, version)
+        for key, value in CHANGES[kind].items():
+            assert payloads(altered(plan.study, {key: value}), version) == live, key
+        if kind == "plain" and version:
+            steep = parse_study(study_text(mechanism="insecure-simulation", p=2, q=2.0))
+            assert payloads(steep, version) != live
+
+
+def test_changes_are_checked_as_a_study_file_is() -> None:
+    study = plan_of().study
+    assert altered(study, {}) is study
+    assert parse_change("estimator.level=0.9") == ("estimator.level", 0.9)
+    assert parse_change("estimator.path.interval=plug-in") == ("estimator.path.interval", "plug-in")
+    assert parse_change("estimator.forgetting=none") == ("estimator.forgetting", None)
+    assert parse_forgetting("50000 records") == {"half_life": 50000.0, "of": "records"}
+    for text in ("soon", "x records"):
+        with pytest.raises(ConfigError, match="--forgetting"):
+            parse_forgetting(text)
+    with pytest.raises(ConfigError, match="--set"):
+        parse_change("estimator.level")
+    for key, value, word in (
+        ("estimator.level", 2, "estimator.level"),
+        ("estimator.forgetting", {"half_life": 900.0, "of": "years"}, "estimator.forgetting.of"),
+        ("estimator.path.interval", "plug-in", "estimator.path: belongs to kind"),
+    ):
+        with pytest.raises(ConfigError, match=word):
+            altered(study, {key: value})
+
+
+# --- folding again -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["private", "open", "sgd", "forgetting"])
+def log(request: pytest.FixtureRequest) -> tuple[Plan, list[LogEntry]]:
+    """Return a study and the log of a live run of it, with times that go back now and then."""
+    kind = request.param
+    plan = plan_of(private=kind != "open", p=2, records=20, ridge=0.01)
+    if kind == "forgetting":
+        plan = plan_of(p=2, records=20, forgetting='half_life = 200, of = "records"')
+    if kind == "sgd":
+        plan = Plan(parse_study(sgd_text(records=20, name="x", path="burn_in = 200")))
+    rng = np.random.default_rng(5)
+    run, entries = OfflineRun(plan), []
+    fold = run._reducer.fold
+
+    def noted(state: Partition, records: Any, **_: Any) -> Any:
+        [record] = records
+        time = 1000 * len(entries) - (2500 if len(entries) % 9 == 4 else 0)
+        entries.append(LogEntry(record.offset, record.key, record.value, max(time, 0)))
+        return fold(state, records)
+
+    run._reducer.fold = noted  # type: ignore[method-assign]
+    for k in range(RELEASES):
+        run.add(f"c{k % 3}", _rows(plan, rng))
+    return plan, entries
+
+
+def _rows(plan: Plan, rng: np.random.Generator) -> list[Any]:
+    made = []
+    for _ in range(plan.slots):
+        features = rng.uniform(-1, 1, plan.size - 1)
+        response = float(np.sign(features[0] + rng.normal())) if plan.classes else features[0] / 2
+        made.append(Row(features, float(response), 0))
+    return made
+
+
+def replay_of(
+    plan: Plan,
+    entries: list[LogEntry],
+    rhythm: Rhythm,
+    *,
+    start: int = 0,
+    study: Plan | None = None,
+) -> Replay:
+    span = Span(start, len(entries))
+    return Replay(study or plan, "t", plan.revision, {0: span}, rhythm)
+
+
+def lines_of(replay: Replay, entries: list[LogEntry]) -> list[bytes]:
+    start = replay.partitions[0].head.next_offset
+    return [write_estimate(m) for m in replay.run({0: iter(entries[start:])})]
+
+
+@pytest.mark.parametrize("rhythm", [Rhythm(releases=7), Rhythm(milliseconds=4000)])
+def test_a_replay_that_is_interrupted_anywhere_gives_the_same_lines(
+    log: tuple[Plan, list[LogEntry]], rhythm: Rhythm
+) -> None:
+    plan, entries = log
+    whole = lines_of(replay_of(plan, entries, rhythm), entries)
+    assert len(whole) >= 8
+    for cut in range(0, RELEASES, 5):
+        first = replay_of(plan, entries, rhythm)
+        lines: list[bytes] = []
+        with pytest.raises(StopError):
+            lines.extend(write_estimate(m) for m in first.run({0: stopping(entries[:cut])}))
+        saved = Saved.of(first, {"a": "b"}, written=3, estimates=len(lines))
+        again = Saved.decode(saved.encode(), {"a": "b"}, frozenset())
+        second = replay_of(plan, entries, rhythm)
+        again.restore(second)
+        assert lines + lines_of(second, entries) == whole, cut
+
+
+class StopError(Exception):
+    pass
+
+
+def stopping(entries: list[LogEntry]) -> Iterator[LogEntry]:
+    yield from entries
+    raise StopError
+
+
+def test_the_last_line_of_a_replay_is_the_live_estimate(log: tuple[Plan, list[LogEntry]]) -> None:
+    plan, entries = log
+    state = Partition.empty(plan)
+    assert Reducer(plan).fold(state, entries) == []
+    replay = replay_of(plan, entries, Rhythm(releases=10**6))
+    [line] = list(replay.run({0: iter(entries)}))
+    live = combine(plan, {0: state}, topic="t", model_version=4, published_at=1.0)[1]
+    assert difference(live, line) is None
+    coefficients = [
+        msgspec.structs.replace(c, value=math.nextafter(c.value, 9)) for c in live.coefficients
+    ]
+    changed = msgspec.structs.replace(live, coefficients=coefficients)
+    found = difference(changed, line)
+    assert found is not None
+    assert found.field == "coefficients[0].value"
+    assert difference(msgspec.structs.replace(live, clients=9), line).field == "clients"  # type: ignore[union-attr]
+
+
+def test_a_replay_from_the_middle_is_of_its_records_alone_and_misses_nothing(
+    log: tuple[Plan, list[LogEntry]],
+) -> None:
+    plan, entries = log
+    if plan.by_record:
+        with pytest.raises(ConfigError, match="moves one path"):
+            replay_of(plan, entries, Rhythm(releases=10), start=25)
+        return
+    *_, last = replay_of(plan, entries, Rhythm(releases=10), start=25).run({0: iter(entries[25:])})
+    assert last.releases == RELEASES - 25
+    assert (last.diagnostics.missing, last.diagnostics.duplicates) == (0, 0)
+    # the same releases in a log of their own, whose clients begin at 0
+    own: list[LogEntry] = []
+    seqs: dict[str, int] = {}
+    for place, entry in enumerate(entries[25:]):
+        payload = msgspec.msgpack.decode(entry.value or b"")
+        payload["seq"] = seqs[payload["client"]] = seqs.get(payload["client"], -1) + 1
+        own.append(LogEntry(place, entry.key, msgspec.msgpack.encode(payload), entry.timestamp))
+    *_, alone = replay_of(plan, own, Rhythm(releases=10)).run({0: iter(own)})
+    values = [c.value for c in last.coefficients]
+    if plan.study.estimator.forgetting is None:
+        assert values == [c.value for c in alone.coefficients]
+    # a hole after the beginning is one, and a repeat of a number from before it is none to count
+    gap = [e for e in entries[25:] if e.offset != 31]
+    *_, holed = replay_of(plan, entries, Rhythm(releases=10), start=25).run({0: iter(gap)})
+    assert holed.diagnostics.missing == 1
+
+
+def test_releases_of_another_revision_end_a_replay_unless_they_are_passed_over(
+    log: tuple[Plan, list[LogEntry]],
+) -> None:
+    plan, entries = log
+    payload = msgspec.msgpack.decode(entries[30].value or b"")
+    other = msgspec.msgpack.encode({**payload, "revision": "0123456789abcdef"})
+    mixed = [*entries[:30], LogEntry(30, entries[30].key, other, 0), *entries[31:]]
+    with pytest.raises(ConfigError, match=r"offset 30 of partition 0 .* 0123456789abcdef"):
+        lines_of(replay_of(plan, mixed, Rhythm(releases=10)), mixed)
+    passing = Replay(
+        plan, "t", plan.revision, {0: Span(0, RELEASES)}, Rhythm(releases=10), others=True
+    )
+    *_, last = passing.run({0: iter(mixed)})
+    assert last.diagnostics.dead_letters == 1
+
+
+def test_what_if_folds_the_same_releases(log: tuple[Plan, list[LogEntry]]) -> None:
+    plan, entries = log
+    *_, live = replay_of(plan, entries, Rhythm(releases=10)).run({0: iter(entries)})
+    wide = Plan(altered(plan.study, {"estimator.level": 0.5}))
+    *_, other = replay_of(plan, entries, Rhythm(releases=10), study=wide).run({0: iter(entries)})
+    assert other.level == 0.5
+    assert other.coefficients[0].value == live.coefficients[0].value
+    assert other.diagnostics.dead_letters == 0
+    if not plan.by_record:
+        short = {"half_life": 100.0, "of": "records"}
+        fading = Plan(altered(plan.study, {"estimator.forgetting": short}))
+        *_, other = replay_of(plan, entries, Rhythm(releases=9), study=fading).run(
+            {0: iter(entries)}
+        )
+        state = Partition.empty(fading)
+        Reducer(fading, plan.revision).fold(state, entries)
+        assert len(state.sums.states) > 5
+        assert (
+            other.releases < RELEASES or other.coefficients[0].value != live.coefficients[0].value
+        )
+
+
+def test_a_saved_replay_goes_on_only_as_it_was(log: tuple[Plan, list[LogEntry]]) -> None:
+    plan, entries = log
+    data = Saved.of(
+        replay_of(plan, entries, Rhythm(releases=3)), {"--every": "3"}, written=0, estimates=0
+    ).encode()
+    with pytest.raises(ConfigError, match="--every: the interrupted replay had '3'"):
+        Saved.decode(data, {"--every": "4"}, frozenset())
+    with pytest.raises(StateError, match="taken out since"):
+        Saved.decode(data, {"--every": "3"}, frozenset({"c1"}))
+    with pytest.raises(StateError, match="remove it"):
+        Saved.decode(data[:-9], {"--every": "3"}, frozenset())
