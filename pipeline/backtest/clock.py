@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from datetime import UTC, datetime
 from typing import Any
@@ -12,8 +13,10 @@ from numpy.typing import NDArray
 from pipeline.errors import ConfigError, DataError
 from pipeline.types import Vector
 
-#: What the zones of times may be: all texts with one, or all without.
-AWARE, NAIVE = "with a zone", "without a zone"
+#: How times may be written; a history keeps to one of them.
+AWARE, NAIVE, NUMBERS = "with a zone", "without a zone", "as numbers"
+#: Seconds since 1970 at the ends of the years 1 and 9500.
+EARLIEST, LATEST = -62_135_596_800, 237_000_000_000
 
 
 def seconds_of(text: str, option: str) -> float:
@@ -81,6 +84,13 @@ class EventTime:
         """
         found = self._parse(values)
         known = ~np.isnan(found)
+        wild = np.flatnonzero(known & ~((found >= EARLIEST) & (found <= LATEST)))
+        if len(wild):
+            raise DataError(
+                f"record {self._rows + int(wild[0]) + 1}: column {self.column!r} is outside the "
+                "years 1 to 9500; numbers are seconds since 1970, and the data owner must convert "
+                "milliseconds"
+            )
         self.untimed += int(np.count_nonzero(~known & ~lost))
         if self.newest is None:
             if not known.any():
@@ -117,29 +127,31 @@ class EventTime:
             if self._zone not in (None, zone):
                 raise DataError(
                     f"record {self._rows + place + 1}: column {self.column!r} mixes times "
-                    f"{AWARE} and {NAIVE}; the data owner must write all in one of the two forms "
-                    f"(those {NAIVE} are read as UTC)"
+                    f"{self._zone} and {zone}; the data owner must write all in one form (those "
+                    f"{NAIVE} are read as UTC)"
                 )
             self._zone = zone
         return found
 
 
 def _second(value: object) -> tuple[float, str | None]:
-    """Return seconds since 1970, NaN if it is no time; and whether a text names its zone."""
-    moment: object = value
-    if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value.strip())
-        except ValueError:
-            try:
-                moment = float(value)
-            except ValueError:
-                return math.nan, None
+    """Return seconds since 1970, NaN if it is no time; and how it is written, None if so."""
+    moment = _moment(value.strip()) if isinstance(value, str) else value
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
             return moment.replace(tzinfo=UTC).timestamp(), NAIVE
         return moment.timestamp(), AWARE
     if isinstance(moment, (int, float)) and not isinstance(moment, bool):
         number = float(moment)
-        return (number if math.isfinite(number) else math.nan), None
+        return (number, NUMBERS) if math.isfinite(number) else (math.nan, None)
     return math.nan, None
+
+
+def _moment(text: str) -> object:
+    """Return the number or the time that a text holds, None if neither."""
+    # numbers first: to Python eight digits are a date as well
+    with contextlib.suppress(ValueError):
+        return None if "_" in text else float(text)
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(text)
+    return None

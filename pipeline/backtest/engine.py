@@ -19,7 +19,7 @@ from pipeline.backtest.delay import Delay
 from pipeline.backtest.scoring import Judge, Tally
 from pipeline.backtest.timeline import Snapshot, Timeline
 from pipeline.backtest.windows import Closed, Moment, Part, Windows
-from pipeline.errors import NumericError
+from pipeline.errors import ConfigError, NumericError
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import interval_method
@@ -125,18 +125,19 @@ class Engine:
         self._arrived: dict[str, Moment] = {}
         self._started = False
         self._kept: Vector | None = None
-        self._freezing = freeze is not None
-        self._frozen = False
         if freeze is not None:
             self._push(Moment(freeze, -1), _Freeze())
 
-    @property
-    def frozen_at_nothing(self) -> bool:
-        """Whether there was no estimate yet when one was to be frozen."""
-        return self._frozen and self._kept is None
-
     def feed(self, part: Part) -> None:
-        """Take the next records: predict each before anything is learnt from it."""
+        """Take the next records: predict each before anything is learnt from it.
+
+        Raises
+        ------
+        ConfigError
+            If an estimate is to be frozen before there is one.
+        PrivacyError
+            If a sum does not fit its lattice.
+        """
         if not len(part.clock):
             return
         self.timeline.reach(float(part.clock[0]), float(part.clock[-1]))
@@ -212,8 +213,9 @@ class Engine:
             case _News():
                 self._hear(event)
             case _Freeze():
-                self._frozen = True
-                self._kept = None if self._newest is None else self._newest.coefficients
+                if self._newest is None:
+                    raise ConfigError("--freeze: no estimate had come by then; give a later time")
+                self._kept = self._newest.coefficients
 
     def _release(self, at: Moment, window: Closed) -> None:
         name = self._names[window.client]

@@ -46,6 +46,8 @@ class Reading:
         How many values of each feature of sound records were clipped, shape (p,).
     classes
         Sound records with a negative and with a positive response.
+    span
+        When the first and the last record arrived; None before any.
     share
         How much of the history has been read, 0 to 1; None where that is not known.
     """
@@ -54,6 +56,8 @@ class Reading:
         self._history, self._form = history, form
         self._encoder = BatchEncoder(study)
         self._clients = options.clients_of(study)
+        forgetting = study.estimator.forgetting
+        self._fades = forgetting is not None and forgetting.of == "seconds"
         self._time: EventTime | None = None
         if options.event_time is not None:
             self._time = EventTime(options.event_time, keep_late=options.late == "keep")
@@ -65,6 +69,7 @@ class Reading:
         self.records = self.unusable = self._read = 0
         self.clipped = np.zeros(len(study.data.features), dtype=np.int64)
         self.classes = [0, 0]
+        self.span: tuple[float, float] | None = None
         self.share: float | None = None
 
     @property
@@ -95,10 +100,18 @@ class Reading:
                 clock = self.records + np.arange(len(batch), dtype=np.float64)
             else:
                 clock, found = self._time.read(batch.columns[self._time.column], batch.lost)
+                if self._fades and clock[0] < 0:
+                    raise DataError(
+                        "estimator.forgetting in seconds counts from 1970, and the history begins "
+                        "before; the operator must forget by records"
+                    )
                 usable = usable & ~np.isnan(found)
                 inside = self._within(clock)
             part = self._part(batch, encoded, clock, usable, inside)
             self.records += len(part.clock)
+            if len(part.clock):
+                first, last = float(part.clock[0]), float(part.clock[-1])
+                self.span = (self.span[0] if self.span else first, last)
             self.unusable += int(np.count_nonzero(~part.usable))
             for place, sign in enumerate((-1.0, 1.0)):
                 held = part.usable & (part.responses == sign)
@@ -182,7 +195,7 @@ def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:
     missing = [name for name in columns if name not in names]
     if missing:
         raise DataError(f"the history has no column {', '.join(map(repr, missing))}")
-    found = {name: _column(table[name]) for name in columns}
+    found = {name: _column(name, table[name]) for name in columns}
     lengths = {len(values) for values in found.values()}
     if len(lengths) > 1 or any(values.ndim != 1 for values in found.values()):
         raise DataError("the columns of the history must be flat and of one length")
@@ -193,9 +206,17 @@ def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:
         yield Batch(part, np.zeros(count, dtype=bool), (start + count) / total)
 
 
-def _column(values: Any) -> NDArray[Any]:
+def _column(name: str, values: Any) -> NDArray[Any]:
     zone = getattr(getattr(values, "dtype", None), "tz", None)
     if zone is not None:
         # times with a zone, to the same moments in UTC
         return np.asarray(values.dt.tz_convert(None))
-    return np.asarray(values)
+    try:
+        column = np.asarray(values)
+    except ValueError:
+        raise DataError(f"column {name!r}: it is not flat") from None
+    if column.dtype == object and hasattr(values, "isna"):
+        # pandas has marks of its own for missing values
+        column = column.copy()
+        column[np.asarray(values.isna())] = None
+    return column

@@ -23,9 +23,9 @@ from pipeline.types import Matrix, Vector
 
 #: Reads the usable records of the history from its start.
 Read = Callable[[], Iterable[Arrays]]
-#: Largest entry of the mean score at the end, on encoded features. The error of a coefficient is
-#: this over the least curvature: 1e-5 where that is 1e-4, far below any interval of these sizes.
-TOLERANCE = 1e-9
+#: Largest entry of the Newton step that would follow, on encoded features: far below the width of
+#: any interval. Where there is no minimiser, steps do not become small.
+TOLERANCE = 1e-7
 #: Passes over the history, at most, and records that the start is fitted to.
 PASSES, SAMPLE = 40, 20_000
 #: Rows that are worked on at once.
@@ -89,8 +89,7 @@ def _every(part: Arrays, start: int, step: int) -> Arrays:
 def _newton(plan: Plan, read: Read, point: Vector, weights: tuple[float, float]) -> Vector:
     found = _sums(plan, read, point, weights)
     passes = 1
-    while np.abs(found.gradient).max() > TOLERANCE:
-        direction = _direction(found)
+    while np.abs(direction := _direction(found)).max() > TOLERANCE:
         share = 1.0
         while True:
             if passes == PASSES or share < 1e-4:

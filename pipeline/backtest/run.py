@@ -77,6 +77,7 @@ def run_backtest(
             "give a file, or --no-pooled"
         )
     reading = Reading(plan.study, options, history, form)
+    since = options.clock(options.freeze, "--freeze")
     engine = Engine(
         plan,
         timed=options.event_time is not None,
@@ -85,15 +86,15 @@ def run_backtest(
         labels=options.labels,
         seed=options.seed,
         bins=options.bins,
-        freeze=options.clock(options.freeze, "--freeze"),
+        freeze=since,
     )
-    span = [np.nan, np.nan]
     for part in reading.parts():
-        if len(part.clock):
-            span = [span[0] if span[0] == span[0] else float(part.clock[0]), float(part.clock[-1])]
         engine.feed(part)
         if progress is not None:
             progress("backtest", reading.records, reading.share)
+    first, last = reading.span or (0.0, 0.0)
+    if since is not None and since > last:
+        raise ConfigError("--freeze: no record comes after it; give an earlier time")
     engine.finish()
     _, message = engine.run.estimate(time.time())
     target, reason = _target(plan, history, options, form, reading, progress)
@@ -112,10 +113,10 @@ def run_backtest(
         untimed=reading.untimed,
         unscored=sum(span.unscored for span in spans),
         clients=len(engine.run.partition.clients),
-        first=span[0],
-        last=span[1],
+        first=first,
+        last=last,
         scores=_total(engine).scores,
-        freeze=_frozen(engine, options),
+        freeze=None if since is None else Frozen(since, engine.frozen.scores, engine.after.scores),
         estimate=message,
         pooled=_pooled(plan, message, target, reason),
         publications=engine.publications,
@@ -140,10 +141,13 @@ def _target(
         return None, "not asked for"
     if plan.study.estimator.forgetting is not None:
         return None, "the study forgets, and aims at no fit of the whole history"
+    if plan.classes and 0 in reading.classes:
+        return None, "the history has one class only, so there is no pooled fit"
     usable = reading.records - reading.unusable
 
     def read() -> Any:
-        again = Reading(plan.study, options, history, form)
+        alone = dataclasses.replace(options, client_column=None, split=None, by="round-robin")
+        again = Reading(plan.study, alone, history, form)
         for number, part in enumerate(again.usable_records()):
             if progress is not None and number % 8 == 0:
                 progress("pooled fit", again.records, again.share)
@@ -197,13 +201,6 @@ def _total(engine: Engine) -> Tally:
     for _, _, span in engine.timeline.spans():
         total.merge(span.tally)
     return total
-
-
-def _frozen(engine: Engine, options: Options) -> Frozen | None:
-    since = options.clock(options.freeze, "--freeze")
-    if since is None:
-        return None
-    return Frozen(since, engine.frozen.scores, engine.after.scores)
 
 
 def _budget(plan: Plan, engine: Engine) -> Budget:

@@ -12,6 +12,7 @@ from rich.console import Console
 from pipeline.backtest import NOT_PRIVATE, Options, run_backtest
 from pipeline.cli.backtest_output import check_output, report, write_series
 from pipeline.cli.context import STUDY, plan_of, put, say
+from pipeline.errors import ConfigError
 from pipeline.study import require_live
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -93,11 +94,16 @@ def backtest(
     if out is not None:
         write_series(result, out)
         say(f"wrote {out}")
-    if as_json:
-        put(result.to_dict())
-    else:
-        Console().print(report(result))
-    sys.stdout.flush()
+    try:
+        if as_json:
+            put(result.to_dict())
+        else:
+            Console().print(report(result))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # the reader has gone
+    except OSError as error:
+        raise ConfigError(f"standard output cannot be written: {error.strerror}") from error
 
 
 class Progress:
@@ -109,7 +115,7 @@ class Progress:
     def __call__(self, doing: str, records: int, share: float | None) -> None:
         """Tell of records that were read."""
         now = time.monotonic()
-        if doing != self._doing or records < self._records:
+        if doing != self._doing or records <= self._records:
             self._doing, self._begun, self._last = doing, now, now
         self._records = records
         if now - self._last < 1:
