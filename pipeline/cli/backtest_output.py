@@ -106,21 +106,17 @@ def _coefficients(result: BacktestResult) -> RenderableType:
 
 
 def _over_time(result: BacktestResult) -> RenderableType:
-    # a terminal is narrow; `--out` and `--json` have all of them
-    names = [result.main_score[0]]
-    names += [n for n in ("log_loss", "auc") if getattr(result.scores, n) is not None][:1]
-    grid = Table(title="over time", expand=False)
-    for name in ("from", "records", *(SCORES[n] for n in names)):
-        grid.add_column(name, justify="right")
-    for name in ("frozen", "width", "covered", "privacy", "status"):
-        if name != "frozen" or result.freeze is not None:
-            grid.add_column(name, justify="right")
+    # a terminal is narrow; `--out` and `--json` have every score
     main = result.main_score[0]
+    names = [main, f"frozen_{main}"] if result.freeze is not None else [main]
+    titles = ["updating", "frozen"] if result.freeze is not None else [SCORES[main]]
+    grid = Table(title=f"{SCORES[main]} and intervals over time", expand=False)
+    grid.add_column("from", no_wrap=True)
+    for name in ("records", *titles, "width", "covered", "privacy"):
+        grid.add_column(name, justify="right")
+    grid.add_column("status")
     for row in _some(result):
-        cells = [_when(row["start"]), str(row["records"])]
-        cells += [_number(row[name]) for name in names]
-        if result.freeze is not None:
-            cells.append(_number(row[f"frozen_{main}"]))
+        cells = [_when(row["start"]), str(row["records"]), *(_number(row[name]) for name in names)]
         cells += [_number(row["width"]), _share(row["coverage"]), _share(row["privacy_share"])]
         grid.add_row(*cells, row["status"])
     return grid

@@ -17,6 +17,9 @@ from pipeline.backtest.engine import Engine
 from pipeline.backtest.history import Reading
 from pipeline.backtest.windows import Moment, Windows
 from pipeline.errors import ConfigError, DataError, RecordError
+from pipeline.estimators.modes.objective import Records
+from pipeline.estimators.modes.pooled import pooled_fit
+from pipeline.estimators.modes.ridge import Ridge
 from pipeline.learning.stream import study_of
 from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.plan import Plan
@@ -85,6 +88,7 @@ STUDIES = {
     "numbers": NUMBERS + NOISED + WINDOW,
     "numbers, open": NUMBERS + OPEN + WINDOW,
     "counts": COUNTS + NOISED + WINDOW,
+    "counts, open": COUNTS + OPEN + WINDOW,
     "by record": CLASSES + SGD + NOISED + 'neighbours = "replace-one"' + WINDOW,
     "by record, open": CLASSES + SGD + OPEN + WINDOW,
     "forgets": CLASSES + 'forgetting = { half_life = 500, of = "records" }' + NOISED + WINDOW,
@@ -332,7 +336,7 @@ def test_a_frozen_estimate_is_that_of_its_time() -> None:
             backtest(study, table, freeze=wrong)
 
 
-@pytest.mark.parametrize("name", ["classes", "by record", "numbers", "counts"])
+@pytest.mark.parametrize("name", ["classes", "by record", "numbers", "counts", "counts, open"])
 def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
     study = study_of(STUDIES[name])
     table = history(study, 4_000)
@@ -354,7 +358,7 @@ def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
         best = unit * np.linalg.solve(design.T @ design + penalty, design.T @ responses)
         np.testing.assert_allclose(found, best + np.array([centre, 0, 0]), atol=1e-6)
         return
-    if name == "counts":
+    if name.startswith("counts"):
         other = PoissonRegressor(alpha=ridge, tol=1e-10, max_iter=10_000)
     elif name == "classes":
         other = LogisticRegression(C=1 / (n * ridge), tol=1e-10, max_iter=10_000)
@@ -363,6 +367,20 @@ def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
     other.fit(features, responses)
     best = np.append(other.intercept_, other.coef_)
     np.testing.assert_allclose(found, best, atol=1e-6)
+
+
+def test_the_pooled_fit_is_that_of_the_published_method_for_gdwd() -> None:
+    # it starts where the loss has no curvature at all
+    study = study_of(STUDIES["classes"].replace("logistic", "gdwd"))
+    table = history(study, 4_000)
+    encoder, rows = Encoder(study), []
+    for record in records_of(table):
+        with contextlib.suppress(RecordError):
+            rows.append(encoder.encode(record))
+    loss = Plan(study).loss
+    best = pooled_fit(loss, Records.of(*stack(rows, 2)), Ridge(study.estimator.ridge)).coefficients
+    # the last step of ours is 1e-7 at most
+    assert backtest(study, table).pooled.coefficients == pytest.approx(best, abs=1e-6)
 
 
 def test_the_pooled_fit_starts_at_a_sample_and_ends_at_all(
