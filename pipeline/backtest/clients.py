@@ -18,6 +18,8 @@ from pipeline.types import Integers
 LONGEST_NAME = 200
 #: Slices of the public range that stand for the classes of a number or a count.
 SLICES = 10
+#: Stands for the client of a slot that holds no record.
+_LOST = object()
 RULES = "round-robin, blocks:N, range:FEATURE or dirichlet:ALPHA"
 
 
@@ -124,9 +126,6 @@ class ByColumn(Clients):
         if number == len(self.names):
             self.names.append(name)
         return number
-
-
-_LOST = object()
 
 
 class Dealt(Clients):

@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.local.batches import Batch, BatchEncoder, Encoded
 from pipeline.local.encode import Arrays
 from pipeline.study import Study
-from producers.sources import read_batches
+from producers.sources.tables import read_batches
 
 #: The path of a file, a data frame, or a mapping from names to columns.
 History: TypeAlias = Any

@@ -107,7 +107,8 @@ def _coefficients(result: BacktestResult) -> RenderableType:
 
 def _over_time(result: BacktestResult) -> RenderableType:
     # a terminal is narrow; `--out` and `--json` have every score
-    main = result.main_score[0]
+    # a rare class hardly ever has the larger probability, and the ranking still says something
+    main = "auc" if result.scores.auc is not None else result.main_score[0]
     names = [main, f"frozen_{main}"] if result.freeze is not None else [main]
     titles = ["updating", "frozen"] if result.freeze is not None else [SCORES[main]]
     grid = Table(title=f"{SCORES[main]} and intervals over time", expand=False)

@@ -23,7 +23,6 @@ from producers.sources.jsonl_file import JsonLinesFile
 from producers.sources.parquet_file import ParquetRows
 from producers.sources.pipe import Pipe
 from producers.sources.spool import Spool, open_input
-from producers.sources.tables import read_batches
 
 __all__ = [
     "RECORD_LIMIT",
@@ -35,7 +34,6 @@ __all__ = [
     "name_of",
     "open_once",
     "open_source",
-    "read_batches",
 ]
 
 _SHUTTLE = re.compile(r"shuttle:([0-9]{1,9})/([0-9]{1,9})")

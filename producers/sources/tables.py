@@ -10,6 +10,7 @@ import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.local.batches import Batch
+from producers.sources import open_once
 from producers.sources.base import Slot
 from producers.sources.parquet_file import parquet_batches
 
@@ -43,8 +44,6 @@ def read_batches(
     if Path(spec).suffix.lower() == ".parquet":
         yield from parquet_batches(Path(spec), columns, PARQUET_RECORDS)
         return
-    from producers.sources import open_once  # noqa: PLC0415  the package imports this module
-
     source = open_once(spec, form=form, stream=stream)
     try:
         missing = [name for name in columns if name not in (source.columns or columns)]
