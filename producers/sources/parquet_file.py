@@ -141,7 +141,7 @@ def _open(path: Path) -> Any:
             "veilstream[backtest], or give a .csv or .jsonl file"
         ) from None
     try:
-        return pq.ParquetFile(path, pre_buffer=False)
+        return pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no Parquet file, or a damaged one"
         raise DataError(

@@ -23,6 +23,7 @@ from pipeline.estimators.modes.ridge import Ridge
 from pipeline.learning.stream import study_of
 from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.plan import Plan
+from pipeline.messages import release as wire
 from pipeline.offline import OfflineRun
 from pipeline.reducer import differences
 from pipeline.study import Study
@@ -91,6 +92,13 @@ STUDIES = {
     "counts, open": COUNTS + OPEN + WINDOW,
     "by record": CLASSES + SGD + NOISED + 'neighbours = "replace-one"' + WINDOW,
     "by record, open": CLASSES + SGD + OPEN + WINDOW,
+    "weighted": CLASSES + "class_weights = { maximum = 8.0 }" + NOISED + WINDOW,
+    "by record, shortened": CLASSES
+    + SGD
+    + "path = { radius = 1.2 }"
+    + NOISED
+    + 'neighbours = "replace-one"'
+    + WINDOW,
     "forgets": CLASSES + 'forgetting = { half_life = 500, of = "records" }' + NOISED + WINDOW,
 }
 
@@ -277,6 +285,34 @@ def test_delays_make_releases_late_and_keep_a_clients_order() -> None:
     assert again.scores == late.scores != other.scores
 
 
+def test_releases_of_all_clients_overtake_each_other_and_those_of_one_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = study_of(STUDIES["classes"])
+    made: list[tuple[str, int]] = []
+    folded: list[tuple[str, int]] = []
+    release, fold = OfflineRun.release, OfflineRun.fold
+
+    def making(run: OfflineRun, client: str, rows: Any, model: Any) -> bytes:
+        payload = release(run, client, rows, model)
+        made.append((client, wire.read(payload).seq))
+        return payload
+
+    def folding(run: OfflineRun, client: str, payload: bytes, milliseconds: int = 0) -> None:
+        folded.append((client, wire.read(payload).seq))
+        fold(run, client, payload, milliseconds)
+
+    monkeypatch.setattr(OfflineRun, "release", making)
+    monkeypatch.setattr(OfflineRun, "fold", folding)
+    options = {"client_column": "who", "delay": "exponential:400 records", "pooled": False}
+    backtest(study, history(study), **options)
+    assert sorted(folded) == sorted(made)
+    assert folded != made
+    for client in {client for client, _ in made}:
+        mine = [seq for name, seq in folded if name == client]
+        assert mine == sorted(mine)
+
+
 def test_windows_close_by_event_time() -> None:
     study = study_of(STUDIES["classes"].replace("records = 50", "records = 50\nseconds = 30"))
     times = np.array([0.0, 10.0, 29.0, 30.0, 100.0, 300.0])
@@ -336,7 +372,13 @@ def test_a_frozen_estimate_is_that_of_its_time() -> None:
             backtest(study, table, freeze=wrong)
 
 
-@pytest.mark.parametrize("name", ["classes", "by record", "numbers", "counts", "counts, open"])
+BATCH = [
+    *("classes", "weighted", "by record", "by record, shortened", "numbers", "counts"),
+    "counts, open",
+]
+
+
+@pytest.mark.parametrize("name", BATCH)
 def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
     study = study_of(STUDIES[name])
     table = history(study, 4_000)
@@ -360,11 +402,17 @@ def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
         return
     if name.startswith("counts"):
         other = PoissonRegressor(alpha=ridge, tol=1e-10, max_iter=10_000)
-    elif name == "classes":
-        other = LogisticRegression(C=1 / (n * ridge), tol=1e-10, max_iter=10_000)
     else:
-        other = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
-    other.fit(features, responses)
+        penalty = np.inf if "record" in name else 1 / (n * ridge)
+        other = LogisticRegression(C=penalty, tol=1e-10, max_iter=10_000)
+    weights = np.ones(n)
+    if name == "weighted":
+        share = np.mean(responses > 0)
+        weights = np.where(responses > 0, 0.5 / share, 0.5 / (1 - share))
+    elif name == "by record, shortened":
+        weights = np.minimum(1.0, 1.2**2 / (1 + np.sum(features**2, axis=1)))
+        assert np.mean(weights < 1) > 0.3
+    other.fit(features, responses, sample_weight=weights)
     best = np.append(other.intercept_, other.coef_)
     np.testing.assert_allclose(found, best, atol=1e-6)
 
