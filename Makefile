@@ -46,7 +46,7 @@ format: .venv/ready  ## Format and mend what ruff can
 	@$(BIN)/ruff format .
 
 .PHONY: bench
-bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer, latency
+bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer, latency, backtests
 	@$(BIN)/python -m benchmarks.noise
 	@$(BIN)/python -m benchmarks.summary
 	@$(BIN)/python -m benchmarks.release
@@ -54,6 +54,7 @@ bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer,
 	@$(BIN)/python -m benchmarks.fold
 	@$(BIN)/python -m benchmarks.replay
 	@$(BIN)/python -m benchmarks.latency
+	@$(BIN)/python -m benchmarks.backtest
 
 .PHONY: coverage
 coverage: .venv/ready  ## How often intervals cover an exact target; FULL=1 for 400 streams of a cell

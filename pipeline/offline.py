@@ -6,17 +6,17 @@ delay would: every `publish.releases` releases a new model, which later windows 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.sgd.state import SgdState
-from pipeline.local.encode import Row
+from pipeline.local.encode import Row, Rows
 from pipeline.local.model import Model, round_model
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.reducer import Partition, Reducer, combine, slots_seen
+from pipeline.reducer import Partition, Reducer, combine, estimate_of, slots_seen
 from pipeline.releasing import release_of
 
 
@@ -34,6 +34,9 @@ class OfflineRecord:
 class OfflineRun:
     """One study from windows to estimates.
 
+    `add` does a window from end to end. Whoever puts time between the steps calls them one by one:
+    `release` at the client, `fold` and `publish` at the worker.
+
     Parameters
     ----------
     plan
@@ -41,20 +44,30 @@ class OfflineRun:
     keep_path
         Whether to keep all iterates of gradient descent, 8 d bytes for each record, for the
         interval that needs them.
+    timed
+        Whether the caller gives `fold` the times of releases.
+
+    Attributes
+    ----------
+    model
+        The newest one.
+    waiting
+        Releases folded since the last publication.
 
     Raises
     ------
     ConfigError
-        If the study forgets by the time of the log: there is none here.
+        If the study forgets by the time of the log, and there is none.
     """
 
-    def __init__(self, plan: Plan, *, keep_path: bool = False) -> None:
+    def __init__(self, plan: Plan, *, keep_path: bool = False, timed: bool = False) -> None:
         forgetting = plan.study.estimator.forgetting
-        if forgetting is not None and forgetting.of == "seconds":
+        if forgetting is not None and forgetting.of == "seconds" and not timed:
             raise ConfigError(
                 'estimator.forgetting: of = "seconds" counts by the times that Kafka gives to '
                 "releases, and there are none here; the operator must set "
-                'of = "records", or run the study with `veilstream worker` and `produce`'
+                'of = "records", run the study with `veilstream worker` and `produce`, or give '
+                "`veilstream backtest` an --event-time"
             )
         self._plan = plan
         self._reducer = Reducer(plan)
@@ -64,27 +77,52 @@ class OfflineRun:
         if isinstance(state, SgdState):
             state.path.kept = []
         self.model: Model = plan.first_model
-        self._since_model = 0
+        self.waiting = 0
 
-    def add(self, client: str, rows: Sequence[Row]) -> None:
+    def add(self, client: str, rows: Rows) -> None:
         """Release and fold one window of one client."""
+        self.fold(client, self.release(client, rows, self.model))
+        if self.waiting >= self._plan.study.stream.publish.releases:
+            self.publish()
+
+    def release(self, client: str, rows: Rows, model: Model) -> bytes:
+        """Return the next release of a client, at the model that it knows."""
         seq = self._sequences.get(client, 0)
         self._sequences[client] = seq + 1
-        payload = release_of(self._plan, rows, self.model, client=client, ledger="offline", seq=seq)
-        record = OfflineRecord(self.partition.head.next_offset, client.encode(), payload)
+        return release_of(self._plan, rows, model, client=client, ledger="offline", seq=seq)
+
+    def fold(self, client: str, payload: bytes, milliseconds: int = 0) -> None:
+        """Fold a release that comes at this time, in milliseconds since 1970.
+
+        Raises
+        ------
+        PayloadError
+            If it is none of this study.
+        """
+        offset = self.partition.head.next_offset
+        record = OfflineRecord(offset, client.encode(), payload, milliseconds)
         letters = self._reducer.fold(self.partition, [record])
         if letters:
             raise letters[0].fault
-        self._since_model += 1
-        if self._since_model >= self._plan.study.stream.publish.releases:
-            estimate, _ = self.estimate(0.0)
-            self.model = round_model(
-                self.model.version + 1,
-                estimate.expansion,
-                estimate.weights,
-                slots_seen([self.partition]),
-            )
-            self._since_model = 0
+        self.waiting += 1
+
+    def publish(self) -> Estimate:
+        """Make the current estimate the newest model, and return it.
+
+        Raises
+        ------
+        NumericError
+            If no finite estimate exists; then the model stays.
+        """
+        estimate = estimate_of(self._plan, [self.partition])
+        self.model = round_model(
+            self.model.version + 1,
+            estimate.expansion,
+            estimate.weights,
+            slots_seen([self.partition]),
+        )
+        self.waiting = 0
+        return estimate
 
     def estimate(self, now: float) -> tuple[Estimate, EstimateMessage]:
         """Return the current estimate, and the message that a worker would publish.
@@ -103,7 +141,7 @@ class OfflineRun:
         )
 
 
-def run_windows(plan: Plan, windows: Iterable[tuple[str, Sequence[Row]]]) -> OfflineRun:
+def run_windows(plan: Plan, windows: Iterable[tuple[str, Rows]]) -> OfflineRun:
     """Run all windows, given as (client, rows), and return the run at its end."""
     run = OfflineRun(plan)
     for client, rows in windows:

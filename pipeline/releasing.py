@@ -5,9 +5,7 @@ Clients and offline runs share this function; nothing else turns records into by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from pipeline.local.encode import Row, stack
+from pipeline.local.encode import Rows, stack
 from pipeline.local.gradients import bounded_gradients, open_gradients
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
@@ -21,7 +19,7 @@ from pipeline.types import Matrix, Vector
 
 def release_of(
     plan: Plan,
-    rows: Sequence[Row],
+    rows: Rows,
     model: Model,
     stream: SecureStream | None = None,
     *,

@@ -30,7 +30,9 @@ Rows: TypeAlias = Iterator[tuple[str, Row | None]]
 
 @click.command()
 @STUDY
-@click.option("--input", "source", required=True, help="A .csv, .jsonl or .ndjson file, or -.")
+@click.option(
+    "--input", "source", required=True, help="A .csv, .jsonl, .ndjson or .parquet file, or -."
+)
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv")
 @click.option("--client-column", help="Column that says whose record it is; default: one client.")
 @click.option(

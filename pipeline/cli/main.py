@@ -22,6 +22,7 @@ COMMANDS = {
     "worker": "worker",
     "watch": "watch",
     "fit": "fit",
+    "backtest": "backtest",
     "predict": "predict",
     "state": "state",
     "replay": "replay",

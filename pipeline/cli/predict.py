@@ -26,7 +26,9 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command()
 @STUDY
-@click.option("--input", "source", required=True, help="A .csv, .jsonl or .ndjson file, or -.")
+@click.option(
+    "--input", "source", required=True, help="A .csv, .jsonl, .ndjson or .parquet file, or -."
+)
 @click.option(
     "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True,
     help="Format of standard input.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,6 +23,17 @@ class Row:
     features: Vector
     response: float
     clipped: int
+
+
+class Arrays(NamedTuple):
+    """Encoded records as arrays: features (n, p) and responses (n,)."""
+
+    features: Matrix
+    responses: Vector
+
+
+#: Encoded records, one by one or as arrays.
+Rows: TypeAlias = Sequence[Row] | Arrays
 
 
 class Features:
@@ -164,9 +176,11 @@ class Encoder:
         ]
 
 
-def stack(rows: Sequence[Row], features: int) -> tuple[Matrix, Vector]:
+def stack(rows: Rows, features: int) -> Arrays:
     """Return the features (n, p) and responses (n,) of some rows; n may be 0."""
+    if isinstance(rows, Arrays):
+        return rows
     if not rows:
-        return np.zeros((0, features)), np.zeros(0)
+        return Arrays(np.zeros((0, features)), np.zeros(0))
     joined = np.concatenate([row.features for row in rows])
-    return joined.reshape(len(rows), features), np.array([row.response for row in rows])
+    return Arrays(joined.reshape(len(rows), features), np.array([row.response for row in rows]))

@@ -42,7 +42,7 @@ def record_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mod
     """
     design = with_intercept(features)
     slope = plan.loss.slope(predictors(design, model.coefficients), responses)
-    gradients: Matrix = _weighted(plan, design) * slope[:, None]
+    gradients: Matrix = weighted(plan, design) * slope[:, None]
     return gradients
 
 
@@ -57,7 +57,7 @@ def open_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model
     if "curvature" in plan.shares:
         design = with_intercept(features)
         bend = plan.loss.curvature(predictors(design, model.coefficients), responses)
-        rows = _weighted(plan, design, root=True)
+        rows = weighted(plan, design, root=True)
         curvature = (rows * bend[:, None]).T @ rows
     if "products" in plan.shares:
         products = whole.T @ whole
@@ -84,8 +84,8 @@ def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mo
     slope = finite(plan.loss.slope(predictor, responses))
     columns, (feature_bits, slope_bits) = plan.column_exponents, GRADIENT_BITS
     # cut towards zero, so that no magnitude grows; a product of 20 and 20 bits is exact
-    weighted = _weighted(plan, design)
-    rows = np.trunc(weighted * np.ldexp(1.0, feature_bits - columns))
+    bounded = weighted(plan, design)
+    rows = np.trunc(bounded * np.ldexp(1.0, feature_bits - columns))
     factors, unit = whole_factors(slope, bound, slope_bits)
     whole = np.zeros((plan.slots, plan.size), dtype=np.int64)
     whole[: len(slope)] = rows * factors[:, None]
@@ -96,11 +96,11 @@ def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mo
     curvature = products = None
     if "curvature" in plan.shares:
         bend = np.maximum(finite(plan.loss.curvature(predictor, responses)), 0.0)
-        rows = _weighted(plan, design, root=True)
+        rows = weighted(plan, design, root=True)
         curvature = _exact_matrix(plan, rows, bend, plan.loss.curvature_bound)
     if "products" in plan.shares:
         # the square of a cut slope is within the square of its bound up to rounding, and cut again
-        products = _exact_matrix(plan, weighted, np.clip(slope, -bound, bound) ** 2, bound**2)
+        products = _exact_matrix(plan, bounded, np.clip(slope, -bound, bound) ** 2, bound**2)
     return BoundedSums(model, Exact(whole.ravel(), exponents), curvature, _NOTHING, products)
 
 
@@ -114,13 +114,13 @@ def mallows(design: Matrix, radius: float) -> Vector:
     return weights
 
 
-def _weighted(plan: Plan, design: Matrix, *, root: bool = False) -> Matrix:
+def weighted(plan: Plan, design: Matrix, *, root: bool = False) -> Matrix:
     """Return w(x) (1, x), or the root of w(x) times (1, x): of norm at most the radius."""
     if plan.radius >= plan.longest:
         return design
     weights = mallows(design, plan.radius)
-    weighted: Matrix = design * (np.sqrt(weights) if root else weights)[:, None]
-    return weighted
+    found: Matrix = design * (np.sqrt(weights) if root else weights)[:, None]
+    return found
 
 
 def _exact_matrix(plan: Plan, rows: Matrix, factors: Vector, bound: float) -> Exact:

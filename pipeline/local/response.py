@@ -7,11 +7,15 @@ are clipped to theirs and keep their unit.
 from __future__ import annotations
 
 import math
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.errors import RecordError
-from pipeline.local.values import Record, number_of, plain, text_of
+from pipeline.local.values import Record, number_of, numbers_of, plain, text_of
 from pipeline.study import Study
+from pipeline.types import Vector
 
 #: A class label: the text of the study file, or the number or truth value that it stands for.
 Label: TypeAlias = str | int | float | bool
@@ -43,6 +47,10 @@ class Response(Protocol):
         RecordError
             As `of_record`.
         """
+        ...
+
+    def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
+        """Return a column encoded, and as it was written; NaN where `of_label` would refuse."""
         ...
 
 
@@ -104,6 +112,15 @@ class NumberResponse:
         bounded = scaled if self._whole else min(max(scaled, -1.0), 1.0)
         return bounded, inside != value
 
+    def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
+        """As `Response.of_column`."""
+        values = numbers_of(column, self.name)
+        if self._whole:
+            values = np.where((values >= 0) & (values == np.floor(values)), values, np.nan)
+        scaled = (np.minimum(np.maximum(values, self._low), self._high) - self.centre) / self.unit
+        bounded = scaled if self._whole else np.minimum(np.maximum(scaled, -1.0), 1.0)
+        return bounded, values
+
     def value_of(self, label: object) -> float:
         """Return the response in its own unit, as it was written: without any clipping.
 
@@ -156,6 +173,22 @@ class ClassResponse:
         if isinstance(label, (bool, int, float)) and self._numbers:
             return self._sign(self._numbers.get(float(label)))
         return self._sign(self._texts.get(text_of(label, self.name)))
+
+    def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
+        """As `Response.of_column`; a class is written as it is encoded."""
+        values = column.tolist()
+        try:
+            known = {value: self._sign_of(value) for value in set(values)}
+            signs = np.array([known[value] for value in values], dtype=np.float64)
+        except TypeError:  # a list or an object of JSON is no key
+            signs = np.array([self._sign_of(value) for value in values], dtype=np.float64)
+        return signs, signs
+
+    def _sign_of(self, value: object) -> float:
+        try:
+            return self.of_label(value)[0]
+        except RecordError:
+            return math.nan
 
     def labels(self, like: object = "") -> tuple[Label, Label]:
         """Return the labels of the negative and the positive class, in the type of `like`.

@@ -110,8 +110,8 @@ def summarise(
     """
     d = plan.size
     gradient, curvature, scores = np.zeros(d), np.zeros((d, d)), np.zeros((d, d))
-    design = with_intercept(_shortened(features, plan))
-    weight = _weight_of(weights, responses)
+    design = with_intercept(shortened(features, plan))
+    weight = weight_of(weights, responses)
     predictor = design @ point
     slope = weight * plan.loss.slope(predictor, responses)
     bend = weight * plan.loss.curvature(predictor, responses)
@@ -147,7 +147,7 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     # rows in units of their last bit: powers of two, which change no digit of the predictors
     columns = plan.column_exponents
     scale = one_or_all(np.ldexp(1.0, GRADIENT_BITS[0] - columns))
-    design = with_intercept(_shortened(_inside(features, plan), plan), scale)
+    design = with_intercept(shortened(_inside(features, plan), plan), scale)
     predictor = predictors(design, model.coefficients / scale)
     slope = finite(plan.loss.slope(predictor, responses))
     if model.version == 0:
@@ -165,7 +165,7 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     most = plan.largest_weight
     # a weight that is no number fails the comparison and is cut as well
     negative, positive = (w if 0 <= w <= most else most for w in model.class_weights)
-    weight = _weight_of((negative, positive), responses)
+    weight = weight_of((negative, positive), responses)
     slope_bound, curvature_bound = most * plan.loss.slope_bound, most * plan.loss.curvature_bound
     slope = np.clip(weight * slope, -slope_bound, slope_bound)
     bend = np.maximum(weight * finite(plan.loss.curvature(predictor, responses)), 0.0)
@@ -229,7 +229,7 @@ def local_fit(
     return point
 
 
-def _shortened(features: Matrix, plan: Plan) -> Matrix:
+def shortened(features: Matrix, plan: Plan) -> Matrix:
     """Shorten records to the public bound of their norm where the ranges allow longer ones."""
     if plan.norm_bound >= plan.longest:
         return features
@@ -250,7 +250,7 @@ def _inside(features: Matrix, plan: Plan) -> Matrix:
     return cut
 
 
-def _weight_of(weights: tuple[float, float], responses: Vector) -> Vector | float:
+def weight_of(weights: tuple[float, float], responses: Vector) -> Vector | float:
     """Return the class weight of each record, or the one weight of all."""
     negative, positive = weights
     return positive if negative == positive else np.where(responses > 0, positive, negative)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.errors import RecordError
+from pipeline.types import Vector
 
 #: What a source yields: column names to text or numbers.
 Record = Mapping[str, object]
@@ -61,3 +65,24 @@ def number_of(value: object, name: str) -> float:
     if not math.isfinite(number):
         raise RecordError(f"column {name!r}: not a finite number")
     return number
+
+
+def numbers_of(column: NDArray[Any], name: str) -> Vector:
+    """Return a column as `number_of` reads each of its values, NaN where it refuses; shape (n,)."""
+    if column.dtype.kind in "fiub":
+        numbers = column.astype(np.float64)
+        return np.where(np.isfinite(numbers), numbers, np.nan)
+    values = column.tolist()
+    if all(type(value) is str for value in values) and not any("_" in text for text in values):
+        # all at once, unless one of them is no number
+        with contextlib.suppress(ValueError):
+            numbers = np.array(values, dtype=str).astype(np.float64)
+            return np.where(np.isfinite(numbers), numbers, np.nan)
+    return np.array([_number_or_nan(value, name) for value in values], dtype=np.float64)
+
+
+def _number_or_nan(value: object, name: str) -> float:
+    try:
+        return number_of(value, name)
+    except RecordError:
+        return math.nan

@@ -12,7 +12,7 @@ from pipeline.prediction.files import Rule, load_model, rule_of
 from pipeline.prediction.linear import LinearModel
 from pipeline.prediction.records import Expectation, Prediction, expect_records, predict_records
 from pipeline.prediction.regressor import LinearRegressor
-from pipeline.prediction.scores import Confusion, Errors
+from pipeline.prediction.scores import Confusion, Errors, Ranking
 
 __all__ = [
     "Confusion",
@@ -22,6 +22,7 @@ __all__ = [
     "LinearModel",
     "LinearRegressor",
     "Prediction",
+    "Ranking",
     "Rule",
     "expect_records",
     "load_model",

@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.types import Vector
+
 
 @dataclass(slots=True)
 class Confusion:
@@ -22,6 +27,19 @@ class Confusion:
         """Count one record."""
         key = (response, predicted)
         self.counts[key] = self.counts.get(key, 0) + 1
+
+    def add_all(self, responses: Vector, predicted: Vector) -> None:
+        """Count records, shapes (n,)."""
+        for response in (-1.0, 1.0):
+            for one in (-1.0, 1.0):
+                count = np.count_nonzero((responses == response) & (predicted == one))
+                key = (response, one)
+                self.counts[key] = self.counts.get(key, 0) + int(count)
+
+    def merge(self, other: Confusion) -> None:
+        """Count what another one has counted as well."""
+        for key, count in other.counts.items():
+            self.counts[key] = self.counts.get(key, 0) + count
 
     @property
     def total(self) -> int:
@@ -71,6 +89,21 @@ class Errors:
         # a square alone may pass the largest float
         self.norm = math.hypot(self.norm, error)
 
+    def add_all(self, responses: Vector, predicted: Vector) -> None:
+        """Count records, shapes (n,)."""
+        errors = np.abs(responses - predicted)
+        largest = float(errors.max(initial=0.0))
+        if largest > 0:
+            self.norm = math.hypot(self.norm, largest * float(np.linalg.norm(errors / largest)))
+        self.total += len(errors)
+        self.absolute += float(errors.sum())
+
+    def merge(self, other: Errors) -> None:
+        """Count what another one has counted as well."""
+        self.total += other.total
+        self.absolute += other.absolute
+        self.norm = math.hypot(self.norm, other.norm)
+
     @property
     def mean_absolute(self) -> float | None:
         """Mean absolute error (MAE), None without records."""
@@ -80,3 +113,44 @@ class Errors:
     def root_mean_square(self) -> float | None:
         """Root of the mean squared error (RMSE), None without records."""
         return self.norm / math.sqrt(self.total) if self.total else None
+
+
+class Ranking:
+    """How well scores put the positive class above the negative one, in constant memory.
+
+    Scores are rounded to half precision (11 significant bits, within +-65504) and counted by class:
+    two that round alike count as a tie.
+    """
+
+    def __init__(self) -> None:
+        self._counts = np.zeros((2, 1 << 16), dtype=np.int64)
+
+    def add_all(self, responses: Vector, scores: Vector) -> None:
+        """Count records: classes -1 or +1, and scores that are high for +1; shapes (n,)."""
+        cells = _cells(scores)
+        for row, response in enumerate((-1.0, 1.0)):
+            self._counts[row] += np.bincount(cells[responses == response], minlength=1 << 16)
+
+    def merge(self, other: Ranking) -> None:
+        """Count what another one has counted as well."""
+        self._counts += other._counts
+
+    @property
+    def area(self) -> float | None:
+        """Area under the ROC curve, in [0, 1]; None unless both classes were seen."""
+        negative, positive = self._counts
+        # in floats: the number of pairs may pass 64 bits
+        pairs = float(negative.sum()) * float(positive.sum())
+        if not pairs:
+            return None
+        below = np.cumsum(negative) - negative / 2
+        return float(below @ positive.astype(float)) / pairs
+
+
+def _cells(scores: Vector) -> NDArray[np.intp]:
+    """Return the rank of each score among all numbers of half precision, shape (n,)."""
+    half = np.clip(scores, -65504.0, 65504.0).astype(np.float16) + np.float16(0)  # -0 is 0
+    bits = half.view(np.uint16)
+    # of negative numbers the bits grow with the absolute value
+    ranks: NDArray[np.uint16] = np.where(bits >> 15, ~bits, bits | 0x8000)
+    return ranks.astype(np.intp)

@@ -3,6 +3,7 @@
 - `base`: slots, the interface of a source, and files that are read by offsets.
 - `csv_file`, `jsonl_file`: the two forms of records in a file.
 - `spool`: standard input, kept on disk so that it can be resumed. `pipe`: read once, kept nowhere.
+- `parquet_file`: Parquet, for what reads a file once. `tables`: any of them in batches of columns.
 - `demo`: river's Shuttle data.
 
 Every record takes a slot, good or bad; see `base`.
@@ -19,6 +20,7 @@ from producers.sources.base import RECORD_LIMIT, Slot, Source, Tape
 from producers.sources.csv_file import CsvFile
 from producers.sources.demo import STREAMED, ShuttleRows, heldout
 from producers.sources.jsonl_file import JsonLinesFile
+from producers.sources.parquet_file import ParquetRows
 from producers.sources.pipe import Pipe
 from producers.sources.spool import Spool, open_input
 
@@ -95,7 +97,8 @@ def open_source(
     if kind not in (".csv", ".jsonl", ".ndjson"):
         raise DataError(
             f"{spec!r} is no source; the data owner must name a file that ends in .csv, .jsonl or "
-            ".ndjson, - for standard input, or shuttle:K/N with 0 <= K < N"
+            ".ndjson, - for standard input, or shuttle:K/N with 0 <= K < N (`fit`, `predict` and "
+            "`backtest`, which read once, take .parquet too)"
         )
     tape = Tape(Path(spec), follow)
     try:
@@ -111,13 +114,17 @@ def open_once(spec: str, *, form: str = "csv", stream: BinaryIO | None = None) -
     Parameters
     ----------
     spec, form, stream
-        As in `open_source`.
+        As in `open_source`; a path may end in .parquet as well.
 
     Raises
     ------
     DataError
         If the source cannot be opened.
+    ConfigError
+        If it is Parquet and pyarrow is not installed.
     """
+    if Path(spec).suffix.lower() == ".parquet":
+        return ParquetRows(Path(spec))
     if spec != "-":
         return open_source(spec, None, folder=Path())
     _check_form(form)

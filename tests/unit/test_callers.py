@@ -57,7 +57,7 @@ CLIENT_SIDE = (
         "pipeline/privacy/",
         "pipeline/linalg.py",
     ),
-    *(RELEASING, RELEASE, "pipeline/offline.py", "pipeline/types.py"),
+    *(RELEASING, RELEASE, "pipeline/offline.py", "pipeline/backtest/", "pipeline/types.py"),
 )
 #: Modules that carry data out of a process, or make objects past their constructors.
 OUTWARD = {"socket", "ssl", "http", "urllib.request", "requests", "aiohttp", "aiokafka", "faust",

@@ -1,0 +1,298 @@
+"""The event loop of a backtest: predict, release, fold and publish in the order of time.
+
+Pure: encoded records in, scores and the state of the study out. The steps are those of
+`OfflineRun`; what stands between them here is time. Things happen at moments: a window closes when
+its last label has come, its release is made at the newest model that has reached the client,
+arrives after the network's delay and is folded in the order of arrival; the worker publishes at the
+study's rhythm; model and estimate reach clients and predictors after another delay, all at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.backtest.delay import Delay
+from pipeline.backtest.scoring import Judge, Tally
+from pipeline.backtest.timeline import Snapshot, Timeline
+from pipeline.backtest.windows import Closed, Moment, Part, Windows
+from pipeline.errors import ConfigError, NumericError
+from pipeline.local.model import Model
+from pipeline.local.plan import Plan
+from pipeline.messages.estimate import interval_method
+from pipeline.offline import OfflineRun
+from pipeline.reducer import start_is_over
+from pipeline.types import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A release that reaches the worker; `made` is when its client sent it."""
+
+    client: str
+    payload: bytes
+    made: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """A publication that reaches clients and predictors."""
+
+    number: int
+    model: Model | None
+    coefficients: Vector
+
+
+class _Look:
+    """The worker looks whether a publication is due."""
+
+
+class _Freeze:
+    """From now on the frozen estimate learns no more."""
+
+
+_Event = Closed | _Arrival | _News | _Look | _Freeze
+
+
+class Engine:
+    """One study over one history.
+
+    Parameters
+    ----------
+    plan
+        The study.
+    timed
+        Whether the clock is event time in seconds; else it counts records, windows close only when
+        they are full, and the worker publishes by the number of releases alone, as `OfflineRun`.
+    names
+        The clients by number; it may grow while records come.
+    network, labels
+        How late releases and publications come, in the unit of the clock; and how late the label
+        of a record, in either unit.
+    seed
+        Of the delays, >= 0.
+    bins
+        The most bins of time.
+    freeze
+        When an estimate stops to learn beside the one that goes on; None: never.
+
+    Attributes
+    ----------
+    run
+        The study's state.
+    timeline
+        What happened, by time.
+    after, frozen
+        Scores of the updating and of the frozen estimate on the same records: those that came
+        after `freeze`.
+    publications, failures
+        How many estimates were published, and how often none could be formed.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        timed: bool,
+        names: Sequence[str],
+        network: Delay,
+        labels: Delay,
+        seed: int = 0,
+        bins: int = 100,
+        freeze: float | None = None,
+    ) -> None:
+        self._plan, self._timed, self._names = plan, timed, names
+        self._network, self._labels = network, labels
+        self._rng = np.random.default_rng([seed, 0xDE])
+        self._judge = Judge(plan)
+        self.run = OfflineRun(plan, timed=timed)
+        self._windows = Windows(plan.slots, plan.study.window.seconds if timed else None)
+        self.timeline = Timeline(bins, 1.0 if timed else float(plan.slots))
+        self.after, self.frozen = Tally(), Tally()
+        self.publications = self.failures = self.records = 0
+        self._events: list[tuple[Moment, int, _Event]] = []
+        #: Windows whose last label comes with a later record: its number, and the window.
+        self._unlabelled: list[tuple[int, int, Closed]] = []
+        self._serial = 0
+        self._now = Moment(0.0, -1)
+        self._model: Model = plan.first_model
+        self._newest: _News | None = None
+        self._published_at: float | None = None
+        self._look_at: float | None = None
+        self._arrived: dict[str, Moment] = {}
+        self._started = False
+        self._kept: Vector | None = None
+        if freeze is not None:
+            self._push(Moment(freeze, -1), _Freeze())
+
+    def feed(self, part: Part) -> None:
+        """Take the next records: predict each before anything is learnt from it.
+
+        Raises
+        ------
+        ConfigError
+            If an estimate is to be frozen before there is one.
+        PrivacyError
+            If a sum does not fit its lattice.
+        """
+        if not len(part.clock):
+            return
+        self.timeline.reach(float(part.clock[0]), float(part.clock[-1]))
+        for window in self._windows.cut(part):
+            self._label(window)
+        self._labelled(part)
+        count = len(part.clock)
+        predicted, beside = np.full(count, np.nan), np.full(count, np.nan)
+        done = 0
+        while self._events:
+            place = _place(part, self._events[0][0])
+            if place >= count:
+                break
+            if isinstance(self._events[0][2], (_News, _Freeze)):
+                # only these change what is predicted
+                self._predict(part, slice(done, place), predicted, beside)
+                done = place
+            self._step()
+        self._predict(part, slice(done, count), predicted, beside)
+        self.records += count
+        self._now = Moment(float(part.clock[-1]), part.first + count - 1)
+        self._score(part, predicted, beside)
+
+    def finish(self) -> None:
+        """Close what is open, and let everything arrive that is on its way."""
+        end = Moment(self._now.clock, self.records)
+        for _, _, window in sorted(self._unlabelled, key=lambda item: item[:2]):
+            self._push(end, window)
+        # in records or in seconds, what is left of the labels comes after the last record
+        late = self._labels.mean if self._labels.mean and self._in_clock else 0.0
+        for window in self._windows.rest(end):
+            self._push(window.at.later(late), window)
+        while self._events:
+            self._step()
+
+    @property
+    def _in_clock(self) -> bool:
+        """Whether labels are late in the unit of the clock."""
+        return self._timed == (self._labels.of == "seconds")
+
+    def _label(self, window: Closed) -> None:
+        """Hold a window back until the label of its last record has come."""
+        late = self._labels.mean
+        if not late or self._in_clock:
+            self._push(window.at.later(late), window)
+            return
+        self._serial += 1
+        heapq.heappush(self._unlabelled, (window.at.cause + int(late), self._serial, window))
+
+    def _labelled(self, part: Part) -> None:
+        """Let windows go whose labels come with the records of a part."""
+        while self._unlabelled and self._unlabelled[0][0] < part.first + len(part.clock):
+            number, _, window = heapq.heappop(self._unlabelled)
+            clock = max(window.at.clock, float(part.clock[number - part.first]))
+            self._push(Moment(clock, number - 1), window)
+
+    def _push(self, at: Moment, event: _Event) -> None:
+        self._serial += 1
+        heapq.heappush(self._events, (at, self._serial, event))
+
+    def _step(self) -> None:
+        at, _, event = heapq.heappop(self._events)
+        match event:
+            case Closed():
+                self._release(at, event)
+            case _Arrival():
+                milliseconds = int(1000 * event.made.clock) if self._timed else 0
+                self.run.fold(event.client, event.payload, milliseconds)
+                self._publish_if_due(at)
+            case _Look():
+                self._look_at = None
+                self._publish_if_due(at)
+            case _News():
+                self._hear(event)
+            case _Freeze():
+                if self._newest is None:
+                    raise ConfigError("--freeze: no estimate had come by then; give a later time")
+                self._kept = self._newest.coefficients
+
+    def _release(self, at: Moment, window: Closed) -> None:
+        name = self._names[window.client]
+        payload = self.run.release(name, window.rows, self._model)
+        arrives = at.later(self._network.draw(self._rng))
+        # a client's own releases keep their order, as its producer sees to it
+        arrives = max(arrives, self._arrived.get(name, arrives))
+        self._arrived[name] = arrives
+        self._push(arrives, _Arrival(name, payload, at))
+
+    def _publish_if_due(self, at: Moment) -> None:
+        """Publish by the study's rhythm; without event time there are no seconds to count."""
+        rhythm, waiting = self._plan.study.stream.publish, self.run.waiting
+        enough = waiting >= rhythm.releases
+        if not waiting or not (enough or self._timed):
+            return
+        last = self._published_at
+        if self._timed and last is not None:
+            due = last + (rhythm.pause if enough else max(rhythm.pause, rhythm.seconds))
+            if due > at.clock:
+                if self._look_at is None or due < self._look_at:
+                    self._look_at = due
+                    self._push(Moment(due, at.cause), _Look())
+                return
+        self._publish(at)
+
+    def _publish(self, at: Moment) -> None:
+        self._published_at = at.clock
+        moves = self._started or start_is_over(self._plan, [self.run.partition])
+        try:
+            estimate = self.run.publish() if moves else self.run.estimate(0.0)[0]
+        except NumericError:
+            self.failures += 1
+            self.run.waiting = 0
+            return
+        self.run.waiting = 0
+        self._started = moves
+        self.publications += 1
+        study = self._plan.study
+        self.timeline.note(
+            Snapshot.of(estimate, at.clock, study.estimator.level, interval_method(self._plan))
+        )
+        model = self.run.model if moves else None
+        news = _News(self.publications, model, estimate.coefficients)
+        self._push(at.later(self._network.draw(self._rng)), news)
+
+    def _hear(self, news: _News) -> None:
+        """Take over a publication, unless a newer one has overtaken it."""
+        if self._newest is None or news.number > self._newest.number:
+            self._newest = news
+            self._model = news.model or self._model
+
+    def _predict(self, part: Part, rows: slice, predicted: Vector, beside: Vector) -> None:
+        if self._newest is not None:
+            features = part.features[rows]
+            predicted[rows] = self._judge.predictor(features, self._newest.coefficients)
+        if self._kept is not None:
+            beside[rows] = self._judge.predictor(part.features[rows], self._kept)
+
+    def _score(self, part: Part, predicted: Vector, beside: Vector) -> None:
+        known = part.usable & ~np.isnan(predicted)
+        both = part.usable & ~np.isnan(beside)
+        for span, rows in self.timeline.each(part.clock):
+            usable, scored = part.usable[rows], known[rows]
+            span.arrived += len(usable)
+            span.unusable += int(np.count_nonzero(~usable))
+            span.unscored += int(np.count_nonzero(usable & ~scored))
+            written = part.written[rows]
+            span.tally.add(self._judge, written[scored], predicted[rows][scored])
+            span.frozen.add(self._judge, written[both[rows]], beside[rows][both[rows]])
+        if both.any():
+            self.after.add(self._judge, part.written[both], predicted[both])
+            self.frozen.add(self._judge, part.written[both], beside[both])
+
+
+def _place(part: Part, at: Moment) -> int:
+    """Return the place of the first record of a part that comes after a moment."""
+    begins = int(np.searchsorted(part.clock, at.clock, side="left"))
+    ends = int(np.searchsorted(part.clock, at.clock, side="right"))
+    return min(max(begins, at.cause + 1 - part.first), ends)

@@ -1,0 +1,222 @@
+"""Histories to parts: batches of a file or of a table in memory, encoded and placed in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.backtest.clock import EventTime
+from pipeline.backtest.options import Options
+from pipeline.backtest.windows import Part
+from pipeline.errors import ConfigError, DataError
+from pipeline.local.batches import Batch, BatchEncoder, Encoded
+from pipeline.local.encode import Arrays
+from pipeline.study import Study
+from producers.sources.tables import read_batches
+
+#: The path of a file, a data frame, or a mapping from names to columns.
+History: TypeAlias = Any
+#: Records of a table that are worked on at once.
+RECORDS = 65_536
+
+
+class Reading:
+    """One pass over a history: its parts, and what was counted on the way.
+
+    Parameters
+    ----------
+    study, options
+        What to read, and how.
+    history
+        Where from.
+    form
+        What standard input holds: "csv" or "jsonl".
+
+    Attributes
+    ----------
+    names
+        The clients by number.
+    records, unusable
+        Record slots within the range of time, and those without a sound record.
+    clipped
+        How many values of each feature of sound records were clipped, shape (p,).
+    classes
+        Sound records with a negative and with a positive response.
+    span
+        When the first and the last record arrived; None before any.
+    share
+        How much of the history has been read, 0 to 1; None where that is not known.
+    """
+
+    def __init__(self, study: Study, options: Options, history: History, form: str) -> None:
+        self._history, self._form = history, form
+        self._encoder = BatchEncoder(study)
+        self._clients = options.clients_of(study)
+        forgetting = study.estimator.forgetting
+        self._fades = forgetting is not None and forgetting.of == "seconds"
+        self._time: EventTime | None = None
+        if options.event_time is not None:
+            self._time = EventTime(options.event_time, keep_late=options.late == "keep")
+        self._start = options.clock(options.start, "--from")
+        self._end = options.clock(options.end, "--to")
+        if self._start is not None and self._end is not None and self._start >= self._end:
+            raise ConfigError("--from and --to: the first must lie before the second")
+        self.names = self._clients.names
+        self.records = self.unusable = self._read = 0
+        self.clipped = np.zeros(len(study.data.features), dtype=np.int64)
+        self.classes = [0, 0]
+        self.span: tuple[float, float] | None = None
+        self.share: float | None = None
+
+    @property
+    def late(self) -> int:
+        """Records whose time lies before an earlier one's."""
+        return self._time.late if self._time else 0
+
+    @property
+    def untimed(self) -> int:
+        """Records without a readable time."""
+        return self._time.untimed if self._time else 0
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts of the history in order.
+
+        Raises
+        ------
+        DataError
+            If it cannot be read, lacks a column, holds no records, none that can be used, or none
+            in the range of time; or as `EventTime.read`.
+        """
+        for batch in self._batches():
+            self._read += len(batch)
+            self.share = batch.share
+            encoded = self._encoder.encode(batch)
+            usable, inside = encoded.usable, np.ones(len(batch), dtype=bool)
+            if self._time is None:
+                clock = self.records + np.arange(len(batch), dtype=np.float64)
+            else:
+                clock, found = self._time.read(batch.columns[self._time.column], batch.lost)
+                if self._fades and clock[0] < 0:
+                    raise DataError(
+                        "estimator.forgetting in seconds counts from 1970, and the history begins "
+                        "before; the operator must forget by records"
+                    )
+                usable = usable & ~np.isnan(found)
+                inside = self._within(clock)
+            part = self._part(batch, encoded, clock, usable, inside)
+            self.records += len(part.clock)
+            if len(part.clock):
+                first, last = float(part.clock[0]), float(part.clock[-1])
+                self.span = (self.span[0] if self.span else first, last)
+            self.unusable += int(np.count_nonzero(~part.usable))
+            for place, sign in enumerate((-1.0, 1.0)):
+                held = part.usable & (part.responses == sign)
+                self.classes[place] += int(np.count_nonzero(held))
+            self.clipped += encoded.clipped(usable & inside)
+            yield part
+        self._check()
+
+    def usable_records(self) -> Iterator[Arrays]:
+        """Yield the sound records of the history, encoded."""
+        for part in self.parts():
+            yield Arrays(part.features[part.usable], part.responses[part.usable])
+
+    def _part(
+        self,
+        batch: Batch,
+        encoded: Encoded,
+        clock: NDArray[np.float64],
+        usable: NDArray[np.bool_],
+        inside: NDArray[np.bool_],
+    ) -> Part:
+        clients = self._clients.of(batch, encoded)
+        chosen: Any = slice(None) if inside.all() else inside
+        return Part(
+            first=self.records,
+            clock=clock[chosen],
+            clients=clients[chosen],
+            features=encoded.features[chosen],
+            responses=encoded.responses[chosen],
+            written=encoded.written[chosen],
+            usable=usable[chosen],
+        )
+
+    def _within(self, clock: NDArray[np.float64]) -> NDArray[np.bool_]:
+        inside = np.ones(len(clock), dtype=bool)
+        if self._start is not None:
+            inside &= clock >= self._start
+        if self._end is not None:
+            inside &= clock < self._end
+        return inside
+
+    def _batches(self) -> Iterator[Batch]:
+        columns = [*self._encoder.columns, *self._clients.columns]
+        if self._time is not None:
+            columns.append(self._time.column)
+        columns = list(dict.fromkeys(columns))
+        if isinstance(self._history, (str, Path)):
+            return read_batches(str(self._history), columns, form=self._form)
+        return table_batches(self._history, columns)
+
+    def _check(self) -> None:
+        if not self._read:
+            raise DataError("the history holds no records")
+        if not self.records:
+            raise DataError(
+                f"none of its {self._read} records lies in the range of --from and --to"
+            )
+        if self.unusable == self.records:
+            raise DataError(
+                f"none of its {self.records} records could be used; their columns or values are "
+                "not those that the study file declares"
+            )
+
+
+def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:
+    """Yield a data frame, or a mapping from names to columns, in batches.
+
+    Raises
+    ------
+    DataError
+        If it is neither, lacks a column, or its columns have different lengths.
+    """
+    if isinstance(table, Mapping):
+        names = list(table)
+    elif hasattr(table, "columns") and hasattr(table, "__getitem__"):
+        names = list(table.columns)
+    else:
+        raise DataError(
+            "a history is the path of a file, a data frame, or a mapping from names to columns"
+        )
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise DataError(f"the history has no column {', '.join(map(repr, missing))}")
+    found = {name: _column(name, table[name]) for name in columns}
+    lengths = {len(values) for values in found.values()}
+    if len(lengths) > 1 or any(values.ndim != 1 for values in found.values()):
+        raise DataError("the columns of the history must be flat and of one length")
+    total = lengths.pop()
+    for start in range(0, total, RECORDS):
+        part = {name: values[start : start + RECORDS] for name, values in found.items()}
+        count = min(RECORDS, total - start)
+        yield Batch(part, np.zeros(count, dtype=bool), (start + count) / total)
+
+
+def _column(name: str, values: Any) -> NDArray[Any]:
+    zone = getattr(getattr(values, "dtype", None), "tz", None)
+    if zone is not None:
+        # times with a zone, to the same moments in UTC
+        return np.asarray(values.dt.tz_convert(None))
+    try:
+        column = np.asarray(values)
+    except ValueError:
+        raise DataError(f"column {name!r}: it is not flat") from None
+    if column.dtype == object and hasattr(values, "isna"):
+        # pandas has marks of its own for missing values
+        column = column.copy()
+        column[np.asarray(values.isna())] = None
+    return column

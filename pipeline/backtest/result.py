@@ -1,0 +1,268 @@
+"""What a backtest says, for programs and people."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.backtest.scoring import Scores
+from pipeline.errors import ConfigError
+from pipeline.messages.envelope import rfc3339
+from pipeline.messages.estimate import EstimateMessage, write_estimate
+
+#: Goes with every result.
+NOT_PRIVATE = (
+    "Scores, clipping rates, coverage, spans of time and counts in this result are computed from "
+    "raw records and are not private: it is for whoever may see the data. No ledger was charged."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """One bin of time.
+
+    Attributes
+    ----------
+    start, end
+        Arrival times of its records, end exclusive: seconds since 1970, or numbers of records.
+    records, unusable, unscored
+        Record slots; those without a sound record; sound ones before the first estimate.
+    scores, frozen
+        Of the updating estimate on all its scored records; of the frozen one on those after the
+        freeze.
+    status, releases, width, privacy_share, coverage
+        Of the newest estimate that was published by its end: its status ("none" before the first),
+        releases behind it, median width of the intervals in the unit of the coefficients, share of
+        the variance due to privacy, and share of the coefficients whose interval holds the pooled
+        fit of the whole history.
+    """
+
+    start: float
+    end: float
+    records: int
+    unusable: int
+    unscored: int
+    scores: Scores
+    frozen: Scores | None
+    status: str
+    releases: int
+    width: float | None
+    privacy_share: float | None
+    coverage: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """Two estimates on the same records, those that came from `since` on.
+
+    Attributes
+    ----------
+    since
+        When one of them stopped learning.
+    frozen, updating
+        Scores of the one that stopped, and of the one that went on.
+    """
+
+    since: float
+    frozen: Scores
+    updating: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """The pooled fit without privacy of the whole history, in the unit of the coefficients.
+
+    Attributes
+    ----------
+    coefficients
+        The intercept first; None where there is none, and `reason` says why.
+    covered
+        For each coefficient whether the last interval holds it; None without an interval.
+    coverage
+        Share of the intervals that do; None without any.
+    """
+
+    coefficients: list[float] | None
+    covered: list[bool | None]
+    coverage: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a live study of these records would have been charged for; nothing was charged here.
+
+    Attributes
+    ----------
+    epsilon, delta, unit, neighbours
+        Of the study: what all its releases together may cost one unit. A client spends it with its
+        first release, and later ones cost nothing more, as a record enters one release. None where
+        the study keeps no guarantee.
+    clients
+        How many have spent it.
+    releases
+        The fewest, median and most releases of a client.
+    """
+
+    epsilon: float | None
+    delta: float | None
+    unit: str
+    neighbours: str
+    clients: int
+    releases: tuple[int, float, int]
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestResult:
+    """The result of one backtest; `to_dict` is what `--json` prints.
+
+    Attributes
+    ----------
+    study, revision, mechanism
+        What was run; a simulation and a run without privacy have names and revisions of their own.
+    options
+        How, as `Options` has it.
+    timed
+        Whether times are event time in seconds since 1970; else they are numbers of records.
+    records, unusable, late, untimed, unscored, clients
+        Record slots; those without a sound record; those whose time lay before an earlier one's;
+        those without a readable time; sound ones before the first estimate; clients that released.
+    first, last
+        When the first and the last record arrived.
+    scores
+        Prequential scores of the updating estimate.
+    freeze
+        Scores beside those of a frozen estimate; None if none was asked for.
+    estimate
+        The last estimate, as a worker would publish it.
+    pooled
+        What its intervals aim at.
+    publications, failures
+        How many estimates were published, and how often none could be formed.
+    clipped
+        By column, which share of the usable values lay outside the public range.
+    budget
+        What a live study would have been charged for.
+    bins
+        The same over time, in order.
+    seconds
+        How long the run took.
+    """
+
+    study: str
+    revision: str
+    mechanism: str
+    options: dict[str, Any]
+    timed: bool
+    records: int
+    unusable: int
+    late: int
+    untimed: int
+    unscored: int
+    clients: int
+    first: float
+    last: float
+    scores: Scores
+    freeze: Frozen | None
+    estimate: EstimateMessage
+    pooled: Pooled
+    publications: int
+    failures: int
+    clipped: dict[str, float]
+    budget: Budget
+    bins: list[Bin]
+    seconds: float
+
+    @property
+    def main_score(self) -> tuple[str, float | None]:
+        """The score that says most in one number: balanced accuracy of classes, else the MAE."""
+        if self.estimate.class_weights:
+            return "balanced_accuracy", self.scores.balanced_accuracy
+        return "mean_absolute_error", self.scores.mean_absolute_error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data for JSON; times of event time are RFC 3339."""
+        found: dict[str, Any] = {"type": "backtest/1", "not_private": NOT_PRIVATE}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            found[field.name] = dataclasses.asdict(value) if _is_data(value) else value
+        found["estimate"] = json.loads(write_estimate(self.estimate))
+        found["bins"] = self.rows()
+        for name in ("first", "last"):
+            found[name] = self._time(found[name])
+        if found["freeze"] is not None:
+            found["freeze"]["since"] = self._time(found["freeze"]["since"])
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the bins as flat rows, one score a column; columns are the same in all of them."""
+        return [self._row(span) for span in self.bins]
+
+    def to_pandas(self) -> Any:
+        """Return the bins as a pandas data frame, with times where there is event time.
+
+        Raises
+        ------
+        ConfigError
+            If pandas is not installed.
+        """
+        try:
+            import pandas as pd  # noqa: PLC0415  an extra
+        except ImportError:
+            raise ConfigError(
+                "to_pandas needs pandas, which is not installed; the operator must install "
+                "veilstream[backtest]"
+            ) from None
+        frame = pd.DataFrame(self.rows())
+        if self.timed:
+            for name in ("start", "end"):
+                frame[name] = pd.to_datetime(frame[name], utc=True, format="ISO8601")
+        return frame
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure of scores, widths and status over time.
+
+        Raises
+        ------
+        ConfigError
+            If matplotlib is not installed.
+        """
+        from pipeline.backtest.picture import figure_of  # noqa: PLC0415  matplotlib is an extra
+
+        return figure_of(self)
+
+    def _row(self, span: Bin) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for field in dataclasses.fields(span):
+            value = getattr(span, field.name)
+            if field.name == "scores":
+                # its own count of records would hide the bin's
+                scores = dataclasses.asdict(value)
+                found["scored"] = scores.pop("records")
+                found |= scores
+            elif field.name == "frozen":
+                if self.freeze is not None:
+                    frozen = dataclasses.asdict(value)
+                    found |= {f"frozen_{name}": score for name, score in frozen.items()}
+            else:
+                found[field.name] = value
+        found["start"], found["end"] = self._time(span.start), self._time(span.end)
+        return found
+
+    def _time(self, clock: float) -> str | int:
+        return rfc3339(clock) if self.timed else round(clock)
+
+    def __repr__(self) -> str:
+        name, score = self.main_score
+        told = "none" if score is None else f"{score:.4g}"
+        return (
+            f"<BacktestResult {self.study} ({self.mechanism}): {self.records} records, "
+            f"{self.estimate.releases} releases of {self.clients} clients, "
+            f"{name.replace('_', ' ')} {told}, {self.estimate.status}; not private>"
+        )
+
+
+def _is_data(value: object) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)

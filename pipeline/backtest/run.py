@@ -1,0 +1,217 @@
+"""One backtest from a history to its result."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pipeline.backtest.engine import Engine
+from pipeline.backtest.history import History, Reading
+from pipeline.backtest.options import Options
+from pipeline.backtest.pooled import class_weights_of, pooled_point
+from pipeline.backtest.result import BacktestResult, Bin, Budget, Frozen, Pooled
+from pipeline.backtest.scoring import Tally
+from pipeline.backtest.timeline import Snapshot
+from pipeline.errors import ConfigError, NumericError
+from pipeline.learning.stream import StudySource, study_of
+from pipeline.local.plan import Plan
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.types import Vector
+
+#: Told of what is going on, how many records have been read, and which share of the history.
+Progress = Callable[[str, int, float | None], None]
+
+
+def backtest(
+    study: StudySource, history: History, *, progress: Progress | None = None, **options: Any
+) -> BacktestResult:
+    """Run a raw history through the clients and the fold of a study, in this process.
+
+    A private study draws fresh noise under its law. The result is computed from raw records and is
+    not private; no ledger is charged.
+
+    Parameters
+    ----------
+    study
+        A study, the path of a study file, or its text (a string with a line break).
+    history
+        The path of a .csv, .jsonl, .ndjson or .parquet file, a data frame, or a mapping from names
+        to columns, in the order of time.
+    progress
+        Called about once for each batch.
+    options
+        See `Options`.
+
+    Raises
+    ------
+    ConfigError
+        If the study has no live stream, or options do not go together.
+    DataError
+        If the history cannot be read, or nothing of it can be used.
+    """
+    unknown = sorted(set(options) - {field.name for field in dataclasses.fields(Options)})
+    if unknown:
+        known = ", ".join(field.name for field in dataclasses.fields(Options))
+        raise ConfigError(f"{unknown[0]} is no option of a backtest; allowed: {known}")
+    return run_backtest(study_of(study), history, Options(**options), progress=progress)
+
+
+def run_backtest(
+    study: StudySource,
+    history: History,
+    options: Options,
+    *,
+    form: str = "csv",
+    progress: Progress | None = None,
+) -> BacktestResult:
+    """Run one backtest; `form` is what standard input holds, and the rest is as in `backtest`."""
+    begun = time.perf_counter()
+    plan = Plan(options.study_of(study_of(study)))
+    if str(history) == "-" and options.pooled:
+        raise ConfigError(
+            "the pooled fit reads the history more than once, and standard input can be read once; "
+            "give a file, or --no-pooled"
+        )
+    reading = Reading(plan.study, options, history, form)
+    since = options.clock(options.freeze, "--freeze")
+    engine = Engine(
+        plan,
+        timed=options.event_time is not None,
+        names=reading.names,
+        network=options.network,
+        labels=options.labels,
+        seed=options.seed,
+        bins=options.bins,
+        freeze=since,
+    )
+    for part in reading.parts():
+        engine.feed(part)
+        if progress is not None:
+            progress("backtest", reading.records, reading.share)
+    first, last = reading.span or (0.0, 0.0)
+    if since is not None and since > last:
+        raise ConfigError("--freeze: no record comes after it; give an earlier time")
+    engine.finish()
+    _, message = engine.run.estimate(time.time())
+    target, reason = _target(plan, history, options, form, reading, progress)
+    usable = max(reading.records - reading.unusable, 1)
+    names = plan.study.feature_names
+    spans = list(_bins(plan, engine, target, frozen=options.freeze is not None))
+    return BacktestResult(
+        study=plan.study.name,
+        revision=plan.revision,
+        mechanism=plan.study.privacy.mechanism,
+        options=dataclasses.asdict(options),
+        timed=options.event_time is not None,
+        records=reading.records,
+        unusable=reading.unusable,
+        late=reading.late,
+        untimed=reading.untimed,
+        unscored=sum(span.unscored for span in spans),
+        clients=len(engine.run.partition.clients),
+        first=first,
+        last=last,
+        scores=_total(engine).scores,
+        freeze=None if since is None else Frozen(since, engine.frozen.scores, engine.after.scores),
+        estimate=message,
+        pooled=_pooled(plan, message, target, reason),
+        publications=engine.publications,
+        failures=engine.failures,
+        clipped={n: int(c) / usable for n, c in zip(names, reading.clipped, strict=True)},
+        budget=_budget(plan, engine),
+        bins=spans,
+        seconds=time.perf_counter() - begun,
+    )
+
+
+def _target(
+    plan: Plan,
+    history: History,
+    options: Options,
+    form: str,
+    reading: Reading,
+    progress: Progress | None,
+) -> tuple[Vector | None, str]:
+    """Return the pooled fit on encoded features, or why there is none."""
+    if not options.pooled:
+        return None, "not asked for"
+    if plan.study.estimator.forgetting is not None:
+        return None, "the study forgets, and aims at no fit of the whole history"
+    if plan.classes and 0 in reading.classes:
+        return None, "the history has one class only, so there is no pooled fit"
+    usable = reading.records - reading.unusable
+
+    def read() -> Any:
+        alone = dataclasses.replace(options, client_column=None, split=None, by="round-robin")
+        again = Reading(plan.study, alone, history, form)
+        for number, part in enumerate(again.usable_records()):
+            if progress is not None and number % 8 == 0:
+                progress("pooled fit", again.records, again.share)
+            yield part
+
+    weights = class_weights_of(plan, *reading.classes)
+    try:
+        return pooled_point(plan, read, usable, weights), ""
+    except NumericError as error:
+        return None, str(error)
+
+
+def _pooled(plan: Plan, message: EstimateMessage, target: Vector | None, reason: str) -> Pooled:
+    if target is None:
+        return Pooled(None, [None] * plan.size, None, reason)
+    centre, unit = plan.response_scale
+    values = unit * target
+    values[0] += centre
+    covered = [
+        None if row.interval is None else bool(row.interval[0] <= value <= row.interval[1])
+        for row, value in zip(message.coefficients, values, strict=True)
+    ]
+    known = [one for one in covered if one is not None]
+    return Pooled(values.tolist(), covered, sum(known) / len(known) if known else None, "")
+
+
+def _bins(plan: Plan, engine: Engine, target: Vector | None, *, frozen: bool) -> Any:
+    unit = plan.response_scale[1]
+    last: Snapshot | None = None
+    for start, end, span in engine.timeline.spans():
+        last = span.last or last
+        width = last.width if last else None
+        yield Bin(
+            start=start,
+            end=end,
+            records=span.arrived,
+            unusable=span.unusable,
+            unscored=span.unscored,
+            scores=span.tally.scores,
+            frozen=span.frozen.scores if frozen else None,
+            status=last.status if last else "none",
+            releases=last.releases if last else 0,
+            width=None if width is None else unit * width,
+            privacy_share=last.privacy_share if last else None,
+            coverage=last.coverage(target) if last and target is not None else None,
+        )
+
+
+def _total(engine: Engine) -> Tally:
+    total = Tally()
+    for _, _, span in engine.timeline.spans():
+        total.merge(span.tally)
+    return total
+
+
+def _budget(plan: Plan, engine: Engine) -> Budget:
+    privacy = plan.study.privacy
+    releases = sorted(one.highest + 1 for one in engine.run.partition.clients.values())
+    counts = (releases[0], float(np.median(releases)), releases[-1]) if releases else (0, 0.0, 0)
+    return Budget(
+        epsilon=privacy.epsilon if plan.study.private else None,
+        delta=(privacy.delta or 0.0) if plan.study.private else None,
+        unit=privacy.unit,
+        neighbours=privacy.neighbours,
+        clients=len(releases) if plan.study.private else 0,
+        releases=counts,
+    )

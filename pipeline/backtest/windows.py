@@ -1,0 +1,145 @@
+"""Batches of records to the windows of their clients, with the moment at which each one closes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.local.encode import Arrays
+from pipeline.types import Integers, Matrix, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The next records of a history, encoded and placed in time.
+
+    Attributes
+    ----------
+    first
+        Number of the first record in the whole history, from 0.
+    clock
+        When each record arrives, shape (n,), never falling: seconds since 1970, or its number.
+    clients
+        Number of the client of each record, shape (n,).
+    features, responses, written, usable
+        As in `Encoded`.
+    """
+
+    first: int
+    clock: Vector
+    clients: Integers
+    features: Matrix
+    responses: Vector
+    written: Vector
+    usable: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Moment:
+    """A point of the history: a time, and which record was the last before it.
+
+    Of two things at the same time the one that an earlier record caused comes first; what record
+    i causes comes after the prediction of record i and before that of record i + 1.
+    """
+
+    clock: float
+    cause: int
+
+    def later(self, by: float) -> Moment:
+        """Return a later moment with the same cause."""
+        return Moment(self.clock + by, self.cause)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A window that is closed: its records, without the empty slots."""
+
+    at: Moment
+    client: int
+    rows: Arrays
+
+
+@dataclass(slots=True)
+class _Open:
+    """A window that fills."""
+
+    opened: float
+    taken: int = 0
+    last: int = 0
+    features: list[Matrix] = field(default_factory=list)
+    responses: list[Vector] = field(default_factory=list)
+
+
+class Windows:
+    """The open windows of all clients.
+
+    Parameters
+    ----------
+    slots
+        Of one window.
+    seconds
+        A window closes this long after its first slot; None: only when it is full.
+    """
+
+    def __init__(self, slots: int, seconds: float | None) -> None:
+        self._slots, self._seconds = slots, seconds
+        self._open: dict[int, _Open] = {}
+
+    def cut(self, part: Part) -> list[Closed]:
+        """Take records, and return the windows that close by the last of them, in order."""
+        order = np.argsort(part.clients, kind="stable")
+        bounds = np.flatnonzero(np.diff(part.clients[order])) + 1
+        closed: list[Closed] = []
+        for places in np.split(order, bounds) if len(order) else []:
+            closed += self._fill(part, int(part.clients[places[0]]), places)
+        if self._seconds is not None and len(part.clock):
+            closed += self._close_by(float(part.clock[-1]))
+        closed.sort(key=lambda window: window.at)
+        return closed
+
+    def rest(self, at: Moment) -> Iterator[Closed]:
+        """Close what is left, in the order in which the clients were first seen."""
+        for step, client in enumerate(sorted(self._open)):
+            yield self._close(client, Moment(at.clock, at.cause + step))
+
+    def _fill(self, part: Part, client: int, places: Integers) -> Iterator[Closed]:
+        clock, done = part.clock[places], 0
+        while done < len(places):
+            held = self._open.get(client)
+            if held is None:
+                held = self._open[client] = _Open(float(clock[done]))
+            full = end = min(done + self._slots - held.taken, len(places))
+            if self._seconds is not None:
+                deadline = held.opened + self._seconds
+                end = max(done, min(full, int(np.searchsorted(clock, deadline))))
+                if not held.taken:
+                    end = max(end, done + 1)  # a window has its first slot, however short it is
+            self._take(held, part, places[done:end])
+            done = end
+            if held.taken == self._slots:
+                yield self._close(client, Moment(float(clock[end - 1]), held.last))
+            elif end < full and self._seconds is not None:
+                yield self._close(client, Moment(held.opened + self._seconds, held.last))
+
+    def _take(self, held: _Open, part: Part, places: Integers) -> None:
+        if not len(places):
+            return
+        held.taken += len(places)
+        held.last = part.first + int(places[-1])
+        sound = places[part.usable[places]]
+        held.features.append(part.features[sound])
+        held.responses.append(part.responses[sound])
+
+    def _close_by(self, now: float) -> Iterator[Closed]:
+        seconds = self._seconds or 0.0
+        for client in sorted(c for c, held in self._open.items() if held.opened + seconds <= now):
+            held = self._open[client]
+            yield self._close(client, Moment(held.opened + seconds, held.last))
+
+    def _close(self, client: int, at: Moment) -> Closed:
+        held = self._open.pop(client)
+        rows = Arrays(np.concatenate(held.features), np.concatenate(held.responses))
+        return Closed(at, client, rows)

@@ -1,0 +1,127 @@
+"""`veilstream backtest`: a raw history through clients and fold, with scores over time."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from pipeline.backtest import NOT_PRIVATE, Options, run_backtest
+from pipeline.cli.backtest_output import check_output, report, write_series
+from pipeline.cli.context import STUDY, plan_of, put, say
+from pipeline.errors import ConfigError
+from pipeline.study import require_live
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@STUDY
+@click.option(
+    "--input", "source", required=True,
+    help="A .parquet, .csv, .jsonl or .ndjson file in the order of time, or -.",
+)  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv")
+@click.option("--client-column", help="Column that says whose record it is; default: one client.")
+@click.option("--split", type=int, help="Deal records to so many clients instead, by --by.")
+@click.option(
+    "--by", default="round-robin", show_default=True,
+    help="round-robin, blocks:N, range:FEATURE or dirichlet:ALPHA.",
+)  # fmt: skip
+@click.option(
+    "--event-time",
+    help="Column with the time of each record: RFC 3339, or seconds since 1970.",
+)
+@click.option(
+    "--late", type=click.Choice(["refuse", "keep"]), default="refuse", show_default=True,
+    help="What becomes of a record whose time lies before an earlier one's.",
+)  # fmt: skip
+@click.option("--from", "start", help="Only records from this event time on.")
+@click.option("--to", "end", help="Only records before this event time.")
+@click.option(
+    "--delay", default="0", show_default=True,
+    help="Of the network, each way: 30s, exponential:30s, or 500 records without event time.",
+)  # fmt: skip
+@click.option(
+    "--label-delay", default="0", show_default=True,
+    help="How long after a record its response is known: 1000 records, or 3600s.",
+)  # fmt: skip
+@click.option(
+    "--freeze", help="Also score the estimate of this time, which learns no more, on what follows."
+)
+@click.option(
+    "--without-privacy", is_flag=True, help="The same study without noise, to see what it costs."
+)
+@click.option(
+    "--simulate", type=int, metavar="SEED",
+    help="Noise of the same size from a seed: repeatable, and it protects nobody.",
+)  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="Of delays and dirichlet.")
+@click.option("--bins", type=int, default=60, show_default=True, help="Most bins of time.")
+@click.option("--pooled/--no-pooled", default=True, help="Fit all records without privacy as well.")
+@click.option("--json", "as_json", is_flag=True, help="The whole result as one JSON object.")
+@click.option("--out", type=FILE, help="The bins of time as a .jsonl or .parquet file.")
+def backtest(
+    study: Path, source: str, form: str, client_column: str | None, split: int | None, by: str,
+    event_time: str | None, late: str, start: str | None, end: str | None, delay: str,
+    label_delay: str, freeze: str | None, without_privacy: bool, simulate: int | None, seed: int,
+    bins: int, pooled: bool, as_json: bool, out: Path | None,
+) -> None:  # fmt: skip
+    """Run a raw history through clients and fold of STUDY, and score it record by record.
+
+    For whoever may see the raw data: the estimate keeps the study's guarantee, but scores,
+    clipping rates and coverage are computed from raw records and are NOT private. A private study
+    draws fresh noise; no ledger is charged.
+
+    Each record is predicted by the newest estimate that has come by then, and learnt afterwards.
+    """
+    options = Options(
+        client_column=client_column, split=split, by=by, event_time=event_time, late=late,
+        start=start, end=end, delay=delay, label_delay=label_delay, freeze=freeze,
+        without_privacy=without_privacy, simulate=simulate, seed=seed, bins=bins, pooled=pooled,
+    )  # fmt: skip
+    plan = plan_of(study)
+    require_live(plan.study, "a backtest")
+    if out is not None:
+        check_output(out, source)
+    say(f"WARNING: {NOT_PRIVATE}")
+    if without_privacy or simulate is not None:
+        say("WARNING: the estimate itself protects nobody: --without-privacy or --simulate")
+    result = run_backtest(plan.study, source, options, form=form, progress=Progress())
+    if out is not None:
+        write_series(result, out)
+        say(f"wrote {out}")
+    try:
+        if as_json:
+            put(result.to_dict())
+        else:
+            Console().print(report(result))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # the reader has gone
+    except OSError as error:
+        raise ConfigError(f"standard output cannot be written: {error.strerror}") from error
+
+
+class Progress:
+    """Says on standard error how far it has come, at most once a second."""
+
+    def __init__(self) -> None:
+        self._doing, self._records, self._begun, self._last = "", 0, 0.0, 0.0
+
+    def __call__(self, doing: str, records: int, share: float | None) -> None:
+        """Tell of records that were read."""
+        now = time.monotonic()
+        if doing != self._doing or records <= self._records:
+            self._doing, self._begun, self._last = doing, now, now
+        self._records = records
+        if now - self._last < 1:
+            return
+        self._last, taken = now, now - self._begun
+        line = f"{doing}: {records} records, {records / taken:.0f} a second"
+        if share:
+            line += f", {taken * (1 - share) / share:.0f} s left"
+        say(line)

@@ -1,0 +1,187 @@
+"""A backtest as tables in the terminal, and its bins as a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.backtest import NOT_PRIVATE, BacktestResult
+from pipeline.backtest.scoring import Scores
+from pipeline.cli.table import information_line, line, privacy_line, value
+from pipeline.errors import ConfigError
+
+#: Names of the scores for people.
+SCORES = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "auc": "AUC",
+    "log_loss": "log-loss",
+    "mean_absolute_error": "MAE",
+    "root_mean_square_error": "RMSE",
+}
+#: Bins that a terminal shows, at most.
+SHOWN = 12
+
+
+def report(result: BacktestResult) -> RenderableType:
+    """Return coefficients, scores over time and in total, and what they rest on."""
+    told = [Text(text) for text in _lines(result) if text]
+    return Group(_coefficients(result), _over_time(result), *told, Text(NOT_PRIVATE, style="bold"))
+
+
+def check_output(path: Path, source: str) -> None:
+    """Refuse an output that cannot be written, before anything is computed.
+
+    Raises
+    ------
+    ConfigError
+        Naming the option.
+    """
+    if path.suffix.lower() not in (".jsonl", ".parquet"):
+        raise ConfigError("--out: it must end in .jsonl or .parquet")
+    if path.exists() and Path(source).exists() and path.samefile(source):
+        raise ConfigError("--out: it is the input; the operator must name another file")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--out: cannot write {path}: there is no folder {path.parent}")
+
+
+def write_series(result: BacktestResult, path: Path) -> None:
+    """Write the bins, one row each; the file is for its owner's eyes, and there whole or not.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be written.
+    """
+    draft = path.with_name(f"{path.name}.new")
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as out:
+            if path.suffix.lower() == ".parquet":
+                _write_parquet(result, out)
+            else:
+                for row in result.rows():
+                    out.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ConfigError(f"--out: cannot write {path}: {error.strerror}") from error
+
+
+def _write_parquet(result: BacktestResult, out: Any) -> None:
+    try:
+        import pyarrow as pa  # noqa: PLC0415  an extra
+        import pyarrow.parquet as pq  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError(
+            "--out: Parquet needs pyarrow; the operator must install veilstream[backtest], or "
+            "write a .jsonl file"
+        ) from None
+    pq.write_table(pa.Table.from_pylist(result.rows()), out)
+
+
+def _coefficients(result: BacktestResult) -> RenderableType:
+    message, pooled = result.estimate, result.pooled
+    grid = Table(title=f"{result.study}: backtest, {result.mechanism}", expand=False)
+    grid.add_column("coefficient")
+    for name in ("estimate", f"{message.level:.0%} interval", "pooled fit", "inside"):
+        grid.add_column(name, justify="right")
+    for place, row in enumerate(message.coefficients):
+        ends, inside = row.interval, pooled.covered[place]
+        grid.add_row(
+            row.name,
+            value(message, row.value),
+            "-" if ends is None else f"[{ends[0]:.4g}, {ends[1]:.4g}]",
+            "-" if pooled.coefficients is None else value(message, pooled.coefficients[place]),
+            "-" if inside is None else ("yes" if inside else "no"),
+        )
+    return grid
+
+
+def _over_time(result: BacktestResult) -> RenderableType:
+    # a terminal is narrow; `--out` and `--json` have every score
+    # a rare class hardly ever has the larger probability, and the ranking still says something
+    main = "auc" if result.scores.auc is not None else result.main_score[0]
+    names = [main, f"frozen_{main}"] if result.freeze is not None else [main]
+    titles = ["updating", "frozen"] if result.freeze is not None else [SCORES[main]]
+    grid = Table(title=f"{SCORES[main]} and intervals over time", expand=False)
+    grid.add_column("from", no_wrap=True)
+    for name in ("records", *titles, "width", "covered", "privacy"):
+        grid.add_column(name, justify="right")
+    grid.add_column("status")
+    for row in _some(result):
+        cells = [_when(row["start"]), str(row["records"]), *(_number(row[name]) for name in names)]
+        cells += [_number(row["width"]), _share(row["coverage"]), _share(row["privacy_share"])]
+        grid.add_row(*cells, row["status"])
+    return grid
+
+
+def _some(result: BacktestResult) -> list[dict[str, Any]]:
+    """Return bins at equal distances, the last one among them."""
+    rows = result.rows()
+    step = -(-len(rows) // SHOWN)
+    return rows[len(rows) - 1 :: -step][::-1] if rows else []
+
+
+def _lines(result: BacktestResult) -> Iterator[str]:
+    yield line(result.estimate)
+    yield information_line(result.estimate)
+    yield f"in total: {_scores(result.scores)}; {result.unscored} records came before any estimate"
+    if result.freeze is not None:
+        since = result.to_dict()["freeze"]["since"]
+        yield f"from {since} on, frozen: {_scores(result.freeze.frozen)}"
+        yield f"from {since} on, updating: {_scores(result.freeze.updating)}"
+    if result.pooled.coverage is not None:
+        yield f"{result.pooled.coverage:.0%} of the intervals hold the pooled fit"
+    elif result.pooled.reason:
+        yield f"no pooled fit: {result.pooled.reason}"
+    clipped = {name: share for name, share in result.clipped.items() if share > 0}
+    said = ", ".join(f"{name} {share:.2%}" for name, share in clipped.items()) or "nothing"
+    yield f"clipped to the public range: {said}"
+    fewest, median, most = result.budget.releases
+    yield f"releases of a client: {fewest} to {most}, median {median:g}"
+    if result.budget.epsilon is not None:
+        budget = result.budget
+        yield (
+            f"a live study would charge each of {budget.clients} clients epsilon "
+            f"{budget.epsilon:g}, delta {budget.delta:g} for each {budget.unit}"
+        )
+    for count, what in (
+        (result.unusable, "records could not be used; their slots stayed empty"),
+        (result.untimed, "of them had no readable time"),
+        (result.late, "records were late, and count when they stand"),
+        (result.failures, "times no estimate could be formed"),
+    ):
+        if count:
+            yield f"{count} {what}"
+    rate = result.records / result.seconds
+    yield f"{result.records} records in {result.seconds:.1f} s, {rate:.0f} a second"
+    yield privacy_line(result.estimate)
+
+
+def _scores(scores: Scores) -> str:
+    parts = [f"{scores.records} records"]
+    for name, said in SCORES.items():
+        found = getattr(scores, name)
+        if found is not None:
+            parts.append(f"{said} {found:.4g}")
+    return ", ".join(parts)
+
+
+def _when(start: str | int) -> str:
+    return str(start) if isinstance(start, int) else start[:16].replace("T", " ")
+
+
+def _number(found: float | None) -> str:
+    return "-" if found is None else f"{found:.4g}"
+
+
+def _share(found: float | None) -> str:
+    return "-" if found is None else f"{found:.0%}"

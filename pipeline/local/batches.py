@@ -1,0 +1,90 @@
+"""Many records at once: columns to encoded arrays, as `Encoder` does it record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.local.encode import Features
+from pipeline.local.response import Response, response_of
+from pipeline.local.values import numbers_of
+from pipeline.study import Study
+from pipeline.types import Integers, Matrix, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of a history, in its order, by column.
+
+    Attributes
+    ----------
+    columns
+        Name to values, each of shape (n,): numbers, text, or objects with None for missing.
+    lost
+        Which slots hold no record at all, such as a line that cannot be read; shape (n,).
+    share
+        How much of the history lies behind its end, 0 to 1; None where that is not known.
+    """
+
+    columns: Mapping[str, NDArray[Any]]
+    lost: NDArray[np.bool_]
+    share: float | None = None
+
+    def __len__(self) -> int:
+        return len(self.lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A batch, encoded.
+
+    Attributes
+    ----------
+    features
+        Clipped and scaled, shape (n, p); rows that are not usable hold anything.
+    responses, written
+        The response encoded, and as it was written in its own unit; shape (n,).
+    usable
+        Which slots hold a sound record, shape (n,).
+    beyond
+        Which values lay outside the public range of their feature, shape (n, p).
+    """
+
+    features: Matrix
+    responses: Vector
+    written: Vector
+    usable: NDArray[np.bool_]
+    beyond: NDArray[np.bool_]
+
+    def clipped(self, rows: NDArray[np.bool_]) -> Integers:
+        """Return how many values of each feature of some rows were clipped, shape (p,)."""
+        found: Integers = np.count_nonzero(self.beyond & rows[:, None], axis=0)
+        return found
+
+
+class BatchEncoder:
+    """Encodes the batches of one study with its public ranges only."""
+
+    def __init__(self, study: Study) -> None:
+        self.features = Features.of(study)
+        self.response: Response = response_of(study)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return (*self.features.names, self.response.name)
+
+    def encode(self, batch: Batch) -> Encoded:
+        """Encode a batch; a record with any fault is not usable, and its slot stays empty."""
+        values = np.empty((len(batch), len(self.features.names)))
+        for place, name in enumerate(self.features.names):
+            values[:, place] = numbers_of(batch.columns[name], name)
+        responses, written = self.response.of_column(batch.columns[self.response.name])
+        usable = ~batch.lost & np.isfinite(responses) & np.isfinite(values).all(axis=1)
+        inside = self.features.clip(values)
+        scaled = self.features.scale(inside)
+        return Encoded(scaled, responses, written, usable, inside != values)

@@ -1,0 +1,173 @@
+"""Parquet, read once from its start: record by record, or in batches of columns.
+
+Needs pyarrow (extra `backtest`). Row groups are read one after the other, so memory depends on
+their size and not on the length of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import ConfigError, DataError
+from pipeline.local.batches import Batch
+from producers.sources.base import Place, Slot
+
+
+class ParquetRows:
+    """The records of a Parquet file, one slot each.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Raises
+    ------
+    ConfigError
+        If pyarrow is not installed.
+    DataError
+        If the file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._name = path.name
+        self._file = _open(path)
+        self._done, self._total = 0, int(self._file.metadata.num_rows)
+        self._waiting: list[dict[str, object]] = []
+        self._batches = self._file.iter_batches(batch_size=1000, use_threads=False)
+
+    @property
+    def identity(self) -> str:
+        """Form and file name."""
+        return f"parquet:{self._name}"
+
+    @property
+    def columns(self) -> list[str]:
+        """The names in the schema."""
+        return list(self._file.schema_arrow.names)
+
+    @property
+    def ended(self) -> bool:
+        """Whether everything was handed out."""
+        return self._done >= self._total
+
+    @property
+    def total(self) -> int:
+        """How many records there are."""
+        return self._total
+
+    @property
+    def progress(self) -> float:
+        """The share that was read, 0 to 1."""
+        return self._done / self._total if self._total else 1.0
+
+    def read(self, limit: int, timeout: float) -> list[Slot]:
+        """Return up to `limit` slots.
+
+        Raises
+        ------
+        DataError
+            If the file is damaged.
+        """
+        del timeout
+        while len(self._waiting) < limit:
+            try:
+                batch = next(self._batches, None)
+            except (OSError, ValueError) as error:
+                raise _damaged(self._name) from error
+            if batch is None:
+                break
+            self._waiting += batch.to_pylist()
+        records, self._waiting = self._waiting[:limit], self._waiting[limit:]
+        slots = []
+        for record in records:
+            self._done += 1
+            place = msgspec.json.encode(Place(self.identity, self._done, self._done))
+            slots.append(Slot(record, None, place, self._done))
+        return slots
+
+    def anchored(self, position: bytes) -> bytes:
+        """Return the position: nothing resumes in such a file."""
+        return position
+
+    def forget(self, position: bytes) -> None:
+        """Do nothing: the file is the data owner's."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def parquet_batches(path: Path, columns: Sequence[str], size: int) -> Iterator[Batch]:
+    """Yield the records of a file in batches of at most `size`, with these columns alone.
+
+    Raises
+    ------
+    ConfigError
+        If pyarrow is not installed.
+    DataError
+        If the file cannot be read, or lacks a column.
+    """
+    file = _open(path)
+    try:
+        names = list(file.schema_arrow.names)
+        missing = [name for name in columns if name not in names]
+        if missing:
+            raise DataError(f"{path.name} has no column {', '.join(map(repr, missing))}")
+        done, total = 0, int(file.metadata.num_rows)
+        try:
+            for part in file.iter_batches(size, columns=list(columns), use_threads=False):
+                found = {name: _values(part.column(name)) for name in columns}
+                done += part.num_rows
+                yield Batch(found, np.zeros(part.num_rows, dtype=bool), done / max(total, 1))
+        except (OSError, ValueError) as error:
+            raise _damaged(path.name) from error
+    finally:
+        file.close()
+
+
+def _open(path: Path) -> Any:
+    try:
+        import pyarrow.parquet as pq  # noqa: PLC0415  an extra
+    except ImportError:
+        raise ConfigError(
+            "Parquet files need pyarrow, which is not installed; the operator must install "
+            "veilstream[backtest], or give a .csv or .jsonl file"
+        ) from None
+    try:
+        return pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no Parquet file, or a damaged one"
+        raise DataError(
+            f"{path.name}: cannot be read ({reason}); the data owner must name a Parquet file "
+            "that this process may read"
+        ) from None
+
+
+def _damaged(name: str) -> DataError:
+    return DataError(f"{name}: a part of it is damaged; the data owner must write it anew")
+
+
+def _values(column: Any) -> NDArray[Any]:
+    """Return an Arrow column as numbers, times, or objects with None for missing."""
+    import pyarrow as pa  # noqa: PLC0415  an extra
+
+    kind = column.type
+    if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        coded = column if pa.types.is_dictionary(kind) else column.dictionary_encode()
+        # one object for each different text; the last place stands for missing
+        texts = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+        found: NDArray[Any] = texts[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+        return found
+    if pa.types.is_boolean(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind):
+        return np.fromiter(column.to_pylist(), dtype=object, count=len(column))
+    if pa.types.is_decimal(kind):
+        column = column.cast(pa.float64())
+    values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return values

@@ -1,0 +1,480 @@
+"""A backtest is the offline run with time between its steps."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
+from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
+
+from pipeline.backtest import Options, backtest, run_backtest
+from pipeline.backtest.engine import Engine
+from pipeline.backtest.history import Reading
+from pipeline.backtest.windows import Moment, Windows
+from pipeline.errors import ConfigError, DataError, RecordError
+from pipeline.estimators.modes.objective import Records
+from pipeline.estimators.modes.pooled import pooled_fit
+from pipeline.estimators.modes.ridge import Ridge
+from pipeline.learning.stream import study_of
+from pipeline.local.encode import Encoder, Row, stack
+from pipeline.local.plan import Plan
+from pipeline.messages import release as wire
+from pipeline.offline import OfflineRun
+from pipeline.reducer import differences
+from pipeline.study import Study
+
+CLASSES = """
+[study]
+name = "classes"
+[data]
+response = { name = "y", positive = "yes", negative = "no" }
+[data.features]
+a = { min = -1, max = 1 }
+b = { min = -2, max = 2 }
+[estimator]
+loss = "logistic"
+"""
+NUMBERS = """
+[study]
+name = "numbers"
+[data]
+response = { name = "y", kind = "number", min = -5, max = 5 }
+[data.features]
+a = { min = -1, max = 1 }
+b = { min = -2, max = 2 }
+[estimator]
+loss = "linear"
+"""
+COUNTS = """
+[study]
+name = "counts"
+[data]
+response = { name = "y", kind = "count", max = 40 }
+[data.features]
+a = { min = -1, max = 1 }
+b = { min = -2, max = 2 }
+[estimator]
+loss = "poisson"
+"""
+SGD = """
+kind = "ldp-sgd"
+ridge = 0
+"""
+NOISED = """
+[privacy]
+mechanism = "insecure-simulation"
+epsilon = 2
+delta = 1e-6
+seed = 5
+"""
+OPEN = """
+[privacy]
+mechanism = "none"
+"""
+WINDOW = """
+[window]
+records = 50
+[stream]
+partitions = 1
+publish = { releases = 3 }
+"""
+STUDIES = {
+    "classes": CLASSES + NOISED + WINDOW,
+    "classes, open": CLASSES + OPEN + WINDOW,
+    "numbers": NUMBERS + NOISED + WINDOW,
+    "numbers, open": NUMBERS + OPEN + WINDOW,
+    "counts": COUNTS + NOISED + WINDOW,
+    "counts, open": COUNTS + OPEN + WINDOW,
+    "by record": CLASSES + SGD + NOISED + 'neighbours = "replace-one"' + WINDOW,
+    "by record, open": CLASSES + SGD + OPEN + WINDOW,
+    "weighted": CLASSES + "class_weights = { maximum = 8.0 }" + NOISED + WINDOW,
+    "by record, shortened": CLASSES
+    + SGD
+    + "path = { radius = 1.2 }"
+    + NOISED
+    + 'neighbours = "replace-one"'
+    + WINDOW,
+    "forgets": CLASSES + 'forgetting = { half_life = 500, of = "records" }' + NOISED + WINDOW,
+}
+
+
+def history(study: Study, count: int = 2_000, seed: int = 1) -> dict[str, np.ndarray[Any, Any]]:
+    """Records of five clients, some with faults."""
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(0, 0.6, count), rng.normal(0, 1, count)
+    eta = 0.3 + a - 0.5 * b
+    kind = study.data.response.kind
+    if kind == "class":
+        y = np.where(rng.random(count) < 1 / (1 + np.exp(-eta)), "yes", "no").astype(object)
+        y[::97] = "perhaps"
+    elif kind == "number":
+        y = np.where(rng.random(count) < 0.02, np.nan, eta + rng.normal(0, 1, count))
+    else:
+        y = rng.poisson(np.exp(eta)).astype(float)
+        y[::97] = -1
+    a[5::211] = np.inf
+    who = np.array([f"c{k}" for k in rng.integers(0, 5, count)], dtype=object)
+    return {"a": a, "b": b, "y": y, "who": who}
+
+
+def records_of(table: dict[str, np.ndarray[Any, Any]]) -> Iterator[dict[str, object]]:
+    for row in zip(*(column.tolist() for column in table.values()), strict=True):
+        yield dict(zip(table, row, strict=True))
+
+
+def offline(plan: Plan, table: dict[str, np.ndarray[Any, Any]]) -> OfflineRun:
+    """Run windows as `veilstream fit` does, record by record."""
+    encoder, run = Encoder(plan.study), OfflineRun(plan)
+    windows: dict[str, list[Row | None]] = {}
+    for record in records_of(table):
+        window = windows.setdefault(str(record["who"]), [])
+        try:
+            window.append(encoder.encode(record))
+        except RecordError:
+            window.append(None)
+        if len(window) == plan.slots:
+            run.add(str(record["who"]), [row for row in window if row is not None])
+            windows[str(record["who"])] = []
+    for client, window in windows.items():
+        if window:
+            run.add(client, [row for row in window if row is not None])
+    return run
+
+
+def engine_of(study: Study, table: Any, options: Options) -> Engine:
+    plan = Plan(options.study_of(study))
+    reading = Reading(plan.study, options, table, "csv")
+    engine = Engine(
+        plan, timed=options.event_time is not None, names=reading.names,
+        network=options.network, labels=options.labels, seed=options.seed,
+    )  # fmt: skip
+    for part in reading.parts():
+        engine.feed(part)
+    engine.finish()
+    return engine
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_without_delay_it_is_the_offline_run_bit_by_bit(name: str) -> None:
+    study = study_of(STUDIES[name])
+    table = history(study)
+    expected = offline(Plan(study), table)
+    engine = engine_of(study, table, Options(client_column="who"))
+    assert differences(engine.run.partition, expected.partition) == []
+    assert engine.run.model.version == expected.model.version > 5
+    assert engine.run.model.lattice.tolist() == expected.model.lattice.tolist()
+
+
+def watched(study: Study, table: Any, options: Options) -> tuple[Any, ...]:
+    """Everything that a result says but how long it took, and when."""
+    found = run_backtest(study, table, options).to_dict()
+    del found["seconds"], found["estimate"]["published_at"]
+    return found
+
+
+TIMED = Options(
+    client_column="who", event_time="t", delay="exponential:40s", label_delay="90s", seed=3,
+    freeze=1_000.0, bins=10,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("records", [1, 37, 1_000])
+@pytest.mark.parametrize(
+    "options",
+    [
+        TIMED,
+        dataclasses.replace(TIMED, label_delay="77 records"),
+        Options(client_column="who", delay="60 records", label_delay="100 records", bins=10),
+    ],
+)
+def test_batches_change_nothing(
+    records: int, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = STUDIES["classes"].replace("records = 50", "records = 50\nseconds = 100")
+    study, table = study_of(text), timed(history(study_of(text), 600))
+    # sums over the history are added batch by batch: the pooled fit is left out
+    options = dataclasses.replace(options, pooled=False)
+    expected = watched(study, table, options)
+    monkeypatch.setattr("pipeline.backtest.history.RECORDS", records)
+    found = watched(study, table, options)
+    close(found, expected)
+
+
+def close(found: Any, expected: Any) -> None:
+    """The same, but for the rounding of sums over records."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            close(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            close(one, other)
+    elif isinstance(expected, float):
+        # sums of at most 600 logarithms of about 1, in any order
+        assert found == pytest.approx(expected, rel=600 * 2**-53)
+    else:
+        assert found == expected
+
+
+def timed(table: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Give records times: some at once, with gaps, about 5 s apart."""
+    rng = np.random.default_rng(9)
+    steps = rng.choice([0.0, 1.0, 5.0, 20.0], len(table["a"]), p=[0.3, 0.3, 0.3, 0.1])
+    return table | {"t": np.cumsum(steps)}
+
+
+@pytest.mark.parametrize("late", [0, 1, 130])
+def test_each_record_is_predicted_before_its_label_is_learnt(late: int) -> None:
+    """Record by record, with nothing of the engine: labels that have come are learnt first."""
+    study = study_of(STUDIES["classes"])
+    table = history(study, 900)
+    plan, encoder = Plan(study), Encoder(study)
+    run, waiting, said = OfflineRun(plan), list[Row | None](), list[tuple[float, float]]()
+    coefficients: np.ndarray[Any, Any] | None = None
+    rows: list[Row | None] = []
+    for record in records_of(table):
+        try:
+            rows.append(encoder.encode(record))
+        except RecordError:
+            rows.append(None)
+
+    def learn(row: Row | None) -> None:
+        nonlocal coefficients
+        waiting.append(row)
+        if len(waiting) == plan.slots:
+            version = run.model.version
+            run.add("client", [one for one in waiting if one is not None])
+            waiting.clear()
+            if run.model.version > version:
+                coefficients = run.estimate(0.0)[0].coefficients
+
+    for place, row in enumerate(rows):
+        if late and place >= late:
+            learn(rows[place - late])
+        if coefficients is not None and row is not None:
+            said.append((row.response, coefficients[0] + row.features @ coefficients[1:]))
+        if not late:
+            learn(row)
+    result = backtest(study, table, label_delay=f"{late} records", pooled=False)
+    truth, scores = np.array(said).T
+    assert result.scores.records == len(said) > 500
+    assert result.scores.accuracy == accuracy_score(truth, np.where(scores >= 0, 1, -1))
+    assert result.scores.auc == pytest.approx(
+        roc_auc_score(truth, scores.astype(np.float16)), rel=1e-12
+    )
+    chance = 1 / (1 + np.exp(-scores))
+    assert result.scores.log_loss == pytest.approx(log_loss(truth > 0, chance), rel=1e-9)
+
+
+def test_delays_make_releases_late_and_keep_a_clients_order() -> None:
+    study = study_of(STUDIES["classes"])
+    table = history(study)
+    prompt = backtest(study, table, client_column="who", pooled=False)
+    options = {"client_column": "who", "delay": "exponential:200 records", "pooled": False}
+    late = backtest(study, table, **options)
+    assert prompt.estimate.diagnostics.missing == late.estimate.diagnostics.missing == 0
+    assert late.estimate.releases == prompt.estimate.releases
+    assert late.unscored > prompt.unscored
+    again, other = backtest(study, table, **options), backtest(study, table, **options, seed=1)
+    assert again.scores == late.scores != other.scores
+
+
+def test_releases_of_all_clients_overtake_each_other_and_those_of_one_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = study_of(STUDIES["classes"])
+    made: list[tuple[str, int]] = []
+    folded: list[tuple[str, int]] = []
+    release, fold = OfflineRun.release, OfflineRun.fold
+
+    def making(run: OfflineRun, client: str, rows: Any, model: Any) -> bytes:
+        payload = release(run, client, rows, model)
+        made.append((client, wire.read(payload).seq))
+        return payload
+
+    def folding(run: OfflineRun, client: str, payload: bytes, milliseconds: int = 0) -> None:
+        folded.append((client, wire.read(payload).seq))
+        fold(run, client, payload, milliseconds)
+
+    monkeypatch.setattr(OfflineRun, "release", making)
+    monkeypatch.setattr(OfflineRun, "fold", folding)
+    options = {"client_column": "who", "delay": "exponential:400 records", "pooled": False}
+    backtest(study, history(study), **options)
+    assert sorted(folded) == sorted(made)
+    assert folded != made
+    for client in {client for client, _ in made}:
+        mine = [seq for name, seq in folded if name == client]
+        assert mine == sorted(mine)
+
+
+def test_windows_close_by_event_time() -> None:
+    study = study_of(STUDIES["classes"].replace("records = 50", "records = 50\nseconds = 30"))
+    times = np.array([0.0, 10.0, 29.0, 30.0, 100.0, 300.0])
+    table = {"a": np.zeros(6), "b": np.zeros(6), "y": np.array(["yes", "no"] * 3), "t": times}
+    closed: list[tuple[float, int]] = []
+    options = Options(event_time="t")
+    reading = Reading(study, options, table, "csv")
+    windows = Windows(50, 30.0)
+    for part in reading.parts():
+        closed += [(w.at.clock, len(w.rows.responses)) for w in windows.cut(part)]
+    closed += [(w.at.clock, len(w.rows.responses)) for w in windows.rest(Moment(300.0, 6))]
+    # 30 s after the first record of each; the last one at the end of the history
+    assert closed == [(30.0, 3), (60.0, 1), (130.0, 1), (300.0, 1)]
+
+
+def test_seconds_of_forgetting_are_event_time() -> None:
+    text = CLASSES + 'forgetting = { half_life = 100, of = "seconds" }' + NOISED + WINDOW
+    study, table = study_of(text), timed(history(study_of(text)))
+    result = backtest(study, table, event_time="t")
+    assert result.estimate.diagnostics.effective_records < 0.5 * result.estimate.records
+    assert "forgets" in result.pooled.reason
+    with pytest.raises(ConfigError, match="--event-time"):
+        backtest(study, table)
+    with pytest.raises(DataError, match="1970"):
+        backtest(study, table | {"t": table["t"] - 10}, event_time="t")
+
+
+def test_a_frozen_estimate_is_that_of_its_time() -> None:
+    study = study_of(STUDIES["classes"])
+    table = history(study, 3_000)
+    result = backtest(study, table, freeze=1_000, pooled=False)
+    # the newest estimate of the records before alone, and its scores on those behind
+    short = {name: column[:1_000] for name, column in table.items()}
+    run = OfflineRun(Plan(study))
+    encoder, window, coefficients = Encoder(study), list[Row | None](), np.zeros(3)
+    for record in records_of(short):
+        try:
+            window.append(encoder.encode(record))
+        except RecordError:
+            window.append(None)
+        if len(window) == 50:
+            run.add("client", [row for row in window if row is not None])
+            window.clear()
+            if run.waiting == 0:
+                coefficients = run.estimate(0.0)[0].coefficients
+    right = count = 0
+    for record in list(records_of(table))[1_000:]:
+        with contextlib.suppress(RecordError):
+            row = encoder.encode(record)
+            said = coefficients @ np.append(1.0, row.features) >= 0
+            count, right = count + 1, right + int(said == (row.response > 0))
+    assert result.freeze is not None
+    assert result.freeze.frozen.records == result.freeze.updating.records == count
+    assert result.freeze.frozen.accuracy == right / count
+    for wrong, said in ((100, "no estimate"), (5_000, "no record comes after")):
+        with pytest.raises(ConfigError, match=said):
+            backtest(study, table, freeze=wrong)
+
+
+BATCH = [
+    *("classes", "weighted", "by record", "by record, shortened", "numbers", "counts"),
+    "counts, open",
+]
+
+
+@pytest.mark.parametrize("name", BATCH)
+def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
+    study = study_of(STUDIES[name])
+    table = history(study, 4_000)
+    result = backtest(study, table)
+    encoder, rows = Encoder(study), []
+    for record in records_of(table):
+        with contextlib.suppress(RecordError):
+            rows.append(encoder.encode(record))
+    features, responses = stack(rows, 2)
+    centre, unit = Plan(study).response_scale
+    n, ridge = len(rows), study.estimator.ridge
+    assert result.pooled.coefficients is not None
+    found = np.array(result.pooled.coefficients)
+    # ours ends with a step of 1e-7 at most, the others with scores of 1e-8 over curvatures of 1e-2
+    if name == "numbers":
+        # no residual passes the width of the range here, so the bounded loss is least squares
+        design = np.column_stack([np.ones(n), features])
+        penalty = n * ridge * np.diag([0.0, 1.0, 1.0])
+        best = unit * np.linalg.solve(design.T @ design + penalty, design.T @ responses)
+        np.testing.assert_allclose(found, best + np.array([centre, 0, 0]), atol=1e-6)
+        return
+    if name.startswith("counts"):
+        other = PoissonRegressor(alpha=ridge, tol=1e-10, max_iter=10_000)
+    else:
+        penalty = np.inf if "record" in name else 1 / (n * ridge)
+        other = LogisticRegression(C=penalty, tol=1e-10, max_iter=10_000)
+    weights = np.ones(n)
+    if name == "weighted":
+        share = np.mean(responses > 0)
+        weights = np.where(responses > 0, 0.5 / share, 0.5 / (1 - share))
+    elif name == "by record, shortened":
+        weights = np.minimum(1.0, 1.2**2 / (1 + np.sum(features**2, axis=1)))
+        assert np.mean(weights < 1) > 0.3
+    other.fit(features, responses, sample_weight=weights)
+    best = np.append(other.intercept_, other.coef_)
+    np.testing.assert_allclose(found, best, atol=1e-6)
+
+
+def test_the_pooled_fit_is_that_of_the_published_method_for_gdwd() -> None:
+    # it starts where the loss has no curvature at all
+    study = study_of(STUDIES["classes"].replace("logistic", "gdwd"))
+    table = history(study, 4_000)
+    encoder, rows = Encoder(study), []
+    for record in records_of(table):
+        with contextlib.suppress(RecordError):
+            rows.append(encoder.encode(record))
+    loss = Plan(study).loss
+    best = pooled_fit(loss, Records.of(*stack(rows, 2)), Ridge(study.estimator.ridge)).coefficients
+    # the last step of ours is 1e-7 at most
+    assert backtest(study, table).pooled.coefficients == pytest.approx(best, abs=1e-6)
+
+
+def test_the_pooled_fit_starts_at_a_sample_and_ends_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = study_of(STUDIES["classes"])
+    table = history(study, 3_000)
+    whole = backtest(study, table).pooled.coefficients
+    monkeypatch.setattr("pipeline.backtest.pooled.SAMPLE", 100)
+    # the next step of either is 1e-7 at most
+    assert backtest(study, table).pooled.coefficients == pytest.approx(whole, abs=1e-6)
+
+
+def test_one_class_alone_has_no_pooled_fit_and_no_ranking() -> None:
+    study = study_of(STUDIES["classes"])
+    table = history(study) | {"y": np.full(2_000, "yes")}
+    result = backtest(study, table)
+    assert result.pooled.coefficients is None
+    assert "pooled fit" in result.pooled.reason
+    assert result.scores.auc is None
+    assert result.scores.balanced_accuracy is None
+    assert result.scores.accuracy is not None
+
+
+def test_counts_and_numbers_are_scored_in_their_own_unit() -> None:
+    for name in ("numbers", "counts"):
+        study = study_of(STUDIES[name])
+        result = backtest(study, history(study))
+        assert result.scores.accuracy is None
+        # the noise of the data is about 1 (numbers), and about the mean of 2 (counts)
+        assert 0.5 < (result.scores.mean_absolute_error or 0) < 2.5
+        assert (result.scores.root_mean_square_error or 0) > result.scores.mean_absolute_error
+
+
+def test_clipping_is_counted_by_feature() -> None:
+    study = study_of(STUDIES["classes, open"])
+    table = {
+        "a": np.array([0.0, 3.0, -3.0, np.nan]),
+        "b": np.array([0.0, 1.0, 5.0, 9.0]),
+        "y": np.array(["yes", "no", "yes", "no"]),
+    }
+    # the last record has a fault: three are left
+    assert backtest(study, table).clipped == {"a": 2 / 3, "b": 1 / 3}
+
+
+def test_a_published_method_is_refused_by_name() -> None:
+    text = STUDIES["classes, open"].replace("[estimator]", '[estimator]\nkind = "pooled"')
+    with pytest.raises(ConfigError, match="pooled"):
+        backtest(text, history(study_of(STUDIES["classes"])))
