@@ -34,7 +34,7 @@ def record_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mod
     """
     design = with_intercept(features)
     slope = plan.loss.slope(predictors(design, model.coefficients), responses)
-    gradients: Matrix = _weighted(plan, design) * slope[:, None]
+    gradients: Matrix = weighted(plan, design) * slope[:, None]
     return gradients
 
 
@@ -69,7 +69,7 @@ def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mo
     columns, (feature_bits, slope_bits) = plan.column_exponents, GRADIENT_BITS
     top = math.ceil(math.log2(bound))
     # cut towards zero, so that no magnitude grows; a product of 20 and 20 bits is exact
-    rows = np.trunc(_weighted(plan, design) * np.ldexp(1.0, feature_bits - columns))
+    rows = np.trunc(weighted(plan, design) * np.ldexp(1.0, feature_bits - columns))
     factors = np.trunc(np.ldexp(slope, slope_bits - top))
     whole = np.zeros((plan.slots, plan.size), dtype=np.int64)
     whole[: len(slope)] = rows * factors[:, None]
@@ -80,12 +80,12 @@ def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mo
     return BoundedSums(model, Exact(whole.ravel(), exponents), None, _NOTHING)
 
 
-def _weighted(plan: Plan, design: Matrix) -> Matrix:
-    """Return w(x) (1, x), of norm at most the radius."""
+def weighted(plan: Plan, design: Matrix) -> Matrix:
+    """Return w(x) (1, x), of norm at most the radius, for rows (1, x); shape (n, d)."""
     if plan.radius >= plan.longest:
         return design
     # a hair below the bound, so that the rounding of the product cannot pass it
     square = plan.radius**2 * (1.0 - 2.0**-40)
     norms = (design * design).sum(axis=1)
-    weighted: Matrix = design * np.minimum(1.0, square / norms)[:, None]
-    return weighted
+    rows: Matrix = design * np.minimum(1.0, square / norms)[:, None]
+    return rows

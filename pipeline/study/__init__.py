@@ -14,7 +14,7 @@ from pipeline.study.model import Study
 from pipeline.study.modes import LIVE, LIVE_KINDS, MODES
 from pipeline.study.revision import revision_of
 from pipeline.study.template import TEMPLATE
-from pipeline.study.variants import without_privacy
+from pipeline.study.variants import with_epsilon, without_privacy
 
 __all__ = [
     "LIVE",
@@ -26,5 +26,6 @@ __all__ = [
     "parse_study",
     "require_live",
     "revision_of",
+    "with_epsilon",
     "without_privacy",
 ]

@@ -14,3 +14,10 @@ def without_privacy(study: Study) -> Study:
     tables["study"]["name"] = f"{study.name[:58]}-open"
     tables["privacy"] = {"mechanism": "none"}
     return msgspec.convert(tables, Study)
+
+
+def with_epsilon(study: Study, epsilon: float) -> Study:
+    """Return the same study at another budget; its delta stays."""
+    return msgspec.structs.replace(
+        study, privacy=msgspec.structs.replace(study.privacy, epsilon=epsilon)
+    )
