@@ -46,6 +46,8 @@ class Client:
         The study, its records, the database, and the two ends at Kafka.
     rate
         Slots per second at most; None for as fast as they come. For demonstrations.
+    ahead
+        Seconds until the first slot is due at that rate; below 0 some are due at once.
     clock
         Monotonic seconds.
     """
@@ -61,6 +63,7 @@ class Client:
         next_seq: int,
         source_name: str,
         rate: float | None = None,
+        ahead: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan, self._source, self._vault = plan, source, vault
@@ -72,7 +75,7 @@ class Client:
         self._faults: Counter[str] = Counter()
         self._made: list[tuple[Outgoing, Tally, bytes]] = []
         self._at_model: tuple[int, int] = (0, 0)
-        self._started = clock()
+        self._started = clock() + ahead
         self.progress = Progress()
         if source.columns is not None:
             self._encoder.check_columns(source.columns)

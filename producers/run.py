@@ -50,6 +50,8 @@ class Job:
         What all studies together may spend on the source; see `Vault.open_stream`.
     skip_lost
         Go on behind what a database that was restored from an old copy has lost.
+    begin
+        When the first record is due at that rate, in seconds since 1970; None: at once.
     """
 
     client: str
@@ -60,6 +62,7 @@ class Job:
     rate: float | None = None
     limit: Limit = NO_LIMIT
     skip_lost: bool = False
+    begin: float | None = None
 
 
 def vault_path(folder: Path, client: str) -> Path:
@@ -160,6 +163,7 @@ def run_client(
             next_seq=lost.stop,
             source_name=name,
             rate=job.rate,
+            ahead=0.0 if job.begin is None else job.begin - time.time(),
         )
         try:
             _loop(client, stopping, lambda: report(client.progress, source.progress))

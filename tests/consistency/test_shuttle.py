@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.demo import CLIENTS
-from pipeline.cli.scoring import Shuttle
+from pipeline.cli.shuttle import CLIENTS, Shuttle
 from pipeline.local.plan import Plan
 from pipeline.study import load_study, without_privacy
 
