@@ -61,7 +61,7 @@ class Flights:
         runs[f"epsilon {ASKED:g}"] = tight
         Console().print(covering(final, pooled, "pooled fit"), half_widths(runs))
         longer = _longer(timed, shuffled)
-        for text in _words(final, pooled, tight, longer):
+        for text in (*_words(final, pooled, tight), *_order(timed, shuffled, pooled, longer)):
             say(text)
         say(f"The state was {'' if same else 'NOT '}the same, bit by bit, after the crash.")
         main = _main(final)
@@ -119,10 +119,7 @@ class Flights:
 
 
 def _words(
-    final: EstimateMessage,
-    pooled: Sequence[float],
-    tight: EstimateMessage,
-    longer: Mapping[str, float],
+    final: EstimateMessage, pooled: Sequence[float], tight: EstimateMessage
 ) -> Iterator[str]:
     main, small = _main(final), _main(tight)
     reason = f" ({final.reason})" if final.reason else ""
@@ -139,12 +136,27 @@ def _words(
         yield f"{promise} and no interval: {tight.reason}."
     else:
         yield f"{promise}, plus or minus {half(small.interval):.3g}."
+
+
+def _order(
+    timed: EstimateMessage,
+    shuffled: Sequence[EstimateMessage],
+    pooled: Sequence[float],
+    longer: Mapping[str, float],
+) -> Iterator[str]:
+    """Say what the order of time does to intervals, in one process and without delay."""
+    counts = " and ".join(str(_covered(run, pooled)) for run in shuffled)
+    yield (
+        "Intervals suppose independent draws, and flights of one day or season are none. In one "
+        f"process, without delay, flights in the order of time have intervals that hold "
+        f"{_covered(timed, pooled)} of {len(pooled)} coefficients of the pooled fit; shuffled "
+        f"flights {counts}."
+    )
     if longer:
         told = ", ".join(f"{name} {ratio:.1f}" for name, ratio in longer.items())
         yield (
-            "Intervals suppose independent draws, and flights of one day or season are none. In "
-            "one process, without delay, those of flights in the order of time are so many times "
-            f"as long as those of shuffled flights: {told}. Lengths of single runs vary by chance."
+            f"Lengths in the order of time, as multiples of shuffled ones: {told}. Each length is "
+            "itself a matter of chance."
         )
 
 
