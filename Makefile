@@ -22,8 +22,8 @@ help:  ## Show this list
 setup: .venv/ready  ## Make .venv with the locked packages
 
 .PHONY: demo
-demo: .venv/ready  ## Real sensor data, eight clients, a crash: live private estimates
-	@$(BIN)/veilstream demo
+demo: .venv/ready  ## Real data, a crash, live private estimates: sensors, or STUDY=flights
+	@$(BIN)/veilstream demo $(if $(STUDY),--study $(STUDY))
 
 .PHONY: test
 test: .venv/ready  ## All tests but the slow statistics, on a real Kafka and Redis

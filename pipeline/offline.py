@@ -149,6 +149,25 @@ def run_windows(plan: Plan, windows: Iterable[tuple[str, Rows]]) -> OfflineRun:
     return run
 
 
+def by_client(
+    rows: Iterable[tuple[str, Row | None]], slots: int
+) -> Iterator[tuple[str, list[Row]]]:
+    """Cut the slots of several clients, None for an empty one, into windows of each client.
+
+    A window comes when it is full, those that stay open come at the end.
+    """
+    windows: dict[str, list[Row | None]] = {}
+    for client, row in rows:
+        window = windows.setdefault(client, [])
+        window.append(row)
+        if len(window) == slots:
+            yield client, [r for r in window if r is not None]
+            windows[client] = []
+    for client, window in windows.items():
+        if window:
+            yield client, [r for r in window if r is not None]
+
+
 def cut(rows: Iterable[Row | None], slots: int) -> Iterator[list[Row]]:
     """Cut slots, None for an empty one, into windows; the last one may be short."""
     window: list[Row] = []

@@ -49,6 +49,8 @@ class Client:
         Slots per second at most; None for as fast as they come. For demonstrations.
     times
         The times of the records, where releases carry those; None: the client's own clock.
+    ahead
+        Seconds until the first slot is due at that rate; below 0 some are due at once.
     clock
         Monotonic seconds.
     """
@@ -65,6 +67,7 @@ class Client:
         source_name: str,
         rate: float | None = None,
         times: EventTimes | None = None,
+        ahead: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan, self._source, self._vault = plan, source, vault
@@ -76,7 +79,7 @@ class Client:
         self._faults: Counter[str] = Counter()
         self._made: list[tuple[Outgoing, Tally, bytes]] = []
         self._at_model: tuple[int, int] = (0, 0)
-        self._started = clock()
+        self._started = clock() + ahead
         self.progress = Progress()
         if source.columns is not None:
             self._encoder.check_columns(source.columns)

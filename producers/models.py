@@ -13,6 +13,11 @@ from pipeline.messages.model import read_model
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 
+#: How long to wait for still newer models, in milliseconds, when one was there already. Kafka
+#: answers a request with the first model that follows it, which may be long past when somebody
+#: looks; the second answer holds all that have come since.
+AGAIN_MS = 10
+
 
 class ModelFeed:
     """Follows the models topic; a message that is no model of this study is passed over.
@@ -44,15 +49,11 @@ class ModelFeed:
         BrokerError
             If Kafka fails in a way that a retry cannot mend.
         """
-        try:
-            batches = self._consumer.poll(timeout_ms=int(seconds * 1000), max_records=1000)
-        except KafkaError as error:
-            raise BrokerError(
-                f"the models topic cannot be read ({type(error).__name__})"
-            ) from error
-        for records in batches.values():
-            for record in records:
-                self._take(record.value)
+        payloads = self._read(int(seconds * 1000))
+        if payloads and not seconds:
+            payloads += self._read(AGAIN_MS)
+        for payload in payloads:
+            self._take(payload)
         return self.newest
 
     def close(self) -> None:
@@ -64,6 +65,15 @@ class ModelFeed:
         end = self._consumer.end_offsets([place])[place]
         while self._consumer.position(place) < end:
             self.poll(0.2)
+
+    def _read(self, wait_ms: int) -> list[bytes | None]:
+        try:
+            batches = self._consumer.poll(timeout_ms=wait_ms, max_records=1000)
+        except KafkaError as error:
+            raise BrokerError(
+                f"the models topic cannot be read ({type(error).__name__})"
+            ) from error
+        return [record.value for records in batches.values() for record in records]
 
     def _take(self, payload: bytes | None) -> None:
         if payload is None:

@@ -53,6 +53,8 @@ class Job:
     event_time
         The column with the times of the records, for histories; None: releases carry the time of
         now.
+    begin
+        When the first record is due at that rate, in seconds since 1970; None: at once.
     """
 
     client: str
@@ -64,6 +66,7 @@ class Job:
     limit: Limit = NO_LIMIT
     skip_lost: bool = False
     event_time: str | None = None
+    begin: float | None = None
 
 
 def vault_path(folder: Path, client: str) -> Path:
@@ -169,6 +172,7 @@ def run_client(
             source_name=name,
             rate=job.rate,
             times=times,
+            ahead=0.0 if job.begin is None else job.begin - time.time(),
         )
         try:
             _loop(client, stopping, lambda: report(client.progress, source.progress))

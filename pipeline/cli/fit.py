@@ -20,7 +20,7 @@ from pipeline.local.encode import Encoder, Row
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.fit import compose_fit, write_fit
-from pipeline.offline import OfflineRun
+from pipeline.offline import OfflineRun, by_client
 from pipeline.study import LIVE_KINDS, without_privacy
 from producers.sources import Source, open_once
 
@@ -91,21 +91,19 @@ def _stream(plan: Plan, run: OfflineRun, rows: Rows) -> tuple[int, int]:
     """Cut records into windows and run them; return how many came, and how many were bad."""
     started, last = time.monotonic(), time.monotonic()
     count = faults = 0
-    windows: dict[str, list[Row | None]] = {}
-    for client, row in rows:
-        count += 1
-        faults += row is None
-        window = windows.setdefault(client, [])
-        window.append(row)
-        if len(window) == plan.slots:
-            run.add(client, [r for r in window if r is not None])
-            windows[client] = []
-        if time.monotonic() - last > 1:
-            last = time.monotonic()
-            say(f"{counted(count, 'record')}, {count / (last - started):.0f} a second")
-    for client, window in windows.items():
-        if window:
-            run.add(client, [r for r in window if r is not None])
+
+    def watched() -> Rows:
+        nonlocal count, faults, last
+        for client, row in rows:
+            count += 1
+            faults += row is None
+            yield client, row
+            if time.monotonic() - last > 1:
+                last = time.monotonic()
+                say(f"{counted(count, 'record')}, {count / (last - started):.0f} a second")
+
+    for client, window in by_client(watched(), plan.slots):
+        run.add(client, window)
     return count, faults
 
 

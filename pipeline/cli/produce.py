@@ -52,7 +52,8 @@ class Waiting:
     "--input",
     "source",
     required=True,
-    help="A .csv, .jsonl or .ndjson file, - for standard input, or shuttle:K/N for demo data.",
+    help="A .csv, .jsonl or .ndjson file, - for standard input, or shuttle:K/N or flights:AIRLINE "
+    "for demo data.",
 )
 @click.option(
     "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True,
@@ -65,6 +66,11 @@ class Waiting:
 )  # fmt: skip
 @click.option("--source-name", help="Name of the source in the ledger; default: the source's own.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records per second.")
+@click.option(
+    "--begin", type=click.FloatRange(min=0),
+    help="With --rate: when its first record is due, in seconds since 1970. Clients that begin "
+    "together go through their records side by side.",
+)  # fmt: skip
 @click.option(
     "--epsilon-limit", type=click.FloatRange(min=0, min_open=True),
     help="Most that all studies together may spend on one unit of this source.",
@@ -83,9 +89,8 @@ class Waiting:
 )  # fmt: skip
 def produce(
     study: Path, client: str, source: str, form: str, follow: bool, event_time: str | None,
-    source_name: str | None,
-    rate: float | None, epsilon_limit: float | None, delta_limit: float | None, skip_lost: bool,
-    quiet: bool,
+    source_name: str | None, rate: float | None, begin: float | None,
+    epsilon_limit: float | None, delta_limit: float | None, skip_lost: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Read raw records, release noised windows of them to STUDY, and keep the ledger.
 
@@ -93,6 +98,8 @@ def produce(
     lost, and none enters two releases. Standard input cannot be read again: what was still in the
     pipe is lost, and what is fed a second time is released a second time.
     """
+    if begin is not None and rate is None:
+        raise ConfigError("--begin: it says when a rate starts to count; give --rate too")
     plan = live_plan_of(study, "a client")
     settings = connected(Settings.read())
     if not plan.study.private and (epsilon_limit or delta_limit):
@@ -118,7 +125,7 @@ def produce(
         settings,
         Job(
             client, source, form, follow, source_name, rate, Limit(epsilon_limit, delta_limit),
-            skip_lost, event_time,
+            skip_lost, event_time, begin,
         ),
         report=report,
         say=lambda line: say(f"{client}: {line}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -139,6 +140,45 @@ def comparison(private: EstimateMessage, plain: EstimateMessage) -> RenderableTy
         for name, message in (("private", private), ("without", plain))
     )
     return Group(grid, *map(Text, lines))
+
+
+def covering(message: EstimateMessage, reference: Sequence[float], name: str) -> RenderableType:
+    """Return an estimate beside a reference in the same units, and whether intervals hold it."""
+    grid = Table(title=f"{message.study}: beside the {name}", expand=False)
+    grid.add_column("coefficient")
+    for head in ("private", f"{message.level:.0%} interval", name, "covered"):
+        grid.add_column(head, justify="right")
+    for row, number in zip(message.coefficients, reference, strict=True):
+        said = "-" if row.interval is None else "yes" if covers(row.interval, number) else "no"
+        cells = (value(message, row.value), _interval(message, row.interval))
+        grid.add_row(row.name, *cells, value(message, number), said)
+    return grid
+
+
+def half_widths(runs: Mapping[str, EstimateMessage]) -> RenderableType:
+    """Return the estimates of several runs side by side, each with half its interval's length."""
+    [first, *_] = runs.values()
+    grid = Table(title=f"{first.study}: estimate (half the interval)", expand=False)
+    grid.add_column("coefficient")
+    for name in runs:
+        grid.add_column(name, justify="right")
+    for rows in zip(*(message.coefficients for message in runs.values()), strict=True):
+        grid.add_row(rows[0].name, *(_spread(row.value, row.interval) for row in rows))
+    return grid
+
+
+def half(interval: tuple[float, float]) -> float:
+    """Return half the length of an interval."""
+    return (interval[1] - interval[0]) / 2
+
+
+def covers(interval: tuple[float, float], number: float) -> bool:
+    """Whether an interval holds a number."""
+    return interval[0] <= number <= interval[1]
+
+
+def _spread(number: float, interval: tuple[float, float] | None) -> str:
+    return f"{number:+.3g} ({f'{half(interval):.2g}' if interval else '-'})"
 
 
 def line(message: EstimateMessage, *, brief: bool = False) -> str:

@@ -14,7 +14,7 @@ from pipeline.study.model import Study
 from pipeline.study.modes import LIVE, LIVE_KINDS, MODES
 from pipeline.study.revision import revision_of
 from pipeline.study.template import TEMPLATE
-from pipeline.study.variants import simulated, without_privacy
+from pipeline.study.variants import simulated, with_epsilon, without_privacy
 
 __all__ = [
     "LIVE",
@@ -28,5 +28,6 @@ __all__ = [
     "revision_of",
     "simulated",
     "study_of",
+    "with_epsilon",
     "without_privacy",
 ]

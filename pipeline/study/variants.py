@@ -34,3 +34,10 @@ def simulated(study: Study, seed: int) -> Study:
     tables["study"]["name"] = f"{study.name[:53]}-simulated"
     tables["privacy"] |= {"mechanism": "insecure-simulation", "seed": seed}
     return msgspec.convert(tables, Study)
+
+
+def with_epsilon(study: Study, epsilon: float) -> Study:
+    """Return the same study at another budget; its delta stays."""
+    return msgspec.structs.replace(
+        study, privacy=msgspec.structs.replace(study.privacy, epsilon=epsilon)
+    )

@@ -4,7 +4,8 @@
 - `csv_file`, `jsonl_file`: the two forms of records in a file.
 - `spool`: standard input, kept on disk so that it can be resumed. `pipe`: read once, kept nowhere.
 - `parquet_file`: Parquet, for what reads a file once. `tables`: any of them in batches of columns.
-- `demo`: river's Shuttle data.
+- `shuttle`, `flights`: rows that come with installed packages, for demonstrations; `packaged` is
+  what they share.
 
 Every record takes a slot, good or bad; see `base`.
 """
@@ -18,10 +19,11 @@ from typing import BinaryIO
 from pipeline.errors import DataError
 from producers.sources.base import RECORD_LIMIT, Slot, Source, Tape
 from producers.sources.csv_file import CsvFile
-from producers.sources.demo import STREAMED, ShuttleRows, heldout
+from producers.sources.flights import FlightRows
 from producers.sources.jsonl_file import JsonLinesFile
 from producers.sources.parquet_file import ParquetRows
 from producers.sources.pipe import Pipe
+from producers.sources.shuttle import STREAMED, ShuttleRows, heldout
 from producers.sources.spool import Spool, open_input
 
 __all__ = [
@@ -37,13 +39,14 @@ __all__ = [
 ]
 
 _SHUTTLE = re.compile(r"shuttle:([0-9]{1,9})/([0-9]{1,9})")
+_FLIGHTS = re.compile(r"flights:([0-9A-Z]{2})")
 
 
 def name_of(spec: str, form: str = "csv") -> str:
     """Return the identity that `open_source` will give, without opening anything."""
     if spec == "-":
         return f"stdin:{form}"
-    if _SHUTTLE.fullmatch(spec):
+    if _packaged(spec):
         return spec
     path = Path(spec)
     return f"{'csv' if path.suffix.lower() == '.csv' else 'jsonl'}:{path.name}"
@@ -53,7 +56,7 @@ def location_of(spec: str) -> str | None:
     """Return which data on this machine a source is, by whatever name; None for standard input."""
     if spec == "-":
         return None
-    return spec if _SHUTTLE.fullmatch(spec) else str(Path(spec).resolve())
+    return spec if _packaged(spec) else str(Path(spec).resolve())
 
 
 def open_source(
@@ -70,7 +73,8 @@ def open_source(
     Parameters
     ----------
     spec
-        A path that ends in .csv, .jsonl or .ndjson; "-" for standard input; or "shuttle:K/N".
+        A path that ends in .csv, .jsonl or .ndjson; "-" for standard input; "shuttle:K/N"; or
+        "flights:AIRLINE" with a code of two characters.
     position
         Behind which slot to resume; None is the start.
     folder
@@ -93,12 +97,14 @@ def open_source(
         return _open_input(position, folder, form, stream)
     if match := _SHUTTLE.fullmatch(spec):
         return ShuttleRows(int(match[1]), int(match[2]), position)
+    if match := _FLIGHTS.fullmatch(spec):
+        return FlightRows(match[1], position)
     kind = Path(spec).suffix.lower()
     if kind not in (".csv", ".jsonl", ".ndjson"):
         raise DataError(
             f"{spec!r} is no source; the data owner must name a file that ends in .csv, .jsonl or "
-            ".ndjson, - for standard input, or shuttle:K/N with 0 <= K < N (`fit`, `predict` and "
-            "`backtest`, which read once, take .parquet too)"
+            ".ndjson, - for standard input, shuttle:K/N with 0 <= K < N, or flights:AIRLINE "
+            "(`fit`, `predict` and `backtest`, which read once, take .parquet too)"
         )
     tape = Tape(Path(spec), follow)
     try:
@@ -130,6 +136,10 @@ def open_once(spec: str, *, form: str = "csv", stream: BinaryIO | None = None) -
     _check_form(form)
     pipe = Pipe(stream or open_input())
     return CsvFile(pipe, None) if form == "csv" else JsonLinesFile(pipe, None)
+
+
+def _packaged(spec: str) -> bool:
+    return bool(_SHUTTLE.fullmatch(spec) or _FLIGHTS.fullmatch(spec))
 
 
 def _check_form(form: str) -> None:

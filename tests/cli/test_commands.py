@@ -98,6 +98,17 @@ def test_a_wrong_option_ends_with_2(bare: Stage) -> None:
     assert bare.run("nonsense").returncode == 2
 
 
+def test_options_that_do_not_go_together_are_named(bare: Stage) -> None:
+    done = bare.run("demo", "--study", "trains")
+    assert done.returncode == 2
+    assert "'shuttle', 'flights'" in done.stderr
+    job = ("produce", bare.study, "--client", "x", "--source", "a.csv")
+    done = bare.run(*job, "--begin", 1)
+    assert done.returncode == 10
+    assert "give --rate too" in done.stderr
+    assert bare.run(*job, "--rate", 5, "--begin", -1).returncode == 2
+
+
 def test_a_port_that_is_taken_ends_with_70_and_leaves_nothing_behind(bare: Stage) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.cli.demo import CLIENTS
-from pipeline.cli.scoring import Shuttle
+from pipeline.cli.shuttle import CLIENTS, Shuttle
 from pipeline.estimators import open_estimate
 from pipeline.estimators.estimate import FAR
 from pipeline.local.encode import Encoder, stack

@@ -80,14 +80,14 @@ class Bench:
         self.ends = Ends(self.vault, start_model(self.plan.size))
         stream = self.vault.open_stream(self.plan, NAME, options.pop("limit", Limit()))
         rate, seq = options.pop("rate", None), options.pop("next_seq", stream.next_seq)
-        clock = options.pop("clock", time.monotonic)
+        clock, ahead = options.pop("clock", time.monotonic), options.pop("ahead", 0.0)
         source = open_source(
             str(spec or self.folder / "data.csv"), stream.position, folder=self.folder, **options
         )
         return Client(
             self.plan, cast("Source", source), self.vault, cast("Any", self.ends),
             cast("Any", self.ends), next_seq=seq, source_name=NAME, rate=rate,
-            clock=clock,
+            ahead=ahead, clock=clock,
         )  # fmt: skip
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
@@ -354,6 +354,23 @@ def test_windows_of_a_paced_source_are_released_at_its_pace(bench: Make) -> None
         clock.now = 0.1 * (window + 1) + 0.001
         promptly(client, window + 1)
     assert one.records() == [10] * 20
+
+
+def test_a_rate_counts_from_the_time_that_all_clients_were_given(bench: Make) -> None:
+    one, clock = bench(5000, records=10), Clock()
+    client = one.start(rate=100, ahead=5.0, clock=clock)
+    for now in (0.0, 4.9, 5.05):
+        clock.now = now
+        client.turn()
+        assert client.progress.records == 0
+    clock.now = 5.101
+    client.turn()
+    assert client.progress.records == 10
+    # a client that is late has at once what the others have sent by now
+    one.vault.close()
+    late = one.start(rate=100, ahead=-2.0, clock=clock)
+    late.turn()
+    assert late.progress.records == 200
 
 
 def test_windows_with_a_time_are_released_when_it_is_over(bench: Make) -> None:

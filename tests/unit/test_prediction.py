@@ -26,7 +26,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, get_scorer, roc_auc_score
 from sklearn.model_selection import cross_val_predict
 
-from pipeline.cli.scoring import Shuttle
+from pipeline.cli.shuttle import Shuttle
 from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.learning import StreamClassifier
 from pipeline.local.encode import Encoder, Features, stack

@@ -1,0 +1,184 @@
+"""The demonstration on a year of flights: a regression with intervals, against the pooled fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from rich.console import Console
+
+from pipeline.cli.context import say
+from pipeline.cli.stage import Site
+from pipeline.cli.table import covering, covers, half, half_widths, value
+from pipeline.errors import RecordError
+from pipeline.estimators.sgd.target import target
+from pipeline.local.encode import Encoder, Row, stack
+from pipeline.local.plan import Plan
+from pipeline.messages.estimate import Coefficient, EstimateMessage
+from pipeline.offline import by_client, run_windows
+from pipeline.study import with_epsilon
+from producers.sources.flights import AIRLINES, flights
+
+#: The coefficient that the study is about.
+MAIN = "dep_delay"
+#: The budget that people ask for first.
+ASKED = 1.0
+#: Seeds of random orders of the flights.
+SHUFFLES = (1, 2)
+
+#: An airline and its flight, or None for one that never arrived.
+Slot: TypeAlias = tuple[str, Row | None]
+
+
+class Flights:
+    """The flights of 2013, each airline a client.
+
+    Parameters
+    ----------
+    plan
+        The study.
+    """
+
+    seconds: float = 48.0
+    ahead: float | None = 15.0
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.sites: Sequence[Site] = [
+            Site(code, f"flights:{code}", count) for code, count in AIRLINES.items()
+        ]
+
+    def close(self, final: EstimateMessage, same: bool) -> dict[str, object]:
+        """Set the estimate beside the pooled fit, a smaller budget, and flights in random order."""
+        say("fitting all flights without privacy, and streaming them again in one process ...")
+        pooled = self.pooled()
+        tight = self.stream(Plan(with_epsilon(self._plan.study, ASKED)))
+        timed = self.stream(self._plan)
+        shuffled = [self.stream(self._plan, shuffle=seed) for seed in SHUFFLES]
+        runs = {"live": final, "in time": timed, "shuffled": shuffled[0]}
+        runs[f"epsilon {ASKED:g}"] = tight
+        Console().print(covering(final, pooled, "pooled fit"), half_widths(runs))
+        longer = _longer(timed, shuffled)
+        for text in (*_words(final, pooled, tight), *_order(timed, shuffled, pooled, longer)):
+            say(text)
+        say(f"The state was {'' if same else 'NOT '}the same, bit by bit, after the crash.")
+        main = _main(final)
+        return {
+            "flights": len(self.slots),
+            "coefficient": MAIN,
+            "estimate": round(main.value, 3),
+            "interval": main.interval and [round(end, 3) for end in main.interval],
+            "pooled": round(pooled[final.coefficients.index(main)], 3),
+            "covered": _covered(final, pooled),
+            "covered_in_time": _covered(timed, pooled),
+            "covered_shuffled": [_covered(run, pooled) for run in shuffled],
+            "coefficients": len(pooled),
+            "in_time_over_shuffled": {name: round(ratio, 2) for name, ratio in longer.items()},
+            f"at_epsilon_{ASKED:g}": {"status": tight.status, "interval": _main(tight).interval},
+            "staleness": final.diagnostics.staleness and round(final.diagnostics.staleness),
+        }
+
+    def stream(self, plan: Plan, shuffle: int | None = None) -> EstimateMessage:
+        """Stream all flights through `plan`, in this process and without delay.
+
+        Parameters
+        ----------
+        shuffle
+            Seed of a random order of all flights; None for the order of time.
+        """
+        order: Sequence[int] = range(len(self.slots))
+        if shuffle is not None:
+            order = np.random.default_rng(shuffle).permutation(len(self.slots)).tolist()
+        windows = by_client((self.slots[number] for number in order), plan.slots)
+        return run_windows(plan, windows).estimate(0.0)[1]
+
+    def pooled(self) -> list[float]:
+        """Return the coefficients that minimise the study's loss on all flights, in its units."""
+        rows = [row for _, row in self.slots if row is not None]
+        centre, unit = self._plan.response_scale
+        found = unit * target(self._plan, *stack(rows, self._plan.size - 1))
+        found[0] += centre
+        values: list[float] = found.tolist()
+        return values
+
+    @cached_property
+    def slots(self) -> list[Slot]:
+        """All flights in the order of time, empty where clients' slots are."""
+        return list(self._slots())
+
+    def _slots(self) -> Iterator[Slot]:
+        encoder = Encoder(self._plan.study)
+        for record in flights():
+            airline = str(record["carrier"])
+            try:
+                yield airline, encoder.encode(record)
+            except RecordError:
+                yield airline, None
+
+
+def _words(
+    final: EstimateMessage, pooled: Sequence[float], tight: EstimateMessage
+) -> Iterator[str]:
+    main, small = _main(final), _main(tight)
+    reason = f" ({final.reason})" if final.reason else ""
+    if main.interval is None:
+        yield f"In words: no interval at this budget{reason}."
+    else:
+        zero = "holds zero" if covers(main.interval, 0.0) else "excludes zero"
+        yield (
+            f"In words: the interval of {MAIN} {zero}; the intervals hold {_covered(final, pooled)}"
+            f" of the {len(pooled)} coefficients of the pooled fit{reason}."
+        )
+    promise = f"At epsilon {ASKED:g} the same flights give {value(tight, small.value)} for {MAIN}"
+    if small.interval is None:
+        yield f"{promise} and no interval: {tight.reason}."
+    else:
+        yield f"{promise}, plus or minus {half(small.interval):.3g}."
+
+
+def _order(
+    timed: EstimateMessage,
+    shuffled: Sequence[EstimateMessage],
+    pooled: Sequence[float],
+    longer: Mapping[str, float],
+) -> Iterator[str]:
+    """Say what the order of time does to intervals, in one process and without delay."""
+    counts = " and ".join(str(_covered(run, pooled)) for run in shuffled)
+    yield (
+        "Intervals suppose independent draws, and flights of one day or season are none. In one "
+        f"process, without delay, flights in the order of time have intervals that hold "
+        f"{_covered(timed, pooled)} of {len(pooled)} coefficients of the pooled fit; shuffled "
+        f"flights {counts}."
+    )
+    if longer:
+        told = ", ".join(f"{name} {ratio:.1f}" for name, ratio in longer.items())
+        yield (
+            f"Lengths in the order of time, as multiples of shuffled ones: {told}. Each length is "
+            "itself a matter of chance."
+        )
+
+
+def _longer(timed: EstimateMessage, shuffled: Sequence[EstimateMessage]) -> dict[str, float]:
+    """Return how many times as long intervals in time are as the mean of shuffled ones."""
+    others = [_halves(run) for run in shuffled]
+    return {
+        name: mine / float(np.mean([other[name] for other in others]))
+        for name, mine in _halves(timed).items()
+        if all(name in other for other in others)
+    }
+
+
+def _main(message: EstimateMessage) -> Coefficient:
+    return next(row for row in message.coefficients if row.name == MAIN)
+
+
+def _covered(message: EstimateMessage, pooled: Sequence[float]) -> int:
+    pairs = zip(message.coefficients, pooled, strict=True)
+    return sum(bool(row.interval and covers(row.interval, to)) for row, to in pairs)
+
+
+def _halves(message: EstimateMessage) -> Mapping[str, float]:
+    """Return half the length of each interval, by coefficient; empty without intervals."""
+    return {row.name: half(row.interval) for row in message.coefficients if row.interval}

@@ -1,0 +1,145 @@
+"""The running system of a demonstration: one worker, its clients, and a crash on the way."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.live import Live
+
+from pipeline.cli.context import say
+from pipeline.cli.feed import Feed
+from pipeline.cli.processes import Processes
+from pipeline.cli.table import line, privacy_line, table
+from pipeline.errors import VeilstreamError
+from pipeline.local.plan import Plan
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.settings import Settings
+from state import RedisStore
+from state.connection import redis_client
+
+#: The share of the releases after which the worker is killed.
+KILL_AFTER = 0.45
+#: Nothing in a demonstration takes longer than this.
+PATIENCE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One client of a demonstration.
+
+    Attributes
+    ----------
+    name, source
+        Client id, and its source as `veilstream produce` takes it.
+    records
+        How many records the source has.
+    """
+
+    name: str
+    source: str
+    records: int
+
+
+@dataclass
+class Stage:
+    """The running system, as the audience sees it."""
+
+    plan: Plan
+    settings: Settings
+    processes: Processes
+    study: str
+    sites: Sequence[Site]
+    recovery: float = float("nan")
+    _killed: bool = False
+    _shown: float = 0.0
+    _newest: EstimateMessage | None = None
+    _store: RedisStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Connect to the state."""
+        self._store = RedisStore(redis_client(self.settings), self.plan)
+
+    def open(self, seconds: float, ahead: float | None = None) -> None:
+        """Start the worker and the clients.
+
+        Parameters
+        ----------
+        seconds
+            How long the stream of each client is to last, whatever its size.
+        ahead
+            Seconds until all streams begin at once; None: each begins when its client is up.
+        """
+        say(f"starting one worker and {len(self.sites)} clients as processes of their own ...")
+        self._start_worker()
+        begin = [] if ahead is None else ["--begin", f"{time.time() + ahead:.3f}"]
+        for site in self.sites:
+            self.processes.start(
+                f"client-{site.name}", "produce", self.study, "--client", site.name,
+                "--source", site.source, "--rate", str(site.records / seconds), *begin, "--quiet",
+            )  # fmt: skip
+
+    def play(self) -> EstimateMessage:
+        """Show estimates until the last release is in one; kill the worker on the way."""
+        expected = sum(-(-site.records // self.plan.slots) for site in self.sites)
+        console = Console()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        feed = Feed(self.plan.study, self.settings, beginning=True)
+        live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        try:
+            if live:
+                live.start()
+            while True:
+                self.processes.check()
+                for message, _ in feed.poll(0.2):
+                    self._newest = message
+                    if live:
+                        live.update(table(message, self.plan.study), refresh=True)
+                if live is None:
+                    self._say_once_a_second()
+                newest = self._newest
+                if newest and not self._killed and newest.releases >= KILL_AFTER * expected:
+                    self._crash()
+                if newest and newest.releases >= expected and not self.processes.running("client-"):
+                    break
+                if time.monotonic() > deadline:
+                    raise VeilstreamError("the demonstration takes too long; see its logs (--keep)")
+        finally:
+            if live:
+                live.stop()
+            feed.close()
+        say(privacy_line(newest))
+        return newest
+
+    def _crash(self) -> None:
+        """Kill the worker with SIGKILL, start it again, and time its first new commit."""
+        self._killed = True
+        say("killing the worker with SIGKILL ...")
+        self.processes.kill("worker")
+        before = self._watermarks()
+        began = time.monotonic()
+        self._start_worker()
+        while self._watermarks() == before:
+            self.processes.check()
+            if time.monotonic() - began > PATIENCE_SECONDS / 2:
+                raise VeilstreamError("the worker did not come back; see its log (--keep)")
+            time.sleep(0.01)
+        self.recovery = time.monotonic() - began
+        say(f"it is back: first commit {self.recovery:.2f} s after its start")
+
+    def _start_worker(self) -> None:
+        self.processes.start("worker", "worker", self.study, "--instance", "demo-0")
+
+    def _watermarks(self) -> list[int]:
+        return [self._store.watermark(n) for n in range(self.plan.study.stream.partitions)]
+
+    def _say_once_a_second(self) -> None:
+        if self._newest is None or time.monotonic() - self._shown < 1.0:
+            return
+        self._shown = time.monotonic()
+        values = " ".join(f"{c.value:+.2f}" for c in self._newest.coefficients)
+        sys.stdout.write(f"{line(self._newest, brief=True)}; coefficients {values}\n")
+        sys.stdout.flush()

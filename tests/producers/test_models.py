@@ -1,0 +1,52 @@
+"""What a client knows of the newest model."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+
+from pipeline.local.model import round_model
+from pipeline.messages.model import write_model
+from producers import models
+from producers.models import ModelFeed
+from tests.stage import PATIENCE, Stage, study_text, until
+
+
+def test_a_look_ends_with_the_newest_model_and_not_with_the_next(
+    tmp_path: Path, kafka: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # on a busy machine Kafka needs longer; how long is not what this is about
+    monkeypatch.setattr(models, "AGAIN_MS", 2000)
+    with Stage(tmp_path, kafka, redis_url, study_text()) as stage:
+        stage.ensure_topics()
+        producer = KafkaProducer(bootstrap_servers=kafka, acks="all", linger_ms=0)
+        feed = ModelFeed(stage.plan, stage.settings, stage.topics)
+
+        def publish(version: int) -> None:
+            model = round_model(version, stage.plan.first_model.coefficients, (1.0, 1.0))
+            value = write_model(stage.plan, model, "2026-01-01T00:00:00Z")
+            topic = stage.topics.models.name
+            producer.send(topic, key=b"study", value=value).get(timeout=PATIENCE)
+
+        try:
+            publish(1)
+            until(lambda: feed.poll(0.1).version == 1, "the first model comes")
+            # a request stays open, and Kafka answers it with version 2 before there is a version 3
+            feed.poll(0.05)
+            publish(2)
+            time.sleep(0.3)
+            publish(3)
+            seen: list[int] = []
+
+            def look() -> bool:
+                seen.append(feed.poll().version)
+                return seen[-1] == 3
+
+            until(look, "the last one comes")
+            assert set(seen) <= {1, 3}
+        finally:
+            feed.close()
+            producer.close(timeout=5)

@@ -1,0 +1,50 @@
+"""What a path aims at: against a general minimiser, and where there is no such point."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize
+
+from pipeline.errors import NumericError
+from pipeline.estimators.sgd.target import CLOSE, target
+from pipeline.local.encode import stack
+from pipeline.local.gradients import weighted
+from pipeline.types import Matrix, Vector
+from tests.sgd import drawn, plan_of, rows_of
+
+
+@pytest.mark.parametrize("loss", ["linear", "logistic", "expectile"])
+def test_it_is_the_minimum_of_the_weighted_loss(loss: str) -> None:
+    estimator = {"expectile": "residual_bound = 0.6725\ntau = 0.8"}.get(loss)
+    # a radius below the length of every record: all weights count
+    plan = plan_of(loss=loss, path="radius = 1.3", estimator=estimator)
+    features, responses = drawn(loss, 2000, seed=5)
+    # features of other lengths, so that weights differ, too
+    features = features * np.random.default_rng(6).uniform(0.1, 1, (2000, 1))
+    x, y = stack(rows_of(plan, features, responses), plan.size - 1)
+    design = np.hstack([np.ones((len(x), 1)), x])
+    weights = weighted(plan, design)[:, 0]
+    assert weights.min() < 0.7
+    assert weights.max() > 0.9
+
+    def mean_loss(theta: Vector) -> float:
+        return float(np.mean(weights * plan.loss.value(design @ theta, y)))
+
+    def gradient(theta: Vector) -> Vector:
+        found: Vector = design.T @ (weights * plan.loss.slope(design @ theta, y)) / len(y)
+        return found
+
+    found = target(plan, x, y)
+    reference = minimize(mean_loss, np.zeros(plan.size), jac=gradient, tol=1e-12).x
+    # a minimiser knows its point to the root of the machine precision of the value
+    assert_allclose(found, reference, atol=1e-6)
+    # the last step was below CLOSE, and curvatures are at most 1
+    assert np.abs(gradient(found)).max() <= 10 * CLOSE
+
+
+@pytest.mark.parametrize("x", [np.zeros((5, 3)), np.zeros((0, 3))])
+def test_records_that_do_not_determine_it_are_an_error(x: Matrix) -> None:
+    with pytest.raises(NumericError, match="do not determine"):
+        target(plan_of(), x, np.ones(len(x)))
