@@ -68,23 +68,18 @@ def released(mu: float, block: int = 1) -> Method:
     return method
 
 
-def published(gradient: float, others: float, block: int | None = None) -> Method:
+def published(gradient: float, others: float) -> Method:
     """Return the paper's PPI, with gradients released at one mu, curvature and product at another.
 
     The means of the noised releases of all records have the noise of one over the root of n, of
-    the paper's constant 2 in all entries; or, with sums of `block` records, that of `released`.
+    the paper's constant 2 in all entries.
     """
 
     def method(run: Replication, rng: np.random.Generator) -> tuple[Vector, Vector]:
         records = run.sums.records
-        unit = 1 / others / math.sqrt(records * (block or 1))
-        beside, on = (2.0, None) if block is None else (1.0, math.sqrt(2))
-
-        def noise(bound: float) -> Matrix:
-            scale = unit * bound
-            return symmetric(rng, beside * scale, None if on is None else on * scale)
-
-        bread, products = run.curvature + noise(CURVATURE), run.products + noise(SLOPE**2)
+        unit = 2 / others / math.sqrt(records)
+        bread = run.curvature + symmetric(rng, unit * CURVATURE)
+        products = run.products + symmetric(rng, unit * SLOPE**2)
         found = plug_in.published(bread, products, Setting(gradient).noise ** 2, records)
         return mean_of(run), NORMAL * plug_in.standard_errors(found)
 
