@@ -395,11 +395,11 @@ def covered(seeds: range, path: str, *, shrink: float = 1.0) -> dict[str, float]
 
 @pytest.mark.slow
 def test_plug_ins_that_are_released_cover_as_stated_and_broken_ones_do_not() -> None:
-    seeds = range(300, 400)
+    seeds = range(300, 340)
     # coefficients of one stream are nearly independent: the features are
     reach = 4 * math.sqrt(0.95 * 0.05 / (4 * len(seeds)))
     found = covered(seeds, ALL)
     for name in ("plug-in-curvature", "plug-in-products"):
         assert abs(found[name] - 0.95) < reach + 0.005, found
-    broken = covered(range(300, 325), ALL, shrink=0.5)
+    broken = covered(range(300, 310), ALL, shrink=0.5)
     assert broken["plug-in-curvature"] < 0.95 - reach
