@@ -103,7 +103,7 @@ def coefficients_over_time(result: BacktestResult) -> str | None:
         return None
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
-    figure, panels = _figure(9.0, 1.9 * rows, rows, columns)
+    figure, panels = _figure(9.0, 2.0 * rows + 0.3, rows, columns)
     times = [_time(result, span.end) for span in spans]
     for place, (axes, name) in enumerate(zip(panels, names, strict=False)):
         values = [span.coefficients[place] for span in spans if span.coefficients]

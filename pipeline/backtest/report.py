@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
@@ -10,6 +11,7 @@ from pipeline.backtest import plots
 from pipeline.backtest.advice import WORDS, Advice, advise
 from pipeline.backtest.axes import text_of
 from pipeline.backtest.grid import GridResult, Mean, Place
+from pipeline.backtest.options import Options
 from pipeline.backtest.result import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.style import STYLE
 from pipeline.messages.envelope import rfc3339
@@ -66,6 +68,7 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
 
 def _facts(grid: GridResult, result: BacktestResult, history: str) -> str:
     runs = sum(len(place.runs) for place in grid.places)
+    bare = len({id(place.open) for place in grid.places if place.open is not None})
     facts = [
         ("history", history),
         ("records", f"{result.records:,}"),
@@ -73,7 +76,7 @@ def _facts(grid: GridResult, result: BacktestResult, history: str) -> str:
         ("from", _time(result, result.first)),
         ("to", _time(result, result.last)),
         ("settings", f"{len(grid.places)}"),
-        ("runs", f"{runs}"),
+        ("runs", f"{runs} and {bare} without privacy" if bare else f"{runs}"),
     ]
     items = (f"<div><dt>{name}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts)
     return f'<dl class="facts">{"".join(items)}</dl>'
@@ -168,11 +171,15 @@ def _estimate(result: BacktestResult) -> str:
         rows.append(f"<tr>{_cells(cells)}</tr>")
     heads = ["coefficient", "estimate", f"{result.estimate.level:.0%} interval",
              "pooled fit without privacy", "inside"]  # fmt: skip
-    reason = result.estimate.reason or result.pooled.reason
+    reasons = [
+        f"{text[0].upper()}{text[1:]}."
+        for text in (result.estimate.reason, result.pooled.reason)
+        if text
+    ]
     return (
         f"<section><h2>The last estimate ({html.escape(result.estimate.status)})</h2>"
         + _table(heads, rows)
-        + (f"<p class='small'>{html.escape(reason)}.</p>" if reason else "")
+        + (f"<p class='small'>{html.escape(' '.join(reasons))}</p>" if reasons else "")
         + "</section>"
     )
 
@@ -193,15 +200,17 @@ def _promise(result: BacktestResult) -> str:
 
 
 def _how(grid: GridResult, result: BacktestResult, created_at: float) -> str:
-    options = ", ".join(
+    usual = dataclasses.asdict(Options())
+    given = [
         f"{name.replace('_', ' ')} {text_of(value)}"
         for name, value in result.options.items()
-        if value not in (None, False, "0", 0)
-    )
+        if value != usual[name]
+    ]
     said = (
         f"Made {rfc3339(created_at)[:16].replace('T', ' ')} UTC by veilstream "
         f"{version('veilstream')}, study revision {result.revision}, in {grid.seconds:.0f} s with "
-        f"{grid.jobs} processes. Options: {options}."
+        f"{_count(grid.jobs, 'process', 'processes')}. "
+        f"Options: {', '.join(given) or 'none'}."
     )
     return f"<footer>{html.escape(said)}</footer>"
 
@@ -222,6 +231,10 @@ def _figure(svg: str | None, caption: str) -> str:
     if svg is None:
         return ""
     return f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def _mean(mean: Mean | None, *, share: bool = False) -> str:

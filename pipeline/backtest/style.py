@@ -27,8 +27,9 @@ td { text-align: right; border-bottom: 1px solid var(--line); padding: .3rem .8r
 th:first-child, td:first-child { text-align: left; padding-left: .3rem; }
 tr.taken td { background: #e7f2f9; font-weight: 600; }
 figure { margin: 0 0 1.2rem; }
-figure svg { display: block; width: 100%; height: auto; max-width: 56rem; }
+figure svg { display: block; max-width: 100%; height: auto; }
 figcaption, .small { color: var(--soft); font-size: .85rem; max-width: 56rem; }
+
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); gap: 1.5rem; }
 footer { margin-top: 3rem; padding-top: .8rem; border-top: 1px solid var(--line);
   color: var(--soft); font-size: .8rem; }

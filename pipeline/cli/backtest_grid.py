@@ -56,9 +56,7 @@ def backtest_grid(
         Console().print(summary(result))
 
 
-def is_many(
-    grid: tuple[str, ...], draws: int, jobs: int | None, report: Path | None
-) -> bool:
+def is_many(grid: tuple[str, ...], draws: int, jobs: int | None, report: Path | None) -> bool:
     """Return whether there is more than one run, or a report.
 
     Raises
