@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import ConfigError
-from pipeline.study import Study, altered
+from pipeline.study import Study, with_keys
 
 #: More settings than this are a slip of the keyboard.
 LARGEST = 1000
@@ -75,7 +75,7 @@ def settings_of(study: Study, axes: Iterable[Axis]) -> list[Setting]:
     found = []
     for place in places:
         changes = dict(zip(keys, place, strict=True))
-        found.append(Setting(changes, altered(study, changes, name="--grid")))
+        found.append(Setting(changes, with_keys(study, changes, name="--grid")))
     return found
 
 

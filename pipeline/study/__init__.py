@@ -14,7 +14,7 @@ from pipeline.study.model import Study
 from pipeline.study.modes import LIVE, LIVE_KINDS, MODES
 from pipeline.study.revision import revision_of
 from pipeline.study.template import TEMPLATE
-from pipeline.study.variants import with_keys, simulated, without_privacy
+from pipeline.study.variants import simulated, with_keys, without_privacy
 
 __all__ = [
     "LIVE",
@@ -22,12 +22,12 @@ __all__ = [
     "MODES",
     "TEMPLATE",
     "Study",
-    "with_keys",
     "load_study",
     "parse_study",
     "require_live",
     "revision_of",
     "simulated",
     "study_of",
+    "with_keys",
     "without_privacy",
 ]

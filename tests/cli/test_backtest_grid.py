@@ -63,7 +63,7 @@ def test_what_is_refused(tmp_path: Path, options: tuple[str, ...], message: str)
     stage = stage_of(tmp_path, linear())
     source = write(tmp_path / "h.csv", 50)
     done = stage.run("backtest", stage.study, "--input", source, *options)
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 10, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -78,6 +78,6 @@ def test_a_disk_that_is_full_leaves_no_half_report(tmp_path: Path) -> None:
         # no file may grow beyond this: the page is far larger
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
     )  # fmt: skip
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 10, done.stderr
     assert "--report: cannot write" in done.stderr
     assert list(tmp_path.glob("report.html*")) == []
