@@ -37,6 +37,9 @@ class Bin:
         releases behind it, median width of the intervals in the unit of the coefficients, share of
         the variance due to privacy, and share of the coefficients whose interval holds the pooled
         fit of the whole history.
+    coefficients, intervals
+        The same estimate's values and intervals, in the unit of the coefficients; None before the
+        first, and for an interval that is not known.
     """
 
     start: float
@@ -51,6 +54,8 @@ class Bin:
     width: float | None
     privacy_share: float | None
     coverage: float | None
+    coefficients: list[float] | None
+    intervals: list[tuple[float, float] | None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +251,15 @@ class BacktestResult:
                 if self.freeze is not None:
                     frozen = dataclasses.asdict(value)
                     found |= {f"frozen_{name}": score for name, score in frozen.items()}
-            else:
+            elif field.name not in ("coefficients", "intervals"):
                 found[field.name] = value
+        for place, coefficient in enumerate(self.estimate.coefficients):
+            ends = None if span.intervals is None else span.intervals[place]
+            found[f"estimate_{coefficient.name}"] = (
+                None if span.coefficients is None else span.coefficients[place]
+            )
+            found[f"lower_{coefficient.name}"] = None if ends is None else ends[0]
+            found[f"upper_{coefficient.name}"] = None if ends is None else ends[1]
         found["start"], found["end"] = self._time(span.start), self._time(span.end)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -163,9 +164,7 @@ def _target(
 def _pooled(plan: Plan, message: EstimateMessage, target: Vector | None, reason: str) -> Pooled:
     if target is None:
         return Pooled(None, [None] * plan.size, None, reason)
-    centre, unit = plan.response_scale
-    values = unit * target
-    values[0] += centre
+    values = _in_units(plan, target)
     covered = [
         None if row.interval is None else bool(row.interval[0] <= value <= row.interval[1])
         for row, value in zip(message.coefficients, values, strict=True)
@@ -193,7 +192,22 @@ def _bins(plan: Plan, engine: Engine, target: Vector | None, *, frozen: bool) ->
             width=None if width is None else unit * width,
             privacy_share=last.privacy_share if last else None,
             coverage=last.coverage(target) if last and target is not None else None,
+            coefficients=None if last is None else _in_units(plan, last.coefficients).tolist(),
+            intervals=None if last is None or last.ends is None else _ends(plan, last.ends),
         )
+
+
+def _in_units(plan: Plan, coefficients: Vector) -> Vector:
+    """Return coefficients of encoded features in the unit of the response, shape (d,)."""
+    centre, unit = plan.response_scale
+    values: Vector = unit * coefficients
+    values[0] += centre
+    return values
+
+
+def _ends(plan: Plan, ends: tuple[Vector, Vector]) -> list[tuple[float, float] | None]:
+    low, high = (_in_units(plan, end) for end in ends)
+    return [None if math.isnan(a) else (float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
 
 def _total(engine: Engine) -> Tally:

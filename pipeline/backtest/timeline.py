@@ -28,6 +28,8 @@ class Snapshot:
         Behind it.
     privacy_share
         Share of the variance due to privacy, median over coefficients.
+    coefficients
+        On encoded features, shape (d,).
     ends
         Lower and upper ends of the intervals on encoded features, each (d,), with NaN where one
         is not known; None without intervals.
@@ -38,6 +40,7 @@ class Snapshot:
     records: int
     releases: int
     privacy_share: float | None
+    coefficients: Vector
     ends: tuple[Vector, Vector] | None
 
     @classmethod
@@ -50,6 +53,7 @@ class Snapshot:
             records=estimate.records,
             releases=estimate.releases,
             privacy_share=estimate.privacy_share if ready else None,
+            coefficients=estimate.coefficients,
             ends=estimate.intervals(level, method) if ready else None,
         )
 

@@ -10,7 +10,8 @@ import click
 from rich.console import Console
 
 from pipeline.backtest import NOT_PRIVATE, Options, run_backtest
-from pipeline.cli.backtest_output import check_output, report, write_series
+from pipeline.cli.backtest_grid import backtest_grid, is_many
+from pipeline.cli.backtest_output import check_file, tables, write_series
 from pipeline.cli.context import STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
 from pipeline.study import require_live
@@ -62,13 +63,28 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of delays and dirichlet.")
 @click.option("--bins", type=int, default=60, show_default=True, help="Most bins of time.")
 @click.option("--pooled/--no-pooled", default=True, help="Fit all records without privacy as well.")
+@click.option(
+    "--grid", multiple=True, metavar="KEY=VALUES",
+    help="A key of the study file with its values: 'privacy.epsilon=0.5,1,2'. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--draws", type=click.IntRange(min=1), default=1, show_default=True,
+    help="Draws of the noise for each setting.",
+)  # fmt: skip
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes at a time; default: all cores.")
+@click.option("--report", type=FILE, help="Everything with plots as one .html file, for offline.")
 @click.option("--json", "as_json", is_flag=True, help="The whole result as one JSON object.")
-@click.option("--out", type=FILE, help="The bins of time as a .jsonl or .parquet file.")
+@click.option(
+    "--out",
+    type=FILE,
+    help="The bins of time as a .jsonl or .parquet file; of a grid, its runs as .jsonl.",
+)
 def backtest(
     study: Path, source: str, form: str, client_column: str | None, split: int | None, by: str,
     event_time: str | None, late: str, start: str | None, end: str | None, delay: str,
     label_delay: str, freeze: str | None, without_privacy: bool, simulate: int | None, seed: int,
-    bins: int, pooled: bool, as_json: bool, out: Path | None,
+    bins: int, pooled: bool, grid: tuple[str, ...], draws: int, jobs: int | None,
+    report: Path | None, as_json: bool, out: Path | None,
 ) -> None:  # fmt: skip
     """Run a raw history through clients and fold of STUDY, and score it record by record.
 
@@ -85,11 +101,18 @@ def backtest(
     )  # fmt: skip
     plan = plan_of(study)
     require_live(plan.study, "a backtest")
-    if out is not None:
-        check_output(out, source)
+    many = is_many(grid, draws, jobs, report)
+    if out is not None and not many:
+        check_file(out, source, "--out", (".jsonl", ".parquet"))
     say(f"WARNING: {NOT_PRIVATE}")
     if without_privacy or simulate is not None:
         say("WARNING: the estimate itself protects nobody: --without-privacy or --simulate")
+    if many:
+        backtest_grid(
+            plan.study, source, options, grid=grid, draws=draws, jobs=jobs, form=form,
+            as_json=as_json, out=out, report=report,
+        )  # fmt: skip
+        return
     result = run_backtest(plan.study, source, options, form=form, progress=Progress())
     if out is not None:
         write_series(result, out)
@@ -98,7 +121,7 @@ def backtest(
         if as_json:
             put(result.to_dict())
         else:
-            Console().print(report(result))
+            Console().print(tables(result))
         sys.stdout.flush()
     except BrokenPipeError:
         raise  # the reader has gone

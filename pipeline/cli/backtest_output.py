@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -30,13 +31,13 @@ SCORES = {
 SHOWN = 12
 
 
-def report(result: BacktestResult) -> RenderableType:
+def tables(result: BacktestResult) -> RenderableType:
     """Return coefficients, scores over time and in total, and what they rest on."""
     told = [Text(text) for text in _lines(result) if text]
     return Group(_coefficients(result), _over_time(result), *told, Text(NOT_PRIVATE, style="bold"))
 
 
-def check_output(path: Path, source: str) -> None:
+def check_file(path: Path, source: str, option: str, endings: tuple[str, ...]) -> None:
     """Refuse an output that cannot be written, before anything is computed.
 
     Raises
@@ -44,16 +45,16 @@ def check_output(path: Path, source: str) -> None:
     ConfigError
         Naming the option.
     """
-    if path.suffix.lower() not in (".jsonl", ".parquet"):
-        raise ConfigError("--out: it must end in .jsonl or .parquet")
+    if path.suffix.lower() not in endings:
+        raise ConfigError(f"{option}: it must end in {' or '.join(endings)}")
     if path.exists() and Path(source).exists() and path.samefile(source):
-        raise ConfigError("--out: it is the input; the operator must name another file")
+        raise ConfigError(f"{option}: it is the input; the operator must name another file")
     if not path.parent.is_dir():
-        raise ConfigError(f"--out: cannot write {path}: there is no folder {path.parent}")
+        raise ConfigError(f"{option}: cannot write {path}: there is no folder {path.parent}")
 
 
-def write_series(result: BacktestResult, path: Path) -> None:
-    """Write the bins, one row each; the file is for its owner's eyes, and there whole or not.
+def write_whole(path: Path, option: str, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file for its owner's eyes; it is there whole or not at all.
 
     Raises
     ------
@@ -64,18 +65,31 @@ def write_series(result: BacktestResult, path: Path) -> None:
     try:
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as out:
-            if path.suffix.lower() == ".parquet":
-                _write_parquet(result, out)
-            else:
-                for row in result.rows():
-                    out.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+            write(out)
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise ConfigError(f"--out: cannot write {path}: {error.strerror}") from error
+        raise ConfigError(f"{option}: cannot write {path}: {error.strerror}") from error
 
 
-def _write_parquet(result: BacktestResult, out: Any) -> None:
+def write_series(result: BacktestResult, path: Path) -> None:
+    """Write the bins, one row each.
+
+    Raises
+    ------
+    ConfigError
+        If they cannot be written.
+    """
+    form = _write_parquet if path.suffix.lower() == ".parquet" else _write_lines
+    write_whole(path, "--out", partial(form, result))
+
+
+def _write_lines(result: BacktestResult, out: BinaryIO) -> None:
+    for row in result.rows():
+        out.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+
+
+def _write_parquet(result: BacktestResult, out: BinaryIO) -> None:
     try:
         import pyarrow as pa  # noqa: PLC0415  an extra
         import pyarrow.parquet as pq  # noqa: PLC0415

@@ -18,7 +18,7 @@ from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.offline import by_client, run_windows
-from pipeline.study import with_epsilon
+from pipeline.study import with_keys
 from producers.sources.flights import AIRLINES, flights
 
 #: The coefficient that the study is about.
@@ -54,7 +54,9 @@ class Flights:
         """Set the estimate beside the pooled fit, a smaller budget, and flights in random order."""
         say("fitting all flights without privacy, and streaming them again in one process ...")
         pooled = self.pooled()
-        tight = self.stream(Plan(with_epsilon(self._plan.study, ASKED)))
+        tight = self.stream(
+            Plan(with_keys(self._plan.study, {"privacy.epsilon": ASKED}, name="flights"))
+        )
         timed = self.stream(self._plan)
         shuffled = [self.stream(self._plan, shuffle=seed) for seed in SHUFFLES]
         runs = {"live": final, "in time": timed, "shuffled": shuffled[0]}

@@ -10,10 +10,8 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from pipeline.errors import ConfigError
-from pipeline.study import Study, study_of
+from pipeline.study import Study, with_keys
 
 #: The keys that may differ, with what reads them.
 SERVER_SIDE = {
@@ -91,26 +89,13 @@ def altered(study: Study, changes: Mapping[str, Any]) -> Study:
         If a key is not one of `SERVER_SIDE`, does not belong to this kind of study, or the value is
         not allowed.
     """
-    if not changes:
-        return study
-    tables = msgspec.to_builtins(study)
-    for key, value in changes.items():
+    for key in changes:
         if key not in SERVER_SIDE:
             raise ConfigError(
                 f"{key}: a replay cannot change it: {_reason(key)}. It may change "
                 f"{', '.join(SERVER_SIDE)}"
             )
-        *steps, last = key.split(".")
-        table = tables
-        for step in steps:
-            if table.get(step) is None:
-                table[step] = {}
-            table = table[step]
-        if value is None:
-            table.pop(last, None)
-        else:
-            table[last] = value
-    return study_of(tables, name="the study as the replay would have it")
+    return with_keys(study, changes, name="the study as the replay would have it")
 
 
 def _reason(key: str) -> str:

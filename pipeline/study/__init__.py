@@ -5,7 +5,7 @@
 - `modes`, `mode_checks`: the kinds of estimator and what goes with each.
 - `revision`: the hash that releases carry.
 - `template`: the file that `veilstream study init` writes.
-- `variants`: the same study without privacy, or with seeded noise.
+- `variants`: the same study without privacy, with seeded noise, or with other keys.
 """
 
 from pipeline.study.load import load_study, parse_study, study_of
@@ -14,7 +14,7 @@ from pipeline.study.model import Study
 from pipeline.study.modes import LIVE, LIVE_KINDS, MODES
 from pipeline.study.revision import revision_of
 from pipeline.study.template import TEMPLATE
-from pipeline.study.variants import simulated, with_epsilon, without_privacy
+from pipeline.study.variants import simulated, with_keys, without_privacy
 
 __all__ = [
     "LIVE",
@@ -28,6 +28,6 @@ __all__ = [
     "revision_of",
     "simulated",
     "study_of",
-    "with_epsilon",
+    "with_keys",
     "without_privacy",
 ]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from pipeline.errors import ConfigError
+from pipeline.study.load import study_of
 from pipeline.study.model import Study
 
 
@@ -36,8 +40,37 @@ def simulated(study: Study, seed: int) -> Study:
     return msgspec.convert(tables, Study)
 
 
-def with_epsilon(study: Study, epsilon: float) -> Study:
-    """Return the same study at another budget; its delta stays."""
-    return msgspec.structs.replace(
-        study, privacy=msgspec.structs.replace(study.privacy, epsilon=epsilon)
-    )
+def with_keys(study: Study, changes: Mapping[str, Any], *, name: str) -> Study:
+    """Return a study with some keys set otherwise; None unsets one.
+
+    Parameters
+    ----------
+    changes
+        Key with its tables, as in `privacy.epsilon`, to its value.
+    name
+        What messages call the changed study.
+
+    Raises
+    ------
+    ConfigError
+        If a study has no such key, or the value is not allowed.
+    """
+    if not changes:
+        return study
+    tables = msgspec.to_builtins(study)
+    for key, value in changes.items():
+        *steps, last = key.split(".")
+        table = tables
+        for step in steps:
+            if not isinstance(table, dict):
+                break
+            if table.get(step) is None:
+                table[step] = {}
+            table = table[step]
+        if not isinstance(table, dict) or not last:
+            raise ConfigError(f"{key}: a study has no such key")
+        if value is None:
+            table.pop(last, None)
+        else:
+            table[last] = value
+    return study_of(tables, name=name)

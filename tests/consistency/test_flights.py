@@ -10,7 +10,7 @@ from pipeline.cli.flights import ASKED, MAIN, Flights
 from pipeline.cli.table import covers
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import Coefficient, EstimateMessage
-from pipeline.study import Study, load_study, parse_study, with_epsilon
+from pipeline.study import Study, load_study, parse_study, with_keys
 from producers.sources.flights import AIRLINES
 
 FILE = Path(str(files("pipeline.study") / "examples" / "flights.toml"))
@@ -67,7 +67,7 @@ def test_at_its_budget_the_main_coefficient_is_told_from_zero(
 
 
 def test_at_epsilon_one_it_is_not(shown: Flights) -> None:
-    tight = shown.stream(Plan(with_epsilon(seeded(), ASKED)))
+    tight = shown.stream(Plan(with_keys(seeded(), {"privacy.epsilon": ASKED}, name="tight")))
     interval = main(tight).interval
     assert interval is None or covers(interval, 0.0)
     assert tight.status == "warming"

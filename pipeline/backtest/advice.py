@@ -1,0 +1,152 @@
+"""Which setting of a grid to take, in words, with the reason: a rule that anyone can check.
+
+Of all settings whose score is close to the best one's, it is that with the smallest epsilon, and
+among those the one with the narrowest intervals. Close is within a hundredth for classes, and
+within two per cent for errors of numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline.backtest.grid import GridResult, Mean, Place
+
+#: Largest loss of balanced accuracy, and of the share of an error, that counts as close.
+CLOSE, CLOSE_SHARE = 0.01, 0.02
+#: Shares from which on something is worth a warning.
+CLIPPED, UNSCORED, NOISE = 0.05, 0.2, 0.9
+#: Names of scores for people.
+WORDS = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "auc": "AUC",
+    "log_loss": "log-loss",
+    "mean_absolute_error": "mean absolute error",
+    "root_mean_square_error": "root mean square error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A recommendation.
+
+    Attributes
+    ----------
+    place
+        The setting to take; None if none was scored.
+    reason
+        Why, in sentences.
+    warnings
+        What to look at before it is taken.
+    """
+
+    place: Place | None
+    reason: str
+    warnings: tuple[str, ...]
+
+
+def advise(grid: GridResult) -> Advice:
+    """Return which setting to take."""
+    name = grid.main_score
+    scored = [place for place in grid.places if name in place.means]
+    if not scored:
+        return Advice(None, "No record was scored: no estimate came before the last one.", ())
+    best = min(scored, key=lambda place: _loss(name, _score(place, name)))
+    close = [place for place in scored if _loss(name, _score(place, name)) <= _limit(name, best)]
+    taken = min(close, key=_preference)
+    return Advice(taken, _reason(grid, taken, best, len(scored)), tuple(_warnings(grid, taken)))
+
+
+def _score(place: Place, name: str) -> float:
+    return place.means[name].value
+
+
+def _loss(name: str, score: float) -> float:
+    return score if name.endswith("error") else -score
+
+
+def _limit(name: str, best: Place) -> float:
+    loss = _loss(name, _score(best, name))
+    return loss + (CLOSE_SHARE * loss if name.endswith("error") else CLOSE)
+
+
+def _preference(place: Place) -> tuple[float, float]:
+    """Return what is the smaller, the better: epsilon, then width; without a guarantee, last."""
+    privacy = place.setting.study.privacy
+    epsilon = math.inf if privacy.epsilon is None else privacy.epsilon
+    width = place.means.get("width")
+    return epsilon, math.inf if width is None else width.value
+
+
+def _reason(grid: GridResult, taken: Place, best: Place, count: int) -> str:
+    name = grid.main_score
+    score = taken.means[name]
+    said = [f"{WORDS[name].capitalize()} {_told(score)}"]
+    if taken is not best:
+        said.append(f"against {_told(best.means[name])} at best ({best.setting.label})")
+    if taken.open is not None and (bare := taken.open.measures[name]) is not None:
+        said.append(f"and {bare:.4g} without privacy")
+    within = f"{CLOSE_SHARE:.0%}" if name.endswith("error") else f"{CLOSE:g}"
+    rule = (
+        f"Of {count} settings it has the smallest epsilon among those within {within} of the best, "
+        "and the narrowest intervals among equals."
+        if count > 1
+        else "It is the only setting that was tried."
+    )
+    return f"{', '.join(said)}. {rule}"
+
+
+def _told(mean: Mean) -> str:
+    if mean.error is None:
+        return f"{mean.value:.4g}"
+    return f"{mean.value:.4g} (standard error {mean.error:.1g} over {mean.draws} draws of noise)"
+
+
+def _warnings(grid: GridResult, taken: Place) -> Iterator[str]:
+    result, means = taken.runs[0].result, taken.means
+    score = means[grid.main_score]
+    if score.error is None and taken.open is not None:
+        yield "The noise was drawn once: another draw gives other scores (--draws)."
+    elif score.error is not None and score.error > CLOSE and not grid.main_score.endswith("error"):
+        yield "The scores differ much from draw to draw: more draws, or more data, are needed."
+    if "ready" in means and means["ready"].value < 1:
+        yield (
+            f"In {1 - means['ready'].value:.0%} of the draws the last estimate has no intervals "
+            f"(status {result.estimate.status}: {result.estimate.reason})."
+        )
+    if "privacy_share" in means and means["privacy_share"].value > NOISE:
+        yield (
+            f"{means['privacy_share'].value:.0%} of the variance is the privacy noise: more "
+            "records, or a larger epsilon, narrow the intervals; a better model does not."
+        )
+    clipped = {n: s for n, s in result.clipped.items() if s > CLIPPED}
+    if clipped:
+        named = ", ".join(f"{name} ({share:.0%})" for name, share in clipped.items())
+        yield (
+            f"Many values lie outside their public range and were clipped: {named}. A wider range "
+            "must come from public knowledge, not from these data."
+        )
+    usable = result.records - result.unusable
+    if usable and result.unscored > UNSCORED * usable:
+        yield (
+            f"{result.unscored / usable:.0%} of the records came before the first estimate and are "
+            "in no score."
+        )
+    yield from _edges(grid, taken)
+
+
+def _edges(grid: GridResult, taken: Place) -> Iterator[str]:
+    """Say where the best value of an axis is the last one that was tried."""
+    for axis in grid.axes:
+        numbers = [v for v in axis.values if isinstance(v, int | float)]
+        value = taken.setting.changes[axis.key]
+        if len(numbers) < 2 or value not in (min(numbers), max(numbers)):
+            continue
+        if axis.key == "privacy.epsilon" and value == max(numbers):
+            yield f"{axis.key} = {value:g} is the largest that was tried; try larger ones too."
+        elif axis.key == "privacy.epsilon":
+            yield f"{axis.key} = {value:g} is the smallest that was tried; a smaller one may do."
+        else:
+            yield f"{axis.key} = {value:g} is at the end of what was tried."

@@ -1,0 +1,275 @@
+"""Many backtests of one history: settings of a study, each with noise drawn several times.
+
+Runs are independent and go to processes of their own. Beside each setting stands the same study
+without privacy, run once: what the noise costs is the difference. Standard errors are over draws of
+the noise on this one history; they say nothing about another history.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.backtest.axes import Axis, Setting, settings_of
+from pipeline.backtest.history import History
+from pipeline.backtest.options import Options
+from pipeline.backtest.result import BacktestResult
+from pipeline.backtest.run import run_backtest
+from pipeline.errors import ConfigError
+from pipeline.learning.stream import StudySource, study_of
+from pipeline.study import Study
+
+#: Told of a run that has ended, how many have by now, and of how many.
+Report = Callable[["Run", int, int], None]
+#: Scores of a run that are averaged, and other numbers of its last estimate.
+MEASURES = (
+    "accuracy", "balanced_accuracy", "auc", "log_loss", "mean_absolute_error",
+    "root_mean_square_error", "width", "coverage", "privacy_share", "ready", "releases", "seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One backtest of a grid.
+
+    Attributes
+    ----------
+    setting
+        Number of its setting.
+    draw
+        Number of its draw of the noise; None for the run without privacy.
+    result
+        What came out.
+    """
+
+    setting: int
+    draw: int | None
+    result: BacktestResult
+
+    @property
+    def measures(self) -> dict[str, float | None]:
+        """The numbers that are averaged, by name; widths are those of the last estimate."""
+        result = self.result
+        found = dataclasses.asdict(result.scores)
+        diagnostics = result.estimate.diagnostics
+        widths = sorted(c.interval[1] - c.interval[0] for c in result.estimate.coefficients
+                        if c.interval is not None)  # fmt: skip
+        found |= {
+            "width": widths[len(widths) // 2] if widths else None,
+            "coverage": result.pooled.coverage,
+            "privacy_share": diagnostics.privacy_share if widths else None,
+            "ready": float(result.estimate.status == "ready"),
+            "releases": float(result.estimate.releases),
+            "seconds": result.seconds,
+        }
+        return {name: found[name] for name in MEASURES}
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over draws of the noise, with its standard error; None of one draw alone."""
+
+    value: float
+    error: float | None
+    draws: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Mean:
+        """Return the mean of at least one value."""
+        count = len(values)
+        centre = math.fsum(values) / count
+        if count == 1:
+            return cls(centre, None, 1)
+        spread = math.fsum((value - centre) ** 2 for value in values) / (count - 1)
+        return cls(centre, math.sqrt(spread / count), count)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A setting with what its runs came to.
+
+    Attributes
+    ----------
+    runs
+        One for each draw.
+    open
+        The run without privacy; None where the study itself keeps none.
+    """
+
+    setting: Setting
+    runs: tuple[Run, ...]
+    open: Run | None
+
+    @property
+    def means(self) -> dict[str, Mean]:
+        """Means over the draws, by measure; those that no run has are left out."""
+        found = {}
+        for name in MEASURES:
+            values = [v for run in self.runs if (v := run.measures[name]) is not None]
+            if values:
+                found[name] = Mean.of(values)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class GridResult:
+    """What a grid came to.
+
+    Attributes
+    ----------
+    axes
+        The keys and their values.
+    places
+        One for each setting, in the order of the axes.
+    jobs, seconds
+        Processes, and how long all took.
+    """
+
+    axes: tuple[Axis, ...]
+    places: tuple[Place, ...]
+    jobs: int
+    seconds: float
+
+    @property
+    def main_score(self) -> str:
+        """Name of the score that says most in one number."""
+        return self.places[0].runs[0].result.main_score[0]
+
+
+def run_grid(
+    study: StudySource,
+    history: History,
+    axes: Sequence[Axis],
+    options: Options,
+    *,
+    draws: int = 1,
+    jobs: int | None = None,
+    form: str = "csv",
+    report: Report | None = None,
+) -> GridResult:
+    """Backtest all settings of a grid.
+
+    Parameters
+    ----------
+    study, history, form
+        As in `backtest`; each process reads the history for itself.
+    axes
+        Keys of the study file with their values; none: the study as it is.
+    options
+        Of every run. With `simulate`, the draws are from that seed on.
+    draws
+        How many times the noise of a setting is drawn, >= 1. Without privacy there is none: one.
+    jobs
+        Processes at a time; by default the number of cores.
+
+    Raises
+    ------
+    ConfigError
+        If an axis, an option or a number is not allowed.
+    DataError
+        If the history cannot be read, or nothing of it can be used.
+    """
+    if draws < 1 or (jobs is not None and jobs < 1):
+        raise ConfigError("--draws and --jobs: they must be at least 1")
+    if str(history) == "-":
+        raise ConfigError("--grid: each run reads the history; give a file instead of -")
+    begun = time.perf_counter()
+    settings = settings_of(study_of(study), axes)
+    tasks = list(_tasks(settings, options, draws))
+    # a wrong setting is found out before the first run
+    for _, _, changed, one in tasks:
+        one.study_of(changed)
+    count = min(jobs or os.cpu_count() or 1, len(tasks))
+    found: list[Run] = []
+    with _one_thread_each(), _pool(count) as pool:
+        waiting = {
+            pool.submit(run_backtest, changed, history, one, form=form): (setting, draw)
+            for setting, draw, changed, one in tasks
+        }
+        try:
+            for done in as_completed(waiting):
+                found.append(Run(*waiting[done], done.result()))
+                if report is not None:
+                    report(found[-1], len(found), len(tasks))
+        except BaseException:
+            _give_up(waiting)
+            raise
+    found.sort(key=lambda run: (run.setting, -1 if run.draw is None else run.draw))
+    places = tuple(_places(settings, options, found))
+    return GridResult(tuple(axes), places, count, time.perf_counter() - begun)
+
+
+#: Number of the setting, of the draw, the study and its options.
+_Task = tuple[int, int | None, Study, Options]
+
+
+def _tasks(settings: Sequence[Setting], options: Options, draws: int) -> Iterator[_Task]:
+    """Yield the runs of a grid; settings that differ in privacy alone share the one without."""
+    bare: set[str] = set()
+    for number, setting in enumerate(settings):
+        private = _is_private(setting, options)
+        for draw in range(draws if private else 1):
+            one = options
+            if options.simulate is not None:
+                seed = options.simulate + number * draws + draw
+                one = dataclasses.replace(options, simulate=seed)
+            yield number, draw, setting.study, one
+        if private and (label := _open_label(setting)) not in bare:
+            bare.add(label)
+            one = dataclasses.replace(options, without_privacy=True, simulate=None)
+            yield number, None, setting.study, one
+
+
+def _is_private(setting: Setting, options: Options) -> bool:
+    """Whether the noise of a setting is drawn at all."""
+    return setting.study.noised and not options.without_privacy
+
+
+def _open_label(setting: Setting) -> str:
+    """Return what settings have in common that are the same without privacy."""
+    changes = {key: v for key, v in setting.changes.items() if not key.startswith("privacy")}
+    return Setting(changes, setting.study).label
+
+
+def _places(settings: Sequence[Setting], options: Options, runs: Sequence[Run]) -> list[Place]:
+    beside = {_open_label(settings[run.setting]): run for run in runs if run.draw is None}
+    found = []
+    for number, setting in enumerate(settings):
+        mine = tuple(run for run in runs if run.setting == number and run.draw is not None)
+        private = _is_private(setting, options)
+        found.append(Place(setting, mine, beside[_open_label(setting)] if private else None))
+    return found
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Let processes that start meanwhile compute on one core each: they share the machine."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before: Mapping[str, str | None] = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _give_up(waiting: Mapping[Future[BacktestResult], Any]) -> None:
+    """Start no further run; those that run are let end, or die with the terminal's signal."""
+    for one in waiting:
+        one.cancel()

@@ -1,0 +1,193 @@
+"""The pictures of a report, as SVG that stands inside an HTML page and asks for nothing outside."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pipeline.backtest.advice import WORDS
+from pipeline.backtest.axes import Axis, text_of
+from pipeline.backtest.grid import GridResult, Place
+from pipeline.backtest.result import BacktestResult
+from pipeline.errors import ConfigError
+
+#: Colours that the colour-blind can tell apart (Okabe and Ito).
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+GREY = "#777777"
+#: Lines of one picture, and coefficients of another, at most.
+LINES, PANELS = len(COLOURS), 12
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "veilstream",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+}
+
+
+def against(grid: GridResult, axis: Axis, measure: str) -> str | None:
+    """Return a measure against the values of an axis; None if no setting has it.
+
+    One line for each combination of the other axes, with a bar of one standard error each way, and
+    in the same colour, dashed, the same without privacy.
+    """
+    lines = _lines(grid, axis)
+    if not any(measure in place.means for line in lines.values() for place in line):
+        return None
+    numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in axis.values)
+    figure, (axes,) = _figure(6.2, 3.6)
+    for colour, (label, places) in zip(COLOURS, lines.items(), strict=False):
+        known = [place for place in places if measure in place.means]
+        xs = [_x(axis, place, numeric=numeric) for place in known]
+        means = [place.means[measure] for place in known]
+        axes.errorbar(
+            xs, [m.value for m in means], [m.error or 0.0 for m in means],
+            color=colour, marker="o", markersize=4, capsize=3, linewidth=1.5, label=label or None,
+        )  # fmt: skip
+        bare = [(_x(axis, p, numeric=numeric), p.open.measures[measure]) for p in places if p.open]
+        pairs = sorted((x, y) for x, y in bare if y is not None)
+        axes.plot([x for x, _ in pairs], [y for _, y in pairs], color=colour, linestyle="--",
+                  linewidth=1.0)  # fmt: skip
+    if numeric and _is_wide([float(v) for v in axis.values]):
+        axes.set_xscale("log")
+    axes.set_xticks(
+        [float(v) for v in axis.values] if numeric else range(len(axis.values)),
+        [text_of(value) for value in axis.values],
+    )
+    axes.minorticks_off()
+    axes.set_xlabel(axis.key)
+    axes.set_ylabel(WORDS.get(measure, "median width of the intervals"))
+    if any(lines):
+        axes.legend(fontsize=8)
+    return _svg(figure)
+
+
+def scores_over_time(place: Place) -> str | None:
+    """Return the main score in each bin of time, with the same without privacy beside it."""
+    result = place.runs[0].result
+    name = result.main_score[0]
+    figure, (axes,) = _figure(9.0, 3.2)
+    shown = False
+    beside = [(place.open.result, GREY, "without privacy")] if place.open else []
+    for one, colour, label in [(result, COLOURS[0], "as set"), *beside]:
+        spans = [s for s in one.bins if getattr(s.scores, name) is not None]
+        shown = shown or bool(spans)
+        middles = [_time(one, (span.start + span.end) / 2) for span in spans]
+        axes.plot(middles, [getattr(span.scores, name) for span in spans], color=colour,
+                  linestyle="-" if one is result else "--", linewidth=1.5, label=label)  # fmt: skip
+    if result.freeze is not None:
+        spans = [s for s in result.bins if s.frozen and getattr(s.frozen, name) is not None]
+        middles = [_time(result, (span.start + span.end) / 2) for span in spans]
+        axes.plot(middles, [getattr(s.frozen, name) for s in spans], color=COLOURS[1],
+                  linewidth=1.5, label="frozen")  # fmt: skip
+    axes.set_ylabel(WORDS[name])
+    axes.set_xlabel("event time" if result.timed else "record")
+    axes.legend(fontsize=8)
+    return _svg(figure) if shown else None
+
+
+def coefficients_over_time(result: BacktestResult) -> str | None:
+    """Return the estimate and its intervals over time, one panel for each coefficient."""
+    spans = [span for span in result.bins if span.coefficients is not None]
+    names = [c.name for c in result.estimate.coefficients][:PANELS]
+    if not spans:
+        return None
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    figure, panels = _figure(9.0, 2.0 * rows + 0.3, rows, columns)
+    times = [_time(result, span.end) for span in spans]
+    for place, (axes, name) in enumerate(zip(panels, names, strict=False)):
+        values = [span.coefficients[place] for span in spans if span.coefficients]
+        ends = [span.intervals[place] if span.intervals else None for span in spans]
+        low, high = ([math.nan if e is None else e[side] for e in ends] for side in (0, 1))
+        axes.fill_between(times, low, high, color=COLOURS[0], alpha=0.25, linewidth=0)
+        axes.plot(times, values, color=COLOURS[0], linewidth=1.2)
+        if result.pooled.coefficients is not None:
+            axes.axhline(result.pooled.coefficients[place], color=COLOURS[1], linestyle="--",
+                         linewidth=1.0)  # fmt: skip
+        axes.set_title(name, fontsize=9)
+        axes.tick_params(labelsize=7)
+        axes.locator_params(axis="y", nbins=4)
+        if result.timed:
+            for label in axes.get_xticklabels():
+                label.set_rotation(30)
+        else:
+            axes.locator_params(axis="x", nbins=4)
+    for axes in panels[len(names) :]:
+        axes.set_visible(False)
+    return _svg(figure)
+
+
+def clipping(result: BacktestResult) -> str | None:
+    """Return the share of clipped values by feature, largest first; None if nothing was clipped."""
+    shares = sorted(((s, n) for n, s in result.clipped.items() if s > 0), reverse=True)[:30]
+    if not shares:
+        return None
+    figure, (axes,) = _figure(6.2, 0.8 + 0.26 * len(shares))
+    axes.barh([name for _, name in shares], [100 * s for s, _ in shares], color=COLOURS[0],
+              height=0.6)  # fmt: skip
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("values outside the public range, per cent")
+    return _svg(figure)
+
+
+def _lines(grid: GridResult, axis: Axis) -> dict[str, list[Place]]:
+    """Return the places of a grid along an axis, by the label of the other axes."""
+    lines: dict[str, list[Place]] = {}
+    for place in grid.places:
+        others = {k: v for k, v in place.setting.changes.items() if k != axis.key}
+        label = ", ".join(f"{key} = {text_of(value)}" for key, value in others.items())
+        lines.setdefault(label, []).append(place)
+    return dict(list(lines.items())[:LINES])
+
+
+def _x(axis: Axis, place: Place, *, numeric: bool) -> float:
+    value = place.setting.changes[axis.key]
+    return float(value) if numeric else float(axis.values.index(value))
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) >= 4 * min(values)
+
+
+def _time(result: BacktestResult, clock: float) -> float | datetime:
+    return datetime.fromtimestamp(clock, UTC) if result.timed else clock
+
+
+def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, list[Any]]:
+    try:
+        import matplotlib as mpl  # noqa: PLC0415  an extra
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError(
+            "--report needs matplotlib, which is not installed; the operator must install "
+            "veilstream[backtest]"
+        ) from None
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        return figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
+
+
+def _svg(figure: Any) -> str:
+    """Return a figure as an SVG element without declarations, addresses or data of its own."""
+    import matplotlib as mpl  # noqa: PLC0415  an extra, and the figure came from it
+
+    out = io.StringIO()
+    with mpl.rc_context(_STYLE):
+        figure.savefig(out, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format",
+                                                                  "Type")))  # fmt: skip
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    # a browser knows the names of SVG inside HTML
+    return re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)

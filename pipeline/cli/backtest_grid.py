@@ -1,0 +1,171 @@
+"""`veilstream backtest` with a grid of settings: a table, a file of runs, and a report."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.backtest import NOT_PRIVATE, Options
+from pipeline.backtest.advice import WORDS, advise
+from pipeline.backtest.axes import parse_axis, text_of
+from pipeline.backtest.grid import GridResult, Mean, Run, run_grid
+from pipeline.backtest.report import report_of
+from pipeline.cli.backtest_output import check_file, write_whole
+from pipeline.cli.context import put, say
+from pipeline.errors import ConfigError
+from pipeline.study import Study
+
+
+def backtest_grid(
+    study: Study,
+    source: str,
+    options: Options,
+    *,
+    grid: tuple[str, ...],
+    draws: int,
+    jobs: int | None,
+    form: str,
+    as_json: bool,
+    out: Path | None,
+    report: Path | None,
+) -> None:
+    """Run a grid, say how far it is, and write what was asked for."""
+    axes = [parse_axis(text) for text in grid]
+    for path, option, ending in ((out, "--out", ".jsonl"), (report, "--report", ".html")):
+        if path is not None:
+            check_file(path, source, option, (ending,))
+    result = run_grid(
+        study, source, axes, options, draws=draws, jobs=jobs, form=form, report=_Told()
+    )
+    if out is not None:
+        write_whole(out, "--out", lambda file: [file.write(line) for line in _lines(result)])
+        say(f"wrote {out}: one line for each run")
+    if report is not None:
+        page = report_of(result, history=Path(source).name, created_at=time.time()).encode()
+        write_whole(report, "--report", lambda file: file.write(page))
+        say(f"wrote {report}; it is for whoever may see the data")
+    if as_json:
+        put(to_dict(result))
+    else:
+        Console().print(summary(result))
+
+
+def is_many(grid: tuple[str, ...], draws: int, jobs: int | None, report: Path | None) -> bool:
+    """Return whether there is more than one run, or a report.
+
+    Raises
+    ------
+    ConfigError
+        If --jobs has nothing to share out.
+    """
+    many = bool(grid) or draws > 1
+    if jobs is not None and not many:
+        raise ConfigError("--jobs: it goes with --grid or --draws")
+    return many or report is not None
+
+
+def summary(result: GridResult) -> RenderableType:
+    """Return the settings as a table, with the recommendation below."""
+    advice, name = advise(result), result.main_score
+    table = Table(title="settings", expand=False)
+    for axis in result.axes:
+        table.add_column(axis.key)
+    heads = (WORDS[name], "without privacy", "width", "covered", "privacy", "ready", "releases")
+    for head in heads:
+        table.add_column(head, justify="right")
+    for place in result.places:
+        means = place.means
+        bare = None if place.open is None else place.open.measures[name]
+        table.add_row(
+            *(text_of(value) for value in place.setting.changes.values()),
+            _mean(means.get(name)),
+            "-" if bare is None else f"{bare:.4g}",
+            _mean(means.get("width")),
+            *(_share(means.get(key)) for key in ("coverage", "privacy_share", "ready")),
+            _mean(means.get("releases"), digits=6),
+            style="bold" if place is advice.place else "",
+        )
+    told = [Text(f"{result.seconds:.0f} s with {result.jobs} processes")]
+    if advice.place is not None:
+        told.append(Text(f"recommended: {advice.place.setting.label}", style="bold"))
+    told += [Text(advice.reason), *(Text(f"- {text}") for text in advice.warnings)]
+    return Group(table, *told, Text(NOT_PRIVATE, style="bold"))
+
+
+def to_dict(result: GridResult) -> dict[str, Any]:
+    """Return means, errors and the recommendation as plain data."""
+    advice = advise(result)
+    return {
+        "type": "backtest-grid/1",
+        "not_private": NOT_PRIVATE,
+        "axes": {axis.key: list(axis.values) for axis in result.axes},
+        "settings": [
+            {
+                "setting": dict(place.setting.changes),
+                "draws": len(place.runs),
+                "means": {name: mean.value for name, mean in place.means.items()},
+                "standard_errors": {name: mean.error for name, mean in place.means.items()},
+                "without_privacy": None if place.open is None else place.open.measures,
+            }
+            for place in result.places
+        ],
+        "recommended": None if advice.place is None else dict(advice.place.setting.changes),
+        "reason": advice.reason,
+        "warnings": list(advice.warnings),
+        "jobs": result.jobs,
+        "seconds": round(result.seconds, 3),
+    }
+
+
+class _Told:
+    """Says on standard error that a run has ended, and how long the rest may take."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+
+    def __call__(self, run: Run, done: int, of: int) -> None:
+        taken = time.monotonic() - self._begun
+        name, score = run.result.main_score
+        said = "none" if score is None else f"{score:.4g}"
+        what = "without privacy" if run.draw is None else f"draw {run.draw + 1}"
+        say(
+            f"run {done} of {of}: setting {run.setting + 1}, {what}: {WORDS[name]} {said}; "
+            f"{taken * (of - done) / done:.0f} s left"
+        )
+
+
+def _lines(result: GridResult) -> list[bytes]:
+    runs = [
+        (place, run)
+        for place in result.places
+        for run in (*place.runs, *((place.open,) if place.open else ()))
+    ]
+    return [
+        json.dumps(
+            {
+                "setting": dict(place.setting.changes),
+                "draw": run.draw,
+                "measures": run.measures,
+                "result": run.result.to_dict(),
+            },
+            allow_nan=False,
+        ).encode()
+        + b"\n"
+        for place, run in runs
+    ]
+
+
+def _mean(mean: Mean | None, digits: int = 4) -> str:
+    if mean is None:
+        return "-"
+    return f"{mean.value:.{digits}g}" + ("" if not mean.error else f" ±{mean.error:.1g}")
+
+
+def _share(mean: Mean | None) -> str:
+    return "-" if mean is None else f"{mean.value:.0%}"

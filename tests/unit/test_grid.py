@@ -1,0 +1,230 @@
+"""Grids of backtests: axes, runs, means, advice, and the report."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import statistics
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from pipeline.backtest import Options
+from pipeline.backtest.advice import CLOSE, advise
+from pipeline.backtest.axes import Axis, parse_axis, settings_of, text_of
+from pipeline.backtest.grid import GridResult, Mean, Place, Run, run_grid
+from pipeline.backtest.report import report_of
+from pipeline.errors import ConfigError
+from pipeline.study import parse_study
+from tests.builders import study_text
+
+VOID = {"meta", "br"}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "values"),
+    [
+        ("privacy.epsilon=0.5,1, 2", "privacy.epsilon", (0.5, 1, 2)),
+        ("estimator.loss=gdwd,logistic", "estimator.loss", ("gdwd", "logistic")),
+        ('estimator.loss="gdwd"', "estimator.loss", ("gdwd",)),
+        ("estimator.norm_bound=none,2", "estimator.norm_bound", (None, 2)),
+        (
+            'estimator.forgetting={half_life=500,of="records"}',
+            "estimator.forgetting",
+            ({"half_life": 500, "of": "records"},),
+        ),
+    ],
+)
+def test_an_axis_is_a_key_and_values_as_the_study_file_writes_them(
+    text: str, key: str, values: tuple[object, ...]
+) -> None:
+    assert parse_axis(text) == Axis(key, values)
+
+
+@pytest.mark.parametrize(
+    "text", ["privacy.epsilon", "=1", "privacy.epsilon=", "window.records=5,5"]
+)
+def test_what_is_no_axis_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--grid"):
+        parse_axis(text)
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (["privacy.epsilom=1"], "did you mean 'epsilon'"),
+        (["nothing.at.all=1"], "nothing: unknown key"),
+        (["study.name.more=1"], "study.name.more: a study has no such key"),
+        (["privacy.epsilon=-1"], "privacy.epsilon"),
+        (["privacy.epsilon=1", "privacy.epsilon=2"], "named twice"),
+        (["window.records=" + ",".join(map(str, range(1, 1102)))], "at most 1000 settings"),
+    ],
+)
+def test_a_key_or_value_that_a_study_does_not_have_is_refused(
+    axes: list[str], message: str
+) -> None:
+    study = parse_study(study_text())
+    with pytest.raises(ConfigError, match=message):
+        settings_of(study, [parse_axis(text) for text in axes])
+
+
+def test_settings_are_all_combinations_and_change_nothing_else() -> None:
+    study = parse_study(study_text(epsilon=2.0, records=50))
+    found = settings_of(study, [Axis("privacy.epsilon", (1, 2.0)), Axis("window.records", (50, 9))])
+    assert [tuple(one.changes.values()) for one in found] == [(1, 50), (1, 9), (2.0, 50), (2.0, 9)]
+    assert found[2].study == study
+    assert found[1].study.privacy.epsilon == 1
+    assert found[1].study.window.records == 9
+    assert settings_of(study, [])[0].study == study
+    assert text_of({"half_life": 5.0, "of": "records"}) == "{ half_life = 5, of = records }"
+
+
+@pytest.fixture(scope="module")
+def history() -> dict[str, object]:
+    rng = np.random.default_rng(4)
+    x = rng.uniform(-1.0, 1.2, (3000, 3))
+    y = (x @ [2.0, -1.0, 0.5] + 0.5 * rng.normal(size=3000) > 0).astype(int).astype(str)
+    return {**{f"x{i}": x[:, i] for i in range(3)}, "y": list(y)}
+
+
+@pytest.fixture(scope="module")
+def grid(history: dict[str, object]) -> GridResult:
+    axes = [Axis("privacy.epsilon", (0.25, 4.0)), Axis("window.records", (50, 100))]
+    options = Options(split=3, simulate=7)
+    return run_grid(study_text(), history, axes, options, draws=2, jobs=2)  # type: ignore[arg-type]
+
+
+def test_a_grid_runs_each_setting_with_draws_of_its_own_and_once_without_privacy(
+    grid: GridResult, history: dict[str, object]
+) -> None:
+    assert [len(place.runs) for place in grid.places] == [2, 2, 2, 2]
+    every = [run.result for place in grid.places for run in place.runs]
+    assert len({result.options["simulate"] for result in every}) == 8
+    assert len({result.estimate.coefficients[0].value for result in every}) == 8
+    # settings that differ in epsilon alone have the same run beside them
+    assert grid.places[0].open is grid.places[2].open
+    assert grid.places[0].open is not grid.places[1].open
+    assert grid.places[0].open is not None
+    assert grid.places[0].open.result.mechanism == "none"
+    # as many processes as one likes, in whatever order they end: the same numbers
+    again = run_grid(
+        study_text(), history, grid.axes, Options(split=3, simulate=7), draws=2, jobs=1  # type: ignore[arg-type]
+    )  # fmt: skip
+    pairs = zip(grid.places, again.places, strict=True)
+    for one, other in pairs:
+        assert [stable(run) for run in one.runs] == [stable(run) for run in other.runs]
+
+
+def stable(run: Run) -> dict[str, float | None]:
+    return {name: value for name, value in run.measures.items() if name != "seconds"}
+
+
+def test_means_have_the_standard_error_over_draws(grid: GridResult) -> None:
+    place = grid.places[0]
+    scores = [run.result.scores.balanced_accuracy for run in place.runs]
+    mean = place.means["balanced_accuracy"]
+    assert mean.value == pytest.approx(statistics.fmean(scores))
+    assert mean.error == pytest.approx(statistics.stdev(scores) / math.sqrt(2))
+    assert Mean.of([3.0]) == Mean(3.0, None, 1)
+    assert "mean_absolute_error" not in place.means
+
+
+def scored(grid: GridResult, *scores: float) -> GridResult:
+    """Return the grid as if its settings had these scores."""
+    places = []
+    for place, score in zip(grid.places, scores, strict=True):
+        runs = tuple(
+            dataclasses.replace(
+                run,
+                result=dataclasses.replace(
+                    run.result,
+                    scores=dataclasses.replace(run.result.scores, balanced_accuracy=score),
+                ),
+            )
+            for run in place.runs
+        )
+        places.append(Place(place.setting, runs, place.open))
+    return dataclasses.replace(grid, places=tuple(places))
+
+
+def test_the_advice_is_the_smallest_epsilon_that_is_close_to_the_best(
+    grid: GridResult, history: dict[str, object]
+) -> None:
+    near, far = 0.9 - 0.9 * CLOSE, 0.9 - 1.1 * CLOSE
+    assert advise(scored(grid, 0.5, near, 0.9, 0.9)).place is not None
+    for scores, taken in (
+        ((0.5, near, 0.9, 0.9), 1),
+        ((0.5, far, 0.6, 0.9), 3),
+        ((0.9, 0.5, 0.9, 0.9), 0),
+    ):
+        told = scored(grid, *scores)
+        advice = advise(told)
+        assert advice.place is told.places[taken]
+        assert f"{scores[taken]:.4g}" in advice.reason
+    assert any("smallest that was tried" in text for text in advice.warnings)
+    high = advise(scored(grid, 0.5, far, 0.6, 0.9))
+    assert any("largest that was tried" in text for text in high.warnings)
+    clipped = [text for text in high.warnings if "clipped" in text]
+    assert len(clipped) == 1
+    for i in range(3):
+        assert f"x{i} ({np.mean(np.abs(np.asarray(history[f'x{i}'])) > 1):.0%})" in clipped[0]
+
+
+class Page(HTMLParser):
+    """Checks that what is opened is closed, and keeps words and addresses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.addresses: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        found = dict(attrs)
+        for name in ("href", "src", "xlink:href", "action"):
+            if not (found.get(name) or "#").startswith("#"):
+                self.addresses.append(str(found[name]))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_the_report_is_one_file_that_asks_for_nothing(grid: GridResult) -> None:
+    text = report_of(grid, history="<b>mine</b>.csv", created_at=0.0)
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    assert page.addresses == []
+    assert not re.search(r"https?:|url\((?!#)|@import|<script", text)
+    words = " ".join(page.words)
+    assert "<b>mine</b>.csv" in words
+    assert "b" not in page.tags
+    # two axes with two pictures each, scores and coefficients over time, clipping
+    shown = sum(any("width" in p.means for p in grid.places) for _ in grid.axes)
+    assert page.tags.count("svg") == 2 + shown + 3
+    for place in grid.places:
+        mean = place.means["balanced_accuracy"]
+        assert f"{mean.value:.4g} ± {mean.error:.1g}" in words
+    assert "Not private." in words
+    assert "No guarantee." in words
+
+
+def test_a_report_of_one_run_has_no_table_of_settings(history: dict[str, object]) -> None:
+    one = run_grid(study_text(), history, [], Options(without_privacy=True))  # type: ignore[arg-type]
+    text = report_of(one, history="h", created_at=0.0)
+    assert "All settings" not in text
+    assert one.places[0].open is None
+    assert one.places[0].setting.label == "as it is"
