@@ -10,13 +10,19 @@ from dataclasses import dataclass
 
 from agents.folding import Folding, Send
 from pipeline.errors import NumericError, PayloadError
-from pipeline.local.model import round_model
 from pipeline.local.plan import Plan
 from pipeline.messages.envelope import JSON, headers, rfc3339
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Partition, combine, holds_releases, slots_seen, start_is_over
+from pipeline.reducer import (
+    Partition,
+    combine,
+    holds_releases,
+    model_after,
+    slots_seen,
+    start_is_over,
+)
 from state import RedisStore
 
 log = logging.getLogger("veilstream.publishing")
@@ -113,7 +119,7 @@ class Publishing:
                 model_version=version if moves else None,
                 published_at=now,
             )
-            model = round_model(version, estimate.expansion, estimate.weights, seen)
+            model = model_after(self._plan, partitions, estimate, version, seen)
         except NumericError as error:
             log.warning("no estimate at this point: %s", error)
             return

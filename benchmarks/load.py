@@ -1,4 +1,8 @@
-"""A load of real releases: one per message, d = 10, noised, as clients would send them."""
+"""A load of real releases: one per message, d = 10, noised, as clients would send them.
+
+Of kind "renewable", windows of 250 records in one release, or of kind "ldp-sgd", the gradients of
+100 records side by side.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import aiokafka
 import numpy as np
 
 from infra.topics import ensure_topics
+from pipeline.local.gradients import bounded_gradients
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import NoisedSums, privatise
@@ -20,6 +25,29 @@ from pipeline.study import parse_study
 
 FEATURES = 9
 CLIENTS = 50
+KINDS = ("renewable", "ldp-sgd")
+GRADIENTS = """
+[study]
+name = "{name}"
+[data]
+response = {{ name = "y", kind = "number", min = -10, max = 10 }}
+[data.features]
+{features}
+[estimator]
+kind = "ldp-sgd"
+loss = "linear"
+ridge = 0
+residual_bound = 1.345
+[privacy]
+mechanism = "discrete-gaussian"
+epsilon = 10.997
+delta = 1e-6
+neighbours = "replace-one"
+[window]
+records = 100
+[stream]
+partitions = {partitions}
+"""
 STUDY = """
 [study]
 name = "{name}"
@@ -41,28 +69,30 @@ partitions = {partitions}
 """
 
 
-def study_text(name: str, partitions: int = 1) -> str:
+def study_text(name: str, partitions: int = 1, kind: str = "renewable") -> str:
     """Return the study of the benchmarks, d = 10."""
     features = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(FEATURES))
-    return STUDY.format(name=name, features=features, partitions=partitions)
+    text = GRADIENTS if kind == "ldp-sgd" else STUDY
+    return text.format(name=name, features=features, partitions=partitions)
 
 
-def plan_of(name: str, partitions: int = 1) -> Plan:
+def plan_of(name: str, partitions: int = 1, kind: str = "renewable") -> Plan:
     """Return the plan of that study."""
-    return Plan(parse_study(study_text(name, partitions)))
+    return Plan(parse_study(study_text(name, partitions, kind)))
 
 
 def summaries(plan: Plan, count: int = 200) -> list[NoisedSums]:
     """Return noised windows at various models; the payloads of a load are made of them."""
     rng = np.random.default_rng(20)
     stream = SecureStream()
+    bounded = bounded_gradients if plan.by_record else summarise_bounded
     made = []
     for i in range(count):
         features = rng.uniform(-1, 1, (plan.slots, FEATURES))
         responses = np.where(features[:, 0] + 0.5 * rng.normal(size=plan.slots) > 0, 1.0, -1.0)
         lattice = rng.integers(-4096, 4096, plan.size)
         model = Model(33 + i % 24, lattice, (600, 4000))
-        made.append(privatise(plan, summarise_bounded(plan, features, responses, model), stream))
+        made.append(privatise(plan, bounded(plan, features, responses, model), stream))
     return made
 
 

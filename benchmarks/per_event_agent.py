@@ -19,7 +19,7 @@ from benchmarks.load import plan_of
 from pipeline.reducer import Partition, Reducer
 
 COUNT = min(20_000, int(os.environ["BENCH_COUNT"]))
-plan = plan_of("bench")
+plan = plan_of("bench", kind=os.environ["BENCH_KIND"])
 reducer, state = Reducer(plan), Partition.empty(plan)
 app = faust.App(
     f"bench-{uuid.uuid4().hex}", broker=f"kafka://{os.environ['BENCH_KAFKA']}", store="memory://",

@@ -29,6 +29,7 @@ from river.linear_model import LinearRegression
 from sklearn.linear_model import SGDRegressor
 from threadpoolctl import threadpool_limits
 
+from benchmarks.load import plan_of
 from pipeline.estimators.sgd.path import SgdPath
 from pipeline.estimators.sgd.settings import rule_of
 from pipeline.local.encode import Row
@@ -36,33 +37,10 @@ from pipeline.local.model import round_model
 from pipeline.local.plan import Plan
 from pipeline.reducer import Partition, Reducer
 from pipeline.releasing import release_of
-from pipeline.study import parse_study
 
 RESULTS = Path(__file__).parent / "results"
 SIZE, BLOCK = 10, 100
 TARGETS = {"path": 5e6, "fold": 1e6, "client": 5e5}
-STUDY = f"""
-[study]
-name = "bench-path"
-[data]
-response = {{ name = "y", kind = "number", min = -10, max = 10 }}
-[data.features]
-{chr(10).join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(SIZE - 1))}
-[estimator]
-kind = "ldp-sgd"
-loss = "linear"
-ridge = 0
-residual_bound = 1.345
-[privacy]
-mechanism = "discrete-gaussian"
-epsilon = 10.997
-delta = 1e-6
-neighbours = "replace-one"
-[window]
-records = {BLOCK}
-[stream]
-partitions = 1
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +62,7 @@ def main() -> None:
     options = parser.parse_args()
     # one thread, so that processor time is time
     threadpool_limits(1)
-    parts = parts_of(Plan(parse_study(STUDY)))
+    parts = parts_of(plan_of("bench-path", kind="ldp-sgd"))
     if options.profile:
         for name in TARGETS:
             print(name)

@@ -1,7 +1,8 @@
 """The whole pipeline in one process, without Kafka: windows, releases, fold, estimates.
 
 It runs the same functions as clients and workers, in the order in which a live stream with no
-delay would: every `publish.releases` releases a new model, which later windows linearise at.
+delay would: every `publish.releases` releases a new model, which later windows linearise at. All
+releases are in one partition, unless the order in several changes the estimate.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.sgd.state import SgdState
 from pipeline.local.encode import Row, Rows
-from pipeline.local.model import Model, round_model
+from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.reducer import Partition, Reducer, combine, estimate_of, slots_seen
+from pipeline.messages.keys import partition_of
+from pipeline.reducer import (
+    Partition,
+    Reducer,
+    combine,
+    estimate_of,
+    model_after,
+    slots_seen,
+)
 from pipeline.releasing import release_of
 
 
@@ -72,12 +81,19 @@ class OfflineRun:
         self._plan = plan
         self._reducer = Reducer(plan)
         self._sequences: dict[str, int] = {}
-        self.partition = Partition.empty(plan)
-        state = self.partition.sums.at(0) if keep_path else None
-        if isinstance(state, SgdState):
-            state.path.kept = []
+        count = plan.study.stream.partitions if plan.several else 1
+        self.partitions = [Partition.empty(plan) for _ in range(count)]
+        for partition in self.partitions if keep_path else ():
+            state = partition.sums.at(0)
+            if isinstance(state, SgdState):
+                state.path.kept = []
         self.model: Model = plan.first_model
         self.waiting = 0
+
+    @property
+    def partition(self) -> Partition:
+        """The first partition, and the only one unless the study has several paths."""
+        return self.partitions[0]
 
     def add(self, client: str, rows: Rows) -> None:
         """Release and fold one window of one client."""
@@ -89,6 +105,7 @@ class OfflineRun:
         """Return the next release of a client, at the model that it knows."""
         seq = self._sequences.get(client, 0)
         self._sequences[client] = seq + 1
+        model = model.at(self._number(client))
         return release_of(self._plan, rows, model, client=client, ledger="offline", seq=seq)
 
     def fold(self, client: str, payload: bytes, milliseconds: int = 0) -> None:
@@ -99,9 +116,10 @@ class OfflineRun:
         PayloadError
             If it is none of this study.
         """
-        offset = self.partition.head.next_offset
+        partition = self.partitions[self._number(client)]
+        offset = partition.head.next_offset
         record = OfflineRecord(offset, client.encode(), payload, milliseconds)
-        letters = self._reducer.fold(self.partition, [record])
+        letters = self._reducer.fold(partition, [record])
         if letters:
             raise letters[0].fault
         self.waiting += 1
@@ -114,15 +132,19 @@ class OfflineRun:
         NumericError
             If no finite estimate exists; then the model stays.
         """
-        estimate = estimate_of(self._plan, [self.partition])
-        self.model = round_model(
+        estimate = estimate_of(self._plan, self.partitions)
+        self.model = model_after(
+            self._plan,
+            dict(enumerate(self.partitions)),
+            estimate,
             self.model.version + 1,
-            estimate.expansion,
-            estimate.weights,
-            slots_seen([self.partition]),
+            slots_seen(self.partitions),
         )
         self.waiting = 0
         return estimate
+
+    def _number(self, client: str) -> int:
+        return partition_of(client.encode(), len(self.partitions))
 
     def estimate(self, now: float) -> tuple[Estimate, EstimateMessage]:
         """Return the current estimate, and the message that a worker would publish.
@@ -134,7 +156,7 @@ class OfflineRun:
         """
         return combine(
             self._plan,
-            {0: self.partition},
+            dict(enumerate(self.partitions)),
             topic=None,
             model_version=self.model.version or None,
             published_at=now,

@@ -54,7 +54,7 @@ def release_of(
         noised = privatise(plan, bounded(plan, features, responses, model), stream)
         return seal(plan, noised, client=client, ledger=ledger, seq=seq)
     summary = _open_summary(plan, features, responses, model)
-    opened = disclose(plan, summary, model.version, model.seen)
+    opened = disclose(plan, summary, model.version, model.seen, model.place)
     return seal(plan, opened, client=client, ledger=ledger, seq=seq)
 
 

@@ -9,6 +9,7 @@ from infra.connection import log_reader
 from pipeline.errors import BrokerError, PayloadError
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
+from pipeline.messages.keys import partition_of
 from pipeline.messages.model import read_model
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
@@ -22,14 +23,22 @@ AGAIN_MS = 10
 class ModelFeed:
     """Follows the models topic; a message that is no model of this study is passed over.
 
+    Parameters
+    ----------
+    plan, settings, topics
+        The study and where Kafka is.
+    client
+        Whose models: those of one partition can have a point of their own.
+
     Raises
     ------
     BrokerError
         If Kafka does not answer.
     """
 
-    def __init__(self, plan: Plan, settings: Settings, topics: Topics) -> None:
+    def __init__(self, plan: Plan, settings: Settings, topics: Topics, client: str) -> None:
         self._plan = plan
+        self._partition = partition_of(client.encode(), topics.releases.partitions)
         self.newest: Model = plan.first_model
         self.ignored = 0
         place = TopicPartition(topics.models.name, 0)
@@ -84,4 +93,4 @@ class ModelFeed:
             self.ignored += 1
             return
         if model.version > self.newest.version:
-            self.newest = model
+            self.newest = model.at(self._partition)

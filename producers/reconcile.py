@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
-from kafka.partitioner import murmur2
 
 from infra.connection import log_reader
 from pipeline.errors import BrokerError, LedgerBehind, PayloadError
 from pipeline.local.plan import Plan
+from pipeline.messages.keys import partition_of
 from pipeline.messages.release import Release, read
 from pipeline.messages.topics import Topic, Topics
 from pipeline.settings import Settings
@@ -145,7 +145,7 @@ def skip(
 
 def _place(topic: Topic, client: str) -> TopicPartition:
     """Return where Kafka's default partitioner puts the releases of a client."""
-    return TopicPartition(topic.name, (murmur2(client.encode()) & 0x7FFFFFFF) % topic.partitions)
+    return TopicPartition(topic.name, partition_of(client.encode(), topic.partitions))
 
 
 def _used_by_another(

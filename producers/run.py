@@ -161,7 +161,7 @@ def run_client(
                 "database: start its other studies with --skip-lost too"
             )
         sender = Sender(vault, plan.study.name, settings, topics)
-        models = ModelFeed(plan, settings, topics)
+        models = ModelFeed(plan, settings, topics, vault.client)
         client = Client(
             plan,
             source,

@@ -244,7 +244,7 @@ class Engine:
 
     def _publish(self, at: Moment) -> None:
         self._published_at = at.clock
-        moves = self._started or start_is_over(self._plan, [self.run.partition])
+        moves = self._started or start_is_over(self._plan, self.run.partitions)
         try:
             estimate = self.run.publish() if moves else self.run.estimate(0.0)[0]
         except NumericError:

@@ -113,7 +113,7 @@ def run_backtest(
         late=reading.late,
         untimed=reading.untimed,
         unscored=sum(span.unscored for span in spans),
-        clients=len(engine.run.partition.clients),
+        clients=sum(len(partition.clients) for partition in engine.run.partitions),
         first=first,
         last=last,
         scores=_total(engine).scores,
@@ -219,7 +219,9 @@ def _total(engine: Engine) -> Tally:
 
 def _budget(plan: Plan, engine: Engine) -> Budget:
     privacy = plan.study.privacy
-    releases = sorted(one.highest + 1 for one in engine.run.partition.clients.values())
+    releases = sorted(
+        one.highest + 1 for part in engine.run.partitions for one in part.clients.values()
+    )
     counts = (releases[0], float(np.median(releases)), releases[-1]) if releases else (0, 0.0, 0)
     return Budget(
         epsilon=privacy.epsilon if plan.study.private else None,

@@ -176,6 +176,7 @@ def _wide_residuals(plan: Plan) -> str:
 def _path(plan: Plan) -> dict[str, object]:
     """Return the steps of gradient descent, and when intervals can be hoped for."""
     rule = rule_of(plan)
+    each = "in each partition, " if plan.several == "pooled" else ""
     return {
         "eta0": rule.steps.eta0,
         "alpha": rule.steps.alpha,
@@ -188,7 +189,7 @@ def _path(plan: Plan) -> dict[str, object]:
         "models_late_at_most": allowed_lateness(plan),
         "one_release_moves_at_most": largest_move(plan, rule),
         "records_for_intervals": records_to_mix(rule, mean_curvature(plan)),
-        "and": "if features have unit variance; see docs/methods/ldp-sgd.md",
+        "and": f"{each}if features have unit variance; see docs/methods/ldp-sgd.md",
     }
 
 

@@ -63,7 +63,7 @@ class Stream:
     @property
     def released(self) -> bool:
         """Whether there has been a release."""
-        return self.run.partition.head.next_offset > 0
+        return any(partition.head.next_offset for partition in self.run.partitions)
 
     def take(self, X: Table, y: Any, client: str, classes: Sequence[Label]) -> None:
         """Take records, all or none, and release the windows that they fill.

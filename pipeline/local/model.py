@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,22 @@ SEEN_LIMIT = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What a model says to the clients of one partition, where the study has several paths.
+
+    Attributes
+    ----------
+    place
+        Record slots of this partition that had been folded.
+    lattice
+        The point of its own path, as in `Model`; None if all partitions share one.
+    """
+
+    place: int
+    lattice: Integers | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """An expansion point; version 0 is the public start, with unit weights.
 
@@ -34,23 +50,42 @@ class Model:
         Weights of the negative and the positive class, in units of 2^-10.
     seen
         Record slots that had been folded when it was published; clients pass it on.
+    parts
+        One for each partition, or none.
+    place
+        As in `Part`, in the model of one partition; clients pass it on.
     """
 
     version: int
     lattice: Integers
     weights: tuple[int, int]
     seen: int = 0
+    parts: tuple[Part, ...] = ()
+    place: int | None = None
+
+    def at(self, partition: int) -> Model:
+        """Return the model for the clients of one partition."""
+        if not self.parts:
+            return self
+        part = self.parts[partition]
+        lattice = self.lattice if part.lattice is None else part.lattice
+        return replace(self, lattice=lattice, parts=(), place=part.place)
 
     @property
     def coefficients(self) -> Vector:
         """Coefficients as float64, exact, shape (d,)."""
-        return np.ldexp(self.lattice.astype(np.float64), COEFFICIENT_EXPONENT)
+        return as_floats(self.lattice)
 
     @property
     def class_weights(self) -> tuple[float, float]:
         """Weights of the negative and the positive class as floats, exact."""
         negative, positive = self.weights
         return math.ldexp(negative, WEIGHT_EXPONENT), math.ldexp(positive, WEIGHT_EXPONENT)
+
+
+def as_floats(lattice: Integers) -> Vector:
+    """Return coefficients on the lattice as float64, exact."""
+    return np.ldexp(lattice.astype(np.float64), COEFFICIENT_EXPONENT)
 
 
 def start_model(size: int, intercept: float = 0.0) -> Model:
@@ -76,10 +111,22 @@ def round_model(
     NumericError
         If a coefficient is not a finite number.
     """
+    lattice = on_lattice(coefficients)
+    negative, positive = (math.floor(math.ldexp(w, -WEIGHT_EXPONENT)) for w in weights)
+    return Model(version, lattice, (negative, positive), min(seen, SEEN_LIMIT))
+
+
+def on_lattice(coefficients: Vector) -> Integers:
+    """Round coefficients to the public lattice, within its limits.
+
+    Raises
+    ------
+    NumericError
+        If one is not a finite number.
+    """
     if not np.all(np.isfinite(coefficients)):
         raise NumericError("the estimate holds a number that is not finite")
     largest = math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
     bounded = np.clip(coefficients, -largest, largest)
-    lattice = np.rint(np.ldexp(bounded, -COEFFICIENT_EXPONENT)).astype(np.int64)
-    negative, positive = (math.floor(math.ldexp(w, -WEIGHT_EXPONENT)) for w in weights)
-    return Model(version, lattice, (negative, positive), min(seen, SEEN_LIMIT))
+    lattice: Integers = np.rint(np.ldexp(bounded, -COEFFICIENT_EXPONENT)).astype(np.int64)
+    return lattice

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -96,6 +97,11 @@ class Plan:
     def by_record(self) -> bool:
         """Whether a release holds the gradients of single records, each noised by itself."""
         return self.study.path is not None
+
+    @property
+    def several(self) -> Literal["pooled", "shared"] | None:
+        """How the paths of several partitions go together; None for one path, or for none."""
+        return None if self.study.path is None else self.study.path.partitions
 
     @cached_property
     def beside(self) -> int:

@@ -58,8 +58,9 @@ class OpenSums:
 
     Attributes
     ----------
-    version, seen
-        Of the model that the client knew: its version, and the record slots folded before it.
+    version, seen, place
+        Of the model that the client knew: its version, and the record slots folded before it, of
+        all partitions and of the client's own.
     records
         How many records entered.
     expansion, gradient
@@ -78,6 +79,7 @@ class OpenSums:
     curvature: Vector
     scores: Vector
     counts: Vector
+    place: int | None = None
     seal: InitVar[object] = None
 
     def __post_init__(self, seal: object) -> None:
@@ -116,7 +118,9 @@ def privatise(plan: Plan, sums: BoundedSums, stream: SecureStream) -> NoisedSums
     )
 
 
-def disclose(plan: Plan, summary: Summary, version: int, seen: int = 0) -> OpenSums:
+def disclose(
+    plan: Plan, summary: Summary, version: int, seen: int = 0, place: int | None = None
+) -> OpenSums:
     """Pass raw sums on, for a study whose file says mechanism "none".
 
     Raises
@@ -135,6 +139,7 @@ def disclose(plan: Plan, summary: Summary, version: int, seen: int = 0) -> OpenS
         curvature=pack_upper(summary.curvature),
         scores=pack_upper(summary.scores),
         counts=np.array(summary.counts, dtype=np.float64),
+        place=place,
         seal=_SEAL,
     )
 

@@ -16,8 +16,11 @@ from pipeline.local.model import (
     SEEN_LIMIT,
     WEIGHT_EXPONENT,
     Model,
+    Part,
+    as_floats,
 )
 from pipeline.local.plan import Plan
+from pipeline.types import Integers
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -34,13 +37,32 @@ class Weights(msgspec.Struct, frozen=True):
     positive: float
 
 
-class ModelMessage(msgspec.Struct, frozen=True, tag="model/1", tag_field="type"):
+class PartitionPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a model says to the clients of one partition.
+
+    Attributes
+    ----------
+    place
+        Record slots of this partition that had been folded; a release says it again.
+    coefficients
+        The expansion point of its clients, in the order of the model's; empty if it is the model's.
+    """
+
+    place: Annotated[int, Meta(ge=0, le=SEEN_LIMIT)]
+    coefficients: list[float] = []
+
+
+class ModelMessage(
+    msgspec.Struct, frozen=True, tag="model/1", tag_field="type", omit_defaults=True
+):
     """An expansion point; values are exact multiples of 2^-12, weights of 2^-10.
 
     Attributes
     ----------
     seen
         Record slots that had been folded; a release at this model says it again.
+    partitions
+        One entry for each partition where locally private gradients come in several, else none.
     """
 
     study: str
@@ -50,6 +72,7 @@ class ModelMessage(msgspec.Struct, frozen=True, tag="model/1", tag_field="type")
     coefficients: list[Named]
     class_weights: Weights
     published_at: str
+    partitions: list[PartitionPart] = []
 
 
 LARGEST_COEFFICIENT = math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
@@ -72,6 +95,12 @@ def write_model(plan: Plan, model: Model, published_at: str) -> bytes:
             coefficients=[Named(name, value) for name, value in pairs],
             class_weights=Weights(negative, positive),
             published_at=published_at,
+            partitions=[
+                PartitionPart(
+                    part.place, [] if part.lattice is None else as_floats(part.lattice).tolist()
+                )
+                for part in model.parts
+            ],
         )
     )
 
@@ -92,16 +121,34 @@ def read_model(plan: Plan, payload: bytes) -> Model:
         raise PayloadError("wrong-revision", "the model belongs to another study or revision")
     if tuple(c.name for c in message.coefficients) != plan.study.coefficient_names:
         raise PayloadError("wrong-shape", "the model has other coefficients than the study")
-    given = [message.class_weights.negative, message.class_weights.positive]
+    negative, positive = _on_lattice(
+        [message.class_weights.negative, message.class_weights.positive],
+        WEIGHT_EXPONENT,
+        (0, LARGEST_WEIGHT),
+    ).tolist()
+    lattice = _coefficients([c.value for c in message.coefficients])
+    parts = tuple(_read_part(plan, part) for part in message.partitions)
+    if len(parts) != (plan.study.stream.partitions if plan.several else 0):
+        raise PayloadError("wrong-shape", "the model is for another number of partitions")
+    return Model(message.version, lattice, (negative, positive), message.seen, parts)
+
+
+def _read_part(plan: Plan, part: PartitionPart) -> Part:
+    if len(part.coefficients) != (plan.size if plan.several == "pooled" else 0):
+        raise PayloadError("wrong-shape", "a partition of the model has other coefficients")
+    return Part(part.place, _coefficients(part.coefficients) if part.coefficients else None)
+
+
+def _coefficients(values: list[float]) -> Integers:
+    return _on_lattice(values, COEFFICIENT_EXPONENT, (-LARGEST_COEFFICIENT, LARGEST_COEFFICIENT))
+
+
+def _on_lattice(values: list[float], exponent: int, ends: tuple[float, float]) -> Integers:
+    """Return numbers in units of 2^exponent, or refuse them."""
     # before any scaling: a number near the end of the range would overflow
-    if not (
-        all(abs(c.value) <= LARGEST_COEFFICIENT for c in message.coefficients)
-        and all(0 <= weight <= LARGEST_WEIGHT for weight in given)
-    ):
+    if not all(ends[0] <= value <= ends[1] for value in values):
         raise PayloadError("out-of-range", "the model is beyond its public limits")
-    scaled = [math.ldexp(c.value, -COEFFICIENT_EXPONENT) for c in message.coefficients]
-    weights = [math.ldexp(weight, -WEIGHT_EXPONENT) for weight in given]
-    if not all(value == math.floor(value) for value in (*scaled, *weights)):
+    scaled = [math.ldexp(value, -exponent) for value in values]
+    if not all(value == math.floor(value) for value in scaled):
         raise PayloadError("off-lattice", "the model is not on its public lattice")
-    lattice = np.array([int(value) for value in scaled], dtype=np.int64)
-    return Model(message.version, lattice, (int(weights[0]), int(weights[1])), message.seen)
+    return np.array([int(value) for value in scaled], dtype=np.int64)

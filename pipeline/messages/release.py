@@ -43,7 +43,12 @@ class Numbers(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PrivateRelease(
-    msgspec.Struct, frozen=True, tag="private-release/1", tag_field="type", gc=False
+    msgspec.Struct,
+    frozen=True,
+    tag="private-release/1",
+    tag_field="type",
+    omit_defaults=True,
+    gc=False,
 ):
     """One noised window.
 
@@ -57,6 +62,8 @@ class PrivateRelease(
         The model at which it was taken, version and coefficients; the fold needs no other topic.
     seen
         Record slots folded before that model, as its message says: the age of the release.
+    place
+        Of these, the slots of the client's own partition, where the study has several paths.
     slots
         Public number of record slots.
     claim
@@ -81,15 +88,25 @@ class PrivateRelease(
     claim: str
     expansion: Numbers
     sums: Numbers
+    place: Seen | None = None
 
 
-class OpenRelease(msgspec.Struct, frozen=True, tag="open-release/1", tag_field="type", gc=False):
+class OpenRelease(
+    msgspec.Struct,
+    frozen=True,
+    tag="open-release/1",
+    tag_field="type",
+    omit_defaults=True,
+    gc=False,
+):
     """One window without privacy: exact sums of raw records, float64.
 
     Attributes
     ----------
     records
         How many records entered.
+    place
+        As in `PrivateRelease`.
     sums
         Floats, one after the other: gradient (d), packed curvature and packed sum of score products
         (d (d + 1) / 2 each), and the two class counts (zeros if there are no classes). Of single
@@ -105,6 +122,7 @@ class OpenRelease(msgspec.Struct, frozen=True, tag="open-release/1", tag_field="
     records: Annotated[int, Meta(ge=0, lt=2**31)]
     expansion: Numbers
     sums: Numbers
+    place: Seen | None = None
 
 
 Release = PrivateRelease | OpenRelease
@@ -136,6 +154,7 @@ def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, s
                 revision=plan.revision,
                 version=sums.version,
                 seen=sums.seen,
+                place=sums.place,
                 records=sums.records,
                 expansion=_numbers(sums.expansion),
                 sums=_numbers(
@@ -152,6 +171,7 @@ def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, s
             revision=plan.revision,
             version=sums.model.version,
             seen=sums.model.seen,
+            place=sums.model.place,
             slots=sums.slots,
             claim=plan.claim,
             expansion=_numbers(sums.model.lattice, (COEFFICIENT_EXPONENT,)),

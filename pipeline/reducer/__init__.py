@@ -8,7 +8,7 @@
 """
 
 from pipeline.reducer.fold import LogRecord, Reducer
-from pipeline.reducer.merging import combine, estimate_of, holds_releases, slots_seen
+from pipeline.reducer.merging import combine, estimate_of, holds_releases, model_after, slots_seen
 from pipeline.reducer.partition import Partition, differences
 from pipeline.reducer.start import start_is_over
 
@@ -20,6 +20,7 @@ __all__ = [
     "differences",
     "estimate_of",
     "holds_releases",
+    "model_after",
     "slots_seen",
     "start_is_over",
 ]

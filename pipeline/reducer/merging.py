@@ -13,6 +13,7 @@ from pipeline.estimators.private_estimate import estimate_private
 from pipeline.estimators.private_state import PrivateState
 from pipeline.estimators.sgd.estimate import estimate_sgd
 from pipeline.estimators.sgd.state import SgdState
+from pipeline.local.model import Model, Part, on_lattice, round_model
 from pipeline.local.plan import Plan
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, Position, Provenance, compose
@@ -94,6 +95,38 @@ def estimate_of(plan: Plan, partitions: list[Partition]) -> Estimate:
     if plan.study.noised:
         return estimate_private(plan, [(w, s) for w, s in parts if isinstance(s, PrivateState)])
     return estimate_open(plan, [(w, s) for w, s in parts if isinstance(s, OpenState)])
+
+
+def model_after(
+    plan: Plan, partitions: Mapping[int, Partition], estimate: Estimate, version: int, seen: int
+) -> Model:
+    """Return the model that clients linearise at after an estimate.
+
+    Parameters
+    ----------
+    partitions
+        All partitions of the study, by number.
+    seen
+        Record slots folded so far.
+
+    Raises
+    ------
+    NumericError
+        If a coefficient is not a finite number.
+    """
+    model = round_model(version, estimate.expansion, estimate.weights, seen)
+    if plan.several is None:
+        return model
+    return replace(model, parts=tuple(_part(plan, partitions[n]) for n in sorted(partitions)))
+
+
+def _part(plan: Plan, partition: Partition) -> Part:
+    place = partition.head.slots
+    if plan.several == "shared":
+        return Part(place)
+    state = partition.sums.states.get(0)
+    theta = state.path.theta if isinstance(state, SgdState) else plan.first_model.coefficients
+    return Part(place, on_lattice(theta))
 
 
 def _forgotten(partitions: list[Partition], estimate: Estimate) -> int:

@@ -181,7 +181,11 @@ class GradientRows:
         return GradientBatch(
             gradients=(numbers[:, :count] * self._unit).reshape(-1, self._slots, self._size),
             points=(points * scale).reshape(-1, self._size),
-            seen=np.array([r.seen for r in releases], dtype=np.int64),
+            # without a place there is one partition, and all that was seen was seen there
+            seen=np.array(
+                [r.seen if r.place is None else r.place for r in releases], dtype=np.int64
+            ),
+            clock=np.array([r.seen for r in releases], dtype=np.int64),
             beside=numbers[:, count : count + beside] * self._units,
         )
 

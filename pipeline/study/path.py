@@ -70,6 +70,14 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             examples=[1000],
         ),
     ] = None
+    partitions: Annotated[
+        Literal["pooled", "shared"] | None,
+        Meta(
+            description='with stream.partitions above 1: "shared" for one path that all of them '
+            'move, "pooled" for a path in each and the average of those',
+            examples=["shared"],
+        ),
+    ] = None
     full: Annotated[
         bool,
         Meta(description="keep the whole matrix of random scaling", examples=["false"]),

@@ -47,11 +47,7 @@ def check_path(study: Study) -> None:
             "privacy.neighbours: the releases of single records are private against any other "
             'value of the record; set neighbours = "replace-one"'
         )
-    if study.stream.partitions != 1:
-        raise ConfigError(
-            f'stream.partitions: kind = "{LDP_SGD}" moves one path through all records in their '
-            "order, so its releases need partitions = 1 (the default is 2)"
-        )
+    _check_partitions(study)
     path = estimator.path or Path()
     if path.interval not in path.intervals:
         raise ConfigError(
@@ -64,4 +60,20 @@ def check_path(study: Study) -> None:
         raise ConfigError(
             "privacy.split: gradient, curvature and products share the budget equally, as their "
             'paper has them; remove it, or set estimator.path.releases = "gradients+curvature"'
+        )
+
+
+def _check_partitions(study: Study) -> None:
+    """Refuse several partitions without a way to bring them together, and the other way round."""
+    several = study.path.partitions if study.path else None
+    if study.stream.partitions > 1 and several is None:
+        raise ConfigError(
+            f'stream.partitions: kind = "{LDP_SGD}" moves one path through all records in their '
+            "order; set partitions = 1 (the default is 2), or say how several of them go together: "
+            'estimator.path.partitions = "shared" or "pooled"'
+        )
+    if study.stream.partitions == 1 and several is not None:
+        raise ConfigError(
+            "estimator.path.partitions: a stream of one partition has nothing to bring together; "
+            "remove it, or raise stream.partitions"
         )

@@ -1,12 +1,18 @@
-"""A path of locally private gradients, live: clients, a worker that is killed, the same bits."""
+"""Paths of locally private gradients, live: clients, a worker that is killed, the same bits."""
 
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from pipeline.local.model import Model
+from pipeline.messages.keys import partition_of
+from pipeline.messages.model import read_model
+from pipeline.messages.release import read
 from pipeline.reducer import Reducer, differences, estimate_of
 from tests.builders import LogEntry
 from tests.sgd import TRUTH, drawn, study_text
@@ -54,6 +60,64 @@ def test_a_path_survives_its_worker_and_is_what_an_offline_fold_gives(
         values = [row.value for row in estimate.coefficients]
         assert values == [10 * value for value in offline.coefficients.tolist()]
         assert max(abs(a - b) for a, b in zip(values, TRUTH, strict=True)) < 0.2
+
+
+@pytest.mark.parametrize("several", ["shared", "pooled"])
+def test_two_workers_and_a_kill_leave_what_each_log_gives(
+    several: str, tmp_path: Path, kafka: str, redis_url: str
+) -> None:
+    # by Kafka's partitioner two of these clients are in partition 0 and two in partition 1
+    clients = ["client-0", "client-1", "client-3", "client-4"]
+    path = f'behind = 2000, partitions = "{several}"'
+    text = study_text(records=SLOTS, publish=8, path=path, partitions=2, name=f"path-{several}")
+    with Stage(tmp_path, kafka, redis_url, text) as stage:
+        stage.ensure_topics()
+        for name in ("w0", "w1"):
+            stage.worker(name)
+        for k, client in enumerate(clients):
+            stage.produce(client, write_csv(stage.folder / f"{client}.csv", k))
+        until(lambda: min(stage.watermarks()) > 20, "both partitions are folded")
+        stage.kill("w1")
+        time.sleep(0.5)
+        stage.worker("w1")
+        for client in clients:
+            assert stage.code(client) == 0, stage.said(client)
+        stage.caught_up()
+        estimate = stage.final_estimate()
+        assert stage.verified()
+        assert estimate.releases == len(clients) * RECORDS // SLOTS
+        assert (estimate.diagnostics.missing, estimate.diagnostics.dead_letters) == (0, 0)
+
+        held, folded = stage.partitions(), []
+        models = models_of(stage)
+        for number, state in enumerate(held):
+            log = [
+                LogEntry(r.offset, r.key, r.value, r.timestamp, tuple(r.headers or ()))
+                for r in stage.releases()
+                if r.partition == number
+            ]
+            again = type(state).empty(stage.plan)
+            assert Reducer(stage.plan).fold(again, log, holes=True) == []
+            assert differences(again, state) == []
+            folded.append(again)
+            for entry in log:
+                release = read(entry.value)
+                assert partition_of(entry.key or b"", 2) == number
+                model = models.get(release.version, stage.plan.first_model).at(number)
+                point = np.frombuffer(release.expansion.data, dtype="<i8")
+                assert np.array_equal(point, model.lattice)
+                assert (release.seen, release.place) == (model.seen, model.place)
+        offline = estimate_of(stage.plan, folded)
+        values = [row.value for row in estimate.coefficients]
+        assert values == [10 * value for value in offline.coefficients.tolist()]
+        assert max(abs(a - b) for a, b in zip(values, TRUTH, strict=True)) < 0.2
+
+
+def models_of(stage: Stage) -> dict[int, Model]:
+    """Return the models that the topic holds, by version; compaction comes far later."""
+    records = stage.read(stage.topics.models.name)
+    models = [read_model(stage.plan, record.value) for record in records]
+    return {model.version: model for model in models}
 
 
 def write_csv(path: Path, seed: int) -> Path:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate, Status
 from pipeline.estimators.sgd.intervals import HalfWidth, gradient_noise, half_widths, plug_ins
-from pipeline.estimators.sgd.path import SgdPath
+from pipeline.estimators.sgd.path import LARGEST, SgdPath
 from pipeline.estimators.sgd.plug_in import PlugIn
 from pipeline.estimators.sgd.random_scaling import random_scaling
 from pipeline.estimators.sgd.settings import allowed_lateness
@@ -24,7 +24,7 @@ from pipeline.estimators.sgd.sums import Sums
 from pipeline.linalg import sandwich
 from pipeline.local.plan import Plan
 from pipeline.study.path import Path
-from pipeline.types import Matrix
+from pipeline.types import Matrix, Vector
 
 #: A path that has moved less than this many relaxation times has no interval.
 MIXED = 50.0
@@ -53,9 +53,10 @@ def estimate_sgd(plan: Plan, state: SgdState) -> Estimate:
     floored, condition = 0, None
     coefficients = plan.first_model.coefficients
     status, reason = _early(plan, paths)
+    shared = plan.several == "shared"
     if burnt:
         origins = [path.origin for path in burnt]
-        scaling = random_scaling(list(zip(parts, origins, strict=True)))
+        scaling = random_scaling(list(zip(parts, origins, strict=True)), shared=shared)
         coefficients = scaling.mean
         plugs = plug_ins(plan, parts)
         status, reason = _status(plan, burnt, parts, plugs)
@@ -67,7 +68,7 @@ def estimate_sgd(plan: Plan, state: SgdState) -> Estimate:
                 covariance = shown.covariance
                 noise = gradient_noise(plan) ** 2 * np.eye(plan.size)
                 privacy = sandwich(shown.curvature, noise) / records
-                widths = half_widths(burnt, parts, scaling, plugs)
+                widths = half_widths(burnt, parts, scaling, plugs, shared=shared)
     return Estimate(
         coefficients=coefficients,
         covariance=covariance,
@@ -80,9 +81,9 @@ def estimate_sgd(plan: Plan, state: SgdState) -> Estimate:
         condition=condition,
         floored=floored,
         effective_records=float(records) or None,
-        point=paths[0].theta if paths else coefficients,
+        point=_point(plan, paths),
         widths=widths,
-        staleness=_staleness(plan, parts),
+        staleness=_staleness(plan, burnt, parts),
     )
 
 
@@ -90,11 +91,26 @@ def _path(plan: Plan) -> Path:
     return plan.study.path or Path()
 
 
+def _point(plan: Plan, paths: list[SgdPath]) -> Vector:
+    """Return the newest iterate: of one path, of a shared one, or the mean of several."""
+    start = plan.first_model.coefficients
+    if not paths:
+        return start
+    if plan.several == "shared":
+        moved: Vector = np.sum([path.theta for path in paths], axis=0)
+        return start + moved
+    if len(paths) == 1:
+        return paths[0].theta
+    weights = [max(path.records, 1) for path in paths]
+    mean: Vector = np.average([path.theta for path in paths], axis=0, weights=weights)
+    return mean
+
+
 def _early(plan: Plan, paths: list[SgdPath]) -> tuple[Status, str]:
     if not paths:
         return "empty", "no release has come yet"
-    if any(path.diverged is not None for path in paths):
-        return "warming", _diverged(paths)
+    if diverged := _diverged(plan, paths):
+        return "warming", diverged
     return "starting", f"the first {_path(plan).burn_in} records are left out of the average"
 
 
@@ -102,12 +118,13 @@ def _status(
     plan: Plan, paths: list[SgdPath], parts: Sequence[Sums], plugs: Mapping[str, PlugIn]
 ) -> tuple[Status, str]:
     regressed = plugs.get("plug-in")
-    if any(path.diverged is not None for path in paths):
-        return "warming", _diverged(paths)
+    if diverged := _diverged(plan, paths):
+        return "warming", diverged
     if regressed is None:
         return "warming", "the path has not moved in every direction yet"
     least = float(np.linalg.eigvalsh(regressed.curvature)[0])
-    mixed = min(least * part.moved for part in parts)
+    moved = [part.moved for part in parts]
+    mixed = least * (sum(moved) if plan.several == "shared" else min(moved))
     if regressed.floored or mixed < MIXED:
         return "warming", (
             f"the path has mixed {max(mixed, 0.0):.0f} times in its slowest direction, and "
@@ -121,7 +138,7 @@ def _status(
             "known yet: more records, a larger privacy.split.curvature or a larger epsilon help, "
             "or another estimator.path.interval"
         )
-    late = _staleness(plan, parts) or 0.0
+    late = _staleness(plan, paths, parts) or 0.0
     allowed = allowed_lateness(plan)
     if late > allowed:
         return "ready", (
@@ -131,18 +148,33 @@ def _status(
     return "ready", ""
 
 
-def _diverged(paths: list[SgdPath]) -> str:
-    after = min(path.diverged for path in paths if path.diverged is not None)
+def _diverged(plan: Plan, paths: list[SgdPath]) -> str:
+    """Return what to do about a path that has left its range; empty if none has."""
+    after = min((path.diverged for path in paths if path.diverged is not None), default=None)
+    if after is not None:
+        what = f"left its range after {after} records and stands still"
+    elif plan.several == "shared" and not np.max(np.abs(_point(plan, paths))) <= LARGEST:
+        what = "has left its range"
+    else:
+        return ""
+    kept = "; what was learnt before is kept" if after is not None else ""
     return (
-        f"the path left its range after {after} records and stands still: the operator must lower "
-        "estimator.path.eta0 or kappa and begin a new study, or take out the client that drove it "
-        "there (`veilstream state forget`); what was learnt before is kept"
+        f"the path {what}: the operator must lower estimator.path.eta0 or kappa and begin a new "
+        "study, or take out the client that drove it there (`veilstream state forget`)" + kept
     )
 
 
-def _staleness(plan: Plan, parts: Sequence[Sums]) -> float | None:
-    """Return how many records late models were on average, in the stretches that count."""
+def _staleness(plan: Plan, paths: list[SgdPath], parts: Sequence[Sums]) -> float | None:
+    """Return how many records late models were on average, in the stretches that count.
+
+    Of all partitions in a shared path, where each counts its own; else of the path's own.
+    """
     releases = sum(part.records for part in parts) / plan.slots
     if not releases:
         return None
-    return math.fsum(part.behind for part in parts) / releases
+    total = sum(path.records for path in paths) if plan.several == "shared" else None
+    late = [
+        part.behind * ((total or path.records) / path.records)
+        for path, part in zip(paths, parts, strict=True)
+    ]
+    return math.fsum(late) / releases

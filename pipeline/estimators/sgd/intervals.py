@@ -16,7 +16,7 @@ from pipeline.estimators.sgd import plug_in
 from pipeline.estimators.sgd.batch_means import batch_means
 from pipeline.estimators.sgd.path import SgdPath
 from pipeline.estimators.sgd.plug_in import PlugIn
-from pipeline.estimators.sgd.random_scaling import RandomScaling
+from pipeline.estimators.sgd.random_scaling import RandomScaling, pooled
 from pipeline.estimators.sgd.sums import Sums
 from pipeline.local.plan import Plan
 from pipeline.privacy.policy import PUBLISHED
@@ -66,6 +66,8 @@ def half_widths(
     parts: Sequence[Sums],
     scaling: RandomScaling,
     plugs: Mapping[str, PlugIn],
+    *,
+    shared: bool = False,
 ) -> dict[str, HalfWidth]:
     """Return half the lengths of all intervals by method.
 
@@ -74,16 +76,20 @@ def half_widths(
     Parameters
     ----------
     paths, parts
-        Those with records after the burn-in, and the sums that count. Batch means take one alone.
+        Those with records after the burn-in, and the sums that count. Batch means of all iterates
+        take one path alone.
+    shared
+        Whether they are logs of one path.
     """
     found: dict[str, HalfWidth] = {"random-scaling": scaling.half_width}
     for name, plug in plugs.items():
         if not plug.floored:
             found[name] = partial(_normal, plug_in.standard_errors(plug))
+    batches = [(path.sums, path.batches.variance(path.sums)) for path in paths]
+    spread = pooled(batches, shared=shared)
+    found["online-batch-means"] = partial(_normal, np.sqrt(spread))
     if len(paths) == 1:
         [path] = paths
-        spread = path.batches.variance(path.sums) / path.sums.records
-        found["online-batch-means"] = partial(_normal, np.sqrt(spread))
         if path.kept is not None:
             kept = np.concatenate(path.kept)[-parts[0].records :]
             variance = np.diag(batch_means(kept, path.rule.steps.alpha)) / len(kept)

@@ -9,7 +9,11 @@ Matrices that a release holds beside its gradients are summed with them.
 
 Releases are added in the order of the log. Every operation is elementwise, strictly sequential, or
 a sum within one release, so that the bits do not depend on how many releases come at once.
-Source: ldp-sgd, path and random scaling; blocks: spec (c).
+
+Where several partitions share a path, theta is theta_0 plus what each of them has moved it. A
+`SgdPath` then holds one partition's part of the way, and its sums are those of the points u: they
+are the shared path as it was published, so each partition's log holds the whole of it.
+Source: ldp-sgd, path and random scaling; blocks: spec (c); several servers: spec (d).
 """
 
 from __future__ import annotations
@@ -48,10 +52,13 @@ class Rule:
         Records before the sums begin, >= 0; copies are kept at burn_in 2^j.
     start
         theta_0, shape (d,).
+        Zero in a shared path, whose start is added by who brings the parts together.
     full
         Whether A is a matrix, for intervals of contrasts, or its diagonal alone.
     beside
         How many numbers come beside the gradients of a release.
+    shared
+        Whether the path is one partition's part of a path that several move.
     """
 
     steps: StepRule
@@ -59,6 +66,7 @@ class Rule:
     start: Vector
     full: bool = False
     beside: int = 0
+    shared: bool = False
 
 
 @dataclass(slots=True)
@@ -70,7 +78,7 @@ class SgdPath:
     records, releases
         How many came, the burn-in included.
     theta
-        The newest iterate, shape (d,).
+        The newest iterate, shape (d,); of a shared path the sum of this partition's steps.
     origin
         m, the iterate at the end of the burn-in; zero before.
     sums
@@ -114,6 +122,7 @@ class SgdPath:
         points: Matrix,
         seen: Integers | None = None,
         beside: Matrix | None = None,
+        clock: Integers | None = None,
     ) -> None:
         """Move along the gradients of some releases, and add them to the sums.
 
@@ -128,19 +137,29 @@ class SgdPath:
             default no model is late.
         beside
             What came beside the gradients, shape (releases, rule.beside); by default nothing.
+        clock
+            The same over all partitions, for the steps of a shared path: records that come at one
+            time count alike, whether their partition gets few or many.
         """
         releases, block, size = gradients.shape
         if seen is None:
             seen = np.full(releases, np.iinfo(np.int64).max)
         if beside is None:
             beside = np.zeros((releases, 0))
+        if clock is None:
+            clock = np.zeros(releases, dtype=np.int64)
         most = max(1, _CHUNK // max(block * size, size * size))
         for start in range(0, releases, most):
             part = slice(start, start + most)
-            self._fold(gradients[part], points[part], seen[part], beside[part])
+            self._fold(gradients[part], points[part], seen[part], beside[part], clock[part])
 
     def _fold(
-        self, gradients: NDArray[np.float64], points: Matrix, seen: Integers, beside: Matrix
+        self,
+        gradients: NDArray[np.float64],
+        points: Matrix,
+        seen: Integers,
+        beside: Matrix,
+        clock: Integers,
     ) -> None:
         done = 0
         while done < len(gradients) and self.diverged is None:
@@ -151,7 +170,10 @@ class SgdPath:
             if rest > 0:
                 take = min(take, math.ceil(rest / block))
             part = slice(done, done + take)
-            self._advance(gradients[part], points[part], seen[part], beside[part], count=rest <= 0)
+            self._advance(
+                gradients[part], points[part], seen[part], beside[part], clock[part],
+                count=rest <= 0,
+            )  # fmt: skip
             done += take
 
     def _advance(
@@ -160,34 +182,47 @@ class SgdPath:
         points: Matrix,
         seen: Integers,
         beside: Matrix,
+        clock: Integers,
         *,
         count: bool,
     ) -> None:
         releases, block, size = gradients.shape
         # one coefficient after the other: running sums along memory are the fast ones
         by_entry = np.ascontiguousarray(gradients.reshape(-1, size).T)
-        steps = self.rule.steps.steps(self.records + 1, releases * block)
-        path = _running(self.theta, by_entry * -steps)
-        if not max(path.max(), -path.min()) <= LARGEST:
-            bad = ~(np.abs(path) <= LARGEST).all(axis=0)
+        steps = self._steps(clock, releases, block)
+        moved = _running(self.theta, by_entry * -steps)
+        # parts of a shared path may drift apart without bound where their sum does not
+        if not self.rule.shared and not max(moved.max(), -moved.min()) <= LARGEST:
+            bad = ~(np.abs(moved) <= LARGEST).all(axis=0)
             kept = int(np.argmax(bad)) // block
             if kept:
+                part = slice(kept)
                 self._advance(
-                    gradients[:kept], points[:kept], seen[:kept], beside[:kept], count=count
-                )
+                    gradients[part], points[part], seen[part], beside[part], clock[part],
+                    count=count,
+                )  # fmt: skip
             self.diverged = self.records
             return
+        path = np.repeat(points.T, block, axis=1) if self.rule.shared else moved
         if count:
             late = np.maximum(self.records + block * np.arange(releases) - seen, 0)
             self._add(gradients, by_entry, points, path, steps, np.cumsum(late), beside)
             if self.kept is not None:
                 self.kept.append(path.T.copy())
-        self.theta = path[:, -1].copy()
+        self.theta = moved[:, -1].copy()
         self.records += releases * block
         self.releases += releases
         if not count and self.records >= self.rule.burn_in:
-            self.origin = self.theta.copy()
+            self.origin = path[:, -1].copy()
             self.marks = [self.sums]
+
+    def _steps(self, clock: Integers, releases: int, block: int) -> Vector:
+        if not self.rule.shared:
+            return self.rule.steps.steps(self.records + 1, releases * block)
+        # a client that was away sends an old clock: its step must not be one of the first
+        own = range(self.records, self.records + releases * block, block)
+        known = zip(clock.tolist(), own, strict=True)
+        return np.repeat([self.rule.steps.step(max(pair) + block) for pair in known], block)
 
     def _add(
         self,

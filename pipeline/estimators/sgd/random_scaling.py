@@ -2,7 +2,8 @@
 
 V = n^-2 sum_s s^2 (thetabar_s - thetabar_n)(.)' over the n records after the burn-in; the interval
 is thetabar +- q sqrt(V_jj / n) with the critical values of `critical`. Several paths are pooled
-with their shares of the records as weights.
+with their shares of the records as weights. Logs of one shared path are copies of the same pivot:
+the mean of their V_jj / n goes with the critical value of one path.
 Source: ldp-sgd, random scaling; pooled form: spec (d).
 """
 
@@ -31,7 +32,7 @@ class RandomScaling:
     scale
         sqrt(V_jj / n), shape (d,).
     weights
-        Shares of the paths, which sum to one.
+        Shares of the paths, which sum to one; one share for a shared path.
     """
 
     mean: Vector
@@ -43,13 +44,15 @@ class RandomScaling:
         return critical_value(level, self.weights) * self.scale
 
 
-def random_scaling(paths: Sequence[tuple[Sums, Vector]]) -> RandomScaling:
+def random_scaling(paths: Sequence[tuple[Sums, Vector]], *, shared: bool = False) -> RandomScaling:
     """Return the average of some paths and its scale.
 
     Parameters
     ----------
     paths
         For each path its sums after the burn-in, and their origin m, shape (d,).
+    shared
+        Whether they are logs of one path.
 
     Raises
     ------
@@ -62,11 +65,23 @@ def random_scaling(paths: Sequence[tuple[Sums, Vector]]) -> RandomScaling:
     total = sum(sums.records for sums, _ in used)
     weights = tuple(sums.records / total for sums, _ in used)
     mean = np.zeros(len(used[0][1]))
-    spread = np.zeros(len(mean))
     for weight, (sums, origin) in zip(weights, used, strict=True):
         mean = mean + weight * (origin + sums.c / sums.records)
-        spread = spread + weight * variance(sums)
-    return RandomScaling(mean, np.sqrt(spread / total), weights)
+    spread = pooled([(sums, variance(sums)) for sums, _ in used], shared=shared)
+    return RandomScaling(mean, np.sqrt(spread), (1.0,) if shared else weights)
+
+
+def pooled(variances: Sequence[tuple[Sums, Vector]], *, shared: bool) -> Vector:
+    """Return the variance of the pooled average, shape (d,), from limit variances of its parts.
+
+    Averages of n_p records of paths of their own have variance V_p / n_p and are independent; of
+    one shared path each of them is the whole.
+    """
+    total = sum(sums.records for sums, _ in variances)
+    found = np.zeros(len(variances[0][1]))
+    for sums, value in variances:
+        found = found + sums.records / total * value / (sums.records if shared else total)
+    return found
 
 
 def variance(sums: Sums) -> Vector:

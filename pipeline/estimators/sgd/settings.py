@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+import numpy as np
+
 from pipeline.errors import ConfigError
 from pipeline.estimators.sgd.path import Rule
 from pipeline.estimators.sgd.steps import StepRule, noise_cap, staleness_cap
@@ -43,9 +45,10 @@ def rule_of(plan: Plan) -> Rule:
     return Rule(
         steps=StepRule(path.eta0, path.alpha or ALPHA.get(loss, 0.6), cap),
         burn_in=path.burn_in,
-        start=plan.first_model.coefficients,
+        start=np.zeros(plan.size) if plan.several == "shared" else plan.first_model.coefficients,
         full=path.full,
         beside=plan.beside,
+        shared=plan.several == "shared",
     )
 
 

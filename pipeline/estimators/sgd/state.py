@@ -26,8 +26,9 @@ class GradientBatch:
         Real values, shape (releases, k, d).
     points
         Where they were taken, shape (releases, d).
-    seen
-        Record slots that had been folded when each one's model was published, shape (releases,).
+    seen, clock
+        Record slots that had been folded when each one's model was published, of this partition
+        and of all, shape (releases,).
     beside
         Packed matrices that came beside the gradients, shape (releases, m); m is 0 for none.
     """
@@ -35,6 +36,7 @@ class GradientBatch:
     gradients: NDArray[np.float64]
     points: Matrix
     seen: Integers
+    clock: Integers
     beside: Matrix
 
 
@@ -81,7 +83,7 @@ class SgdState:
 
     def fold(self, batch: GradientBatch) -> None:
         """Move along the gradients of some releases."""
-        self.path.fold(batch.gradients, batch.points, batch.seen, batch.beside)
+        self.path.fold(batch.gradients, batch.points, batch.seen, batch.beside, batch.clock)
         self.dirty.add(PATH)
 
     def add(self, other: SgdState) -> None:

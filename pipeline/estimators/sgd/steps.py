@@ -61,6 +61,10 @@ class StepRule:
         start = (first - 1) % _TABLE
         return np.concatenate(tables)[start : start + count] if count else np.zeros(0)
 
+    def step(self, record: int) -> float:
+        """Return the step of one record, counted from 1."""
+        return min(self.eta0 * math.pow(record, -self.alpha), self.cap)
+
 
 @lru_cache(maxsize=8)
 def _table(rule: StepRule, number: int) -> Vector:
