@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import multiprocessing
 import os
 import time
@@ -32,6 +31,7 @@ import numpy as np
 from scipy.linalg import sqrtm
 
 from benchmarks.streams import RIDGE, Cell, one_stream, plan_of, target_of
+from pipeline.doctor.coverage import share_of
 from pipeline.estimators import private_estimate
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.private_state import epoch_of
@@ -156,7 +156,7 @@ def summary_of(seen: list[Seen], target: Vector) -> dict[str, object]:
         return found
     covered = np.array([s["covered"] for s in ready])
     widths = np.array([s["errors"] for s in ready]).mean(axis=0)
-    coverage, error = share_of(covered)
+    coverage, error = share_of(covered.astype(np.float64), LEVEL)
     spread = np.array([s["coefficients"] for s in ready]).std(axis=0, ddof=1)
     verdict = "within" if LEAST <= coverage <= MOST else "OUTSIDE"
     return {
@@ -164,18 +164,6 @@ def summary_of(seen: list[Seen], target: Vector) -> dict[str, object]:
         "intercept": float(covered[:, 0].mean()),
         "width": float(np.mean(widths / spread)), "verdict": verdict,
     }  # fmt: skip
-
-
-def share_of(covered: np.ndarray) -> tuple[float, float]:
-    """Return the share of covered coefficients, (streams, d), and its Monte Carlo error.
-
-    Coefficients of one stream depend on each other; streams do not. The error is at least that of
-    half a stream that differs, so that a few equal streams do not seem to prove a share.
-    """
-    shares = covered.mean(axis=1)
-    error = float(shares.std(ddof=1)) / math.sqrt(len(shares))
-    least = math.sqrt(LEVEL * (1 - LEVEL) / covered.size)
-    return float(shares.mean()), max(error, least)
 
 
 def show(row: dict[str, object]) -> dict[str, object]:

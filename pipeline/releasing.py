@@ -50,6 +50,26 @@ def release_of(
         If a sum does not fit its lattice.
     """
     features, responses = stack(rows, plan.size - 1)
+    return release_of_arrays(
+        plan, features, responses, model, stream, client=client, ledger=ledger, seq=seq
+    )
+
+
+def release_of_arrays(
+    plan: Plan,
+    features: Matrix,
+    responses: Vector,
+    model: Model,
+    stream: SecureStream | None = None,
+    *,
+    client: str,
+    ledger: str,
+    seq: int,
+) -> bytes:
+    """Make the release of one window from encoded features (n, p) and responses (n,).
+
+    As `release_of`, with its errors.
+    """
     if plan.study.noised:
         stream = stream or _stream(plan, client, seq)
         bounded = bounded_gradients if plan.by_record else summarise_bounded

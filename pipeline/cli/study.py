@@ -13,9 +13,9 @@ from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.estimators.private_estimate import RELEASES_PER_COEFFICIENT
 from pipeline.estimators.sgd.settings import (
     allowed_lateness,
-    mean_curvature,
     records_to_mix,
     rule_of,
+    slowest,
 )
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
@@ -132,8 +132,9 @@ def _path(plan: Plan) -> dict[str, object]:
         "gradient_sd": noise,
         "largest_slope": plan.loss.slope_bound,
         "models_late_at_most": allowed_lateness(plan),
-        "records_for_intervals": records_to_mix(rule, mean_curvature(plan)),
-        "and": "if features have unit variance; see docs/methods/ldp-sgd.md",
+        "records_for_intervals": records_to_mix(rule, slowest(plan)),
+        "and": "if features are independent and uniform on their public ranges; one that uses "
+        "half of its range needs four times as many; `veilstream doctor coverage` simulates it",
     }
 
 

@@ -80,12 +80,19 @@ def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mo
     return BoundedSums(model, Exact(whole.ravel(), exponents), None, _NOTHING)
 
 
+def weights_of(plan: Plan, design: Matrix) -> Vector:
+    """Return the weights w(x) of rows (1, x), shape (n,), in (0, 1]."""
+    if plan.radius >= plan.longest:
+        return np.ones(len(design))
+    # a hair below the bound, so that the rounding of the product cannot pass it
+    square = plan.radius**2 * (1.0 - 2.0**-40)
+    weights: Vector = np.minimum(1.0, square / (design * design).sum(axis=1))
+    return weights
+
+
 def _weighted(plan: Plan, design: Matrix) -> Matrix:
     """Return w(x) (1, x), of norm at most the radius."""
     if plan.radius >= plan.longest:
         return design
-    # a hair below the bound, so that the rounding of the product cannot pass it
-    square = plan.radius**2 * (1.0 - 2.0**-40)
-    norms = (design * design).sum(axis=1)
-    weighted: Matrix = design * np.minimum(1.0, square / norms)[:, None]
+    weighted: Matrix = design * weights_of(plan, design)[:, None]
     return weighted

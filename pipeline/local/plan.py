@@ -137,11 +137,18 @@ class Plan:
         return "sums of squared slopes" if self.counted(1) else ""
 
     @cached_property
+    def ends(self) -> tuple[Vector, Vector]:
+        """Lower and upper ends of the encoded features, each of shape (p,)."""
+        if self.study.data.scaling == "unit":
+            return -np.ones(self.size - 1), np.ones(self.size - 1)
+        features = self.study.data.features.values()
+        return np.array([r.min for r in features]), np.array([r.max for r in features])
+
+    @cached_property
     def magnitudes(self) -> Vector:
         """Largest absolute value of each encoded feature, shape (p,)."""
-        if self.study.data.scaling == "unit":
-            return np.ones(self.size - 1)
-        return np.array([max(abs(r.min), abs(r.max)) for r in self.study.data.features.values()])
+        low, high = self.ends
+        return np.maximum(np.abs(low), np.abs(high))
 
     @cached_property
     def column_exponents(self) -> Integers:

@@ -104,7 +104,7 @@ def summarise(
     """
     d = plan.size
     gradient, curvature, scores = np.zeros(d), np.zeros((d, d)), np.zeros((d, d))
-    design = with_intercept(_shortened(features, plan))
+    design = with_intercept(shortened(features, plan))
     weight = _weight_of(weights, responses)
     predictor = design @ point
     slope = weight * plan.loss.slope(predictor, responses)
@@ -141,7 +141,7 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     # rows in units of their last bit: powers of two, which change no digit of the predictors
     columns = plan.column_exponents
     scale = one_or_all(np.ldexp(1.0, GRADIENT_BITS[0] - columns))
-    design = with_intercept(_shortened(_inside(features, plan), plan), scale)
+    design = with_intercept(shortened(_inside(features, plan), plan), scale)
     predictor = predictors(design, model.coefficients / scale)
     slope = _finite(plan.loss.slope(predictor, responses))
     if model.version == 0:
@@ -223,8 +223,11 @@ def local_fit(
     return point
 
 
-def _shortened(features: Matrix, plan: Plan) -> Matrix:
-    """Shorten records to the public bound of their norm where the ranges allow longer ones."""
+def shortened(features: Matrix, plan: Plan) -> Matrix:
+    """Shorten records to the public bound of their norm where the ranges allow longer ones.
+
+    Shapes (n, p), encoded.
+    """
     if plan.norm_bound >= plan.longest:
         return features
     # a hair below the bound, so that the rounding of the product cannot pass it

@@ -87,7 +87,7 @@ def _no_clip() -> AbstractContextManager[object]:
     def unclipped(features: Matrix, plan: Plan) -> Matrix:
         return features
 
-    return mock.patch.object(summarise_module, "_shortened", unclipped)
+    return mock.patch.object(summarise_module, "shortened", unclipped)
 
 
 def _packed_sensitivity() -> AbstractContextManager[object]:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.coverage import LEAST, LEVEL, MOST, share_of, summary_of, told
+from benchmarks.coverage import LEAST, LEVEL, MOST, summary_of, told
 from benchmarks.streams import Cell, one_stream, plan_of, target_of
+from pipeline.doctor.coverage import share_of
 from pipeline.estimators.estimate import Estimate
 
 STREAMS = 48
@@ -71,7 +72,7 @@ def test_the_target_is_where_the_gradient_of_a_large_sample_vanishes(
 
 
 def test_the_error_of_a_share_is_not_zero_where_all_streams_agree() -> None:
-    share, error = share_of(np.ones((10, 6), dtype=bool))
+    share, error = share_of(np.ones((10, 6)), LEVEL)
     assert share == 1.0
     assert error == pytest.approx(math.sqrt(LEVEL * (1 - LEVEL) / 60))
 
