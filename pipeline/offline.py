@@ -59,8 +59,8 @@ class OfflineRun:
         self.model: Model = plan.first_model
         self._since_model = 0
 
-    def add(self, client: str, rows: Sequence[Row]) -> None:
-        """Release and fold one window of one client."""
+    def add(self, client: str, rows: Sequence[Row | None]) -> None:
+        """Release and fold one window of one client; None stands for an empty slot."""
         seq = self._sequences.get(client, 0)
         self._sequences[client] = seq + 1
         payload = release_of(self._plan, rows, self.model, client=client, ledger="offline", seq=seq)
@@ -96,7 +96,7 @@ class OfflineRun:
         )
 
 
-def run_windows(plan: Plan, windows: Iterable[tuple[str, Sequence[Row]]]) -> OfflineRun:
+def run_windows(plan: Plan, windows: Iterable[tuple[str, Sequence[Row | None]]]) -> OfflineRun:
     """Run all windows, given as (client, rows), and return the run at its end."""
     run = OfflineRun(plan)
     for client, rows in windows:
@@ -104,16 +104,13 @@ def run_windows(plan: Plan, windows: Iterable[tuple[str, Sequence[Row]]]) -> Off
     return run
 
 
-def cut(rows: Iterable[Row | None], slots: int) -> Iterator[list[Row]]:
+def cut(rows: Iterable[Row | None], slots: int) -> Iterator[list[Row | None]]:
     """Cut slots, None for an empty one, into windows; the last one may be short."""
-    window: list[Row] = []
-    taken = 0
+    window: list[Row | None] = []
     for row in rows:
-        taken += 1
-        if row is not None:
-            window.append(row)
-        if taken == slots:
+        window.append(row)
+        if len(window) == slots:
             yield window
-            window, taken = [], 0
-    if taken:
+            window = []
+    if window:
         yield window

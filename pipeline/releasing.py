@@ -5,7 +5,10 @@ Clients and offline runs share this function; nothing else turns records into by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from pipeline.local.encode import Row, stack
 from pipeline.local.gradients import bounded_gradients, open_gradients
@@ -21,7 +24,7 @@ from pipeline.types import Matrix, Vector
 
 def release_of(
     plan: Plan,
-    rows: Sequence[Row],
+    rows: Sequence[Row | None],
     model: Model,
     stream: SecureStream | None = None,
     *,
@@ -34,7 +37,7 @@ def release_of(
     Parameters
     ----------
     rows
-        The encoded records, at most `plan.slots`; fewer mean empty slots.
+        The encoded records, at most `plan.slots`; None, and fewer of them, mean empty slots.
     model
         The newest model that the client knows.
     stream
@@ -49,7 +52,12 @@ def release_of(
     PrivacyError
         If a sum does not fit its lattice.
     """
-    features, responses = stack(rows, plan.size - 1)
+    if plan.by_record and plan.study.noised:
+        # each record keeps its slot: one that cannot be used would else move all behind it, and
+        # the release would tell neighbours apart by far more than one gradient
+        empty = Row(np.zeros(plan.size - 1), math.nan, 0)
+        rows = [empty if row is None else row for row in rows]
+    features, responses = stack([row for row in rows if row is not None], plan.size - 1)
     return release_of_arrays(
         plan, features, responses, model, stream, client=client, ledger=ledger, seq=seq
     )

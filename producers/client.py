@@ -153,7 +153,7 @@ class Client:
         study, client = self._plan.study.name, self._vault.client
         seq = self._seq + len(self._made)
         payload = release_of(
-            self._plan, window.rows, model, client=client, ledger=self._vault.ledger, seq=seq
+            self._plan, window.slots, model, client=client, ledger=self._vault.ledger, seq=seq
         )
         marks = headers(
             identity=f"{client}/{study}/{seq}",

@@ -108,10 +108,11 @@ class Ledger:
             self._check_budget(plan, source)
         cost = plan.cost if study.private else None
         self._db.write(
-            "INSERT INTO spends VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO spends VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             study.name, source, privacy.mechanism, privacy.epsilon, privacy.delta,
             (privacy.records or 1) if cost else None, privacy.neighbours if cost else None,
             cost.mu if cost else None, cost.epsilon if cost else None, plan.slots,
+            bool(cost and cost.apart),
         )  # fmt: skip
 
     def budget(self, source: str) -> Budget:
@@ -174,12 +175,15 @@ class Ledger:
 
 
 #: Costs of the studies that have released a source.
-SPENT = "SELECT mu, pure, neighbours FROM spends WHERE source = ? AND mu IS NOT NULL"
+SPENT = "SELECT mu, pure, apart, neighbours FROM spends WHERE source = ? AND mu IS NOT NULL"
 
 
-def costs(rows: Iterable[tuple[float, float | None, str]], unit: Unit) -> list[Cost]:
+def costs(rows: Iterable[tuple[float, float | None, int, str]], unit: Unit) -> list[Cost]:
     """Return rows of `SPENT` as costs of a source's unit."""
-    return [unit.convert(Cost(mu, pure), neighbours) for mu, pure, neighbours in rows]
+    return [
+        unit.convert(Cost(mu, pure, apart=bool(apart)), neighbours)
+        for mu, pure, apart, neighbours in rows
+    ]
 
 
 def worded(unit: Unit) -> str:

@@ -52,7 +52,8 @@ def open_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model
 def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model) -> BoundedSums:
     """Return the gradients of a window as exact integers, one record after the other.
 
-    Slots without a record hold zeros: what leaves has the same length and noise for them.
+    Slots without a record, whose response is NaN, and those behind the last one hold zeros: what
+    leaves has the same length and noise for them.
 
     Raises
     ------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -200,15 +200,17 @@ class Plan:
         """What one release may cost one record, in the mechanism's own terms: mu or epsilon."""
         # a user's records may be in as many releases as there are records
         records = self.study.privacy.records or 1
-        numbers = 2 * self.size + self.size * (self.size + 1) // 2 + 2
         if self.by_record:
-            numbers = self.size
+            # noised apart, they compose: mu grows as the root (docs/privacy/composition.md)
+            share = math.sqrt(records) if self.mechanism.order == 2 else records
+            return self.mechanism.budget(self.size * records) / share
+        numbers = 2 * self.size + self.size * (self.size + 1) // 2 + 2
         return self.mechanism.budget(numbers * records) / records
 
     @cached_property
     def cost(self) -> Cost:
         """What all releases of the study cost one record, under the study's neighbours."""
-        return self.mechanism.cost(self.budget)
+        return replace(self.mechanism.cost(self.budget), apart=self.by_record)
 
     @cached_property
     def start(self) -> Channels:

@@ -12,6 +12,8 @@ from pipeline.study.model import Study
 
 #: Raised whenever the meaning of a release changes without a change of the study file.
 RELEASE_SEMANTICS = 2
+#: Raised instead where that of gradients of single records alone changes.
+GRADIENT_SEMANTICS = 2
 
 
 def revision_of(study: Study) -> str:
@@ -34,5 +36,7 @@ def revision_of(study: Study) -> str:
         "privacy": tables["privacy"],
         "window": tables["window"]["records"],
     }
+    if study.path is not None:
+        meaning["gradients"] = GRADIENT_SEMANTICS
     text = json.dumps(meaning, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

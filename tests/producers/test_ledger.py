@@ -20,6 +20,7 @@ from pipeline.study import parse_study
 from producers import report
 from producers.ledger import Limit
 from producers.vault import NO_LIMIT, Outgoing, Tally, Vault
+from tests.sgd import study_text as sgd_text
 from tests.stage import OPEN, study_text
 
 SOURCE = "csv:data.csv"
@@ -322,3 +323,38 @@ def test_sources_and_clients_have_budgets_of_their_own(path: Path) -> None:
         start(vault, RECORD.plan("two"))
     spent = {name: facts["spent"]["epsilon"] for name, facts in report.ledger(path).items()}
     assert spent == {name: pytest.approx(1, rel=CALIBRATION) for name in (SOURCE, "csv:other.csv")}
+
+
+def gradients(name: str, records: int, epsilon: float = 2.0) -> Plan:
+    """Return a study of gradients of single records, for users of so many."""
+    user = f'neighbours = "replace-one"\nunit = "user"\nrecords = {records}'
+    text = sgd_text(name=name, epsilon=epsilon).replace('neighbours = "replace-one"', user)
+    return Plan(parse_study(text))
+
+
+def test_gradients_of_a_users_records_compose(path: Path) -> None:
+    with Vault(path, "site") as vault:
+        start(vault, gradients("one", 9))
+        # the limit is the first study's budget for 9 records; one for 36 costs those half as much
+        vault.open_stream(gradients("two", 36), SOURCE, Limit(epsilon=2.5))
+        start(vault, gradients("two", 36))
+        assert refused(vault, gradients("three", 9), path)
+    found = report.ledger(path)[SOURCE]["spent"]
+    mu = mu_at(2.0, 1e-6)
+    assert found["mu"] == pytest.approx(math.hypot(mu, mu / 2), rel=CALIBRATION)
+
+
+def test_a_database_of_the_last_schema_is_upgraded_and_counts_as_it_did(path: Path) -> None:
+    plan = RECORD.plan("one")
+    with Vault(path, "site") as vault:
+        start(vault, plan)
+    before = report.ledger(path)
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE spends DROP COLUMN apart")
+        db.execute("UPDATE identity SET schema = 2")
+    db.close()
+    with Vault(path, "site") as vault:
+        start(vault, plan)
+        assert vault.peek("one").next_seq == 2
+    after = report.ledger(path)
+    assert after[SOURCE]["spent"] == before[SOURCE]["spent"]
