@@ -19,7 +19,7 @@ from pipeline.local.summarise import Summary, local_fit, summarise, summarise_bo
 from pipeline.messages.release import seal
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream
-from pipeline.types import Matrix, Vector
+from pipeline.types import Integers, Matrix, Vector
 
 
 def release_of(
@@ -58,8 +58,9 @@ def release_of(
         empty = Row(np.zeros(plan.size - 1), math.nan, 0)
         rows = [empty if row is None else row for row in rows]
     features, responses = stack([row for row in rows if row is not None], plan.size - 1)
+    levels = np.array([0 if row is None else row.level for row in rows], dtype=np.int64)
     return release_of_arrays(
-        plan, features, responses, model, stream, client=client, ledger=ledger, seq=seq
+        plan, features, responses, model, stream, levels, client=client, ledger=ledger, seq=seq
     )
 
 
@@ -69,6 +70,7 @@ def release_of_arrays(
     responses: Vector,
     model: Model,
     stream: SecureStream | None = None,
+    levels: Integers | None = None,
     *,
     client: str,
     ledger: str,
@@ -76,12 +78,17 @@ def release_of_arrays(
 ) -> bytes:
     """Make the release of one window from encoded features (n, p) and responses (n,).
 
-    As `release_of`, with its errors.
+    As `release_of`, with its errors. `levels` are places of levels of privacy, (n,); by default all
+    have the strictest.
     """
     if plan.study.noised:
         stream = stream or _stream(plan, client, seq)
-        bounded = bounded_gradients if plan.by_record else summarise_bounded
-        noised = privatise(plan, bounded(plan, features, responses, model), stream)
+        sums = (
+            bounded_gradients(plan, features, responses, model, levels)
+            if plan.by_record
+            else summarise_bounded(plan, features, responses, model)
+        )
+        noised = privatise(plan, sums, stream)
         return seal(plan, noised, client=client, ledger=ledger, seq=seq)
     summary = _open_summary(plan, features, responses, model)
     opened = disclose(plan, summary, model.version, model.seen)

@@ -39,6 +39,10 @@ from producers.run import Job, run_client
     help="The delta at which that epsilon is meant; default: the first study's.",
 )  # fmt: skip
 @click.option(
+    "--level",
+    help="With privacy.personal: the loosest level that records of this client may have.",
+)
+@click.option(
     "--skip-lost", is_flag=True,
     help="After an old copy of the client's database came back: go on behind what it has lost.",
 )  # fmt: skip
@@ -47,8 +51,8 @@ from producers.run import Job, run_client
 )
 def produce(
     study: Path, client: str, source: str, form: str, follow: bool, source_name: str | None,
-    rate: float | None, epsilon_limit: float | None, delta_limit: float | None, skip_lost: bool,
-    quiet: bool,
+    rate: float | None, epsilon_limit: float | None, delta_limit: float | None, level: str | None,
+    skip_lost: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Read raw records, release noised windows of them to STUDY, and keep the ledger.
 
@@ -56,7 +60,7 @@ def produce(
     lost, and none enters two releases. Standard input cannot be read again: what was still in the
     pipe is lost, and what is fed a second time is released a second time.
     """
-    plan = live_plan_of(study, "a client")
+    plan = live_plan_of(study, "a client", level)
     settings = connected(Settings.read())
     if not plan.study.private and (epsilon_limit or delta_limit):
         raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")

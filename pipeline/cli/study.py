@@ -122,7 +122,11 @@ def _facts(plan: Plan) -> dict[str, object]:
 def _path(plan: Plan) -> dict[str, object]:
     """Return the steps of gradient descent, and when intervals can be hoped for."""
     rule = rule_of(plan)
-    noise = plan.step.gradient.standard_deviation if plan.study.noised else 0.0
+    noise = plan.record_noise if plan.study.noised else 0.0
+    by_level: dict[str, object] = {}
+    if plan.study.privacy.personal is not None:
+        deviations = [part.standard_deviation for part in plan.record_channels]
+        by_level = {"gradient_sd_by_level": dict(zip(plan.levels, deviations, strict=True))}
     return {
         "eta0": rule.steps.eta0,
         "alpha": rule.steps.alpha,
@@ -130,6 +134,7 @@ def _path(plan: Plan) -> dict[str, object]:
         "burn_in": rule.burn_in,
         "radius": plan.radius,
         "gradient_sd": noise,
+        **by_level,
         "largest_slope": plan.loss.slope_bound,
         "models_late_at_most": allowed_lateness(plan),
         "records_for_intervals": records_to_mix(rule, slowest(plan)),

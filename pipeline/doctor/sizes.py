@@ -64,7 +64,7 @@ def sizes_of(plan: Plan, records: int) -> Sizes:
     if not plan.by_record:
         return Sizes(needed)
     rule, curvature = rule_of(plan), mean_curvature(plan)
-    noise = plan.step.gradient.standard_deviation if plan.study.noised else 0.0
+    noise = plan.record_noise if plan.study.noised else 0.0
     # the step that an average over the path sees: its mean, for steps that fall as i^-alpha
     last = rule.steps.steps(records, 1)[0] / (1 - rule.steps.alpha)
     step = min(float(last), rule.steps.cap)
@@ -88,7 +88,7 @@ def _needed(plan: Plan) -> int:
 
 def _epsilon(study: Study, records: int) -> float | None:
     """Return the least epsilon, on a grid of steps of a tenth, at which the records would do."""
-    if study.privacy.epsilon is None:
+    if study.privacy.epsilon is None or study.privacy.personal is not None:
         return None
     steps = math.ceil(math.log(LARGEST_EPSILON / study.privacy.epsilon) / math.log(1.1))
     for epsilon in study.privacy.epsilon * 1.1 ** np.arange(1, max(steps, 1)):

@@ -142,10 +142,13 @@ class _Gradients:
         return estimate_sgd(self._plan, self._state)
 
     def _noise(self, shape: tuple[int, ...]) -> Matrix:
-        deviation = self._plan.step.gradient.standard_deviation
+        deviations = np.array([part.standard_deviation for part in self._plan.record_channels])
+        # levels of privacy in equal shares
+        deviation = deviations[self._rng.integers(len(deviations), size=(shape[0], 1))]
         if self._plan.study.privacy.mechanism == "discrete-laplace":
-            return self._rng.laplace(0.0, deviation / math.sqrt(2), shape)
-        return deviation * self._rng.standard_normal(shape)
+            return deviation / math.sqrt(2) * self._rng.laplace(0.0, 1.0, shape)
+        noise: Matrix = deviation * self._rng.standard_normal(shape)
+        return noise
 
 
 class _Releases:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.errors import DataError
+from pipeline.local.levels import Levels
 from pipeline.local.response import Response, response_of
 from pipeline.local.values import Record, number_of
 from pipeline.study import Study
@@ -16,11 +17,15 @@ from pipeline.types import Matrix, Vector
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One encoded record: features (p,), response, and how many values were clipped."""
+    """One encoded record: features (p,), response, and how many values were clipped.
+
+    `level` is the place of its level of privacy, 0 for the strictest.
+    """
 
     features: Vector
     response: float
     clipped: int
+    level: int = 0
 
 
 class Features:
@@ -96,6 +101,7 @@ class Encoder:
     def __init__(self, study: Study) -> None:
         self.features = Features.of(study)
         self.response: Response = response_of(study)
+        self._levels = Levels(study.privacy.personal)
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Refuse a source that lacks a column of the study.
@@ -120,7 +126,7 @@ class Encoder:
         inside = self.features.clip(values)
         response, beyond = self.response.of_record(record)
         clipped = int(np.count_nonzero(inside != values)) + beyond
-        return Row(self.features.scale(inside), response, clipped)
+        return Row(self.features.scale(inside), response, clipped, self._levels.of(record))
 
     def rows(self, values: Matrix, responses: Sequence[tuple[float, bool]]) -> list[Row]:
         """Encode records whose values have been read.
@@ -136,7 +142,7 @@ class Encoder:
         clipped = np.count_nonzero(inside != values, axis=1).tolist()
         scaled = self.features.scale(inside)
         return [
-            Row(features, response, beyond + count)
+            Row(features, response, beyond + count, self._levels.of({}))
             for features, (response, beyond), count in zip(scaled, responses, clipped, strict=True)
         ]
 

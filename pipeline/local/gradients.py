@@ -17,7 +17,7 @@ from pipeline.local.blocks import GRADIENT_BITS, predictors, with_intercept
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.local.summarise import BoundedSums, Exact, Summary
-from pipeline.types import Matrix, Vector
+from pipeline.types import Integers, Matrix, Vector
 
 _NOTHING = Exact(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
@@ -49,11 +49,25 @@ def open_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model
     return Summary(len(responses), model.coefficients, whole.ravel(), nothing, nothing, (0, 0))
 
 
-def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model) -> BoundedSums:
+def bounded_gradients(
+    plan: Plan,
+    features: Matrix,
+    responses: Vector,
+    model: Model,
+    levels: Integers | None = None,
+) -> BoundedSums:
     """Return the gradients of a window as exact integers, one record after the other.
 
     Slots without a record, whose response is NaN, and those behind the last one hold zeros: what
     leaves has the same length and noise for them.
+
+    Parameters
+    ----------
+    features, responses, model
+        As for `record_gradients`.
+    levels
+        The place of each record's level of privacy, shape (n,); by default the strictest, as for
+        slots without a record.
 
     Raises
     ------
@@ -78,7 +92,10 @@ def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mo
     # one exponent stands for all numbers where they agree, as they do for ranges of one unit
     same = bool((exponents == exponents[0]).all())
     exponents = exponents[:1] if same else np.tile(exponents, plan.slots)
-    return BoundedSums(model, Exact(whole.ravel(), exponents), None, _NOTHING)
+    places = np.zeros(plan.slots, dtype=np.int64)
+    if levels is not None:
+        places[: len(levels)] = levels
+    return BoundedSums(model, Exact(whole.ravel(), exponents), None, _NOTHING, places)
 
 
 def weights_of(plan: Plan, design: Matrix) -> Vector:

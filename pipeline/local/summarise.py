@@ -80,12 +80,16 @@ class BoundedSums:
     counts
         Records of the negative and the positive class; or the sum of squared slopes, one entry, or
         none at the start or where the noise scale is known.
+    levels
+        Of gradients of single records: the place of each slot's level of privacy, 0 for the
+        strictest; None where all slots have it.
     """
 
     model: Model
     gradient: Exact
     curvature: Exact | None
     counts: Exact
+    levels: Integers | None = None
 
 
 def summarise(

@@ -24,6 +24,9 @@ class Guarantee(msgspec.Struct, frozen=True, omit_defaults=False):
     counts
         How numbers of records are treated: which leave with noise, which are public, which never
         leave.
+    levels
+        Epsilon of each level of privacy that a record can have, the largest being `epsilon`; None
+        where all records have the same.
     """
 
     mechanism: str
@@ -36,12 +39,14 @@ class Guarantee(msgspec.Struct, frozen=True, omit_defaults=False):
     adversary: str | None
     guarantee: str
     counts: str
+    levels: dict[str, float] | None = None
 
     @property
     def claim(self) -> str:
         """The promise in short, for a release to carry."""
         who = self.unit if self.unit_records is None else f"{self.unit}:{self.unit_records}"
-        return f"{self.mechanism} {self.epsilon!r} {self.delta!r} {who} {self.neighbours}"
+        levels = "" if self.levels is None else f" {sorted(self.levels.items())}"
+        return f"{self.mechanism} {self.epsilon!r} {self.delta!r} {who} {self.neighbours}{levels}"
 
 
 ADVERSARY = "anyone who sees every message and estimate; only the client itself is trusted"
@@ -93,6 +98,7 @@ def guarantee_of(
     records: int | None,
     neighbours: str,
     counted: str = "class counts",
+    levels: dict[str, float] | None = None,
 ) -> Guarantee:
     """State the guarantee of noised releases in which each record enters once.
 
@@ -100,10 +106,21 @@ def guarantee_of(
     ----------
     counted
         What leaves with noise beside gradient and curvature; empty for nothing.
+    levels
+        Epsilon by level where records have one each.
     """
     who = "one record" if unit == "record" else f"one user with at most {records} records"
     change = "its absence" if neighbours == "zero-out" else "its replacement by any other"
     budget = f"({epsilon:g}, {delta:g})" if delta else f"{epsilon:g}"
+    shown = ""
+    if levels is not None:
+        strictest = min(levels, key=lambda name: (levels[name], name))
+        each = ", ".join(f"{levels[name]:g} at level {name!r}" for name in levels)
+        change += (
+            f" of the same level, with an epsilon of {each}, and {levels[strictest]:g} for a "
+            "record of any other level or none"
+        )
+        shown = ", and at which level a record slot was noised,"
     return Guarantee(
         mechanism=mechanism,
         epsilon=epsilon,
@@ -116,8 +133,9 @@ def guarantee_of(
         guarantee=(
             f"local {budget}-differential privacy of {who} against {change}, "
             "over the whole stream, since each record enters one release; timing, the number of "
-            "windows and which client sent them are not hidden"
+            f"windows{shown} and which client sent them are not hidden"
         ),
         counts=(f"{counted}: noised under the budget; " if counted else "")
         + "record slots: public; clipped and set-aside records: never sent",
+        levels=levels,
     )

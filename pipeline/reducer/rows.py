@@ -150,8 +150,10 @@ class GradientRows:
         self._largest = plan.radius * plan.loss.slope_bound
         self._furthest = math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
         if self._noised:
-            part = plan.step.gradient
-            self._unit, self._largest = part.unit, part.largest(plan.summed) * part.unit
+            # the worker does not know a slot's level: any of them may have made its noise
+            parts = plan.record_channels
+            largest = max(part.largest(plan.summed) for part in parts)
+            self._unit, self._largest = parts[0].unit, largest * parts[0].unit
 
     def slots(self, releases: Sequence[Release]) -> int:
         """As `Rows.slots`: an empty slot moves the path by its noise."""

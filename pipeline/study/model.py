@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from pipeline.study.modes import KIND_HELP, LDP_SGD, Kind, Reproduction
 from pipeline.study.path import Path
+from pipeline.study.personal import Personal
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -276,6 +277,13 @@ class Privacy(Strict, frozen=True, kw_only=True):
     split: Annotated[
         Split, Meta(description="shares of gradient, curvature and counts", examples=["{}"])
     ] = Split()
+    personal: Annotated[
+        Personal | None,
+        Meta(
+            description="of ldp-sgd: a table with levels, and the column that holds them",
+            examples=['{ column = "consent", levels = { strict = 0.5, normal = 1.0 } }'],
+        ),
+    ] = None
 
 
 class Window(Strict, frozen=True, kw_only=True):

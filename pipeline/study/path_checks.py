@@ -19,6 +19,7 @@ def check_path(study: Study) -> None:
         Naming the key, what is allowed and the way out.
     """
     estimator = study.estimator
+    _check_personal(study)
     if estimator.kind != LDP_SGD:
         if estimator.path is not None:
             raise ConfigError(f'estimator.path: belongs to kind = "{LDP_SGD}"; remove it')
@@ -50,4 +51,32 @@ def check_path(study: Study) -> None:
         raise ConfigError(
             f'stream.partitions: kind = "{LDP_SGD}" moves one path through all records in their '
             "order, so its releases need partitions = 1 (the default is 2)"
+        )
+
+
+def _check_personal(study: Study) -> None:
+    """Refuse levels of privacy where they would not mean what they say."""
+    personal = study.privacy.personal
+    if personal is None:
+        return
+    if study.estimator.kind != LDP_SGD:
+        raise ConfigError(
+            "privacy.personal: records can have levels of their own where each is noised by "
+            f'itself; set estimator.kind = "{LDP_SGD}", or remove it'
+        )
+    if not study.noised:
+        raise ConfigError('privacy.personal: goes with noise; remove it, or mechanism = "none"')
+    if study.privacy.unit != "record":
+        raise ConfigError(
+            'privacy.personal: a level is one of a record; set unit = "record", or remove it'
+        )
+    if study.privacy.epsilon != max(personal.levels.values()):
+        raise ConfigError(
+            "privacy.personal.levels: the largest must be privacy.epsilon, which is what the study "
+            f"may cost any record; here it is {max(personal.levels.values()):g}"
+        )
+    if personal.column in (*study.data.features, study.data.response.name):
+        raise ConfigError(
+            "privacy.personal.column: must be a column of its own, not a feature or the response: "
+            "the noise of a record shows its level to everybody"
         )

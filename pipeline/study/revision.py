@@ -33,7 +33,7 @@ def revision_of(study: Study) -> str:
         "features": [[name, bounds["min"], bounds["max"]] for name, bounds in features.items()],
         "data": tables["data"],
         "estimator": estimator,
-        "privacy": tables["privacy"],
+        "privacy": {k: v for k, v in tables["privacy"].items() if k != "personal" or v},
         "window": tables["window"]["records"],
     }
     if study.path is not None:

@@ -358,3 +358,36 @@ def test_a_database_of_the_last_schema_is_upgraded_and_counts_as_it_did(path: Pa
         assert vault.peek("one").next_seq == 2
     after = report.ledger(path)
     assert after[SOURCE]["spent"] == before[SOURCE]["spent"]
+
+
+def personal(level: str | None) -> Plan:
+    """Return a study with levels, as a client sees it whose records may have one of them."""
+    levels = 'personal = { column = "c", levels = { strict = 0.5, normal = 2.0 } }'
+    text = sgd_text(name="levels", epsilon=2.0).replace("[window]", f"{levels}\n[window]")
+    return Plan(parse_study(text), level)
+
+
+def test_a_client_is_charged_the_loosest_level_that_its_records_may_have(path: Path) -> None:
+    def spent() -> tuple[float, float]:
+        facts = report.ledger(path)[SOURCE]
+        [study] = facts["studies"]
+        return facts["spent"]["epsilon"], study["epsilon"]
+
+    with Vault(path, "site") as vault:
+        start(vault, personal("strict"))
+        assert spent() == (pytest.approx(0.5, rel=CALIBRATION), 0.5)
+        # the limit is what the first client asked for: a looser level needs the owner's word
+        assert "the limit is 0.5" in refused(vault, personal(None), path)
+        vault.open_stream(personal(None), SOURCE, Limit(epsilon=2.0))
+        start(vault, personal(None))
+        assert spent() == (pytest.approx(2.0, rel=CALIBRATION), 2.0)
+        # what has left stays spent
+        start(vault, personal("strict"))
+        assert spent() == (pytest.approx(2.0, rel=CALIBRATION), 2.0)
+
+
+def test_lost_releases_are_charged_at_the_loosest_level(path: Path) -> None:
+    with Vault(path, "site") as vault:
+        vault.open_stream(personal("strict"), SOURCE)
+        vault.pass_over(personal("strict"), SOURCE, range(3), position=None, now=1e9)
+    assert report.ledger(path)[SOURCE]["spent"]["epsilon"] == pytest.approx(2.0, rel=CALIBRATION)

@@ -94,6 +94,7 @@ def _privacy(plan: Plan, plug: PlugIn, records: int) -> Matrix:
     size = plan.size
     if not plan.study.noised:
         return np.zeros((size, size))
+    # of personal levels the loosest: which records had which is not kept, and this much is sure
     noise = plan.step.gradient.standard_deviation**2
     return sandwich(plug.curvature, noise * np.eye(size)) / records
 

@@ -38,7 +38,7 @@ def rule_of(plan: Plan) -> Rule:
     """
     path, loss = _path(plan), plan.study.estimator.loss
     curvature = mean_curvature(plan)
-    noise = plan.step.gradient.standard_deviation if plan.study.noised else 0.0
+    noise = plan.record_noise if plan.study.noised else 0.0
     cap = min(
         noise_cap(path.kappa or KAPPA.get(loss, 0.25), curvature, plan.loss.slope_bound, noise,
                   plan.size),
