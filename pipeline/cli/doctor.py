@@ -128,6 +128,11 @@ def _run(population: Population, size: Size, seed: int, replications: int | None
     return seen
 
 
+def _assumed(plan: Plan) -> str:
+    levels = "; levels of privacy in equal shares" if len(plan.levels) > 1 else ""
+    return ASSUMED + levels
+
+
 def _printed(plan: Plan, coefficients: np.ndarray) -> list[float]:
     """Return coefficients as estimates print them."""
     centre, unit = plan.response_scale
@@ -143,7 +148,7 @@ def _facts(
     return {
         "study": plan.study.name,
         "kind": plan.study.estimator.kind,
-        "assumed": ASSUMED,
+        "assumed": _assumed(plan),
         "records": size.windows(plan) * plan.slots,
         "clients": size.clients,
         "seed": seed,
@@ -172,7 +177,7 @@ def _show(
         f"{plan.study.name} ({plan.study.estimator.kind}, {plan.study.estimator.loss}): "
         f"{found.replications} simulated streams of {records:,} records, {size.clients} clients"
     )
-    click.echo(f"assumed: {ASSUMED}")
+    click.echo(f"assumed: {_assumed(plan)}")
     click.echo(f"coefficients: {truth}{more}; the target is known to {known}")
     click.echo(f"ready: {found.ready:.0%} of the streams (+-{found.ready_error:.1%})")
     click.echo(

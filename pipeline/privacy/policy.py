@@ -120,7 +120,7 @@ def guarantee_of(
             f" of the same level, with an epsilon of {each}, and {levels[strictest]:g} for a "
             "record of any other level or none"
         )
-        shown = ", and at which level a record slot was noised,"
+        shown = ", at which level a record slot was noised"
     return Guarantee(
         mechanism=mechanism,
         epsilon=epsilon,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from scipy import stats
 
+from pipeline.cli.main import cli
 from pipeline.errors import ConfigError
 from pipeline.local.encode import Encoder, Row
 from pipeline.local.gradients import bounded_gradients
@@ -192,6 +195,15 @@ def test_a_level_that_is_none_is_refused() -> None:
             plan_of(level)
     with pytest.raises(ConfigError, match="--level"):
         Plan(parse_study(study_text()), "strict")
+
+
+def test_produce_refuses_a_level_that_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(study_text(epsilon=4.0).replace("[window]", f"{LEVELS}\n[window]"))
+    options = ["produce", str(file), "--client", "a", "--source", "-", "--level", "loose"]
+    found = CliRunner().invoke(cli, options)
+    assert isinstance(found.exception, ConfigError)
+    assert "'strict', 'medium', 'normal'" in str(found.exception)
 
 
 def test_intervals_of_mixed_levels_are_those_of_the_mean_noise() -> None:
