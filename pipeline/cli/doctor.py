@@ -23,7 +23,7 @@ from pipeline.doctor import (
     simulated,
     sizes_of,
     stream,
-    summarise,
+    sum_up,
     target_of,
 )
 from pipeline.errors import ConfigError
@@ -90,7 +90,7 @@ def coverage(
     population = Population.of(plan, _numbers(truth), residual_scale)
     target = target_of(population, seed)
     seen = _run(population, size, seed, replications)
-    found = summarise(plan, seen, target.coefficients)
+    found = sum_up(plan, seen, target.coefficients)
     # the formulas are asked for the study as it stands, not for its simulation
     real = Plan(asked)
     sizes = sizes_of(real, records)

@@ -9,7 +9,7 @@
 Nothing is read and nothing is protected: noise comes from a seeded generator.
 """
 
-from pipeline.doctor.coverage import Coverage, IntervalCoverage, Seen, look, summarise
+from pipeline.doctor.coverage import Coverage, IntervalCoverage, Seen, look, sum_up
 from pipeline.doctor.population import Population, Target, default_truth, target_of
 from pipeline.doctor.sizes import Sizes, sizes_of
 from pipeline.doctor.streams import Size, simulated, stream
@@ -30,6 +30,6 @@ __all__ = [
     "simulated",
     "sizes_of",
     "stream",
-    "summarise",
+    "sum_up",
     "target_of",
 ]

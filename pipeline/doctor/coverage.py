@@ -100,7 +100,7 @@ def look(plan: Plan, estimate: Estimate) -> Seen:
     return Seen(estimate.status, estimate.reason, estimate.coefficients, ends)
 
 
-def summarise(plan: Plan, seen: Sequence[Seen], target: Vector) -> Coverage:
+def sum_up(plan: Plan, seen: Sequence[Seen], target: Vector) -> Coverage:
     """Sum up at least two streams against their target, shape (d,), in encoded units."""
     count = len(seen)
     ready = [one for one in seen if any(np.isfinite(low).any() for low, _ in one.ends.values())]

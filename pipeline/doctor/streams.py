@@ -19,7 +19,8 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.sgd.estimate import estimate_sgd
 from pipeline.estimators.sgd.settings import rule_of
 from pipeline.estimators.sgd.state import GradientBatch, SgdState
-from pipeline.local.gradients import record_gradients
+from pipeline.local.blocks import predictors, with_intercept
+from pipeline.local.gradients import weights_of
 from pipeline.local.model import Model, round_model
 from pipeline.local.plan import Plan
 from pipeline.offline import OfflineRecord
@@ -120,7 +121,9 @@ class _Gradients:
     def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
         """Move along the gradients of a round."""
         plan, model = self._plan, self._model
-        gradients = record_gradients(plan, features, responses, model)
+        design = with_intercept(features)
+        slope = plan.loss.slope(predictors(design, model.coefficients), responses)
+        gradients = design * weights_of(plan, design)[:, None] * slope[:, None]
         if plan.study.noised:
             gradients = gradients + self._noise(gradients.shape)
         self._state.fold(

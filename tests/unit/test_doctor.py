@@ -17,7 +17,7 @@ from pipeline.doctor import (
     simulated,
     sizes_of,
     stream,
-    summarise,
+    sum_up,
     target_of,
 )
 from pipeline.errors import ConfigError
@@ -126,7 +126,7 @@ def test_planted_intervals_are_found_out() -> None:
     target = np.zeros(LOGISTIC.size)
 
     def verdict(**planted: float) -> tuple[bool | None, str]:
-        found = summarise(LOGISTIC, seen(LOGISTIC, 200, **planted), target)
+        found = sum_up(LOGISTIC, seen(LOGISTIC, 200, **planted), target)
         said = judge(LOGISTIC, found, SIZES, 10_000)
         return said.trusted, said.verdict
 
@@ -142,14 +142,14 @@ def test_one_coefficient_that_is_not_covered_is_named() -> None:
         low, high = one.ends["random-scaling"]
         low[2] += 1.6
         high[2] -= 1.6
-    found = summarise(LOGISTIC, planted, np.zeros(LOGISTIC.size))
+    found = sum_up(LOGISTIC, planted, np.zeros(LOGISTIC.size))
     said = judge(LOGISTIC, found, SIZES, 10_000)
     assert found.intervals[0].worst == "x1"
     assert said.trusted is False
 
 
 def test_coverage_and_its_error_are_those_of_the_binomial_law() -> None:
-    found = summarise(LOGISTIC, seen(LOGISTIC, 400, width=1.2815516), np.zeros(LOGISTIC.size))
+    found = sum_up(LOGISTIC, seen(LOGISTIC, 400, width=1.2815516), np.zeros(LOGISTIC.size))
     [own] = found.intervals
     # 80 % of 1,600 independent intervals, whose error is 1 point
     assert own.error == pytest.approx(0.01, rel=0.2)
@@ -162,13 +162,13 @@ def test_coefficients_without_an_interval_are_left_out() -> None:
     planted = seen(LOGISTIC, 50, width=1e9)
     for one in planted:
         one.ends["random-scaling"][0][1] = math.nan
-    [own] = summarise(LOGISTIC, planted, np.zeros(LOGISTIC.size)).intervals
+    [own] = sum_up(LOGISTIC, planted, np.zeros(LOGISTIC.size)).intervals
     assert own.coverage == 1.0
     assert own.error > 0
 
 
 def test_few_streams_decide_nothing() -> None:
-    found = summarise(LOGISTIC, seen(LOGISTIC, 6, width=1.96), np.zeros(LOGISTIC.size))
+    found = sum_up(LOGISTIC, seen(LOGISTIC, 6, width=1.96), np.zeros(LOGISTIC.size))
     assert judge(LOGISTIC, found, SIZES, 10_000).trusted is None
 
 
@@ -177,7 +177,7 @@ def asked(study: Study, records: int, streams: int, clients: int = 10) -> tuple[
     population = Population.of(plan)
     target = target_of(population).coefficients
     ends = [look(plan, stream(population, Size(records, clients), 1, i)) for i in range(streams)]
-    found = summarise(plan, ends, target)
+    found = sum_up(plan, ends, target)
     said = judge(Plan(study), found, sizes_of(Plan(study), records), records)
     return said.trusted, f"{said.verdict}: {said.reason}: {said.advice}"
 
