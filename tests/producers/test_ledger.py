@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import BudgetExceeded, ConfigError
+from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
 from pipeline.local.plan import Plan
 from pipeline.study import parse_study
 from producers import report
@@ -353,6 +353,8 @@ def test_a_database_of_the_last_schema_is_upgraded_and_counts_as_it_did(path: Pa
         db.execute("ALTER TABLE spends DROP COLUMN apart")
         db.execute("UPDATE identity SET schema = 2")
     db.close()
+    with pytest.raises(LocalStoreError, match="start its producer once"):
+        report.ledger(path)
     with Vault(path, "site") as vault:
         start(vault, plan)
         assert vault.peek("one").next_seq == 2
