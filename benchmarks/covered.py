@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
+from pipeline.doctor.coverage import share_of
 from pipeline.estimators.estimate import Estimate
 from pipeline.types import Vector
 
@@ -48,7 +47,7 @@ def summary_of(seen: list[Seen], target: Vector) -> dict[str, object]:
         return found
     covered = np.array([s["covered"] for s in ready])
     widths = np.nanmean(np.array([s["errors"] for s in ready]), axis=0)
-    coverage, error = share_of(covered)
+    coverage, error = share_of(covered.astype(np.float64), LEVEL)
     spread = np.array([s["coefficients"] for s in ready]).std(axis=0, ddof=1)
     verdict = "within" if LEAST <= coverage <= MOST else "OUTSIDE"
     return {
@@ -57,19 +56,6 @@ def summary_of(seen: list[Seen], target: Vector) -> dict[str, object]:
         "given": float(np.mean(~np.isnan(covered))),
         "width": float(np.mean(widths / spread)), "verdict": verdict,
     }  # fmt: skip
-
-
-def share_of(covered: np.ndarray) -> tuple[float, float]:
-    """Return the share of intervals that cover, of (streams, d), and its Monte Carlo error.
-
-    NaN stands for a coefficient without an interval. Coefficients of one stream depend on each
-    other; streams do not. The error is at least that of half a stream that differs, so that a few
-    equal streams do not seem to prove a share.
-    """
-    shares = np.nanmean(covered, axis=1)
-    error = float(shares.std(ddof=1)) / math.sqrt(len(shares))
-    least = math.sqrt(LEVEL * (1 - LEVEL) / np.count_nonzero(~np.isnan(covered)))
-    return float(shares.mean()), max(error, least)
 
 
 def brief(row: dict[str, object]) -> str:

@@ -126,11 +126,11 @@ def steps(plan: Plan, windows: list[list[Row]], model: Model) -> dict[str, float
     """Return the time of each step of one release, in microseconds."""
     stream, rows = SecureStream(), windows[0]
     arrays = stack(rows, plan.size - 1)
-    sums = summarise_bounded(plan, *arrays, model)
+    sums = summarise_bounded(plan, arrays.features, arrays.responses, model)
     noised = privatise(plan, sums, stream)
     return {
         "arrays": once(lambda: stack(rows, plan.size - 1)),
-        "sums": once(lambda: summarise_bounded(plan, *arrays, model)),
+        "sums": once(lambda: summarise_bounded(plan, arrays.features, arrays.responses, model)),
         "key": once(SecureStream),
         "noise": once(lambda: privatise(plan, sums, stream)),
         "encoding": once(

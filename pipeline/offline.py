@@ -173,7 +173,7 @@ def run_windows(plan: Plan, windows: Iterable[tuple[str, Rows]]) -> OfflineRun:
 
 def by_client(
     rows: Iterable[tuple[str, Row | None]], slots: int
-) -> Iterator[tuple[str, list[Row]]]:
+) -> Iterator[tuple[str, list[Row | None]]]:
     """Cut the slots of several clients, None for an empty one, into windows of each client.
 
     A window comes when it is full, those that stay open come at the end.
@@ -183,23 +183,17 @@ def by_client(
         window = windows.setdefault(client, [])
         window.append(row)
         if len(window) == slots:
-            yield client, [r for r in window if r is not None]
-            windows[client] = []
-    for client, window in windows.items():
-        if window:
-            yield client, [r for r in window if r is not None]
+            yield client, windows.pop(client)
+    yield from windows.items()
 
 
-def cut(rows: Iterable[Row | None], slots: int) -> Iterator[list[Row]]:
+def cut(rows: Iterable[Row | None], slots: int) -> Iterator[list[Row | None]]:
     """Cut slots, None for an empty one, into windows; the last one may be short."""
-    window: list[Row] = []
-    taken = 0
+    window: list[Row | None] = []
     for row in rows:
-        taken += 1
-        if row is not None:
-            window.append(row)
-        if taken == slots:
+        window.append(row)
+        if len(window) == slots:
             yield window
-            window, taken = [], 0
-    if taken:
+            window = []
+    if window:
         yield window

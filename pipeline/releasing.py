@@ -32,7 +32,7 @@ def release_of(
     Parameters
     ----------
     rows
-        The encoded records, at most `plan.slots`; fewer mean empty slots.
+        The encoded records, at most `plan.slots`; None, and fewer of them, mean empty slots.
     model
         The newest model that the client knows.
     stream
@@ -47,11 +47,19 @@ def release_of(
     PrivacyError
         If a sum does not fit its lattice.
     """
-    features, responses = stack(rows, plan.size - 1)
+    slots = stack(rows, plan.size - 1)
+    # gradients of single records keep their slots: one that cannot be used would else move all
+    # behind it, and the release would tell neighbours apart by far more than one gradient
+    window = slots if plan.by_record and plan.study.noised else slots.sound
+    features, responses, levels = window
     if plan.study.noised:
         stream = stream or _stream(plan, client, seq)
-        bounded = bounded_gradients if plan.by_record else summarise_bounded
-        noised = privatise(plan, bounded(plan, features, responses, model), stream)
+        sums = (
+            bounded_gradients(plan, features, responses, model, levels)
+            if plan.by_record
+            else summarise_bounded(plan, features, responses, model)
+        )
+        noised = privatise(plan, sums, stream)
         return seal(plan, noised, client=client, ledger=ledger, seq=seq)
     summary = _open_summary(plan, features, responses, model)
     opened = disclose(plan, summary, model.version, model.seen, model.place)

@@ -166,7 +166,7 @@ class Client:
         at = int(time.time()) if self._times is None else self._times.at_close() // 1000
         seq = self._seq + len(self._made)
         payload = release_of(
-            self._plan, window.rows, model, client=client, ledger=self._vault.ledger, seq=seq
+            self._plan, window.slots, model, client=client, ledger=self._vault.ledger, seq=seq
         )
         marks = headers(
             identity=f"{client}/{study}/{seq}",

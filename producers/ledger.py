@@ -58,7 +58,7 @@ class Ledger:
         privacy = plan.study.privacy
         self._name_once(source, location)
         private = plan.study.private
-        own = (limit.epsilon or privacy.epsilon, limit.delta or privacy.delta or 0.0)
+        own = (limit.epsilon or plan.epsilons[plan.ceiling], limit.delta or privacy.delta or 0.0)
         wanted = own if private else (None, 0.0)
         unit = (privacy.records or 1, privacy.neighbours)
         self._db.write(
@@ -90,6 +90,8 @@ class Ledger:
     def charge(self, plan: Plan, source: str, *, refuse: bool = True) -> None:
         """Charge a study's cost with its first release; later ones cost nothing more.
 
+        A client whose records may have a looser level of privacy than before pays what that costs.
+
         Parameters
         ----------
         refuse
@@ -102,16 +104,23 @@ class Ledger:
             If the source's limit does not allow it.
         """
         study, privacy = plan.study, plan.study.privacy
-        if self._db.row("SELECT 1 FROM spends WHERE study = ?", study.name):
+        # nobody knows the levels of releases that this database has lost
+        epsilon = plan.epsilons[plan.ceiling] if refuse else privacy.epsilon
+        cost = None
+        if study.private:
+            cost = plan.cost if refuse else plan.largest_cost
+        charged = self._db.row("SELECT mu FROM spends WHERE study = ?", study.name)
+        if charged is not None and (cost is None or cost.mu <= charged[0]):
             return
         if refuse:
             self._check_budget(plan, source)
-        cost = plan.cost if study.private else None
         self._db.write(
-            "INSERT INTO spends VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            study.name, source, privacy.mechanism, privacy.epsilon, privacy.delta,
+            "INSERT INTO spends VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (study) "
+            "DO UPDATE SET epsilon = excluded.epsilon, mu = excluded.mu, pure = excluded.pure",
+            study.name, source, privacy.mechanism, epsilon, privacy.delta,
             (privacy.records or 1) if cost else None, privacy.neighbours if cost else None,
             cost.mu if cost else None, cost.epsilon if cost else None, plan.slots,
+            bool(cost and cost.apart),
         )  # fmt: skip
 
     def budget(self, source: str) -> Budget:
@@ -147,7 +156,8 @@ class Ledger:
         if budget.epsilon is None:
             # the source was opened to a study without privacy: no limit holds any more
             return
-        spent = costs(self._db.rows(SPENT, source), budget.unit)
+        others = self._db.rows(f"{SPENT} AND study != ?", source, plan.study.name)
+        spent = costs(others, budget.unit)
         own = budget.unit.convert(plan.cost, plan.study.privacy.neighbours)
         epsilon = total_epsilon([*spent, own], budget.delta)
         if epsilon > budget.epsilon * (1 + HAIR):
@@ -174,12 +184,15 @@ class Ledger:
 
 
 #: Costs of the studies that have released a source.
-SPENT = "SELECT mu, pure, neighbours FROM spends WHERE source = ? AND mu IS NOT NULL"
+SPENT = "SELECT mu, pure, apart, neighbours FROM spends WHERE source = ? AND mu IS NOT NULL"
 
 
-def costs(rows: Iterable[tuple[float, float | None, str]], unit: Unit) -> list[Cost]:
+def costs(rows: Iterable[tuple[float, float | None, int, str]], unit: Unit) -> list[Cost]:
     """Return rows of `SPENT` as costs of a source's unit."""
-    return [unit.convert(Cost(mu, pure), neighbours) for mu, pure, neighbours in rows]
+    return [
+        unit.convert(Cost(mu, pure, apart=bool(apart)), neighbours)
+        for mu, pure, apart, neighbours in rows
+    ]
 
 
 def worded(unit: Unit) -> str:

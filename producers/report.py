@@ -38,9 +38,14 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
     Raises
     ------
     LocalStoreError
-        If the database cannot be read.
+        If the database cannot be read, or is of an older version.
     """
     with _reading(path) as database:
+        columns = database.execute("PRAGMA table_info(spends)").fetchall()
+        if "apart" not in {column[1] for column in columns}:
+            raise LocalStoreError(
+                "the client database was written by an older version: start its producer once"
+            )
         rows = database.execute(
             "SELECT source, epsilon, delta, unit_records, neighbours FROM sources ORDER BY source"
         ).fetchall()

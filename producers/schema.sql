@@ -34,7 +34,8 @@ CREATE TABLE IF NOT EXISTS locations (
   location TEXT PRIMARY KEY,
   source TEXT NOT NULL
 );
--- What each study has cost one record since its first release; mu NULL: no privacy at all.
+-- What each study has cost one record since its first release; mu NULL: no privacy at all. apart:
+-- every record has noise of its own, so that the costs of a user's records compose.
 CREATE TABLE IF NOT EXISTS spends (
   study TEXT PRIMARY KEY,
   source TEXT NOT NULL,
@@ -45,7 +46,8 @@ CREATE TABLE IF NOT EXISTS spends (
   neighbours TEXT,
   mu REAL,
   pure REAL,
-  slots INTEGER NOT NULL
+  slots INTEGER NOT NULL,
+  apart INTEGER NOT NULL DEFAULT 0
 );
 -- Studies whose releases carry the times of their records: the column that holds them, and the time
 -- of the newest release in milliseconds since 1970; NULL before the first.

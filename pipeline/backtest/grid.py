@@ -1,6 +1,6 @@
 """Many backtests of one history: settings of a study, each with noise drawn several times.
 
-Runs are independent and go to processes of their own. Beside each setting stands the same study
+Runs are independent, and may go to other processes. Beside each setting stands the same study
 without privacy, run once: what the noise costs is the difference. Standard errors are over draws of
 the noise on this one history; they say nothing about another history.
 """
@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import multiprocessing
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.backtest.axes import Axis, Setting, settings_of
 from pipeline.backtest.history import History
@@ -129,13 +125,12 @@ class GridResult:
         The keys and their values.
     places
         One for each setting, in the order of the axes.
-    jobs, seconds
-        Processes, and how long all took.
+    seconds
+        How long all took.
     """
 
     axes: tuple[Axis, ...]
     places: tuple[Place, ...]
-    jobs: int
     seconds: float
 
     @property
@@ -151,7 +146,7 @@ def run_grid(
     options: Options,
     *,
     draws: int = 1,
-    jobs: int | None = None,
+    executor: Executor | None = None,
     form: str = "csv",
     report: Report | None = None,
 ) -> GridResult:
@@ -160,15 +155,17 @@ def run_grid(
     Parameters
     ----------
     study, history, form
-        As in `backtest`; each process reads the history for itself.
+        As in `backtest`; each run reads the history for itself.
     axes
         Keys of the study file with their values; none: the study as it is.
     options
         Of every run. With `simulate`, the draws are from that seed on.
     draws
         How many times the noise of a setting is drawn, >= 1. Without privacy there is none: one.
-    jobs
-        Processes at a time; by default the number of cores.
+    executor
+        Where runs go; by default one after the other in this process. Numbers are the same.
+    report
+        Told of each run.
 
     Raises
     ------
@@ -177,8 +174,8 @@ def run_grid(
     DataError
         If the history cannot be read, or nothing of it can be used.
     """
-    if draws < 1 or (jobs is not None and jobs < 1):
-        raise ConfigError("--draws and --jobs: they must be at least 1")
+    if draws < 1:
+        raise ConfigError("--draws: it must be at least 1")
     if str(history) == "-":
         raise ConfigError("--grid: each run reads the history; give a file instead of -")
     begun = time.perf_counter()
@@ -187,24 +184,14 @@ def run_grid(
     # a wrong setting is found out before the first run
     for _, _, changed, one in tasks:
         one.study_of(changed)
-    count = min(jobs or os.cpu_count() or 1, len(tasks))
     found: list[Run] = []
-    with _one_thread_each(), _pool(count) as pool:
-        waiting = {
-            pool.submit(run_backtest, changed, history, one, form=form): (setting, draw)
-            for setting, draw, changed, one in tasks
-        }
-        try:
-            for done in as_completed(waiting):
-                found.append(Run(*waiting[done], done.result()))
-                if report is not None:
-                    report(found[-1], len(found), len(tasks))
-        except BaseException:
-            _give_up(waiting)
-            raise
+    for run in _runs(tasks, history, form, executor):
+        found.append(run)
+        if report is not None:
+            report(run, len(found), len(tasks))
     found.sort(key=lambda run: (run.setting, -1 if run.draw is None else run.draw))
     places = tuple(_places(settings, options, found))
-    return GridResult(tuple(axes), places, count, time.perf_counter() - begun)
+    return GridResult(tuple(axes), places, time.perf_counter() - begun)
 
 
 #: Number of the setting, of the draw, the study and its options.
@@ -249,27 +236,21 @@ def _places(settings: Sequence[Setting], options: Options, runs: Sequence[Run]) 
     return found
 
 
-def _pool(jobs: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Let processes that start meanwhile compute on one core each: they share the machine."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before: Mapping[str, str | None] = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
+def _runs(
+    tasks: Sequence[_Task], history: History, form: str, executor: Executor | None
+) -> Iterator[Run]:
+    """Yield runs as they end; when one fails, those that have not begun do not begin."""
+    if executor is None:
+        for setting, draw, study, options in tasks:
+            yield Run(setting, draw, run_backtest(study, history, options, form=form))
+        return
+    waiting = {
+        executor.submit(run_backtest, study, history, options, form=form): (setting, draw)
+        for setting, draw, study, options in tasks
+    }
     try:
-        yield
+        for done in as_completed(waiting):
+            yield Run(*waiting[done], done.result())
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def _give_up(waiting: Mapping[Future[BacktestResult], Any]) -> None:
-    """Start no further run; those that run are let end, or die with the terminal's signal."""
-    for one in waiting:
-        one.cancel()
+        for one in waiting:
+            one.cancel()

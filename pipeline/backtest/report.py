@@ -208,8 +208,7 @@ def _how(grid: GridResult, result: BacktestResult, created_at: float) -> str:
     ]
     said = (
         f"Made {rfc3339(created_at)[:16].replace('T', ' ')} UTC by veilstream "
-        f"{version('veilstream')}, study revision {result.revision}, in {grid.seconds:.0f} s with "
-        f"{_count(grid.jobs, 'process', 'processes')}. "
+        f"{version('veilstream')}, study revision {result.revision}, in {grid.seconds:.0f} s. "
         f"Options: {', '.join(given) or 'none'}."
     )
     return f"<footer>{html.escape(said)}</footer>"
@@ -231,10 +230,6 @@ def _figure(svg: str | None, caption: str) -> str:
     if svg is None:
         return ""
     return f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def _mean(mean: Mean | None, *, share: bool = False) -> str:

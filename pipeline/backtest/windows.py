@@ -55,7 +55,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A window that is closed: its records, without the empty slots."""
+    """A window that is closed, with its slots."""
 
     at: Moment
     client: int
@@ -129,9 +129,9 @@ class Windows:
             return
         held.taken += len(places)
         held.last = part.first + int(places[-1])
-        sound = places[part.usable[places]]
-        held.features.append(part.features[sound])
-        held.responses.append(part.responses[sound])
+        usable = part.usable[places]
+        held.features.append(np.where(usable[:, None], part.features[places], 0.0))
+        held.responses.append(np.where(usable, part.responses[places], np.nan))
 
     def _close_by(self, now: float) -> Iterator[Closed]:
         seconds = self._seconds or 0.0

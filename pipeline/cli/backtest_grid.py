@@ -18,6 +18,7 @@ from pipeline.backtest.grid import GridResult, Mean, Run, run_grid
 from pipeline.backtest.report import report_of
 from pipeline.cli.backtest_output import check_file, write_whole
 from pipeline.cli.context import put, say
+from pipeline.cli.cores import one_core_each
 from pipeline.errors import ConfigError
 from pipeline.study import Study
 
@@ -40,9 +41,11 @@ def backtest_grid(
     for path, option, ending in ((out, "--out", ".jsonl"), (report, "--report", ".html")):
         if path is not None:
             check_file(path, source, option, (ending,))
-    result = run_grid(
-        study, source, axes, options, draws=draws, jobs=jobs, form=form, report=_Told()
-    )
+    with one_core_each(jobs) as executor:
+        result = run_grid(
+            study, source, axes, options,
+            draws=draws, executor=executor, form=form, report=_Told(),
+        )  # fmt: skip
     if out is not None:
         write_whole(out, "--out", lambda file: [file.write(line) for line in _lines(result)])
         say(f"wrote {out}: one line for each run")
@@ -91,7 +94,7 @@ def summary(result: GridResult) -> RenderableType:
             _mean(means.get("releases"), digits=6),
             style="bold" if place is advice.place else "",
         )
-    told = [Text(f"{result.seconds:.0f} s with {result.jobs} processes")]
+    told = [Text(f"{result.seconds:.0f} s")]
     if advice.place is not None:
         told.append(Text(f"recommended: {advice.place.setting.label}", style="bold"))
     told += [Text(advice.reason), *(Text(f"- {text}") for text in advice.warnings)]
@@ -118,7 +121,6 @@ def to_dict(result: GridResult) -> dict[str, Any]:
         "recommended": None if advice.place is None else dict(advice.place.setting.changes),
         "reason": advice.reason,
         "warnings": list(advice.warnings),
-        "jobs": result.jobs,
         "seconds": round(result.seconds, 3),
     }
 

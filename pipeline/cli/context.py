@@ -38,22 +38,24 @@ def plan_of(path: Path) -> Plan:
     return _said(Plan(load_study(path)))
 
 
-def live_plan_of(path: Path, doing: str) -> Plan:
+def live_plan_of(path: Path, doing: str, level: str | None = None) -> Plan:
     """Load a study file for a live stream, as `plan_of`.
 
     Parameters
     ----------
     doing
         Who asks, such as "a worker".
+    level
+        As `Plan` takes it.
 
     Raises
     ------
     ConfigError
-        If its kind of estimator runs in `veilstream fit` alone.
+        If its kind of estimator runs in `veilstream fit` alone, or it has no such level.
     """
     study = load_study(path)
     require_live(study, doing)
-    return _said(Plan(study))
+    return _said(Plan(study, level))
 
 
 def _said(plan: Plan) -> Plan:

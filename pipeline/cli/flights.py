@@ -100,7 +100,7 @@ class Flights:
         """Return the coefficients that minimise the study's loss on all flights, in its units."""
         rows = [row for _, row in self.slots if row is not None]
         centre, unit = self._plan.response_scale
-        found = unit * target(self._plan, *stack(rows, self._plan.size - 1))
+        found = unit * target(self._plan, *stack(rows, self._plan.size - 1)[:2])
         found[0] += centre
         values: list[float] = found.tolist()
         return values

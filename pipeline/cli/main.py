@@ -16,6 +16,7 @@ COMMANDS = {
     "status": "local",
     "logs": "local",
     "study": "study",
+    "doctor": "doctor",
     "produce": "produce",
     "client": "client",
     "privacy": "privacy",

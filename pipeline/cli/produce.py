@@ -80,6 +80,10 @@ class Waiting:
     help="The delta at which that epsilon is meant; default: the first study's.",
 )  # fmt: skip
 @click.option(
+    "--level",
+    help="With privacy.personal: the loosest level that records of this client may have.",
+)
+@click.option(
     "--skip-lost", is_flag=True,
     help="After an old copy of the client's database came back: go on behind what it has lost.",
 )  # fmt: skip
@@ -90,7 +94,8 @@ class Waiting:
 def produce(
     study: Path, client: str, source: str, form: str, follow: bool, event_time: str | None,
     source_name: str | None, rate: float | None, begin: float | None,
-    epsilon_limit: float | None, delta_limit: float | None, skip_lost: bool, quiet: bool,
+    epsilon_limit: float | None, delta_limit: float | None, level: str | None, skip_lost: bool,
+    quiet: bool,
 ) -> None:  # fmt: skip
     """Read raw records, release noised windows of them to STUDY, and keep the ledger.
 
@@ -100,7 +105,7 @@ def produce(
     """
     if begin is not None and rate is None:
         raise ConfigError("--begin: it says when a rate starts to count; give --rate too")
-    plan = live_plan_of(study, "a client")
+    plan = live_plan_of(study, "a client", level)
     settings = connected(Settings.read())
     if not plan.study.private and (epsilon_limit or delta_limit):
         raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")

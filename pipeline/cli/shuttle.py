@@ -65,7 +65,7 @@ class Shuttle:
     @cached_property
     def _tail(self) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], Vector]:
         encoder = Encoder(self._plan.study)
-        return stack([encoder.encode(record) for record in heldout()], self._plan.size - 1)
+        return stack([encoder.encode(record) for record in heldout()], self._plan.size - 1)[:2]
 
     def score(self, coefficients: Sequence[float]) -> float:
         """Return the balanced accuracy on the records behind the streamed ones."""

@@ -18,9 +18,9 @@ from pipeline.estimators.sgd.path import LARGEST
 from pipeline.estimators.sgd.settings import (
     allowed_lateness,
     largest_move,
-    mean_curvature,
     records_to_mix,
     rule_of,
+    slowest,
 )
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
@@ -188,8 +188,9 @@ def _path(plan: Plan) -> dict[str, object]:
         "largest_slope": plan.loss.slope_bound,
         "models_late_at_most": allowed_lateness(plan),
         "one_release_moves_at_most": largest_move(plan, rule),
-        "records_for_intervals": records_to_mix(rule, mean_curvature(plan)),
-        "and": f"{each}if features have unit variance; see docs/methods/ldp-sgd.md",
+        "records_for_intervals": records_to_mix(rule, slowest(plan)),
+        "and": f"{each}if features are independent and uniform on their public ranges; one that "
+        "uses half of its range needs four times as many (see `veilstream doctor coverage`)",
     }
 
 
@@ -206,6 +207,10 @@ def _released(plan: Plan) -> dict[str, object]:
     for name, part in channels:
         if part is not None:
             facts[f"{name}_sd"] = part.standard_deviation
+    if plan.study.privacy.personal is not None:
+        deviations = [part.standard_deviation for part in plan.record_channels]
+        facts["gradient_sd"] = plan.record_noise
+        facts["gradient_sd_by_level"] = dict(zip(plan.levels, deviations, strict=True))
     costs = plan.parts.items() if len(plan.parts) > 1 else ()
     unit = "mu" if plan.mechanism.order == 2 else "epsilon"
     return facts | {f"{name}_{unit}": cost for name, cost in costs}

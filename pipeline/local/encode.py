@@ -10,30 +10,53 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from pipeline.errors import DataError
+from pipeline.local.levels import Levels
 from pipeline.local.response import Response, response_of
 from pipeline.local.values import Record, number_of
 from pipeline.study import Study
-from pipeline.types import Matrix, Vector
+from pipeline.types import Integers, Matrix, Vector
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One encoded record: features (p,), response, and how many values were clipped."""
+    """One encoded record: features (p,), response, and how many values were clipped.
+
+    `level` is the place of its level of privacy, 0 for the strictest.
+    """
 
     features: Vector
     response: float
     clipped: int
+    level: int = 0
 
 
 class Arrays(NamedTuple):
-    """Encoded records as arrays: features (n, p) and responses (n,)."""
+    """Encoded records as arrays, one for each slot.
+
+    Attributes
+    ----------
+    features, responses
+        Shapes (n, p) and (n,); the response of an empty slot is NaN.
+    levels
+        Places of their levels of privacy, (n,); None: all have the strictest.
+    """
 
     features: Matrix
     responses: Vector
+    levels: Integers | None = None
+
+    @property
+    def sound(self) -> Arrays:
+        """The same without the empty slots."""
+        known = ~np.isnan(self.responses)
+        if known.all():
+            return self
+        levels = None if self.levels is None else self.levels[known]
+        return Arrays(self.features[known], self.responses[known], levels)
 
 
-#: Encoded records, one by one or as arrays.
-Rows: TypeAlias = Sequence[Row] | Arrays
+#: The slots of a window, one by one, None for an empty one, or as arrays.
+Rows: TypeAlias = Sequence[Row | None] | Arrays
 
 
 class Features:
@@ -128,6 +151,7 @@ class Encoder:
         self.clipped: Counter[str] = Counter()
         self.features = Features.of(study)
         self.response: Response = response_of(study)
+        self._levels = Levels(study.privacy.personal)
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Refuse a source that lacks a column of the study.
@@ -155,7 +179,7 @@ class Encoder:
         if clipped:
             self.clipped += self.features.outside(values)
             self.clipped[self.response.name] += beyond
-        return Row(self.features.scale(inside), response, clipped)
+        return Row(self.features.scale(inside), response, clipped, self._levels.of(record))
 
     def rows(self, values: Matrix, responses: Sequence[tuple[float, bool]]) -> list[Row]:
         """Encode records whose values have been read.
@@ -171,16 +195,26 @@ class Encoder:
         clipped = np.count_nonzero(inside != values, axis=1).tolist()
         scaled = self.features.scale(inside)
         return [
-            Row(features, response, beyond + count)
+            Row(features, response, beyond + count, self._levels.of({}))
             for features, (response, beyond), count in zip(scaled, responses, clipped, strict=True)
         ]
 
 
 def stack(rows: Rows, features: int) -> Arrays:
-    """Return the features (n, p) and responses (n,) of some rows; n may be 0."""
+    """Return the slots of a window as arrays, with so many features; there may be none."""
     if isinstance(rows, Arrays):
         return rows
-    if not rows:
-        return Arrays(np.zeros((0, features)), np.zeros(0))
-    joined = np.concatenate([row.features for row in rows])
-    return Arrays(joined.reshape(len(rows), features), np.array([row.response for row in rows]))
+    found = Arrays(
+        np.zeros((len(rows), features)),
+        np.full(len(rows), np.nan),
+        np.zeros(len(rows), dtype=np.int64),
+    )
+    places = [place for place, row in enumerate(rows) if row is not None]
+    sound = [row for row in rows if row is not None]
+    if sound:
+        joined = np.concatenate([row.features for row in sound])
+        found.features[places] = joined.reshape(len(sound), features)
+        found.responses[places] = [row.response for row in sound]
+        if found.levels is not None:
+            found.levels[places] = [row.level for row in sound]
+    return found

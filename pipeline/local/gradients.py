@@ -25,7 +25,7 @@ from pipeline.local.blocks import (
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.local.summarise import BoundedSums, Exact, Summary
-from pipeline.types import Matrix, Vector
+from pipeline.types import Integers, Matrix, Vector
 
 _NOTHING = Exact(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
@@ -64,11 +64,26 @@ def open_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model
     return Summary(len(responses), model.coefficients, whole.ravel(), curvature, products, (0, 0))
 
 
-def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model) -> BoundedSums:
+def bounded_gradients(
+    plan: Plan,
+    features: Matrix,
+    responses: Vector,
+    model: Model,
+    levels: Integers | None = None,
+) -> BoundedSums:
     """Return the gradients of a window as exact integers, one record after the other.
 
-    The sums of matrices that the study releases go with them. Slots without a record hold zeros:
-    what leaves has the same length and noise for them.
+    The sums of matrices that the study releases go with them. Slots without a record, whose
+    response is NaN, and those behind the last one hold zeros: what leaves has the same length and
+    noise for them.
+
+    Parameters
+    ----------
+    features, responses, model
+        As for `record_gradients`.
+    levels
+        The place of each record's level of privacy, shape (n,); by default the strictest, as for
+        slots without a record.
 
     Raises
     ------
@@ -96,12 +111,25 @@ def bounded_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mo
     curvature = products = None
     if "curvature" in plan.shares:
         bend = np.maximum(finite(plan.loss.curvature(predictor, responses)), 0.0)
+        # some losses bend the same way whatever the response is, and so in an empty slot
+        bend = np.where(np.isnan(responses), 0.0, bend)
         rows = weighted(plan, design, root=True)
         curvature = _exact_matrix(plan, rows, bend, plan.loss.curvature_bound)
     if "products" in plan.shares:
         # the square of a cut slope is within the square of its bound up to rounding, and cut again
         products = _exact_matrix(plan, bounded, np.clip(slope, -bound, bound) ** 2, bound**2)
-    return BoundedSums(model, Exact(whole.ravel(), exponents), curvature, _NOTHING, products)
+    places = np.zeros(plan.slots, dtype=np.int64)
+    if levels is not None:
+        places[: len(levels)] = levels
+    gradient = Exact(whole.ravel(), exponents)
+    return BoundedSums(model, gradient, curvature, _NOTHING, products, places)
+
+
+def weights_of(plan: Plan, design: Matrix) -> Vector:
+    """Return the weights w(x) of rows (1, x), shape (n,), in (0, 1]."""
+    if plan.radius >= plan.longest:
+        return np.ones(len(design))
+    return mallows(design, plan.radius)
 
 
 def mallows(design: Matrix, radius: float) -> Vector:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from pipeline import losses
-from pipeline.errors import PrivacyError
+from pipeline.errors import ConfigError, PrivacyError
 from pipeline.linalg import pack_upper
 from pipeline.local.channels import Channels, of_single_records
 from pipeline.local.model import Model, start_model
@@ -34,14 +35,26 @@ class Plan:
 
     Client and worker build it from the same file; the revision in each release says that they did.
 
+    Parameters
+    ----------
+    level
+        Of a client with personal levels: the loosest one that its records may have. By default the
+        loosest of all where a column says which, else the strictest.
+
     Raises
     ------
     PrivacyError
         If the budget cannot be kept with the bounds that the study declares.
+    ConfigError
+        If the study has no such level.
     """
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, level: str | None = None) -> None:
         self.study = study
+        #: Names of the personal levels, the strictest first; without them there is one, unnamed.
+        self.levels = study.privacy.personal.names if study.privacy.personal else ("",)
+        #: Place of the loosest level that records of this client may have.
+        self.ceiling = self._ceiling(level)
         self.revision = revision_of(study)
         self.loss: Loss = losses.build(study.estimator.loss, _terms(study))
         #: Number of coefficients, the intercept included.
@@ -90,13 +103,19 @@ class Plan:
         """Largest absolute entry of a single record's released gradient, noise included."""
         if not self.study.noised:
             return self.radius * self.loss.slope_bound
-        part = self.step.gradient
-        return part.largest(self.summed) * part.unit
+        # the worker does not know a slot's level: any of them may have made its noise
+        parts = self.record_channels
+        return max(part.largest(self.summed) for part in parts) * parts[0].unit
 
     @cached_property
     def by_record(self) -> bool:
         """Whether a release holds the gradients of single records, each noised by itself."""
         return self.study.path is not None
+
+    @property
+    def apart(self) -> bool:
+        """Whether each record has noise of its own alone, so that a user's records compose."""
+        return self.by_record and not self.beside
 
     @property
     def several(self) -> Literal["pooled", "shared"] | None:
@@ -147,11 +166,18 @@ class Plan:
         return "sums of squared slopes" if self.counted(1) else ""
 
     @cached_property
+    def ends(self) -> tuple[Vector, Vector]:
+        """Lower and upper ends of the encoded features, each of shape (p,)."""
+        if self.study.data.scaling == "unit":
+            return -np.ones(self.size - 1), np.ones(self.size - 1)
+        features = self.study.data.features.values()
+        return np.array([r.min for r in features]), np.array([r.max for r in features])
+
+    @cached_property
     def magnitudes(self) -> Vector:
         """Largest absolute value of each encoded feature, shape (p,)."""
-        if self.study.data.scaling == "unit":
-            return np.ones(self.size - 1)
-        return np.array([max(abs(r.min), abs(r.max)) for r in self.study.data.features.values()])
+        low, high = self.ends
+        return np.maximum(np.abs(low), np.abs(high))
 
     @cached_property
     def column_exponents(self) -> Integers:
@@ -190,28 +216,66 @@ class Plan:
         PrivacyError
             If the study has no noise.
         """
+        return self._mechanism(self.study.privacy.epsilon)
+
+    def _mechanism(self, epsilon: float | None) -> Mechanism:
         privacy = self.study.privacy
-        if privacy.epsilon is None:
+        if epsilon is None:
             raise PrivacyError("this study keeps no guarantee: it has no epsilon and no delta")
         if privacy.delta is None:
-            return LaplaceMechanism(privacy.epsilon)
-        gaussian = GaussianMechanism(privacy.epsilon, privacy.delta)
+            return LaplaceMechanism(epsilon)
+        gaussian = GaussianMechanism(epsilon, privacy.delta)
         return Simulation(gaussian) if privacy.mechanism == "insecure-simulation" else gaussian
 
     @cached_property
     def budget(self) -> float:
-        """What one release may cost one record, in the mechanism's own terms: mu or epsilon."""
+        """What one release may cost one record, in the mechanism's own terms: mu or epsilon.
+
+        Of personal levels it is that of the loosest.
+        """
+        return self._budget(self.mechanism)
+
+    def _budget(self, mechanism: Mechanism) -> float:
         # a user's records may be in as many releases as there are records
         records = self.study.privacy.records or 1
-        numbers = 2 * self.size + self.size * (self.size + 1) // 2 + 2
         if self.by_record:
-            numbers = self.size + self.beside
-        return self.mechanism.budget(numbers * records) / records
+            # noised apart, they compose: mu grows as the root (docs/privacy/composition.md)
+            share = math.sqrt(records) if self.apart and mechanism.order == 2 else records
+            return mechanism.budget((self.size + self.beside) * records) / share
+        numbers = 2 * self.size + self.size * (self.size + 1) // 2 + 2
+        return mechanism.budget(numbers * records) / records
+
+    @property
+    def epsilons(self) -> tuple[float | None, ...]:
+        """Epsilon of each of `levels`."""
+        personal = self.study.privacy.personal
+        if personal is None:
+            return (self.study.privacy.epsilon,)
+        return tuple(personal.levels[name] for name in self.levels)
 
     @cached_property
     def cost(self) -> Cost:
-        """What all releases of the study cost one record, under the study's neighbours."""
-        return self.mechanism.cost(self.budget)
+        """What all releases of the study cost one record of this client, at most."""
+        mechanism = self._mechanism(self.epsilons[self.ceiling])
+        return replace(mechanism.cost(self._budget(mechanism)), apart=self.apart)
+
+    @cached_property
+    def largest_cost(self) -> Cost:
+        """What they cost one record of any client, at most: `cost` where there are no levels."""
+        return replace(self.mechanism.cost(self.budget), apart=self.apart)
+
+    @cached_property
+    def record_channels(self) -> tuple[Channel, ...]:
+        """Channels of a record's gradient at each of `levels`, all on the loosest one's lattice."""
+        loosest = self.start.gradient
+        budgets = [self._budget(self._mechanism(epsilon)) for epsilon in self.epsilons[:-1]]
+        return (*(loosest.stricter(self.budget / budget) for budget in budgets), loosest)
+
+    @cached_property
+    def record_noise(self) -> float:
+        """Standard deviation of a record's noise; over equal shares of all levels."""
+        squares = [part.standard_deviation**2 for part in self.record_channels]
+        return math.sqrt(math.fsum(squares) / len(squares))
 
     @cached_property
     def start(self) -> Channels:
@@ -253,18 +317,30 @@ class Plan:
             mechanism=privacy.mechanism,
             epsilon=privacy.epsilon,
             delta=privacy.delta or 0.0,
-            mu=self.cost.times(privacy.records or 1).mu,
+            mu=self.largest_cost.times(privacy.records or 1).mu,
             unit=privacy.unit,
             records=privacy.records,
             neighbours=privacy.neighbours,
             counted=self.counted_name,
             parts=self.parts,
+            levels=privacy.personal.levels if privacy.personal else None,
         )
 
     @cached_property
     def claim(self) -> str:
         """The promise in short, which every release carries."""
         return self.guarantee.claim
+
+    def _ceiling(self, level: str | None) -> int:
+        personal = self.study.privacy.personal
+        if level is None:
+            return len(self.levels) - 1 if personal is None or personal.column else 0
+        if personal is None or level not in personal.levels:
+            raise ConfigError(
+                f"--level: this study has no level {level!r}; privacy.personal.levels has "
+                f"{', '.join(map(repr, self.levels)) if personal else 'none'}"
+            )
+        return self.levels.index(level)
 
     def _record_channels(self) -> Channels:
         neighbours = self.study.privacy.neighbours
@@ -318,17 +394,16 @@ class Plan:
 
     def _check_fit(self) -> None:
         """Refuse a study whose largest possible sums would not fit the lattice."""
+        gradients = self.record_channels if self.by_record else (self.start.gradient,)
+        parts = [(part, self.summed) for part in (*gradients, self.step.gradient)]
         for channels in (self.start, self.step):
             summed = (channels.curvature, channels.products, channels.counts)
-            for part, records in (
-                (channels.gradient, self.summed),
-                *((part, self.slots) for part in summed),
-            ):
-                if part is not None and part.largest(records) >= INTEGER_LIMIT:
-                    raise PrivacyError(
-                        "window.records: the sums of so many records do not fit the lattice; "
-                        "use smaller windows"
-                    )
+            parts += [(part, self.slots) for part in summed if part is not None]
+        if any(part.largest(records) >= INTEGER_LIMIT for part, records in parts):
+            raise PrivacyError(
+                "window.records: the sums of so many records do not fit the lattice; use smaller "
+                "windows"
+            )
 
 
 def _terms(study: Study) -> losses.Terms:

@@ -108,7 +108,9 @@ def privatise(plan: Plan, sums: BoundedSums, stream: SecureStream) -> NoisedSums
     return NoisedSums(
         model=sums.model,
         slots=plan.slots,
-        gradient=_noised(channels.gradient, sums.gradient, plan.summed, stream),
+        gradient=_noised_records(plan, sums, stream)
+        if plan.by_record
+        else _noised(channels.gradient, sums.gradient, plan.summed, stream),
         curvature=curvature,
         counts=_noised(channels.counts, sums.counts, plan.slots, stream)
         if channels.counts is not None
@@ -146,6 +148,27 @@ def disclose(
 
 def _noised(part: Channel, sums: Exact, slots: int, stream: SecureStream) -> Integers:
     return part.noised(part.round(sums.integers, sums.exponents), slots, stream)
+
+
+def _noised_records(plan: Plan, sums: BoundedSums, stream: SecureStream) -> Integers:
+    """Add to the gradient of each slot the noise of its level, but of no looser one than allowed.
+
+    A place that is none counts as the strictest: no slot is left without noise.
+    """
+    channels = plan.record_channels
+    rounded = channels[-1].round(sums.gradient.integers, sums.gradient.exponents)
+    if len(channels) == 1:
+        return channels[0].noised(rounded, plan.summed, stream)
+    asked = np.zeros(plan.slots, dtype=np.int64) if sums.levels is None else sums.levels
+    known = (asked > 0) & (asked < len(channels))
+    places = np.minimum(np.where(known, asked, 0), plan.ceiling)
+    values = rounded.reshape(plan.slots, plan.size)
+    noised = np.empty_like(values)
+    for place, channel in enumerate(channels):
+        slots = places == place
+        part = channel.noised(values[slots].ravel(), plan.summed, stream)
+        noised[slots] = part.reshape(-1, plan.size)
+    return noised.ravel()
 
 
 def _noised_matrix(

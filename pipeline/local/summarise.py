@@ -85,6 +85,9 @@ class BoundedSums:
         none at the start or where the noise scale is known.
     products
         Sum of the outer products of records' gradients, packed; None where it is not released.
+    levels
+        Of gradients of single records: the place of each slot's level of privacy, 0 for the
+        strictest; None where all slots have it.
     """
 
     model: Model
@@ -92,6 +95,7 @@ class BoundedSums:
     curvature: Exact | None
     counts: Exact
     products: Exact | None = None
+    levels: Integers | None = None
 
 
 def summarise(
@@ -230,7 +234,10 @@ def local_fit(
 
 
 def shortened(features: Matrix, plan: Plan) -> Matrix:
-    """Shorten records to the public bound of their norm where the ranges allow longer ones."""
+    """Shorten records to the public bound of their norm where the ranges allow longer ones.
+
+    Shapes (n, p), encoded.
+    """
     if plan.norm_bound >= plan.longest:
         return features
     # a hair below the bound, so that the rounding of the product cannot pass it

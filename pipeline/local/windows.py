@@ -17,24 +17,26 @@ class Window:
         Public number of slots.
     opened
         When the first slot came, in seconds of the caller's clock; None while empty.
-    rows
-        The records that could be encoded.
-    faults
-        Slots whose record was set aside.
+    slots
+        The encoded records, None for those that were set aside.
     position
         Where the source continues after the last slot.
     """
 
     size: int
     opened: float | None = None
-    rows: list[Row] = field(default_factory=list)
-    faults: int = 0
+    slots: list[Row | None] = field(default_factory=list)
     position: bytes | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """The records that could be encoded."""
+        return [row for row in self.slots if row is not None]
 
     @property
     def taken(self) -> int:
         """How many slots have come."""
-        return len(self.rows) + self.faults
+        return len(self.slots)
 
     @property
     def room(self) -> int:
@@ -50,10 +52,7 @@ class Window:
         """Take one slot; None for a record that was set aside."""
         if self.opened is None:
             self.opened = now
-        if row is None:
-            self.faults += 1
-        else:
-            self.rows.append(row)
+        self.slots.append(row)
         self.position = position
 
     def due(self, now: float, seconds: float | None) -> bool:

@@ -28,16 +28,31 @@ class Cost:
         They are mu-GDP, mu >= 0.
     epsilon
         They are epsilon-DP without a delta; None where no such epsilon holds.
+    apart
+        Whether every record has noise of its own, so that one noised number rests on one record.
     """
 
     mu: float
     epsilon: float | None = None
+    apart: bool = False
 
-    def times(self, records: float) -> Cost:
-        """Return the cost of a group of so many records, wherever they stand (group privacy)."""
-        if self.epsilon is not None:
-            return pure_cost(records * self.epsilon)
-        return Cost(records * self.mu)
+    def times(self, records: float, *, changes: int = 1) -> Cost:
+        """Return the cost of so many records, wherever they stand.
+
+        Records that share noise pay as a group: one after the other is exchanged, and the costs add
+        up. Records that are noised apart pay as compositions do: the root of the sum of squares.
+
+        Parameters
+        ----------
+        changes
+            How many changes of each record count, in a row: those add up in either case.
+        """
+        steps = changes if self.apart else changes * records
+        group = Cost(steps * self.mu) if self.epsilon is None else pure_cost(steps * self.epsilon)
+        if not self.apart:
+            return group
+        pure = None if group.epsilon is None else records * group.epsilon
+        return Cost(math.sqrt(records) * group.mu, pure, apart=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +77,7 @@ class Unit:
         sensitivity in this project is at least as large for replace-one as for zero-out.
         """
         twice = self.neighbours == "replace-one" and neighbours == "zero-out"
-        return cost.times(self.records * (2 if twice else 1))
+        return cost.times(self.records, changes=2 if twice else 1)
 
 
 def pure_cost(epsilon: float) -> Cost:

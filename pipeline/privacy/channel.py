@@ -38,8 +38,8 @@ class Noise(Protocol):
         """What a draw practically never passes, in lattice units."""
         ...
 
-    def beside_diagonal(self) -> Noise:
-        """Return the noise of a symmetric matrix's entries beside the diagonal."""
+    def scaled(self, factor: float) -> Noise:
+        """Return the same noise with another scale."""
         ...
 
     def draw(self, count: int, stream: SecureStream) -> Integers:
@@ -114,8 +114,17 @@ class Channel:
         return within
 
     def off_diagonal(self) -> Channel:
-        """Return the channel of a symmetric matrix's entries beside the diagonal."""
-        return replace(self, noise=self.noise.beside_diagonal())
+        """Return the channel of a symmetric matrix's entries beside the diagonal.
+
+        They count sqrt 2 times in the norm of the svec form: noise with a scale of 1 / sqrt 2 is
+        isotropic there.
+        """
+        return replace(self, noise=self.noise.scaled(math.sqrt(0.5)))
+
+    def stricter(self, factor: float) -> Channel:
+        """Return the channel on the same lattice whose budget is smaller by a factor >= 1."""
+        # a hair more, for the rounding of this division and of the scales
+        return replace(self, noise=self.noise.scaled(factor * (1 + 2.0**-50)))
 
 
 def gaussian(sensitivity: float, rounding: float, mu: float) -> Channel:

@@ -56,13 +56,12 @@ class DiscreteGaussian:
         """What a draw practically never passes, in lattice units."""
         return 16 * self.sigma
 
-    def beside_diagonal(self) -> DiscreteGaussian:
-        """Return the noise of entries that count twice in the Frobenius norm.
+    def scaled(self, factor: float) -> DiscreteGaussian:
+        """Return the noise that stands for a continuous one of another scale.
 
-        Half the variance makes the noise isotropic in svec form; the twelfth is that of rounding,
-        see `pipeline.privacy.channel.gaussian`.
+        The twelfth is that of rounding, which keeps its scale: `pipeline.privacy.channel.gaussian`.
         """
-        return DiscreteGaussian(math.sqrt((self.sigma**2 - 1 / 12) / 2 + 1 / 12))
+        return DiscreteGaussian(math.sqrt((self.sigma**2 - 1 / 12) * factor**2 + 1 / 12))
 
     @cached_property
     def _terms(self) -> tuple[tuple[int, Table], ...]:

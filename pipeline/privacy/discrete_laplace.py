@@ -55,9 +55,9 @@ class DiscreteLaplace:
         """What a draw practically never passes, in lattice units."""
         return 64 * self.scale
 
-    def beside_diagonal(self) -> DiscreteLaplace:
-        """Return the noise of entries that count sqrt 2 times in the L1 norm of the svec form."""
-        return DiscreteLaplace(self.scale / math.sqrt(2))
+    def scaled(self, factor: float) -> DiscreteLaplace:
+        """Return the same noise with another scale."""
+        return DiscreteLaplace(factor * self.scale)
 
     @cached_property
     def _leading(self) -> Table:

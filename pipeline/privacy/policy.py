@@ -26,6 +26,9 @@ class Guarantee(msgspec.Struct, frozen=True, omit_defaults=False):
     counts
         How numbers of records are treated: which leave with noise, which are public, which never
         leave.
+    levels
+        Epsilon of each level of privacy that a record can have, the largest being `epsilon`; None
+        where all records have the same.
     """
 
     mechanism: str
@@ -38,12 +41,14 @@ class Guarantee(msgspec.Struct, frozen=True, omit_defaults=False):
     adversary: str | None
     guarantee: str
     counts: str
+    levels: dict[str, float] | None = None
 
     @property
     def claim(self) -> str:
         """The promise in short, for a release to carry."""
         who = self.unit if self.unit_records is None else f"{self.unit}:{self.unit_records}"
-        return f"{self.mechanism} {self.epsilon!r} {self.delta!r} {who} {self.neighbours}"
+        levels = "" if self.levels is None else f" {sorted(self.levels.items())}"
+        return f"{self.mechanism} {self.epsilon!r} {self.delta!r} {who} {self.neighbours}{levels}"
 
 
 ADVERSARY = "anyone who sees every message and estimate; only the client itself is trusted"
@@ -103,6 +108,7 @@ def guarantee_of(
     neighbours: str,
     counted: str = "class counts",
     parts: Mapping[str, float] | None = None,
+    levels: dict[str, float] | None = None,
 ) -> Guarantee:
     """State the guarantee of noised releases in which each record enters once.
 
@@ -113,10 +119,21 @@ def guarantee_of(
     parts
         What a record's gradient, curvature and product cost, where single records release them:
         mu, or epsilon if delta is 0.
+    levels
+        Epsilon by level where records have one each.
     """
     who = "one record" if unit == "record" else f"one user with at most {records} records"
     change = "its absence" if neighbours == "zero-out" else "its replacement by any other"
     budget = f"({epsilon:g}, {delta:g})" if delta else f"{epsilon:g}"
+    shown = ""
+    if levels is not None:
+        strictest = min(levels, key=lambda name: (levels[name], name))
+        each = ", ".join(f"{levels[name]:g} at level {name!r}" for name in levels)
+        change += (
+            f" of the same level, with an epsilon of {each}, and {levels[strictest]:g} for a "
+            "record of any other level or none"
+        )
+        shown = ", at which level a record slot was noised"
     return Guarantee(
         mechanism=mechanism,
         epsilon=epsilon,
@@ -129,10 +146,11 @@ def guarantee_of(
         guarantee=(
             f"local {budget}-differential privacy of {who} against {change}, "
             "over the whole stream, since each record enters one release; timing, the number of "
-            f"windows and which client sent them are not hidden{_shared(parts or {}, delta)}"
+            f"windows{shown} and which client sent them are not hidden{_shared(parts or {}, delta)}"
         ),
         counts=(f"{counted}: noised under the budget; " if counted else "")
         + "record slots: public; clipped and set-aside records: never sent",
+        levels=levels,
     )
 
 

@@ -7,7 +7,6 @@ every estimate.
 
 from __future__ import annotations
 
-import math
 import zlib
 from dataclasses import dataclass
 
@@ -50,9 +49,9 @@ class SimulatedGaussian:
         """What a draw practically never passes, in lattice units."""
         return 16 * self.sigma
 
-    def beside_diagonal(self) -> SimulatedGaussian:
-        """Return the noise of entries that count twice in the Frobenius norm."""
-        return SimulatedGaussian(self.sigma / math.sqrt(2))
+    def scaled(self, factor: float) -> SimulatedGaussian:
+        """Return the same noise with another scale."""
+        return SimulatedGaussian(factor * self.sigma)
 
     def draw(self, count: int, stream: SecureStream) -> Integers:
         """Return `count` draws, int64 of shape (count,).

@@ -20,6 +20,7 @@ def check_path(study: Study) -> None:
         Naming the key, what is allowed and the way out.
     """
     estimator = study.estimator
+    _check_personal(study)
     if estimator.kind != LDP_SGD:
         if estimator.path is not None:
             raise ConfigError(f'estimator.path: belongs to kind = "{LDP_SGD}"; remove it')
@@ -76,4 +77,37 @@ def _check_partitions(study: Study) -> None:
         raise ConfigError(
             "estimator.path.partitions: a stream of one partition has nothing to bring together; "
             "remove it, or raise stream.partitions"
+        )
+
+
+def _check_personal(study: Study) -> None:
+    """Refuse levels of privacy where they would not mean what they say."""
+    personal = study.privacy.personal
+    if personal is None:
+        return
+    if study.estimator.kind != LDP_SGD:
+        raise ConfigError(
+            "privacy.personal: records can have levels of their own where each is noised by "
+            f'itself; set estimator.kind = "{LDP_SGD}", or remove it'
+        )
+    if not study.noised:
+        raise ConfigError('privacy.personal: goes with noise; remove it, or mechanism = "none"')
+    if study.privacy.unit != "record":
+        raise ConfigError(
+            'privacy.personal: a level is one of a record; set unit = "record", or remove it'
+        )
+    if study.path is not None and study.path.matrices:
+        raise ConfigError(
+            "privacy.personal: sums of a window have one noise for all its records; set "
+            'estimator.path.releases = "gradients", or remove it'
+        )
+    if study.privacy.epsilon != max(personal.levels.values()):
+        raise ConfigError(
+            "privacy.personal.levels: the largest must be privacy.epsilon, which is what the study "
+            f"may cost any record; here it is {max(personal.levels.values()):g}"
+        )
+    if personal.column in (*study.data.features, study.data.response.name):
+        raise ConfigError(
+            "privacy.personal.column: must be a column of its own, not a feature or the response: "
+            "the noise of a record shows its level to everybody"
         )

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from pipeline.study.data_tables import Strict
+from pipeline.study.personal import Personal
 
 
 class Split(Strict, frozen=True, kw_only=True):
@@ -73,6 +74,13 @@ class Privacy(Strict, frozen=True, kw_only=True):
             description="shares of gradient, curvature and counts; default 0.7, 0.25 and 0.05, and "
             "of single records 0.95 and 0.05 where they release a curvature",
             examples=["{}"],
+        ),
+    ] = None
+    personal: Annotated[
+        Personal | None,
+        Meta(
+            description="of ldp-sgd: a table with levels, and the column that holds them",
+            examples=['{ column = "consent", levels = { strict = 0.5, normal = 1.0 } }'],
         ),
     ] = None
 

@@ -12,6 +12,8 @@ from pipeline.study.model import Study
 
 #: Raised whenever the meaning of a release changes without a change of the study file.
 RELEASE_SEMANTICS = 2
+#: Raised instead where that of gradients of single records alone changes.
+GRADIENT_SEMANTICS = 2
 
 
 def revision_of(study: Study) -> str:
@@ -34,8 +36,10 @@ def revision_of(study: Study) -> str:
         "features": [[name, bounds["min"], bounds["max"]] for name, bounds in features.items()],
         "data": tables["data"],
         "estimator": estimator,
-        "privacy": tables["privacy"],
+        "privacy": {k: v for k, v in tables["privacy"].items() if k != "personal" or v},
         "window": tables["window"]["records"],
     }
+    if study.path is not None:
+        meaning["gradients"] = GRADIENT_SEMANTICS
     text = json.dumps(meaning, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -126,7 +126,7 @@ def sightings(plan: Plan, slots: Slots, draws: int, stream: SecureStream) -> lis
 
         def tapped(
             plan: Plan,
-            rows: Sequence[Row],
+            rows: Sequence[Row | None],
             model: Model,
             *,
             client: str,
@@ -202,8 +202,8 @@ def learnt(left: Matrix, right: Matrix) -> Scores:
     return Scores(left @ direction, right @ direction)
 
 
-def _centre(plan: Plan, rows: Sequence[Row], model: Model) -> Vector:
-    return centre(plan, stack(rows, plan.size - 1), model)
+def _centre(plan: Plan, rows: Sequence[Row | None], model: Model) -> Vector:
+    return centre(plan, stack([row for row in rows if row is not None], plan.size - 1), model)
 
 
 def _scale(plan: Plan, version: int) -> Vector:

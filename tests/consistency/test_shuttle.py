@@ -48,7 +48,7 @@ def test_intervals_without_privacy_wait_because_they_would_miss(
     rows = []
     while not source.ended:
         rows += [encoder.encode(slot.record) for slot in source.read(5000, 0.0) if slot.record]
-    features, responses = stack(rows, plan.size - 1)
+    features, responses = stack(rows, plan.size - 1)[:2]
     classes = {c: float(np.mean(responses == c)) for c in (-1.0, 1.0)}
     weights = [min(0.5 / classes[c], plan.largest_weight) for c in responses.tolist()]
     estimator = plan.study.estimator

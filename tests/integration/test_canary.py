@@ -128,7 +128,7 @@ def test_a_window_of_one_record_is_not_sent_without_noise(result: Trial) -> None
 
 def exact_sums(plan: Plan) -> list[Form]:
     """Return the sums of the only record of client `alone` in the forms of a release."""
-    features, responses = stack([Encoder(plan.study).encode(RECORD)], plan.size - 1)
+    features, responses = stack([Encoder(plan.study).encode(RECORD)], plan.size - 1)[:2]
     exact = summarise_bounded(plan, features, responses, start_model(plan.size)).gradient
     lattice = plan.channels(0).gradient.round(exact.integers, exact.exponents)[: plan.size]
     assert np.all(lattice != 0)  # the record is of the negative class, which comes first

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import BudgetExceeded, ConfigError
+from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
 from pipeline.local.plan import Plan
 from pipeline.study import parse_study
 from producers import report
 from producers.ledger import Limit
 from producers.vault import NO_LIMIT, Outgoing, Tally, Vault
+from tests.sgd import study_text as sgd_text
 from tests.stage import OPEN, study_text
 
 SOURCE = "csv:data.csv"
@@ -322,3 +323,73 @@ def test_sources_and_clients_have_budgets_of_their_own(path: Path) -> None:
         start(vault, RECORD.plan("two"))
     spent = {name: facts["spent"]["epsilon"] for name, facts in report.ledger(path).items()}
     assert spent == {name: pytest.approx(1, rel=CALIBRATION) for name in (SOURCE, "csv:other.csv")}
+
+
+def gradients(name: str, records: int, epsilon: float = 2.0) -> Plan:
+    """Return a study of gradients of single records, for users of so many."""
+    user = f'neighbours = "replace-one"\nunit = "user"\nrecords = {records}'
+    text = sgd_text(name=name, epsilon=epsilon).replace('neighbours = "replace-one"', user)
+    return Plan(parse_study(text))
+
+
+def test_gradients_of_a_users_records_compose(path: Path) -> None:
+    with Vault(path, "site") as vault:
+        start(vault, gradients("one", 9))
+        # the limit is the first study's budget for 9 records; one for 36 costs those half as much
+        vault.open_stream(gradients("two", 36), SOURCE, Limit(epsilon=2.5))
+        start(vault, gradients("two", 36))
+        assert refused(vault, gradients("three", 9), path)
+    found = report.ledger(path)[SOURCE]["spent"]
+    mu = mu_at(2.0, 1e-6)
+    assert found["mu"] == pytest.approx(math.hypot(mu, mu / 2), rel=CALIBRATION)
+
+
+def test_a_database_of_the_last_schema_is_upgraded_and_counts_as_it_did(path: Path) -> None:
+    plan = RECORD.plan("one")
+    with Vault(path, "site") as vault:
+        start(vault, plan)
+    before = report.ledger(path)
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE spends DROP COLUMN apart")
+        db.execute("UPDATE identity SET schema = 2")
+    db.close()
+    with pytest.raises(LocalStoreError, match="start its producer once"):
+        report.ledger(path)
+    with Vault(path, "site") as vault:
+        start(vault, plan)
+        assert vault.peek("one").next_seq == 2
+    after = report.ledger(path)
+    assert after[SOURCE]["spent"] == before[SOURCE]["spent"]
+
+
+def personal(level: str | None) -> Plan:
+    """Return a study with levels, as a client sees it whose records may have one of them."""
+    levels = 'personal = { column = "c", levels = { strict = 0.5, normal = 2.0 } }'
+    text = sgd_text(name="levels", epsilon=2.0).replace("[window]", f"{levels}\n[window]")
+    return Plan(parse_study(text), level)
+
+
+def test_a_client_is_charged_the_loosest_level_that_its_records_may_have(path: Path) -> None:
+    def spent() -> tuple[float, float]:
+        facts = report.ledger(path)[SOURCE]
+        [study] = facts["studies"]
+        return facts["spent"]["epsilon"], study["epsilon"]
+
+    with Vault(path, "site") as vault:
+        start(vault, personal("strict"))
+        assert spent() == (pytest.approx(0.5, rel=CALIBRATION), 0.5)
+        # the limit is what the first client asked for: a looser level needs the owner's word
+        assert "the limit is 0.5" in refused(vault, personal(None), path)
+        vault.open_stream(personal(None), SOURCE, Limit(epsilon=2.0))
+        start(vault, personal(None))
+        assert spent() == (pytest.approx(2.0, rel=CALIBRATION), 2.0)
+        # what has left stays spent
+        start(vault, personal("strict"))
+        assert spent() == (pytest.approx(2.0, rel=CALIBRATION), 2.0)
+
+
+def test_lost_releases_are_charged_at_the_loosest_level(path: Path) -> None:
+    with Vault(path, "site") as vault:
+        vault.open_stream(personal("strict"), SOURCE)
+        vault.pass_over(personal("strict"), SOURCE, range(3), position=None, now=1e9)
+    assert report.ledger(path)[SOURCE]["spent"]["epsilon"] == pytest.approx(2.0, rel=CALIBRATION)

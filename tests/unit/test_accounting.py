@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -171,6 +172,18 @@ def test_a_group_of_pure_costs_keeps_its_epsilons_sum_and_no_larger_mu(
     assert group.epsilon == k * epsilon
     assert group == pure_cost(k * epsilon)
     assert group.mu <= k * pure_cost(epsilon).mu * (1 + 1e-12)
+
+
+def test_records_that_are_noised_apart_cost_the_root_and_changes_of_one_record_add_up() -> None:
+    apart = Cost(0.25, apart=True)
+    assert apart.times(9).mu == pytest.approx(0.75)
+    assert Unit(9, "replace-one").convert(apart, "replace-one").mu == pytest.approx(0.75)
+    # an absence and another: twice for every record, whoever's noise it is
+    assert Unit(9, "replace-one").convert(apart, "zero-out").mu == pytest.approx(1.5)
+    pure = replace(pure_cost(0.1), apart=True)
+    assert pure.times(9).epsilon == pytest.approx(0.9)
+    assert pure.times(9).mu == pytest.approx(3 * pure_cost(0.1).mu)
+    assert pure.times(9).mu < pure_cost(0.9).mu
 
 
 @pytest.mark.parametrize(

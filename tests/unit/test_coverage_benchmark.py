@@ -10,8 +10,9 @@ import pytest
 from scipy import stats
 
 from benchmarks.autoregressive import POWER, Autoregressive
-from benchmarks.covered import LEAST, LEVEL, MOST, share_of, summary_of, told
+from benchmarks.covered import LEAST, LEVEL, MOST, summary_of, told
 from benchmarks.streams import RIDGE, Cell, one_stream, plan_of, target_of
+from pipeline.doctor.coverage import share_of
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.summarise import summarise
 
@@ -73,7 +74,7 @@ def test_the_target_is_where_the_gradient_of_a_large_sample_vanishes(
 
 
 def test_the_error_of_a_share_is_not_zero_where_all_streams_agree() -> None:
-    share, error = share_of(np.ones((10, 6), dtype=bool))
+    share, error = share_of(np.ones((10, 6)), LEVEL)
     assert share == 1.0
     assert error == pytest.approx(math.sqrt(LEVEL * (1 - LEVEL) / 60))
 

@@ -218,7 +218,7 @@ def test_draws_reach_far_and_never_beyond_the_stated_reach(sigma: float) -> None
 
 @pytest.mark.parametrize("sigma", [0.7, 3.0, 40.0, 2.0**14, 2.0**39])
 def test_noise_beside_a_diagonal_has_half_the_continuous_variance(sigma: float) -> None:
-    beside = DiscreteGaussian(sigma).beside_diagonal().standard_deviation
+    beside = DiscreteGaussian(sigma).scaled(math.sqrt(0.5)).standard_deviation
     assert beside**2 - 1 / 12 == pytest.approx((sigma**2 - 1 / 12) / 2, rel=1e-12)
 
 

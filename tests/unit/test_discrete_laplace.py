@@ -252,7 +252,7 @@ def test_draws_reach_far_and_never_beyond_the_stated_reach(scale: float) -> None
 @pytest.mark.parametrize("scale", [0.03, 1.0, 2.0**14, 2.0**37])
 def test_noise_beside_a_diagonal_pays_for_the_root_of_two(scale: float) -> None:
     """An entry beside the diagonal counts sqrt 2 in the norm, and its noise is that much less."""
-    beside = DiscreteLaplace(scale).beside_diagonal().scale
+    beside = DiscreteLaplace(scale).scaled(math.sqrt(0.5)).scale
     assert beside * math.sqrt(2) == pytest.approx(scale, rel=1e-15)
 
 

@@ -16,6 +16,7 @@ from pipeline.backtest.advice import CLOSE, advise
 from pipeline.backtest.axes import Axis, parse_axis, settings_of, text_of
 from pipeline.backtest.grid import GridResult, Mean, Place, Run, run_grid
 from pipeline.backtest.report import report_of
+from pipeline.cli.cores import one_core_each
 from pipeline.errors import ConfigError
 from pipeline.study import parse_study
 from tests.builders import study_text
@@ -93,7 +94,8 @@ def history() -> dict[str, object]:
 def grid(history: dict[str, object]) -> GridResult:
     axes = [Axis("privacy.epsilon", (0.25, 4.0)), Axis("window.records", (50, 100))]
     options = Options(split=3, simulate=7)
-    return run_grid(study_text(), history, axes, options, draws=2, jobs=2)  # type: ignore[arg-type]
+    with one_core_each(2) as executor:
+        return run_grid(study_text(), history, axes, options, draws=2, executor=executor)
 
 
 def test_a_grid_runs_each_setting_with_draws_of_its_own_and_once_without_privacy(
@@ -109,9 +111,7 @@ def test_a_grid_runs_each_setting_with_draws_of_its_own_and_once_without_privacy
     assert grid.places[0].open is not None
     assert grid.places[0].open.result.mechanism == "none"
     # as many processes as one likes, in whatever order they end: the same numbers
-    again = run_grid(
-        study_text(), history, grid.axes, Options(split=3, simulate=7), draws=2, jobs=1  # type: ignore[arg-type]
-    )  # fmt: skip
+    again = run_grid(study_text(), history, grid.axes, Options(split=3, simulate=7), draws=2)
     pairs = zip(grid.places, again.places, strict=True)
     for one, other in pairs:
         assert [stable(run) for run in one.runs] == [stable(run) for run in other.runs]

@@ -133,7 +133,7 @@ def test_predictions_rest_on_the_encoder_s_own_features(scaling: str) -> None:
     records = [{f"x{i}": rng.uniform(-5, 10) for i in range(3)} | {"y": "1"} for _ in range(200)]
     rows = [Encoder(plan.study).encode(record) for record in records]
     assert any(row.clipped for row in rows)
-    features, _ = stack(rows, 3)
+    features = stack(rows, 3).features
     # a sum of four terms below 30: its rounding in either order is below 30 times 2^-51
     assert_allclose(
         model.linear_predictor(records), 0.25 + features @ [1.5, -2.0, 0.125], atol=2e-14

@@ -43,8 +43,8 @@ ROWS: list[Row] = [
     for line in lines(20)
 ]
 MODEL = start_model(PRIVATE.size)
-SUMS = summarise.summarise_bounded(PRIVATE, *stack(ROWS, 2), MODEL)
-SUMMARY = summarise.summarise(PLAIN, *stack(ROWS, 2), MODEL.coefficients, (1.0, 1.0))
+SUMS = summarise.summarise_bounded(PRIVATE, *stack(ROWS, 2)[:2], MODEL)
+SUMMARY = summarise.summarise(PLAIN, *stack(ROWS, 2)[:2], MODEL.coefficients, (1.0, 1.0))
 
 # --- the type checker ------------------------------------------------------------------------
 

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
+from scipy.special import ndtr
 
 from pipeline.errors import ConfigError, PayloadError, PrivacyError, StateError
 from pipeline.estimators.sgd.settings import allowed_lateness, rule_of
 from pipeline.estimators.sgd.state import SgdState
+from pipeline.local.encode import Row
 from pipeline.local.gradients import bounded_gradients, record_gradients
 from pipeline.local.model import Model, round_model
+from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.reducer import Partition, Reducer, differences
@@ -238,6 +241,50 @@ def test_the_noise_is_that_of_one_record() -> None:
     # mu = 1 at (4.887, 1e-6): twice the largest norm, less what rounding takes
     largest = plan.radius * plan.loss.slope_bound
     assert plan.step.gradient.standard_deviation == pytest.approx(2 * largest, rel=2e-3)
+
+
+@pytest.mark.parametrize("records", [1, 7, 400])
+def test_a_users_records_compose_to_the_budget_wherever_they_stand(records: int) -> None:
+    """Noise of its own for each: the gradients of all of them together are root m times 2B apart.
+
+    The formula of delta is that of one Gaussian mechanism with this distance, and no other.
+    """
+    user = f'neighbours = "replace-one"\nunit = "user"\nrecords = {records}'
+    for records_of_a_window in (1, 20):
+        text = study_text(epsilon=3.0, records=records_of_a_window)
+        plan = Plan(parse_study(text.replace('neighbours = "replace-one"', user)))
+        apart = 2 * plan.radius * plan.loss.slope_bound * math.sqrt(records)
+        mu = apart / plan.step.gradient.standard_deviation
+        # rounding to the lattice costs up to a 256th of the sensitivity
+        assert mu == pytest.approx(plan.guarantee.mu, rel=1 / 250)
+        assert mu <= plan.guarantee.mu
+        found = ndtr(mu / 2 - 3 / mu) - math.exp(3) * ndtr(-mu / 2 - 3 / mu)
+        assert 0.9e-6 < found <= 1e-6
+        assert plan.cost.times(records).mu == pytest.approx(plan.guarantee.mu)
+
+
+def test_pure_epsilons_of_a_users_records_add_up() -> None:
+    user = 'neighbours = "replace-one"\nunit = "user"\nrecords = 10'
+    text = study_text(mechanism="discrete-laplace", epsilon=2.0)
+    plan = Plan(parse_study(text.replace('neighbours = "replace-one"', user)))
+    assert plan.budget == pytest.approx(0.2)
+    assert plan.cost.times(10).epsilon == pytest.approx(2.0)
+
+
+def test_a_record_that_cannot_be_used_moves_no_other_gradient() -> None:
+    plan = plan_of(records=4, mechanism="insecure-simulation")
+    rows = rows_of(plan, *drawn("linear", 4, 3))
+
+    def gradients(slots: list[Row | None]) -> np.ndarray:
+        # the noise of the same release of a simulation is the same
+        payload = release_of(plan, slots, plan.first_model, client="a", ledger="l", seq=0)
+        return np.frombuffer(wire.read(payload).sums.data, dtype="<i8").reshape(4, -1)
+
+    whole, holed = gradients([*rows]), gradients([rows[0], None, *rows[2:]])
+    assert (whole[[0, 2, 3]] == holed[[0, 2, 3]]).all()
+    assert (whole[1] != holed[1]).any()
+    # and its own slot holds the noise alone
+    assert (holed[1] == gradients([])[1]).all()
 
 
 # --- bad input

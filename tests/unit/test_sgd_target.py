@@ -23,7 +23,7 @@ def test_it_is_the_minimum_of_the_weighted_loss(loss: str) -> None:
     features, responses = drawn(loss, 2000, seed=5)
     # features of other lengths, so that weights differ, too
     features = features * np.random.default_rng(6).uniform(0.1, 1, (2000, 1))
-    x, y = stack(rows_of(plan, features, responses), plan.size - 1)
+    x, y = stack(rows_of(plan, features, responses), plan.size - 1)[:2]
     design = np.hstack([np.ones((len(x), 1)), x])
     weights = weighted(plan, design)[:, 0]
     assert weights.min() < 0.7

@@ -95,5 +95,5 @@ def task_of(plan: Plan, clients: Mapping[str, Sequence[Row | None]]) -> Task:
 
 
 def _records(plan: Plan, rows: Sequence[Row | None]) -> Records:
-    records = Records.of(*stack([row for row in rows if row is not None], plan.size - 1))
+    records = Records.of(*stack([row for row in rows if row is not None], plan.size - 1)[:2])
     return records.clipped(l2=plan.norm_bound) if plan.norm_bound < plan.longest else records

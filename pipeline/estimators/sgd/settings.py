@@ -23,6 +23,8 @@ ALPHA = {"linear": 0.501}
 KAPPA = {"linear": 0.5}
 #: The largest eigenvalue of the mean curvature is guessed as this multiple of a record's curvature.
 LARGEST_SHARE = 2.0
+#: No stream has more records than this.
+NEVER = 2.0**53
 
 
 @lru_cache(maxsize=32)
@@ -36,11 +38,11 @@ def rule_of(plan: Plan) -> Rule:
     """
     path, loss = _path(plan), plan.study.estimator.loss
     curvature = mean_curvature(plan)
-    noise = plan.step.gradient.standard_deviation if plan.study.noised else 0.0
+    noise = plan.record_noise if plan.study.noised else 0.0
     cap = min(
         noise_cap(path.kappa or KAPPA.get(loss, 0.25), curvature, plan.loss.slope_bound, noise,
                   plan.size),
-        staleness_cap(LARGEST_SHARE * curvature, allowed_lateness(plan) + plan.slots),
+        lateness_cap(plan),
     )  # fmt: skip
     return Rule(
         steps=StepRule(path.eta0, path.alpha or ALPHA.get(loss, 0.6), cap),
@@ -52,11 +54,19 @@ def rule_of(plan: Plan) -> Rule:
     )
 
 
+def lateness_cap(plan: Plan) -> float:
+    """Return the largest step at which late models do no harm."""
+    behind = allowed_lateness(plan) + plan.slots
+    return staleness_cap(LARGEST_SHARE * mean_curvature(plan), behind)
+
+
 def mean_curvature(plan: Plan) -> float:
     """Return the guess of a record's mean curvature, its weight included.
 
     Features of unit variance have |(1, x)|^2 of about d: a radius below the root of d leaves
-    weights of about radius^2 / d, and A of about that much of H E[x x'].
+    weights of about radius^2 / d, and A of about that much of H E[x x']. Features of a smaller
+    variance have larger weights, so that the caps err towards short steps; at the default radius
+    the noise cap depends on no variance, since noise moves x' theta by tr(A^-1 E[x x']).
     """
     guess = _path(plan).curvature or CURVATURE[plan.study.estimator.loss]
     return guess * min(1.0, plan.radius**2 / plan.size)
@@ -70,23 +80,53 @@ def largest_move(plan: Plan, rule: Rule) -> float:
     return plan.slots * min(rule.steps.eta0, rule.steps.cap) * plan.largest_gradient
 
 
+def slowest(plan: Plan) -> float:
+    """Return the guess of the smallest eigenvalue of the mean curvature.
+
+    For independent features, uniform on their public ranges: with `scaling = "unit"` their variance
+    is 1/3. Features that are correlated, or use a part of their range, have a smaller one.
+    """
+    low, high = plan.ends
+    means = np.append(1.0, (low + high) / 2)
+    products = np.diag(np.append(0.0, (high - low) ** 2 / 12)) + np.outer(means, means)
+    guess = _path(plan).curvature or CURVATURE[plan.study.estimator.loss]
+    weight = min(1.0, plan.radius**2 / float(np.trace(products)))
+    return guess * weight * float(np.linalg.eigvalsh(products)[0])
+
+
 def records_to_mix(rule: Rule, curvature: float, needed: float = 50.0) -> int:
     """Return after about how many records lambda_min times the sum of steps reaches `needed`.
+
+    The sum is that of the stretch which counts: all but the first eighth, or the burn-in.
 
     Parameters
     ----------
     curvature
         A guess of the smallest eigenvalue of the mean curvature.
     """
-    eta0, alpha, cap = rule.steps.eta0, rule.steps.alpha, rule.steps.cap
-    wanted = needed / curvature
-    # steps stand at the cap up to record `flat`, and fall as a power from there
-    flat = max(math.pow(eta0 / cap, 1 / alpha), 1.0)
-    if wanted <= flat * cap:
-        return rule.burn_in + math.ceil(wanted / cap)
-    rest = wanted - flat * min(cap, eta0)
-    last = math.pow(rest * (1 - alpha) / eta0 + flat ** (1 - alpha), 1 / (1 - alpha))
-    return rule.burn_in + math.ceil(last)
+
+    def mixed(records: float) -> float:
+        left_out = max(rule.burn_in, records / 8)
+        return curvature * (_moved(rule.steps, records) - _moved(rule.steps, left_out))
+
+    most = 2.0
+    while mixed(most) < needed and most < NEVER:
+        most *= 2
+    least = most / 2
+    while most - least > 1e-3 * most:
+        middle = (least + most) / 2
+        least, most = (least, middle) if mixed(middle) >= needed else (middle, most)
+    return math.ceil(most)
+
+
+def _moved(steps: StepRule, records: float) -> float:
+    """Return about the sum of the first steps: they stand at the cap, then fall as a power."""
+    flat = max(math.pow(steps.eta0 / steps.cap, 1 / steps.alpha), 1.0)
+    if records <= flat:
+        return min(steps.cap, steps.eta0) * records
+    fall = 1 - steps.alpha
+    rest = steps.eta0 * (math.pow(records, fall) - math.pow(flat, fall)) / fall
+    return min(steps.cap, steps.eta0) * flat + rest
 
 
 def allowed_lateness(plan: Plan) -> int:

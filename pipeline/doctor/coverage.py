@@ -1,0 +1,164 @@
+"""What many simulated streams say together: coverage, length, readiness, bias, with errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.estimators.estimate import Estimate, Status
+from pipeline.local.plan import Plan
+from pipeline.messages.estimate import interval_method
+from pipeline.types import Matrix, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The end of one stream.
+
+    Attributes
+    ----------
+    coefficients
+        Shape (d,), in encoded units.
+    ends
+        Lower and upper ends of the intervals by method, each of shape (d,) with NaN where a
+        coefficient has none; empty unless "ready".
+    """
+
+    status: Status
+    reason: str
+    coefficients: Vector
+    ends: Mapping[str, tuple[Vector, Vector]]
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalCoverage:
+    """How often one kind of interval held the target, in streams that gave it.
+
+    Attributes
+    ----------
+    coverage, error
+        Share of covered coefficients, and its Monte Carlo error.
+    worst, worst_coverage, worst_error
+        The coefficient that is covered least, how often, and the error of that.
+    length
+        Mean length over the coefficients, in the unit in which estimates print them.
+    """
+
+    method: str
+    coverage: float
+    error: float
+    worst: str
+    worst_coverage: float
+    worst_error: float
+    length: float
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What all streams said.
+
+    Attributes
+    ----------
+    replications
+        How many streams there were.
+    ready, ready_error
+        Share whose last estimate was "ready", and its Monte Carlo error.
+    level
+        What the intervals promise.
+    intervals
+        One entry for each kind that came, the study's own first; empty below two ready streams.
+    biased, bias, bias_error
+        The coefficient whose mean over all streams is furthest from the target, by how many of its
+        own standard deviations, and the error of that.
+    reason
+        What the last stream that gave a reason said of being ready or not.
+    """
+
+    replications: int
+    ready: float
+    ready_error: float
+    level: float
+    intervals: tuple[IntervalCoverage, ...]
+    biased: str
+    bias: float
+    bias_error: float
+    reason: str
+
+
+def look(plan: Plan, estimate: Estimate) -> Seen:
+    """Return what coverage needs of one estimate."""
+    level, own = plan.study.estimator.level, interval_method(plan)
+    ends: dict[str, tuple[Vector, Vector]] = {}
+    if estimate.status == "ready":
+        for method in dict.fromkeys([own, *(estimate.widths or {})]):
+            found = estimate.intervals(level, method)
+            if found is not None:
+                ends[method] = found
+    return Seen(estimate.status, estimate.reason, estimate.coefficients, ends)
+
+
+def sum_up(plan: Plan, seen: Sequence[Seen], target: Vector) -> Coverage:
+    """Sum up at least two streams against their target, shape (d,), in encoded units."""
+    count = len(seen)
+    ready = [one for one in seen if any(np.isfinite(low).any() for low, _ in one.ends.values())]
+    share = len(ready) / count
+    points = np.array([one.coefficients for one in seen])
+    spread = points.std(axis=0, ddof=1)
+    bias = np.abs(points.mean(axis=0) - target) / np.where(spread > 0, spread, math.inf)
+    names, level = plan.study.coefficient_names, plan.study.estimator.level
+    methods = ready[0].ends if len(ready) > 1 else ()
+    return Coverage(
+        replications=count,
+        ready=share,
+        ready_error=_binomial(share, count),
+        level=level,
+        intervals=tuple(_interval(plan, method, ready, target) for method in methods),
+        biased=names[int(bias.argmax())],
+        bias=float(bias.max()),
+        bias_error=1 / math.sqrt(count),
+        reason=next((one.reason for one in reversed(seen) if one.reason), ""),
+    )
+
+
+def _interval(plan: Plan, method: str, ready: Sequence[Seen], target: Vector) -> IntervalCoverage:
+    low = np.array([one.ends[method][0] for one in ready])
+    high = np.array([one.ends[method][1] for one in ready])
+    given = ~np.isnan(high - low)
+    covered = np.where(given, (low <= target) & (target <= high), math.nan)
+    coverage, error = share_of(covered, plan.study.estimator.level)
+    counts = given.sum(axis=0)
+    # a coefficient that never had an interval is not the one that is covered least
+    each = np.where(counts, np.nansum(covered, axis=0) / np.maximum(counts, 1), math.inf)
+    worst = int(each.argmin())
+    return IntervalCoverage(
+        method=method,
+        coverage=coverage,
+        error=error,
+        worst=plan.study.coefficient_names[worst],
+        worst_coverage=float(each[worst]),
+        worst_error=_binomial(float(each[worst]), int(counts[worst])),
+        length=plan.response_scale[1] * float(np.nanmean(high - low)),
+    )
+
+
+def share_of(covered: Matrix, level: float) -> tuple[float, float]:
+    """Return the share of covered coefficients, shape (streams, d), and its Monte Carlo error.
+
+    NaN stands for no interval. Coefficients of one stream depend on each other; streams do not. The
+    error is at least that of independent coefficients at the level, so that a few streams that
+    agree do not seem to prove a share.
+    """
+    streams = covered[~np.isnan(covered).all(axis=1)]
+    shares = np.nanmean(streams, axis=1)
+    error = float(shares.std(ddof=1)) / math.sqrt(len(shares)) if len(shares) > 1 else 1.0
+    least = math.sqrt(level * (1 - level) / np.count_nonzero(~np.isnan(streams)))
+    return float(shares.mean()), max(error, least)
+
+
+def _binomial(share: float, count: int) -> float:
+    """Return the Monte Carlo error of a share; half a stream either way where all agree."""
+    inside = min(max(share, 0.5 / count), 1 - 0.5 / count)
+    return math.sqrt(inside * (1 - inside) / count)

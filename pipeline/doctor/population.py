@@ -1,0 +1,223 @@
+"""Independent records of a study from its public numbers, and what its estimate aims at.
+
+Features are uniform on their public ranges. Classes follow a logistic law in the linear predictor,
+numbers are normal about it, counts Poisson with its exponential as the mean; numbers and counts are
+cut to their range, as a client does. The target is the minimiser of the mean loss of the
+population, weights and penalty included.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit, ndtri, pdtrik
+from scipy.stats import qmc
+
+from pipeline.errors import ConfigError, NumericError
+from pipeline.estimators.estimate import class_weights
+from pipeline.local.gradients import weights_of
+from pipeline.local.plan import Plan
+from pipeline.local.summarise import shortened
+from pipeline.types import Matrix, Vector
+
+#: Standard deviation of the linear predictor by kind of response, in encoded units.
+SPREAD = {"class": 1.0, "number": 0.25, "count": 0.3}
+#: Residuals' standard deviation where the study says nothing of it, in encoded units.
+RESIDUAL = 0.1
+#: Residual bounds are 1.345 standard deviations of the residuals, if chosen as recommended.
+HUBER = 1.345
+#: Numbers that the sample for the target holds at most.
+_NUMBERS = 2**22
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """What records are drawn from.
+
+    Attributes
+    ----------
+    truth
+        Coefficients of the linear predictor in encoded units, shape (d,).
+    residual
+        Standard deviation of a number about it, in encoded units; unused by classes and counts.
+    """
+
+    plan: Plan
+    truth: Vector
+    residual: float
+
+    @classmethod
+    def of(
+        cls, plan: Plan, truth: Vector | None = None, residual: float | None = None
+    ) -> Population:
+        """Return the population of a study.
+
+        Parameters
+        ----------
+        truth
+            Coefficients as estimates print them, in the response's unit, shape (d,); by default
+            those of `default_truth`.
+        residual
+            In the response's unit; by default `noise_scale`, or `residual_bound` / 1.345, or 0.1 in
+            encoded units.
+
+        Raises
+        ------
+        ConfigError
+            If there is another number of coefficients, or a number is out of range.
+        """
+        centre, unit = plan.response_scale
+        if residual is not None and not 0 < residual < math.inf:
+            raise ConfigError("--residual-scale: must be a number above 0")
+        if truth is None:
+            encoded = default_truth(plan)
+        else:
+            if len(truth) != plan.size:
+                names = ", ".join(plan.study.coefficient_names)
+                raise ConfigError(
+                    f"--truth: {len(truth)} numbers; the study has {plan.size}: {names}"
+                )
+            if not np.isfinite(truth).all():
+                raise ConfigError("--truth: only finite numbers, such as 0.5,1,-1")
+            encoded = (truth - np.append(centre, np.zeros(plan.size - 1))) / unit
+        scale = residual or plan.study.estimator.noise_scale
+        bound = plan.study.estimator.residual_bound
+        if scale is None and bound is not None:
+            scale = bound / HUBER
+        return cls(plan, encoded, RESIDUAL if scale is None else scale / unit)
+
+    def draw(self, rng: np.random.Generator, records: int) -> tuple[Matrix, Vector]:
+        """Return encoded features, shape (n, p), and responses, shape (n,)."""
+        low, high = self.plan.ends
+        features = rng.uniform(low, high, (records, self.plan.size - 1))
+        predictor = self._predictor(features)
+        kind = self.plan.study.data.response.kind
+        if kind == "class":
+            return features, np.where(rng.random(records) < expit(predictor), 1.0, -1.0)
+        if kind == "count":
+            means = np.exp(np.minimum(predictor, 40.0))
+            return features, self._cut(rng.poisson(means).astype(np.float64))
+        return features, self._cut(predictor + self.residual * rng.standard_normal(records))
+
+    def sample(self, points: Matrix) -> tuple[Matrix, Vector, Vector]:
+        """Return features, responses and weights of a sample that stands for the population.
+
+        Parameters
+        ----------
+        points
+            In (0, 1), shape (n, p + 1): each gives two records with the same features, of both
+            classes with their probabilities, or of residuals on both sides of the median.
+        """
+        low, high = self.plan.ends
+        features = low + (high - low) * points[:, :-1]
+        predictor, u = self._predictor(features), points[:, -1]
+        ones = np.ones(len(u))
+        kind = self.plan.study.data.response.kind
+        if kind == "class":
+            responses = np.concatenate([ones, -ones])
+            weights = np.concatenate([expit(predictor), expit(-predictor)])
+        else:
+            weights = np.full(2 * len(u), 0.5)
+            both = np.concatenate([u, 1 - u])
+            means = np.tile(predictor, 2)
+            if kind == "count":
+                responses = self._cut(np.ceil(pdtrik(both, np.exp(np.minimum(means, 40.0)))))
+                responses = np.maximum(np.nan_to_num(responses), 0.0)
+            else:
+                responses = self._cut(means + self.residual * ndtri(both))
+        return np.tile(features, (2, 1)), responses, weights / len(u)
+
+    def _predictor(self, features: Matrix) -> Vector:
+        predictor: Vector = self.truth[0] + features @ self.truth[1:]
+        return predictor
+
+    def _cut(self, responses: Vector) -> Vector:
+        if self.plan.study.data.response.kind == "count":
+            return np.minimum(responses, self.plan.study.data.response.ends[1])
+        return np.clip(responses, -1.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the estimate aims at.
+
+    Attributes
+    ----------
+    coefficients
+        In encoded units, shape (d,).
+    error
+        How far two samples that stand for the population disagree, at most, in encoded units.
+    """
+
+    coefficients: Vector
+    error: float
+
+
+def target_of(population: Population, seed: int = 0) -> Target:
+    """Return the minimiser of the population's mean loss, from two scrambled Sobol samples.
+
+    Raises
+    ------
+    NumericError
+        If there is none, as for classes that are separable.
+    """
+    size = population.plan.size
+    bits = max(8, min(14, int(math.log2(_NUMBERS / size))))
+    found = []
+    for number in range(2):
+        sobol = qmc.Sobol(size, rng=np.random.default_rng([seed, number]))
+        points = np.clip(sobol.random_base2(bits), 2.0**-40, 1 - 2.0**-40)
+        found.append(_minimiser(population, points))
+    one, other = found
+    return Target((one + other) / 2, float(np.abs(one - other).max()))
+
+
+def default_truth(plan: Plan) -> Vector:
+    """Return coefficients of alternating sign with equal shares in the predictor, shape (d,).
+
+    The standard deviation of the predictor is 1 for classes, which are equally frequent, 0.25 for
+    numbers, about the middle of their range, and 0.3 for counts, whose mean is about a quarter of
+    the largest.
+    """
+    low, high = plan.ends
+    kind = plan.study.data.response.kind
+    deviations = (high - low) / math.sqrt(12)
+    signs = np.where(np.arange(plan.size - 1) % 2, -1.0, 1.0)
+    slopes = signs * SPREAD[kind] / math.sqrt(plan.size - 1) / deviations
+    middle = math.log(plan.study.data.response.ends[1] / 4) if kind == "count" else 0.0
+    return np.append(middle - float(slopes @ (low + high)) / 2, slopes)
+
+
+def _minimiser(population: Population, points: Matrix) -> Vector:
+    plan = population.plan
+    features, responses, mass = population.sample(points)
+    penalty = plan.study.estimator.ridge * np.append(0.0, np.ones(plan.size - 1))
+    design = np.column_stack([np.ones(len(features)), features])
+    if plan.by_record:
+        mass = mass * weights_of(plan, design)
+    else:
+        design[:, 1:] = shortened(features, plan)
+    if plan.classes and plan.largest_weight > 1:
+        up = float(mass[responses > 0].sum())
+        negative, positive = class_weights(1 - up, up, plan.largest_weight)
+        mass = mass * np.where(responses > 0, positive, negative)
+
+    def objective(theta: Vector) -> tuple[float, Vector]:
+        predictor = design @ theta
+        value = float(mass @ plan.loss.value(predictor, responses) + penalty @ theta**2 / 2)
+        slopes: Vector = (mass * plan.loss.slope(predictor, responses)) @ design + penalty * theta
+        return value, slopes
+
+    found = minimize(objective, population.truth, jac=True, method="BFGS", options={"gtol": 1e-8})
+    point = np.asarray(found.x, dtype=np.float64)
+    worst = float(np.abs(objective(point)[1]).max())
+    # a ten-thousandth of the largest slope moves no predictor by a noticeable amount
+    if not worst < 1e-4 * min(plan.loss.slope_bound, 1.0):
+        raise NumericError(
+            "the population has no best coefficients that could be found: give a --truth with "
+            "smaller slopes"
+        )
+    return point

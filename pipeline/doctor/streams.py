@@ -1,0 +1,203 @@
+"""One simulated stream: rounds of clients at the newest model, folded, and the last estimate.
+
+In a round every client releases one window at the same model, so models are late as in a live
+stream whose clients all move at once; a new model follows when `publish.releases` have come.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from pipeline.doctor.population import Population
+from pipeline.errors import ConfigError
+from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.sgd.estimate import estimate_sgd
+from pipeline.estimators.sgd.settings import rule_of
+from pipeline.estimators.sgd.state import GradientBatch, SgdState
+from pipeline.local.blocks import predictors, with_intercept
+from pipeline.local.encode import Arrays
+from pipeline.local.gradients import weights_of
+from pipeline.local.model import Model, round_model
+from pipeline.local.plan import Plan
+from pipeline.offline import OfflineRecord
+from pipeline.privacy.simulation import SeededStream
+from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
+from pipeline.releasing import release_of
+from pipeline.study import Study, require_live
+from pipeline.types import Matrix, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a stream is.
+
+    Attributes
+    ----------
+    records, clients
+        In all, both >= 1; records beyond the last full window are left out.
+    """
+
+    records: int
+    clients: int
+
+    def windows(self, plan: Plan) -> int:
+        """Return how many windows they fill.
+
+        Raises
+        ------
+        ConfigError
+            If they fill none.
+        """
+        count = self.records // plan.slots
+        if not count:
+            raise ConfigError(
+                f"--records: {self.records} do not fill one window; window.records is {plan.slots}"
+            )
+        return count
+
+
+def simulated(study: Study) -> Plan:
+    """Return the plan of a study whose Gaussian noise is simulated, with the same deviations.
+
+    Raises
+    ------
+    ConfigError
+        If its kind has no live stream, it forgets by the clock, or has several paths.
+    """
+    require_live(study, "a simulated stream")
+    forgetting = study.estimator.forgetting
+    if forgetting is not None and forgetting.of == "seconds":
+        raise ConfigError(
+            'estimator.forgetting: of = "seconds" needs the times of a log, and a simulation has '
+            'none; ask with of = "records"'
+        )
+    if study.path is not None and study.path.partitions is not None:
+        raise ConfigError(
+            "stream.partitions: a simulated stream has one; ask with partitions = 1 and without "
+            'estimator.path.partitions: paths that are "shared" are as one, and of "pooled" ones '
+            "each has its share of the records"
+        )
+    if study.privacy.mechanism == "discrete-gaussian":
+        privacy = msgspec.structs.replace(study.privacy, mechanism="insecure-simulation", seed=0)
+        study = msgspec.structs.replace(study, privacy=privacy)
+    return Plan(study)
+
+
+def stream(population: Population, size: Size, seed: int, number: int) -> Estimate:
+    """Return the last estimate of stream `number`.
+
+    Raises
+    ------
+    NumericError
+        If no finite estimate exists.
+    """
+    plan, windows = population.plan, size.windows(population.plan)
+    rng = np.random.default_rng([seed, number])
+    # sums beside the gradients, of a window, are those of its release
+    alone = plan.by_record and not plan.beside
+    run: _Run = _Gradients(plan, rng) if alone else _Releases(plan, seed, number)
+    waiting = 0
+    for first in range(0, windows, size.clients):
+        clients = min(size.clients, windows - first)
+        run.fold(*population.draw(rng, clients * plan.slots), clients)
+        waiting += clients
+        if waiting >= plan.study.stream.publish.releases:
+            run.publish()
+            waiting = 0
+    return run.estimate()
+
+
+class _Run(Protocol):
+    def fold(self, features: Matrix, responses: Vector, clients: int) -> None: ...
+
+    def publish(self) -> None: ...
+
+    def estimate(self) -> Estimate: ...
+
+
+class _Gradients:
+    """Gradients of single records, which need no payloads: noise of the release's deviation."""
+
+    def __init__(self, plan: Plan, rng: np.random.Generator) -> None:
+        self._plan, self._rng = plan, rng
+        self._state, self._model = SgdState(rule_of(plan)), plan.first_model
+
+    def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
+        """Move along the gradients of a round."""
+        plan, model = self._plan, self._model
+        design = with_intercept(features)
+        slope = plan.loss.slope(predictors(design, model.coefficients), responses)
+        gradients = design * weights_of(plan, design)[:, None] * slope[:, None]
+        if plan.study.noised:
+            gradients = gradients + self._noise(gradients.shape)
+        seen = np.full(clients, model.seen, dtype=np.int64)
+        self._state.fold(
+            GradientBatch(
+                gradients.reshape(clients, plan.slots, plan.size),
+                np.tile(model.coefficients, (clients, 1)),
+                seen, seen, np.zeros((clients, 0)),
+            )
+        )  # fmt: skip
+
+    def publish(self) -> None:
+        """Let clients linearise at the newest iterate."""
+        self._model = round_model(
+            self._model.version + 1, self._state.path.theta, (1.0, 1.0), self._state.slots
+        )
+
+    def estimate(self) -> Estimate:
+        """Return the estimate of the path so far."""
+        return estimate_sgd(self._plan, self._state)
+
+    def _noise(self, shape: tuple[int, ...]) -> Matrix:
+        deviations = np.array([part.standard_deviation for part in self._plan.record_channels])
+        # levels of privacy in equal shares
+        deviation = deviations[self._rng.integers(len(deviations), size=(shape[0], 1))]
+        if self._plan.study.privacy.mechanism == "discrete-laplace":
+            return deviation / math.sqrt(2) * self._rng.laplace(0.0, 1.0, shape)
+        noise: Matrix = deviation * self._rng.standard_normal(shape)
+        return noise
+
+
+class _Releases:
+    """Releases of whole windows, written and folded as in a live stream."""
+
+    def __init__(self, plan: Plan, seed: int, number: int) -> None:
+        self._plan, self._seed, self._number = plan, seed, number
+        self._reducer, self._partition = Reducer(plan), Partition.empty(plan)
+        self._model: Model = plan.first_model
+        self._round = 0
+
+    def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
+        """Release and fold one window of each client."""
+        plan, offset, log = self._plan, self._partition.head.next_offset, []
+        for i in range(clients):
+            part = slice(i * plan.slots, (i + 1) * plan.slots)
+            noise = None
+            if plan.study.privacy.mechanism == "insecure-simulation":
+                noise = SeededStream(self._seed, f"{self._number}/{i}", self._round)
+            payload = release_of(
+                plan, Arrays(features[part], responses[part]), self._model, noise,
+                client=f"c{i}", ledger="doctor", seq=self._round,
+            )  # fmt: skip
+            log.append(OfflineRecord(offset + i, f"c{i}".encode(), payload))
+        letters = self._reducer.fold(self._partition, log)
+        if letters:
+            raise letters[0].fault
+        self._round += 1
+
+    def publish(self) -> None:
+        """Let clients linearise at the newest estimate."""
+        found = self.estimate()
+        self._model = round_model(
+            self._model.version + 1, found.expansion, found.weights, slots_seen([self._partition])
+        )
+
+    def estimate(self) -> Estimate:
+        """Return the estimate of the sums so far."""
+        return estimate_of(self._plan, [self._partition])

@@ -1,0 +1,142 @@
+"""Whether intervals can be trusted at this size, in words, with the reason and what to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.doctor.coverage import Coverage
+from pipeline.doctor.sizes import Sizes
+from pipeline.local.plan import Plan
+
+#: Coverage may miss its level by so much, that of single coefficients by more.
+TOLERATED, TOLERATED_WORST = 0.02, 0.05
+#: A bias beyond so many standard deviations pulls a normal 95 % interval to about 92 %.
+TOLERATED_BIAS = 0.5
+#: A larger Monte Carlo error of the coverage decides nothing.
+LARGEST_ERROR = 0.02
+#: Below this share of ready streams a study of the size has no intervals to speak of.
+LEAST_READY = 0.5
+#: Where noise moves predictors by more than this share of their scale, formulas do not hold.
+LARGEST_CLOUD = 1.0
+#: Errors on either side that count as chance: of one share, and of the worst of several.
+CHANCE, CHANCE_WORST = 2.0, 3.5
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to think of a study's intervals at a size.
+
+    Attributes
+    ----------
+    trusted
+        None where there were too few streams to tell.
+    """
+
+    trusted: bool | None
+    verdict: str
+    reason: str
+    advice: str
+
+
+def judge(plan: Plan, found: Coverage, sizes: Sizes, records: int) -> Verdict:
+    """Return the verdict on the study's own kind of interval."""
+    if found.ready + CHANCE * found.ready_error < LEAST_READY:
+        return Verdict(
+            False, "no: it has no intervals yet",
+            f"{found.ready:.0%} of the streams ended ready; {found.reason}",
+            _larger(plan, sizes, records),
+        )  # fmt: skip
+    if not found.intervals or found.intervals[0].error > LARGEST_ERROR:
+        return Verdict(
+            None, "not decided: too few streams",
+            f"{round(found.ready * found.replications)} streams were ready, and coverage is known "
+            f"to {found.intervals[0].error if found.intervals else 1.0:.1%} only",
+            "more --replications, or fewer --records",
+        )  # fmt: skip
+    return _wrong(plan, found, sizes, records) or _right(found)
+
+
+def _wrong(plan: Plan, found: Coverage, sizes: Sizes, records: int) -> Verdict | None:
+    own = found.intervals[0]
+    if own.coverage + CHANCE * own.error < found.level - TOLERATED:
+        return Verdict(
+            False, "no: intervals are too short or beside the target",
+            f"they cover {own.coverage:.1%} (+-{own.error:.1%}) where they promise "
+            f"{found.level:.0%}{_bent(found)}",
+            _better(plan, found, sizes, records),
+        )  # fmt: skip
+    if own.worst_coverage + CHANCE_WORST * own.worst_error < found.level - TOLERATED_WORST:
+        return Verdict(
+            False, f"no: not those of {own.worst!r}",
+            f"they cover {own.worst_coverage:.1%} (+-{own.worst_error:.1%}) where they promise "
+            f"{found.level:.0%}{_bent(found)}",
+            _better(plan, found, sizes, records),
+        )  # fmt: skip
+    if found.bias - CHANCE * found.bias_error > TOLERATED_BIAS:
+        return Verdict(
+            False, "no: estimates are beside the target",
+            f"{found.biased!r} is off by {found.bias:.2f} of its standard deviations "
+            f"(+-{found.bias_error:.2f}), which intervals do not know",
+            _better(plan, found, sizes, records),
+        )  # fmt: skip
+    return None
+
+
+def _right(found: Coverage) -> Verdict:
+    own = found.intervals[0]
+    late = "" if found.ready > 0.9 else f"; only {found.ready:.0%} of the streams had them"
+    if own.coverage - CHANCE * own.error > found.level + (1 - found.level) / 2:
+        return Verdict(
+            True, "yes, and they are longer than they need be",
+            f"they cover {own.coverage:.1%} (+-{own.error:.1%}){late}", "nothing",
+        )  # fmt: skip
+    return Verdict(
+        True, "yes",
+        f"they cover {own.coverage:.1%} (+-{own.error:.1%}) where they promise "
+        f"{found.level:.0%}{late}",
+        "nothing",
+    )  # fmt: skip
+
+
+def _bent(found: Coverage) -> str:
+    if found.bias - CHANCE * found.bias_error <= TOLERATED_BIAS / 2:
+        return ""
+    return f"; {found.biased!r} is off by {found.bias:.2f} of its standard deviations"
+
+
+def _larger(plan: Plan, sizes: Sizes, records: int) -> str:
+    """Say what makes intervals appear."""
+    needed = sizes.records_for_intervals
+    parts = []
+    if sizes.cloud is not None and sizes.cloud > LARGEST_CLOUD:
+        parts.append("a smaller estimator.path.kappa: noise moves the path further than it allows")
+    if sizes.late:
+        parts.append(
+            "newer models, which allow longer steps: fewer window.records or "
+            "stream.publish.releases, or what estimator.path.behind can truly be"
+        )
+    if needed > records:
+        parts.append(f"about {needed:,} records instead of {records:,} by the rule of thumb")
+    else:
+        parts.append("more records")
+    if sizes.epsilon_for_intervals is not None:
+        parts.append(f"privacy.epsilon of about {sizes.epsilon_for_intervals:.2g}")
+    elif plan.study.noised:
+        parts.append("a larger privacy.epsilon")
+    parts.append("fewer features, or narrower public ranges")
+    return "; or ".join(parts)
+
+
+def _better(plan: Plan, found: Coverage, sizes: Sizes, records: int) -> str:
+    """Say what brings coverage to its level."""
+    if not plan.by_record:
+        return "more records, and windows of more of them (window.records)"
+    biased = found.bias - CHANCE * found.bias_error > TOLERATED_BIAS / 2
+    shorter = "shorter steps: estimator.path.kappa or eta0 halved, which takes more records"
+    if biased and plan.loss.name != "linear":
+        return f"{shorter}; or a larger privacy.epsilon: a curved loss is biased by the noise"
+    if biased:
+        return f"{shorter}; or a later estimator.path.burn_in"
+    other = [i.method for i in found.intervals[1:] if i.coverage >= found.level - TOLERATED]
+    tried = f'estimator.path.interval = "{other[0]}", which covered here; or ' if other else ""
+    return tried + _larger(plan, sizes, records)

@@ -1,0 +1,260 @@
+"""The doctor: its population and target, its streams, and that it sees intervals that are wrong."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.doctor import (
+    Population,
+    Seen,
+    Size,
+    default_truth,
+    judge,
+    look,
+    simulated,
+    sizes_of,
+    stream,
+    sum_up,
+    target_of,
+)
+from pipeline.errors import ConfigError
+from pipeline.estimators.sgd.settings import records_to_mix, rule_of, slowest
+from pipeline.local.encode import Row
+from pipeline.local.plan import Plan
+from pipeline.offline import OfflineRun
+from pipeline.study import Study, parse_study
+from tests.builders import study_text as renewable
+from tests.sgd import study_text as gradients
+
+
+def plan_of(text: str) -> Plan:
+    return simulated(parse_study(text))
+
+
+LOGISTIC = plan_of(gradients(loss="logistic"))
+#: `sizes_of` is asked for verdicts whose numbers it does not decide.
+SIZES = sizes_of(LOGISTIC, 10_000)
+
+
+@pytest.mark.parametrize("loss", ["linear", "logistic"])
+@pytest.mark.parametrize("radius", ["", "radius = 1.2"])
+def test_a_true_model_is_its_own_target_whatever_the_weights(loss: str, radius: str) -> None:
+    plan = plan_of(gradients(loss=loss, path=radius))
+    population = Population.of(plan)
+    target = target_of(population)
+    # slopes have conditional mean zero in the sample, too: what is left is the minimiser's end
+    assert np.abs(target.coefficients - population.truth).max() < 1e-6
+    assert target.error < 1e-6
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        gradients(loss="expectile", path="radius = 1.2", estimator="residual_bound = 1\ntau = 0.2"),
+        gradients(loss="linear", estimator="residual_bound = 40"),
+        renewable(p=2, loss="gdwd"),
+        renewable(p=2, loss="poisson", most=12),
+    ],
+)
+def test_the_gradient_at_the_target_is_zero_over_drawn_records(text: str) -> None:
+    plan = plan_of(text)
+    # numbers reach beyond their range: they are cut, and weights move the target
+    truth = np.array([2.0, 7.0, -7.0, 7.0]) if plan.by_record else None
+    population = Population.of(plan, truth)
+    target = target_of(population).coefficients
+    x, y = population.draw(np.random.default_rng(5), 200_000)
+    design = np.column_stack([np.ones(len(y)), x])
+    weights = 1.0
+    if plan.by_record:
+        weights = np.minimum(1, plan.radius**2 / np.sum(design**2, axis=1))[:, None]
+    each = weights * design * plan.loss.slope(design @ target, y)[:, None]
+    ridge = plan.study.estimator.ridge * np.append(0.0, target[1:])
+    z = (each.mean(axis=0) + ridge) / (each.std(axis=0) / math.sqrt(len(y)))
+    # five Monte Carlo errors
+    assert np.abs(z).max() < 5
+
+
+def test_the_stream_of_gradients_is_the_offline_run_without_noise() -> None:
+    plan = plan_of(gradients(mechanism="none", records=20, publish=1))
+    population, size = Population.of(plan), Size(2019, 1)
+    found = stream(population, size, seed=3, number=4)
+    rng, run = np.random.default_rng([3, 4]), OfflineRun(plan)
+    for _ in range(100):
+        x, y = population.draw(rng, 20)
+        run.add("a", [Row(x[i], float(y[i]), 0) for i in range(20)])
+    assert np.array_equal(found.coefficients, run.estimate(0.0)[0].coefficients)
+    assert found.records == 2000
+
+
+@pytest.mark.parametrize("text", [gradients(records=20), renewable(p=2, records=20)])
+def test_streams_repeat_and_differ(text: str) -> None:
+    population, size = Population.of(plan_of(text)), Size(2000, 3)
+    one, again, other = (stream(population, size, 1, number).coefficients for number in (0, 0, 1))
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace"])
+def test_the_noise_has_the_deviation_of_the_study(mechanism: str) -> None:
+    """One window at the start: the first step shows its noise; 800 numbers know it to 3 %."""
+    study = parse_study(gradients(mechanism=mechanism, records=1000, path="burn_in = 0"))
+    plan = simulated(study)
+    population = Population.of(plan, residual=1e-9, truth=np.zeros(4))
+    moved = stream(population, Size(1000, 1), 1, 1)
+    steps = rule_of(plan).steps.steps(1, 1000)
+    many = [stream(population, Size(1000, 1), 1, i).point for i in range(200)]
+    assert moved.records == 1000
+    found = np.array(many).std() / math.sqrt(float(steps @ steps))
+    wanted = Plan(study).step.gradient.standard_deviation
+    assert found == pytest.approx(wanted, rel=5 / math.sqrt(2 * 800))
+
+
+def seen(plan: Plan, streams: int, *, width: float, shift: float = 0.0) -> list[Seen]:
+    """Return normal estimates of deviation 1 about `shift` with intervals of +-width."""
+    rng = np.random.default_rng(8)
+    name, found = "random-scaling", []
+    for _ in range(streams):
+        point = shift + rng.standard_normal(plan.size)
+        found.append(Seen("ready", "", point, {name: (point - width, point + width)}))
+    return found
+
+
+def test_planted_intervals_are_found_out() -> None:
+    target = np.zeros(LOGISTIC.size)
+
+    def verdict(**planted: float) -> tuple[bool | None, str]:
+        found = sum_up(LOGISTIC, seen(LOGISTIC, 200, **planted), target)
+        said = judge(LOGISTIC, found, SIZES, 10_000)
+        return said.trusted, said.verdict
+
+    assert verdict(width=1.96) == (True, "yes")
+    assert verdict(width=1.5)[0] is False
+    assert verdict(width=3.0) == (True, "yes, and they are longer than they need be")
+    assert verdict(width=2.6, shift=0.8) == (False, "no: estimates are beside the target")
+
+
+def test_one_coefficient_that_is_not_covered_is_named() -> None:
+    planted = seen(LOGISTIC, 200, width=2.3)
+    for one in planted:
+        low, high = one.ends["random-scaling"]
+        low[2] += 1.6
+        high[2] -= 1.6
+    found = sum_up(LOGISTIC, planted, np.zeros(LOGISTIC.size))
+    said = judge(LOGISTIC, found, SIZES, 10_000)
+    assert found.intervals[0].worst == "x1"
+    assert said.trusted is False
+
+
+def test_coverage_and_its_error_are_those_of_the_binomial_law() -> None:
+    found = sum_up(LOGISTIC, seen(LOGISTIC, 400, width=1.2815516), np.zeros(LOGISTIC.size))
+    [own] = found.intervals
+    # 80 % of 1,600 independent intervals, whose error is 1 point
+    assert own.error == pytest.approx(0.01, rel=0.2)
+    assert own.coverage == pytest.approx(0.8, abs=0.04)
+    assert own.length == pytest.approx(2 * 1.2815516)
+    assert found.bias_error == 0.05
+
+
+def test_coefficients_without_an_interval_are_left_out() -> None:
+    planted = seen(LOGISTIC, 50, width=1e9)
+    for one in planted:
+        one.ends["random-scaling"][0][1] = math.nan
+    [own] = sum_up(LOGISTIC, planted, np.zeros(LOGISTIC.size)).intervals
+    assert own.coverage == 1.0
+    assert own.error > 0
+
+
+def test_few_streams_decide_nothing() -> None:
+    found = sum_up(LOGISTIC, seen(LOGISTIC, 6, width=1.96), np.zeros(LOGISTIC.size))
+    assert judge(LOGISTIC, found, SIZES, 10_000).trusted is None
+
+
+def asked(study: Study, records: int, streams: int, clients: int = 10) -> tuple[bool | None, str]:
+    plan = simulated(study)
+    population = Population.of(plan)
+    target = target_of(population).coefficients
+    ends = [look(plan, stream(population, Size(records, clients), 1, i)) for i in range(streams)]
+    found = sum_up(plan, ends, target)
+    said = judge(Plan(study), found, sizes_of(Plan(study), records), records)
+    return said.trusted, f"{said.verdict}: {said.reason}: {said.advice}"
+
+
+@pytest.mark.parametrize("loss", ["linear", "logistic"])
+def test_two_thousand_records_at_epsilon_one_cannot_be_trusted(loss: str) -> None:
+    trusted, words = asked(parse_study(gradients(loss=loss, epsilon=1.0)), 2000, 12)
+    assert trusted is False
+    assert "records instead of 2,000" in words
+
+
+def test_a_private_renewable_study_that_is_too_small_is_told_so() -> None:
+    trusted, words = asked(parse_study(renewable(p=2, records=100)), 1000, 12)
+    assert trusted is False, words
+    assert "more" in words or "records instead" in words
+
+
+def test_a_study_without_privacy_is_trusted() -> None:
+    trusted, words = asked(parse_study(renewable(p=2, records=100, private=False)), 3000, 60)
+    assert trusted is not False, words
+
+
+@pytest.mark.slow
+def test_logistic_paths_that_noise_bends_are_not_trusted() -> None:
+    """Spec (f): bias over deviation of 1.1 at eta0 = 2 without a cap, mu = 1, n = 200,000."""
+    text = gradients(
+        loss="logistic", epsilon=4.887, records=100,
+        path="kappa = 100, alpha = 0.501, eta0 = 2, behind = 1, radius = 1.4143",
+    )  # fmt: skip
+    trusted, words = asked(parse_study(text), 200_000, 60, clients=1)
+    assert trusted is False
+    assert "kappa" in words, words
+
+
+def test_records_to_mix_is_where_the_sum_of_steps_reaches_fifty() -> None:
+    for path in ("", "eta0 = 0.5, alpha = 0.6, kappa = 9", "burn_in = 90000"):
+        plan = plan_of(gradients(path=path))
+        rule, curvature = rule_of(plan), slowest(plan)
+        count = records_to_mix(rule, curvature)
+        steps = rule.steps.steps(1, count)
+        left_out = max(rule.burn_in, count // 8)
+        # the sum is taken as an integral, and found to a thousandth of the records
+        assert curvature * steps[left_out:].sum() == pytest.approx(50, rel=0.01)
+    slow = rule_of(plan_of(gradients(path="eta0 = 1e-6, alpha = 0.99")))
+    assert records_to_mix(slow, 0.1) >= 2**53
+
+
+def test_the_slowest_direction_is_that_of_uniform_features() -> None:
+    text = gradients(path="radius = 99").replace("x0 = { min = -1", "x0 = { min = 0.5")
+    plan = plan_of(text.replace("[data]\n", '[data]\nscaling = "none"\n'))
+    x, _ = Population.of(plan).draw(np.random.default_rng(1), 400_000)
+    design = np.column_stack([np.ones(len(x)), x])
+    least = np.linalg.eigvalsh(design.T @ design / len(x))[0]
+    # variances of 400,000 records are known to a fraction of a percent
+    assert slowest(plan) == pytest.approx(0.8 * least, rel=0.01)
+    assert slowest(plan_of(gradients())) == pytest.approx(0.8 / 3)
+
+
+def test_nonsense_is_refused_by_name() -> None:
+    plan = plan_of(gradients(records=20))
+    for truth in (np.zeros(3), np.array([0, 1, 2, math.nan])):
+        with pytest.raises(ConfigError, match="--truth"):
+            Population.of(plan, truth)
+    for residual in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ConfigError, match="--residual-scale"):
+            Population.of(plan, None, residual)
+    with pytest.raises(ConfigError, match=r"window\.records is 20"):
+        Size(19, 1).windows(plan)
+    forgetting = renewable(p=2, forgetting='half_life = 9000, of = "seconds"')
+    with pytest.raises(ConfigError, match=r"estimator\.forgetting"):
+        plan_of(forgetting)
+
+
+def test_the_default_truth_has_the_spread_that_is_documented() -> None:
+    plan = LOGISTIC
+    x, y = Population.of(plan).draw(np.random.default_rng(2), 100_000)
+    truth = default_truth(plan)
+    # five Monte Carlo errors: of a variance and of a share
+    assert np.var(truth[0] + x @ truth[1:]) == pytest.approx(1, rel=5 * math.sqrt(2 / 1e5))
+    assert float((y > 0).mean()) == pytest.approx(0.5, abs=5 * 0.5 / math.sqrt(1e5))
