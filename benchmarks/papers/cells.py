@@ -1,8 +1,9 @@
 """One cell of a table: our figure, the paper's, and how far apart chance may put them.
 
-All figures are percentages. Ours is the mean over R runs of the *exact* accuracy of the fitted
-coefficients in the population, so no test set adds error to it. The paper's is a mean over runs
-that each had a test set of 10,000 records; how many runs is not known, and ten are supposed.
+In the tables of paper dwd all figures are percentages. Ours is the mean over R runs of the *exact*
+accuracy of the fitted coefficients in the population, so no test set adds error to it. The paper's
+is a mean over runs that each had a test set of 10,000 records; how many runs is not known, and ten
+are supposed.
 
 **Fixed populations** (Tables 1 and 2). With v the variance of the exact accuracy between our runs
 and a our mean, the variance of the difference is v / R + v / 10 + a (1 - a) / 10,000 / 10.
@@ -17,6 +18,10 @@ runs, with its variance s^2 (1 + 1 / R + (x0 - mean x)^2 / Sxx), and the error o
 paper's figure that enters, plus sqrt(t^2 estimated + z^2 known), where t is Student's quantile for
 the variances estimated from our runs and z the normal one for those of test sets, both at 1 % for
 all gated cells of one printing together (Bonferroni). No other allowance is made.
+
+**Means over replications** (paper ldp-sgd). The other figure is taken to average a known number of
+replications that vary as ours do: v / R + v / others, and nothing more. It is the paper's, or where
+the paper has none a `reference`, which an independent implementation gave.
 """
 
 from __future__ import annotations
@@ -26,9 +31,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import stats
+
+from pipeline.types import Vector
 
 PAPER_RUNS = 10
 PAPER_TEST = 10_000
@@ -45,8 +53,10 @@ class Cell:
     ----------
     given
         Where the paper's figure is compared with a prediction from another: that prediction.
+    reference
+        What an independent implementation gave where the paper has no figure.
     tolerance, within
-        None where the paper has no figure.
+        None where there is no other figure.
     estimated, known, freedom, rounding
         What `judged` makes the tolerance from: both parts of the variance, the degrees of freedom
         of the first, and the rounding of the paper's figures.
@@ -67,6 +77,12 @@ class Cell:
     known: float = 0.0
     freedom: int = 1
     rounding: float = ROUNDING
+    reference: float | None = None
+
+    @property
+    def other(self) -> float | None:
+        """The figure that ours is compared with."""
+        return self.reference if self.paper is None else self.paper
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +142,43 @@ def conditional_cell(
     )
 
 
+def mean_cell(
+    place: tuple[str, str, str],
+    values: Sequence[float] | Vector,
+    *,
+    paper: float | None = None,
+    reference: float | None = None,
+    others: int = 200,
+    rounding: float = ROUNDING,
+    gated: bool = False,
+) -> Cell:
+    """Return a cell from one value of each replication, in the unit of the table.
+
+    Parameters
+    ----------
+    others
+        How many replications the other figure averages.
+    rounding
+        Half a unit of its last digit.
+    """
+    number, between = len(values), float(np.var(values, ddof=1))
+    known = not (paper is None and reference is None)
+    estimated = between / number + (between / others if known else 0.0)
+    return Cell(
+        *place, paper=paper, ours=float(np.mean(values)), sd=math.sqrt(between),
+        mc_error=math.sqrt(estimated), gated=gated and known, estimated=estimated,
+        freedom=number - 1, rounding=rounding, reference=reference,
+    )  # fmt: skip
+
+
 def judged(cells: Sequence[Cell]) -> list[Cell]:
     """Fill in tolerances: the gated cells share one false alarm in a hundred printings."""
     level = FALSE_ALARM / max(1, sum(cell.gated for cell in cells)) / 2
     return [_judge(cell, level) for cell in cells]
 
 
-def write(cells: Sequence[Cell], path: Path) -> None:
-    """Write cells as a JSON list, figures to four digits after the point."""
+def write(cells: Sequence[Cell], path: Path, *, kept: Sequence[dict[str, Any]] = ()) -> None:
+    """Write rows to keep and then cells as a JSON list, figures to four digits after the point."""
     rows = [
         {
             key: round(value, 4) if isinstance(value, float) else value
@@ -142,15 +187,18 @@ def write(cells: Sequence[Cell], path: Path) -> None:
         }
         for cell in cells
     ]
-    text = ",\n".join(f" {json.dumps(row)}" for row in rows)
+    text = ",\n".join(f" {json.dumps(row)}" for row in [*kept, *rows])
     path.write_text(f"[\n{text}\n]\n", encoding="utf-8")
 
 
-def show(cells: Sequence[Cell], *, title: str) -> str:
-    """Return a table as text: ours (sd), then the paper's figure and how they agree."""
+def show(cells: Sequence[Cell], *, title: str, errors: bool = False) -> str:
+    """Return a table as text: ours (sd), then the other figure and how they agree.
+
+    With `errors` it is `mc_error` that stands in brackets, and a verdict for gated cells alone.
+    """
     columns = list(dict.fromkeys(cell.column for cell in cells))
     rows = list(dict.fromkeys(cell.row for cell in cells))
-    found = {(cell.row, cell.column): _entry(cell) for cell in cells}
+    found = {(cell.row, cell.column): _entry(cell, errors) for cell in cells}
     lines = [["", *columns], *([row, *(found.get((row, c), "") for c in columns)] for row in rows)]
     widths = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
     text = ("".join(map(str.ljust, line, widths)).rstrip() for line in lines)
@@ -178,20 +226,25 @@ def _test_error(accuracy: float) -> float:
 
 
 def _judge(cell: Cell, level: float) -> Cell:
-    if cell.paper is None:
+    if cell.other is None:
         return cell
     student, normal = float(stats.t.isf(level, cell.freedom)), float(stats.norm.isf(level))
     reach = cell.rounding + math.sqrt(student**2 * cell.estimated + normal**2 * cell.known)
     compared = cell.ours if cell.given is None else cell.given
-    return replace(cell, tolerance=reach, within=abs(compared - cell.paper) <= reach)
+    return replace(cell, tolerance=reach, within=abs(compared - cell.other) <= reach)
 
 
-def _entry(cell: Cell) -> str:
-    text = f"{cell.ours:.2f} ({cell.sd:.2f})"
-    if cell.paper is None or cell.tolerance is None:
-        return text if cell.paper is None else f"{text} [{cell.paper:g}]"
+def _entry(cell: Cell, errors: bool) -> str:
+    # as many digits as the other figure has
+    digits = max(0, -math.floor(math.log10(2 * cell.rounding) + 1e-9))
+    own = max(2, digits)
+    text = f"{cell.ours:.{own}f} ({cell.mc_error if errors else cell.sd:.{own}f})"
+    if cell.other is None or cell.tolerance is None:
+        return text if cell.other is None else f"{text} [{cell.other:g}]"
     if cell.given is not None:
         text += f" given {cell.given:.2f}"
+    if errors and not cell.gated:
+        return f"{text} [{cell.other:g}]"
     verdict = "ok" if cell.within else "NO"
     note = "" if cell.gated else ", not gated"
-    return f"{text} [{cell.paper:.1f} +-{cell.tolerance:.2f} {verdict}{note}]"
+    return f"{text} [{cell.other:.{digits}f} +-{cell.tolerance:.{own}f} {verdict}{note}]"

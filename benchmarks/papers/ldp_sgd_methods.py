@@ -1,54 +1,80 @@
-"""The intervals of the paper's methods from one replication, and the limit law of its average."""
+"""The intervals of the paper's methods, and of ours, from one replication."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from scipy.special import ndtri
 
-from benchmarks.papers.ldp_sgd_runs import (
-    BEND,
-    CURVATURE,
-    DEVIATION,
-    SIZE,
-    SLOPE,
-    TRUTH,
-    Replication,
-    Setting,
-)  # fmt: skip
+from benchmarks.papers.ldp_sgd_models import SIZE
+from benchmarks.papers.ldp_sgd_runs import Replication
 from pipeline.estimators.sgd import plug_in
-from pipeline.estimators.sgd.limit_law import covariance, moments
+from pipeline.estimators.sgd.limit_law import covariance
 from pipeline.estimators.sgd.random_scaling import random_scaling
-from pipeline.losses.linear import Linear
 from pipeline.types import Matrix, Vector
 
-LEVEL, NORMAL = 0.95, float(ndtri(0.975))
-#: From a replication to its estimate and half the lengths of its intervals, shapes (d,).
-Method = Callable[[Replication, np.random.Generator], tuple[Vector, Vector]]
+LEVEL = 0.95
+#: Estimates (d,), and half the length of their intervals at a level, (d,).
+Interval = tuple[Vector, Callable[[float], Vector]]
+Method = Callable[[Replication, np.random.Generator], Interval]
 
 
-def scaling(run: Replication, _: np.random.Generator) -> tuple[Vector, Vector]:
+def intervals(
+    method: Method, runs: Sequence[Replication], level: float = LEVEL
+) -> tuple[Vector, Vector]:
+    """Return for each replication the covered share in percent, and the mean length in 0.01."""
+    rng = np.random.default_rng(5)
+    cover, length = [], []
+    for run in runs:
+        mean, half = method(run, rng)
+        reach = half(level)
+        cover.append(100 * float(np.mean(np.abs(mean - run.setting.model.truth) <= reach)))
+        length.append(100 * float(np.mean(2 * reach)))
+    return np.array(cover), np.array(length)
+
+
+def normal(errors: Vector, level: float) -> Vector:
+    """Return half the length of normal intervals."""
+    return float(ndtri((1 + level) / 2)) * errors
+
+
+def scaling(run: Replication, _: np.random.Generator) -> Interval:
     """Return random scaling's intervals."""
     found = random_scaling([(run.sums, run.origin)])
-    return found.mean, found.half_width(LEVEL)
+    return found.mean, found.half_width
 
 
-def batches(run: Replication, _: np.random.Generator) -> tuple[Vector, Vector]:
-    """Return the intervals of batch means."""
-    return mean_of(run), NORMAL * np.sqrt(run.batches / run.sums.records)
+def batches(run: Replication, _: np.random.Generator) -> Interval:
+    """Return the intervals of batch means of the whole path."""
+    return mean_of(run), partial(normal, np.sqrt(run.batches / run.sums.records))
 
 
-def exact(run: Replication, _: np.random.Generator) -> tuple[Vector, Vector]:
-    """Return the intervals of the sandwich of exact means, which only a path without noise has."""
-    found = covariance(run.curvature, run.products, 0.0, run.sums.records)
-    return mean_of(run), NORMAL * np.sqrt(np.diag(found))
+def online(run: Replication, _: np.random.Generator) -> Interval:
+    """Return the intervals of online batch means."""
+    return mean_of(run), partial(normal, np.sqrt(run.online / run.sums.records))
 
 
-def without(run: Replication, _: np.random.Generator) -> tuple[Vector, Vector]:
+def exact(run: Replication, _: np.random.Generator) -> Interval:
+    """Return the intervals of the sandwich of exact means over the path, its noise added.
+
+    With noise nobody has them: they show what is lost by the estimate of a curvature.
+    """
+    found = covariance(run.curvature, run.products, run.setting.noise, run.sums.records)
+    return mean_of(run), partial(normal, np.sqrt(np.diag(found)))
+
+
+def without(run: Replication, _: np.random.Generator) -> Interval:
     """Return the intervals of PPI-0."""
-    return mean_of(run), NORMAL * plug_in.standard_errors(plug_in.without_release([run.sums]))
+    return _plugged(run, plug_in.without_release([run.sums]))
+
+
+def limit(run: Replication, _: np.random.Generator) -> Interval:
+    """Return the intervals of the limit law at the truth, which nobody has."""
+    errors = run.setting.model.limit(run.setting.mu)
+    return mean_of(run), partial(normal, errors / math.sqrt(run.sums.records))
 
 
 def released(mu: float, block: int = 1) -> Method:
@@ -58,30 +84,28 @@ def released(mu: float, block: int = 1) -> Method:
     the diagonal twice: noise of sqrt 2 B_H / mu on it and B_H / mu beside it suffices (spec (b)).
     """
 
-    def method(run: Replication, rng: np.random.Generator) -> tuple[Vector, Vector]:
+    def method(run: Replication, rng: np.random.Generator) -> Interval:
         records = run.sums.records
-        unit = CURVATURE / mu / math.sqrt(records * block)
+        unit = run.setting.model.curvature / mu / math.sqrt(records * block)
         bread = run.curvature + symmetric(rng, unit, math.sqrt(2) * unit)
-        found = plug_in.plug_in(bread, run.sums.gg / records, records)
-        return mean_of(run), NORMAL * plug_in.standard_errors(found)
+        return _plugged(run, plug_in.plug_in(bread, run.sums.gg / records, records))
 
     return method
 
 
-def published(gradient: float, others: float) -> Method:
-    """Return the paper's PPI, with gradients released at one mu, curvature and product at another.
+def published(others: float) -> Method:
+    """Return the paper's PPI, with curvature and product released at mu = `others`.
 
     The means of the noised releases of all records have the noise of one over the root of n, of
     the paper's constant 2 in all entries.
     """
 
-    def method(run: Replication, rng: np.random.Generator) -> tuple[Vector, Vector]:
-        records = run.sums.records
+    def method(run: Replication, rng: np.random.Generator) -> Interval:
+        records, model = run.sums.records, run.setting.model
         unit = 2 / others / math.sqrt(records)
-        bread = run.curvature + symmetric(rng, unit * CURVATURE)
-        products = run.products + symmetric(rng, unit * SLOPE**2)
-        found = plug_in.published(bread, products, Setting(gradient).noise ** 2, records)
-        return mean_of(run), NORMAL * plug_in.standard_errors(found)
+        bread = run.curvature + symmetric(rng, unit * model.curvature)
+        products = run.products + symmetric(rng, unit * model.slope**2)
+        return _plugged(run, plug_in.published(bread, products, run.setting.noise**2, records))
 
     return method
 
@@ -98,10 +122,5 @@ def mean_of(run: Replication) -> Vector:
     return run.origin + run.sums.c / run.sums.records
 
 
-def limit(mu: float, records: int) -> float:
-    """Return the root mean square error of the average by the limit law, over coefficients."""
-    rng = np.random.default_rng(0)
-    design = np.column_stack([np.ones(10**6), rng.normal(size=(10**6, SIZE - 1))])
-    responses = design @ TRUTH + rng.normal(0, DEVIATION, 10**6)
-    found = moments(Linear(BEND), design, responses, TRUTH, math.sqrt(2))
-    return math.sqrt(float(np.trace(covariance(*found, Setting(mu).noise, records))) / SIZE)
+def _plugged(run: Replication, found: plug_in.PlugIn) -> Interval:
+    return mean_of(run), partial(normal, plug_in.standard_errors(found))
