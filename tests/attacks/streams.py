@@ -203,7 +203,7 @@ def learnt(left: Matrix, right: Matrix) -> Scores:
 
 
 def _centre(plan: Plan, rows: Sequence[Row | None], model: Model) -> Vector:
-    return centre(plan, stack([row for row in rows if row is not None], plan.size - 1), model)
+    return centre(plan, stack([row for row in rows if row is not None], plan.size - 1)[:2], model)
 
 
 def _scale(plan: Plan, version: int) -> Vector:
