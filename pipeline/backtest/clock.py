@@ -1,20 +1,20 @@
-"""Event time: columns of times to seconds since 1970, in the order in which records arrive."""
+"""Event time: columns of times to seconds since 1970, in the order in which records arrive.
+
+A time is read as `produce --event-time` reads it, to the millisecond.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError
+from pipeline.local.times import LARGEST_NUMBER, MILLISECONDS_FROM, milliseconds_of
 from pipeline.types import Vector
 
-#: How times may be written; a history keeps to one of them.
-AWARE, NAIVE, NUMBERS = "with a zone", "without a zone", "as numbers"
 #: Seconds since 1970 at the ends of the years 1 and 9500.
 EARLIEST, LATEST = -62_135_596_800, 237_000_000_000
 
@@ -27,10 +27,11 @@ def seconds_of(text: str, option: str) -> float:
     ConfigError
         If it is neither.
     """
-    found, _ = _second(text)
+    found = _second(text)
     if math.isnan(found):
         raise ConfigError(
-            f"{option}: it must be a time such as 2013-06-01T00:00:00Z or seconds since 1970"
+            f"{option}: it must be a time with a zone, such as 2013-06-01T00:00:00Z, or seconds "
+            "since 1970"
         )
     return found
 
@@ -61,7 +62,6 @@ class EventTime:
         self.column, self._keep_late = column, keep_late
         self.newest: float | None = None
         self.late = self.untimed = self._rows = 0
-        self._zone: str | None = None
 
     def read(self, values: NDArray[Any], lost: NDArray[np.bool_]) -> tuple[Vector, Vector]:
         """Return the times of the next records, and the same with NaN where there is none.
@@ -79,8 +79,7 @@ class EventTime:
         Raises
         ------
         DataError
-            If records are late and not kept, texts with and without a zone are mixed, or nothing
-            says when the history begins.
+            If records are late and not kept, or nothing says when the history begins.
         """
         found = self._parse(values)
         known = ~np.isnan(found)
@@ -88,15 +87,15 @@ class EventTime:
         if len(wild):
             raise DataError(
                 f"record {self._rows + int(wild[0]) + 1}: column {self.column!r} is outside the "
-                "years 1 to 9500; numbers are seconds since 1970, and the data owner must convert "
-                "milliseconds"
+                "years 1 to 9500; numbers are seconds or milliseconds since 1970, and the data "
+                "owner must convert other units"
             )
         self.untimed += int(np.count_nonzero(~known & ~lost))
         if self.newest is None:
             if not known.any():
                 raise DataError(
                     f"column {self.column!r}: none of the first {len(found)} records has a time; "
-                    "the data owner must give RFC 3339 texts or seconds since 1970"
+                    "the data owner must give RFC 3339 texts with a zone, or seconds since 1970"
                 )
             self.newest = float(found[known][0])
         arrived = np.maximum.accumulate(np.append(self.newest, np.where(known, found, -np.inf)))
@@ -114,44 +113,18 @@ class EventTime:
 
     def _parse(self, values: NDArray[Any]) -> Vector:
         if values.dtype.kind == "M":
-            stamps = values.astype("datetime64[us]")
-            return np.where(np.isnat(stamps), np.nan, stamps.astype(np.int64) / 1e6)
+            # a typed time has no zone of its own: it is UTC
+            stamps = values.astype("datetime64[ms]")
+            return np.where(np.isnat(stamps), np.nan, stamps.astype(np.int64) / 1000)
         if values.dtype.kind in "fiu":
             numbers = values.astype(np.float64)
-            return np.where(np.isfinite(numbers), numbers, np.nan)
-        found = np.empty(len(values))
-        for place, value in enumerate(values.tolist()):
-            found[place], zone = _second(value)
-            if zone is None:
-                continue
-            if self._zone not in (None, zone):
-                raise DataError(
-                    f"record {self._rows + place + 1}: column {self.column!r} mixes times "
-                    f"{self._zone} and {zone}; the data owner must write all in one form (those "
-                    f"{NAIVE} are read as UTC)"
-                )
-            self._zone = zone
-        return found
+            known = np.isfinite(numbers) & (np.abs(numbers) <= LARGEST_NUMBER)
+            scaled = np.where(np.abs(numbers) >= MILLISECONDS_FROM, numbers, numbers * 1000)
+            return np.where(known, np.floor(scaled) / 1000, np.nan)
+        return np.array([_second(value) for value in values.tolist()])
 
 
-def _second(value: object) -> tuple[float, str | None]:
-    """Return seconds since 1970, NaN if it is no time; and how it is written, None if so."""
-    moment = _moment(value.strip()) if isinstance(value, str) else value
-    if isinstance(moment, datetime):
-        if moment.tzinfo is None:
-            return moment.replace(tzinfo=UTC).timestamp(), NAIVE
-        return moment.timestamp(), AWARE
-    if isinstance(moment, (int, float)) and not isinstance(moment, bool):
-        number = float(moment)
-        return (number, NUMBERS) if math.isfinite(number) else (math.nan, None)
-    return math.nan, None
-
-
-def _moment(text: str) -> object:
-    """Return the number or the time that a text holds, None if neither."""
-    # numbers first: to Python eight digits are a date as well
-    with contextlib.suppress(ValueError):
-        return None if "_" in text else float(text)
-    with contextlib.suppress(ValueError):
-        return datetime.fromisoformat(text)
-    return None
+def _second(value: object) -> float:
+    """Return seconds since 1970, NaN if it is no time."""
+    found = milliseconds_of(value)
+    return math.nan if found is None else found / 1000

@@ -10,6 +10,8 @@ from pipeline.errors import RecordError
 
 #: A number from here on counts milliseconds: as seconds it would lie after the year 5000.
 MILLISECONDS_FROM = 1e11
+#: A larger number is no time.
+LARGEST_NUMBER = 1e16
 _RFC3339 = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
 )
@@ -39,7 +41,7 @@ def time_of(value: object, column: str) -> int:
     RecordError
         If it is none of these, or before 1970. The message names the column, never the value.
     """
-    found = _parse(value)
+    found = milliseconds_of(value)
     if found is None:
         raise RecordError(
             f"column {column!r} holds no time: allowed are RFC 3339 with a zone and numbers of "
@@ -50,7 +52,8 @@ def time_of(value: object, column: str) -> int:
     return found
 
 
-def _parse(value: object) -> int | None:
+def milliseconds_of(value: object) -> int | None:
+    """Return a time as `time_of` reads it, also before 1970; None if it is none."""
     if isinstance(value, datetime):
         return None if value.tzinfo is None else _milliseconds(value)
     if isinstance(value, bool):
@@ -61,7 +64,11 @@ def _parse(value: object) -> int | None:
         if found is not None or not re.fullmatch(r"-?\d+(\.\d+)?([eE]\+?\d{1,2})?", text, re.ASCII):
             return found
         value = int(text) if text.lstrip("-").isdecimal() and len(text) < 20 else float(text)
-    if not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > 1e16:
+    if (
+        not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or abs(value) > LARGEST_NUMBER
+    ):
         return None
     return math.floor(value if abs(value) >= MILLISECONDS_FROM else value * 1000)
 

@@ -139,7 +139,7 @@ def test_times_survive_a_crash_byte_for_byte(build: Build) -> None:
             open_source(str(source), None, folder=stage.folder),
             vault,
             Dead(),  # type: ignore[arg-type]
-            ModelFeed(stage.plan, stage.settings, stage.topics),
+            ModelFeed(stage.plan, stage.settings, stage.topics, "a"),
             next_seq=0,
             source_name=name,
             times=times,
