@@ -5,7 +5,9 @@ with a class, from Parquet, through a study of epsilon 1 with windows of 250 and
 one core. Each run is a process of its own, with and without the pooled fit and event time. Seconds
 are those of the processor, so that a busy machine does not count; memory is the largest resident
 set. River's logistic regression behind its scaler predicts and learns records of the same file one
-by one, as its own evaluation does.
+by one, as its own evaluation does. The grid is of 16 settings on the first tenth of the records,
+timed by the clock with one process and with two, one after the other in turns: a ratio of 2 is all
+that two cores can give.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ RESULTS = Path(__file__).parent / "results" / "backtest.json"
 FEATURES, CLIENTS, PART = 10, 8, 100_000
 #: Records that River gets: its rate does not depend on how many there are.
 RIVER = 20_000
+#: Times that the grid is run with one process and with two.
+ROUNDS = 3
 STUDY = """
 [study]
 name = "speed"
@@ -69,9 +73,12 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(Path(folder), options.records)
+        grid = grid_ratio(Path(folder), options.records // 10)
     for row in rows:
         print(json.dumps(row))
-    RESULTS.write_text(json.dumps({"features": FEATURES, "rows": rows}, indent=1) + "\n")
+    print(json.dumps(grid))
+    found = {"features": FEATURES, "rows": rows, "grid": grid}
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def measure(folder: Path, records: int) -> list[dict[str, object]]:
@@ -92,6 +99,37 @@ def measure(folder: Path, records: int) -> list[dict[str, object]]:
     for row in rows:
         row["times_river"] = round(float(row["a_second"]) / float(beside["a_second"]), 1)
     return rows
+
+
+def grid_ratio(folder: Path, records: int) -> dict[str, object]:
+    """Return the seconds of a grid of 16 settings with one process, with two, and their ratio."""
+    # River must not pay for them
+    from pipeline.backtest import Options  # noqa: PLC0415
+    from pipeline.backtest.axes import Axis  # noqa: PLC0415
+    from pipeline.backtest.grid import run_grid  # noqa: PLC0415
+    from pipeline.cli.cores import one_core_each  # noqa: PLC0415
+
+    path = folder / "grid.parquet"
+    write(path, records)
+    axes = [
+        Axis("privacy.epsilon", (0.5, 1.0, 2.0, 4.0)),
+        Axis("window.records", (100, 150, 200, 250)),
+    ]
+    taken: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(ROUNDS):
+        for jobs, times in taken.items():
+            began = time.perf_counter()
+            with one_core_each(jobs) as executor:
+                run_grid(
+                    folder / "study.toml", str(path), axes,
+                    Options(client_column="who", pooled=False), executor=executor,
+                )  # fmt: skip
+            times.append(time.perf_counter() - began)
+    ratios = sorted(one / two for one, two in zip(taken[1], taken[2], strict=True))
+    return {
+        "case": "grid of 16 settings", "records": records, "one": taken[1], "two": taken[2],
+        "ratio_min_median_max": [ratios[0], ratios[len(ratios) // 2], ratios[-1]],
+    }  # fmt: skip
 
 
 def child(*arguments: str) -> dict[str, float]:
