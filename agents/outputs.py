@@ -82,6 +82,11 @@ class File:
     def __init__(self, path: Path, written: int = 0) -> None:
         self._path, self.parquet = path, path.suffix.lower() == ".parquet"
         self._lines = path.with_name(path.name + PARTIAL) if is_regular(path) else path
+        if written and not self._lines.exists():
+            raise ConfigError(
+                f"{self._lines} is gone, which the interrupted replay has left: if {path} is "
+                "there, the replay was done; remove the file of the replay (OUT.replay, --resume)"
+            )
         with file_faults(str(path)):
             self._file: BinaryIO = self._lines.open("r+b" if written else "wb")
         with file_faults(str(path)):

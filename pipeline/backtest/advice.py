@@ -1,8 +1,8 @@
 """Which setting of a grid to take, in words, with the reason: a rule that anyone can check.
 
-Of all settings whose score is close to the best one's, it is that with the smallest epsilon, and
-among those the one with the narrowest intervals. Close is within a hundredth for classes, and
-within two per cent for errors of numbers.
+Of all settings whose score is close to the best one's, it is that with the smallest epsilon, then
+the smallest delta, and among those the one with the narrowest intervals at a common level. Close is
+within a hundredth for classes, and within two per cent for errors of numbers.
 """
 
 from __future__ import annotations
@@ -11,12 +11,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from scipy.special import ndtri
+
 from pipeline.backtest.grid import GridResult, Mean, Place
 
 #: Largest loss of balanced accuracy, and of the share of an error, that counts as close.
 CLOSE, CLOSE_SHARE = 0.01, 0.02
 #: Shares from which on something is worth a warning.
 CLIPPED, UNSCORED, NOISE = 0.05, 0.2, 0.9
+#: Keys that change what an epsilon means.
+PROMISES = frozenset(
+    f"privacy.{key}" for key in ("mechanism", "delta", "unit", "records", "neighbours", "personal")
+)
 #: Names of scores for people.
 WORDS = {
     "accuracy": "accuracy",
@@ -72,12 +78,18 @@ def _limit(name: str, best: Place) -> float:
     return loss + (CLOSE_SHARE * loss if name.endswith("error") else CLOSE)
 
 
-def _preference(place: Place) -> tuple[float, float]:
-    """Return what is the smaller, the better: epsilon, then width; without a guarantee, last."""
-    privacy = place.setting.study.privacy
-    epsilon = math.inf if privacy.epsilon is None else privacy.epsilon
+def _preference(place: Place) -> tuple[float, float, float]:
+    """Return what is the smaller, the better: epsilon, delta, and width per quantile of the level.
+
+    Without a guarantee, and without intervals in every draw, a setting comes last.
+    """
+    study = place.setting.study
+    epsilon = math.inf if study.privacy.epsilon is None else study.privacy.epsilon
     width = place.means.get("width")
-    return epsilon, math.inf if width is None else width.value
+    wide = math.inf
+    if width is not None and width.draws == len(place.runs):
+        wide = width.value / float(ndtri((1 + study.estimator.level) / 2))
+    return epsilon, study.privacy.delta or 0.0, wide
 
 
 def _reason(grid: GridResult, taken: Place, best: Place, count: int) -> str:
@@ -111,10 +123,17 @@ def _warnings(grid: GridResult, taken: Place) -> Iterator[str]:
         yield "The noise was drawn once: another draw gives other scores (--draws)."
     elif score.error is not None and score.error > CLOSE and not grid.main_score.endswith("error"):
         yield "The scores differ much from draw to draw: more draws, or more data, are needed."
-    if "ready" in means and means["ready"].value < 1:
+    unready = [run.result.estimate for run in taken.runs if run.result.estimate.status != "ready"]
+    if unready:
         yield (
-            f"In {1 - means['ready'].value:.0%} of the draws the last estimate has no intervals "
-            f"(status {result.estimate.status}: {result.estimate.reason})."
+            f"In {len(unready)} of {len(taken.runs)} draws the last estimate has no intervals "
+            f"(status {unready[0].status}: {unready[0].reason})."
+        )
+    promises = [axis.key for axis in grid.axes if axis.key in PROMISES and len(axis.values) > 1]
+    if promises:
+        yield (
+            f"{', '.join(promises)}: settings that differ in it promise different things, which "
+            "epsilon does not compare; choose what is promised first, and the rest after it."
         )
     if "privacy_share" in means and means["privacy_share"].value > NOISE:
         yield (

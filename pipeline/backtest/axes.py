@@ -52,7 +52,7 @@ def parse_axis(text: str) -> Axis:
     if not (key and equals and values):
         raise ConfigError(f"--grid: {text!r} is no axis; for example 'privacy.epsilon=0.5,1,2,4'")
     found = tuple(_values(values))
-    if len({json.dumps(value, sort_keys=True) for value in found}) < len(found):
+    if len({_same(value) for value in found}) < len(found):
         raise ConfigError(f"--grid: {key} has the same value twice; name each once")
     return Axis(key, found)
 
@@ -86,6 +86,12 @@ def text_of(value: Any) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {text_of(one)}" for key, one in value.items()) + " }"
     return f"{value:g}" if isinstance(value, float) else json.dumps(value)
+
+
+def _same(value: Any) -> str:
+    """Return a text that equal values share: 1 and 1.0 are the same."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return repr(float(value)) if number else json.dumps(value, sort_keys=True)
 
 
 def _values(text: str) -> list[Any]:

@@ -191,7 +191,10 @@ class Engine:
         """Let windows go whose labels come with the records of a part."""
         while self._unlabelled and self._unlabelled[0][0] < part.first + len(part.clock):
             number, _, window = heapq.heappop(self._unlabelled)
-            clock = max(window.at.clock, float(part.clock[number - part.first]))
+            clock = window.at.clock
+            if number >= part.first:
+                # else the label had come with an earlier record, before the window closed
+                clock = max(clock, float(part.clock[number - part.first]))
             self._push(Moment(clock, number - 1), window)
 
     def _push(self, at: Moment, event: _Event) -> None:

@@ -176,7 +176,7 @@ def run_grid(
     """
     if draws < 1:
         raise ConfigError("--draws: it must be at least 1")
-    if str(history) == "-":
+    if history == "-":
         raise ConfigError("--grid: each run reads the history; give a file instead of -")
     begun = time.perf_counter()
     settings = settings_of(study_of(study), axes)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,9 +32,30 @@ _STYLE = {
     "grid.color": "#e6e6e6",
     "axes.axisbelow": True,
     "legend.frameon": False,
+    # names of features are names, whatever signs they hold
+    "text.parse_math": False,
 }
 
 
+def _styled(draw: Callable[..., str | None]) -> Callable[..., str | None]:
+    """Let a picture be drawn in our style, from its first line to its last."""
+
+    @functools.wraps(draw)
+    def styled(*arguments: Any) -> str | None:
+        try:
+            import matplotlib as mpl  # noqa: PLC0415  an extra
+        except ImportError:
+            raise ConfigError(
+                "--report needs matplotlib, which is not installed; the operator must install "
+                "veilstream[backtest]"
+            ) from None
+        with mpl.rc_context(_STYLE):
+            return draw(*arguments)
+
+    return styled
+
+
+@_styled
 def against(grid: GridResult, axis: Axis, measure: str) -> str | None:
     """Return a measure against the values of an axis; None if no setting has it.
 
@@ -71,6 +93,7 @@ def against(grid: GridResult, axis: Axis, measure: str) -> str | None:
     return _svg(figure)
 
 
+@_styled
 def scores_over_time(place: Place) -> str | None:
     """Return the main score in each bin of time, with the same without privacy beside it."""
     result = place.runs[0].result
@@ -95,6 +118,7 @@ def scores_over_time(place: Place) -> str | None:
     return _svg(figure) if shown else None
 
 
+@_styled
 def coefficients_over_time(result: BacktestResult) -> str | None:
     """Return the estimate and its intervals over time, one panel for each coefficient."""
     spans = [span for span in result.bins if span.coefficients is not None]
@@ -127,6 +151,7 @@ def coefficients_over_time(result: BacktestResult) -> str | None:
     return _svg(figure)
 
 
+@_styled
 def clipping(result: BacktestResult) -> str | None:
     """Return the share of clipped values by feature, largest first; None if nothing was clipped."""
     shares = sorted(((s, n) for n, s in result.clipped.items() if s > 0), reverse=True)[:30]
@@ -165,29 +190,20 @@ def _time(result: BacktestResult, clock: float) -> float | datetime:
 
 
 def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, list[Any]]:
-    try:
-        import matplotlib as mpl  # noqa: PLC0415  an extra
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError:
-        raise ConfigError(
-            "--report needs matplotlib, which is not installed; the operator must install "
-            "veilstream[backtest]"
-        ) from None
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        return figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
+    from matplotlib.figure import Figure  # noqa: PLC0415  an extra, which `_styled` asked for
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
 
 
 def _svg(figure: Any) -> str:
     """Return a figure as an SVG element without declarations, addresses or data of its own."""
-    import matplotlib as mpl  # noqa: PLC0415  an extra, and the figure came from it
-
     out = io.StringIO()
-    with mpl.rc_context(_STYLE):
-        figure.savefig(out, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format",
-                                                                  "Type")))  # fmt: skip
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(out, format="svg", metadata=nothing)
     text = out.getvalue()
     text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    # a browser knows the names of SVG inside HTML
-    return re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, count=1, flags=re.DOTALL)
+    # a browser knows the names of SVG inside HTML; names of features stay as they are
+    head, end, rest = text.partition(">")
+    return re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", head) + end + rest

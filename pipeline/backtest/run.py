@@ -72,7 +72,7 @@ def run_backtest(
     """Run one backtest; `form` is what standard input holds, and the rest is as in `backtest`."""
     begun = time.perf_counter()
     plan = Plan(options.study_of(study_of(study)))
-    if str(history) == "-" and options.pooled:
+    if isinstance(history, str) and history == "-" and options.pooled:
         raise ConfigError(
             "the pooled fit reads the history more than once, and standard input can be read once; "
             "give a file, or --no-pooled"

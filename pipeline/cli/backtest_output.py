@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -61,15 +62,20 @@ def write_whole(path: Path, option: str, write: Callable[[BinaryIO], object]) ->
     ConfigError
         If it cannot be written.
     """
-    draft = path.with_name(f"{path.name}.new")
+    draft: Path | None = None
     try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        # a name that nothing else has, and for the owner alone from the start
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        draft = Path(name)
         with os.fdopen(handle, "wb") as out:
             write(out)
         draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise ConfigError(f"{option}: cannot write {path}: {error.strerror}") from error
+    except BaseException as error:
+        if draft is not None:
+            draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise ConfigError(f"{option}: cannot write {path}: {error.strerror}") from error
+        raise
 
 
 def write_series(result: BacktestResult, path: Path) -> None:

@@ -87,9 +87,12 @@ def replay(
     live = live_plan_of(study, "`veilstream replay`")
     shorthands = (("level", level), ("ridge", ridge), ("path.interval", interval))
     texts = [*changes, *(f"estimator.{k}={v}" for k, v in shorthands if v is not None)]
-    wanted = dict(parse_change(text) for text in texts)
+    pairs = [parse_change(text) for text in texts]
     if forgetting is not None:
-        wanted["estimator.forgetting"] = parse_forgetting(forgetting)
+        pairs.append(("estimator.forgetting", parse_forgetting(forgetting)))
+    wanted = dict(pairs)
+    if len(wanted) < len(pairs):
+        raise click.UsageError("a key is set twice: name each once, by its own option or --set")
     if sum((as_json, out is not None, topic is not None)) > 1:
         raise click.UsageError("--json, --out and --topic are three ways out: give one of them")
     if checking:

@@ -89,13 +89,15 @@ def altered(study: Study, changes: Mapping[str, Any]) -> Study:
         If a key is not one of `SERVER_SIDE`, does not belong to this kind of study, or the value is
         not allowed.
     """
+    # first, so that a key which does not exist is not explained
+    changed = with_keys(study, changes, name="the study as the replay would have it")
     for key in changes:
-        if key not in SERVER_SIDE:
+        if key not in SERVER_SIDE and not key.startswith("estimator.forgetting."):
             raise ConfigError(
                 f"{key}: a replay cannot change it: {_reason(key)}. It may change "
                 f"{', '.join(SERVER_SIDE)}"
             )
-    return with_keys(study, changes, name="the study as the replay would have it")
+    return changed
 
 
 def _reason(key: str) -> str:

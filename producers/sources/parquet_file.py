@@ -141,13 +141,21 @@ def _open(path: Path) -> Any:
             "veilstream[backtest], or give a .csv or .jsonl file"
         ) from None
     try:
-        return pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+        file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no Parquet file, or a damaged one"
         raise DataError(
             f"{path.name}: cannot be read ({reason}); the data owner must name a Parquet file "
             "that this process may read"
         ) from None
+    names = file.schema_arrow.names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        file.close()
+        raise DataError(
+            f"{path.name}: column {twice[0]!r} is there twice; the data owner must name each once"
+        )
+    return file
 
 
 def _damaged(name: str) -> DataError:
@@ -167,6 +175,11 @@ def _values(column: Any) -> NDArray[Any]:
         return found
     if pa.types.is_boolean(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return np.fromiter(column.to_pylist(), dtype=object, count=len(column))
+    whole = pa.types.is_decimal(kind) and kind.scale == 0
+    if whole or (pa.types.is_integer(kind) and column.null_count):
+        # floats would make one of several large numbers, which may name clients
+        exact = [None if value is None else int(value) for value in column.to_pylist()]
+        return np.fromiter(exact, dtype=object, count=len(exact))
     if pa.types.is_decimal(kind):
         column = column.cast(pa.float64())
     values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
