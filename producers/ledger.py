@@ -156,6 +156,12 @@ class Ledger:
         if budget.epsilon is None:
             # the source was opened to a study without privacy: no limit holds any more
             return
+        if budget.unit.neighbours == "zero-out" and plan.shows_absence:
+            raise BudgetExceeded(
+                f"source {source!r} has a limit for the absence of a record, which the noise of "
+                "this study shows (privacy.personal.column): give --level with the strictest "
+                "level, or let the study be the first that reads a source"
+            )
         others = self._db.rows(f"{SPENT} AND study != ?", source, plan.study.name)
         spent = costs(others, budget.unit)
         own = budget.unit.convert(plan.cost, plan.study.privacy.neighbours)

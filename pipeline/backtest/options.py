@@ -8,7 +8,7 @@ from pipeline.backtest.clients import ByColumn, Clients, Dealt, OneClient
 from pipeline.backtest.clock import seconds_of
 from pipeline.backtest.delay import Delay, delay_of
 from pipeline.errors import ConfigError
-from pipeline.study import Study, require_live, simulated, without_privacy
+from pipeline.study import Study, require_live, require_no_level_column, simulated, without_privacy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +131,7 @@ class Options:
             If its kind has no live stream, or its noise cannot be simulated.
         """
         require_live(study, "a backtest")
+        require_no_level_column(study, "a backtest")
         if self.without_privacy:
             return without_privacy(study)
         return study if self.simulate is None else simulated(study, self.simulate)

@@ -61,7 +61,8 @@ def main() -> None:
     """Run the command line; errors become one sentence and their exit code."""
     try:
         code = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        click.echo("veilstream: interrupted", err=True)
         sys.exit(130)
     except click.ClickException as error:
         error.show()
@@ -69,8 +70,6 @@ def main() -> None:
     except VeilstreamError as error:
         click.echo(f"veilstream: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
     except BrokenPipeError:
         # the reader of our output has gone, as in `veilstream watch | head`
         sys.stderr.close()

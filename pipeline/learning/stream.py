@@ -15,7 +15,7 @@ from pipeline.local.values import Record
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import ModelFile, compose_model_file
 from pipeline.offline import OfflineRun
-from pipeline.study import Study, load_study, parse_study
+from pipeline.study import Study, load_study, parse_study, require_no_level_column
 
 #: What says which study it is: the study, a path, or the text of a study file.
 StudySource: TypeAlias = Study | Path | str
@@ -51,6 +51,7 @@ class Stream:
     """
 
     def __init__(self, study: Study) -> None:
+        require_no_level_column(study, "a learner")
         self.plan = Plan(study)
         self.run = OfflineRun(self.plan)
         self.windows: dict[str, list[Row]] = {}

@@ -38,7 +38,7 @@ class Arrays(NamedTuple):
     features, responses
         Shapes (n, p) and (n,); the response of an empty slot is NaN.
     levels
-        Places of their levels of privacy, (n,); None: all have the strictest.
+        Places of their levels of privacy, (n,); None: all have that of empty slots.
     """
 
     features: Matrix
@@ -161,7 +161,7 @@ class Encoder:
         DataError
             Naming the columns that are missing.
         """
-        self.features.check_columns(columns, self.response.name)
+        self.features.check_columns(columns, self.response.name, *self._levels.columns)
 
     def encode(self, record: Record) -> Row:
         """Encode one record.

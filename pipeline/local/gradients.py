@@ -82,8 +82,8 @@ def bounded_gradients(
     features, responses, model
         As for `record_gradients`.
     levels
-        The place of each record's level of privacy, shape (n,); by default the strictest, as for
-        slots without a record.
+        The place of each record's level of privacy, shape (n,); by default that of slots without
+        a record.
 
     Raises
     ------
@@ -118,9 +118,9 @@ def bounded_gradients(
     if "products" in plan.shares:
         # the square of a cut slope is within the square of its bound up to rounding, and cut again
         products = _exact_matrix(plan, bounded, np.clip(slope, -bound, bound) ** 2, bound**2)
-    places = np.zeros(plan.slots, dtype=np.int64)
+    places = np.full(plan.slots, plan.empty_level, dtype=np.int64)
     if levels is not None:
-        places[: len(levels)] = levels
+        places[: len(levels)] = np.where(np.isnan(responses), plan.empty_level, levels)
     gradient = Exact(whole.ravel(), exponents)
     return BoundedSums(model, gradient, curvature, _NOTHING, products, places)
 

@@ -21,6 +21,11 @@ class Levels:
         self._places = {name: place for place, name in enumerate(names)}
         self._last = max(len(names) - 1, 0)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column that a source must have; none where there is none."""
+        return () if self._column is None else (self._column,)
+
     def of(self, record: Record) -> int:
         """Return the place that a record asks for; without a column all ask for the loosest.
 

@@ -246,6 +246,21 @@ class Plan:
         return mechanism.budget(numbers * records) / records
 
     @property
+    def empty_level(self) -> int:
+        """Place of the level of a slot without a record.
+
+        Where no column says which, all slots of a client have one level, so that noise does not
+        show which are empty; else there is no record to ask, and the strictest is sure.
+        """
+        personal = self.study.privacy.personal
+        return len(self.levels) - 1 if personal is not None and personal.column is None else 0
+
+    @property
+    def shows_absence(self) -> bool:
+        """Whether the noise of a slot can show that no record is in it."""
+        return self.empty_level < self.ceiling
+
+    @property
     def epsilons(self) -> tuple[float | None, ...]:
         """Epsilon of each of `levels`."""
         personal = self.study.privacy.personal

@@ -74,7 +74,8 @@ class Unit:
         """Return what a cost of one record under other neighbours means for this unit.
 
         A replacement is two absences. An absence costs at most what a replacement costs: every
-        sensitivity in this project is at least as large for replace-one as for zero-out.
+        sensitivity in this project is at least as large for replace-one as for zero-out. That is
+        so where noise does not depend on whether a record is there: see `Plan.shows_absence`.
         """
         twice = self.neighbours == "replace-one" and neighbours == "zero-out"
         return cost.times(self.records, changes=2 if twice else 1)

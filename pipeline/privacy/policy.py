@@ -149,7 +149,8 @@ def guarantee_of(
             f"windows{shown} and which client sent them are not hidden{_shared(parts or {}, delta)}"
         ),
         counts=(f"{counted}: noised under the budget; " if counted else "")
-        + "record slots: public; clipped and set-aside records: never sent",
+        + "record slots: public; clipped records: never sent; set-aside records: never sent"
+        + (", though the strictest noise of their slots can show them" if levels else ""),
         levels=levels,
     )
 

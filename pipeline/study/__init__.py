@@ -12,6 +12,7 @@ from pipeline.study.load import load_study, parse_study, study_of
 from pipeline.study.mode_checks import require_live
 from pipeline.study.model import Study
 from pipeline.study.modes import LIVE, LIVE_KINDS, MODES
+from pipeline.study.path_checks import require_no_level_column
 from pipeline.study.revision import revision_of
 from pipeline.study.template import TEMPLATE
 from pipeline.study.variants import simulated, with_keys, without_privacy
@@ -25,6 +26,7 @@ __all__ = [
     "load_study",
     "parse_study",
     "require_live",
+    "require_no_level_column",
     "revision_of",
     "simulated",
     "study_of",

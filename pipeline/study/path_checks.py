@@ -111,3 +111,24 @@ def _check_personal(study: Study) -> None:
             "privacy.personal.column: must be a column of its own, not a feature or the response: "
             "the noise of a record shows its level to everybody"
         )
+
+
+def require_no_level_column(study: Study, doing: str) -> None:
+    """Refuse a study in which a column says how private each record is.
+
+    Parameters
+    ----------
+    doing
+        What does not read it, such as "a backtest".
+
+    Raises
+    ------
+    ConfigError
+        If there is such a column.
+    """
+    personal = study.privacy.personal
+    if personal is not None and personal.column is not None:
+        raise ConfigError(
+            f"privacy.personal.column: {doing} does not read levels of records; remove column, so "
+            "that all have the strictest, or use `veilstream fit`"
+        )

@@ -393,3 +393,15 @@ def test_lost_releases_are_charged_at_the_loosest_level(path: Path) -> None:
         vault.open_stream(personal("strict"), SOURCE)
         vault.pass_over(personal("strict"), SOURCE, range(3), position=None, now=1e9)
     assert report.ledger(path)[SOURCE]["spent"]["epsilon"] == pytest.approx(2.0, rel=CALIBRATION)
+
+
+def test_noise_that_shows_an_empty_slot_is_refused_where_absences_are_limited(path: Path) -> None:
+    with Vault(path, "site") as vault:
+        start(vault, Case(neighbours="zero-out").plan("first"), Limit(epsilon=15.0))
+        assert "absence of a record" in refused(vault, personal("normal"), path)
+        assert "absence of a record" in refused(vault, personal(None), path)
+        # empty slots have the strictest noise, and so have all others
+        start(vault, personal("strict"))
+    with Vault(path.with_name("other"), "other") as vault:
+        start(vault, Case(neighbours="replace-one").plan("first"), Limit(epsilon=15.0))
+        start(vault, personal("normal"))

@@ -11,8 +11,10 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
+from pipeline.backtest import backtest
 from pipeline.cli.main import cli
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DataError
+from pipeline.learning import StreamRegressor
 from pipeline.local.encode import Encoder, Row
 from pipeline.local.gradients import bounded_gradients
 from pipeline.local.plan import Plan
@@ -40,8 +42,8 @@ def plan_of(level: str | None = None, levels: str = LEVELS, **settings: object) 
 
 
 def noise(plan: Plan, levels: list[int], seed: int = 1, windows: int = 40) -> np.ndarray:
-    """Return what slots without a record send at some levels, in real units."""
-    nothing = np.zeros((len(levels), plan.size - 1)), np.full(len(levels), math.nan)
+    """Return what records without a residual send at some levels, in real units."""
+    nothing = np.zeros((len(levels), plan.size - 1)), np.zeros(len(levels))
     sums = bounded_gradients(plan, *nothing, plan.first_model, np.array(levels))
     stream = SeededStream(seed)
     sent = [privatise(plan, sums, stream).gradient for _ in range(windows)]
@@ -99,6 +101,37 @@ def test_slots_without_a_record_have_the_strictest_noise() -> None:
     strict, _, normal = (part.standard_deviation for part in plan.record_channels)
     # 1,200 draws know a deviation to 2 %
     assert found == pytest.approx([normal, strict, normal, strict], rel=0.1)
+
+
+@pytest.mark.parametrize(("level", "place"), [(None, 0), ("strict", 0), ("normal", 1)])
+def test_without_a_column_noise_does_not_show_which_slots_are_empty(
+    level: str | None, place: int
+) -> None:
+    levels = "personal = { levels = { strict = 0.5, normal = 4.0 } }"
+    plan = plan_of(level, levels=levels, records=4, mechanism="insecure-simulation")
+    row = Encoder(plan.study).encode({"x0": 0, "x1": 0, "x2": 0, "y": 0})
+
+    def sent(seq: int) -> np.ndarray:
+        payload = release_of(plan, [row, None], plan.first_model, client="a", ledger="l", seq=seq)
+        numbers = np.frombuffer(wire.read(payload).sums.data, dtype="<i8").reshape(4, -1)
+        return numbers * plan.start.gradient.unit
+
+    found = np.array([sent(seq) for seq in range(300)]).std(axis=(0, 2))
+    # 1,200 draws know a deviation to 2 %; the two levels are five times apart
+    assert found == pytest.approx([plan.record_channels[place].standard_deviation] * 4, rel=0.1)
+    assert not plan.shows_absence
+
+
+def test_a_column_of_levels_must_be_there_and_be_read() -> None:
+    with pytest.raises(DataError, match="no column 'consent'"):
+        Encoder(study()).check_columns(["x0", "x1", "x2", "y"])
+    assert plan_of().shows_absence
+    assert not plan_of("strict").shows_absence
+    columns = {name: [0.0, 0.5] for name in ("x0", "x1", "x2", "y")} | {"consent": ["normal"] * 2}
+    with pytest.raises(ConfigError, match="a backtest does not read levels"):
+        backtest(study(), columns)
+    with pytest.raises(ConfigError, match="a learner does not read levels"):
+        StreamRegressor(study()).fit([[0.0, 0.0, 0.0]], [0.0])
 
 
 def test_a_client_may_be_stricter_than_its_records_ask() -> None:
