@@ -215,4 +215,7 @@ def _ask(call: Callable[[], Answer]) -> Answer:
             ) from error
         raise StoreError(f"Redis refuses: {error}") from error
     except redis.RedisError as error:
-        raise StoreError(f"Redis is out of reach: {type(error).__name__}") from error
+        raise StoreError(
+            f"Redis is out of reach ({type(error).__name__}): is `veilstream up` running, or "
+            "VEILSTREAM_REDIS right?"
+        ) from error

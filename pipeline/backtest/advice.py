@@ -18,7 +18,7 @@ from pipeline.backtest.grid import GridResult, Mean, Place
 #: Largest loss of balanced accuracy, and of the share of an error, that counts as close.
 CLOSE, CLOSE_SHARE = 0.01, 0.02
 #: Shares from which on something is worth a warning.
-CLIPPED, UNSCORED, NOISE = 0.05, 0.2, 0.9
+CLIPPED, UNSCORED, NOISE, FEWER = 0.05, 0.2, 0.9, 0.1
 #: Keys that change what an epsilon means.
 PROMISES = frozenset(
     f"privacy.{key}" for key in ("mechanism", "delta", "unit", "records", "neighbours", "personal")
@@ -128,6 +128,23 @@ def _warnings(grid: GridResult, taken: Place) -> Iterator[str]:
         yield (
             f"In {len(unready)} of {len(taken.runs)} draws the last estimate has no intervals "
             f"(status {unready[0].status}: {unready[0].reason})."
+        )
+    without = {
+        row.name
+        for run in taken.runs
+        for row in run.result.estimate.coefficients
+        if row.interval is None and run.result.estimate.status == "ready"
+    }
+    if without:
+        yield (
+            f"Not every draw has an interval for {', '.join(sorted(without))}: the data say too "
+            "little of it at this budget."
+        )
+    level, held = result.estimate.level, means.get("coverage")
+    if held is not None and held.value < level - FEWER:
+        yield (
+            f"Only {held.value:.0%} of the {level:.0%} intervals hold the fit of all records: the "
+            "law behind the records may move, or the study not fit it."
         )
     promises = [axis.key for axis in grid.axes if axis.key in PROMISES and len(axis.values) > 1]
     if promises:

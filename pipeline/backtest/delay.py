@@ -9,6 +9,9 @@ import numpy as np
 
 from pipeline.errors import ConfigError
 
+#: Units of time.
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
 
 @dataclass(frozen=True, slots=True)
 class Delay:
@@ -37,14 +40,15 @@ class Delay:
 
 
 def delay_of(text: str, option: str) -> Delay:
-    """Return the delay that a person wrote: "30s", "500 records", "exponential:2.5s".
+    """Return the delay that a person wrote: "30s", "12h", "500 records", "exponential:2.5s".
 
     Raises
     ------
     ConfigError
         If it is none.
     """
-    pattern = r"(exponential:|constant:)?([0-9.]+(?:e[+-]?[0-9]+)?) ?(s|seconds?|r|records?)?"
+    units = "|".join((*SECONDS, "seconds?", "r", "records?"))
+    pattern = rf"(exponential:|constant:)?([0-9.]+(?:e[+-]?[0-9]+)?) ?({units})?"
     found = re.fullmatch(pattern, text.strip())
     try:
         mean = float(found[2]) if found else -1.0
@@ -52,8 +56,11 @@ def delay_of(text: str, option: str) -> Delay:
         mean = -1.0
     if found is None or not 0 <= mean <= 1e12 or (found[3] is None and mean > 0):
         raise ConfigError(
-            f"{option}: {text!r} is no delay; write a number with its unit, such as 30s or "
-            "500 records, and exponential: before it for random ones"
+            f"{option}: {text!r} is no delay; write a number with its unit, such as 30s (s, m, h "
+            "or d) or 500 records, and exponential: before it for random ones"
         )
-    of = "seconds" if (found[3] or "r").startswith("s") else "records"
-    return Delay(mean, of, exponential=found[1] == "exponential:")
+    unit = found[3] or "r"
+    if unit.startswith("r"):
+        return Delay(mean, "records", exponential=found[1] == "exponential:")
+    seconds = mean * SECONDS[unit[0]]
+    return Delay(seconds, "seconds", exponential=found[1] == "exponential:")

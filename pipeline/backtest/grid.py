@@ -38,8 +38,8 @@ class Run:
 
     Attributes
     ----------
-    setting
-        Number of its setting.
+    setting, label
+        Number of its setting, and the same in words.
     draw
         Number of its draw of the noise; None for the run without privacy.
     result
@@ -47,6 +47,7 @@ class Run:
     """
 
     setting: int
+    label: str
     draw: int | None
     result: BacktestResult
 
@@ -185,7 +186,8 @@ def run_grid(
     for _, _, changed, one in tasks:
         one.study_of(changed)
     found: list[Run] = []
-    for run in _runs(tasks, history, form, executor):
+    for number, draw, result in _results(tasks, history, form, executor):
+        run = Run(number, settings[number].label, draw, result)
         found.append(run)
         if report is not None:
             report(run, len(found), len(tasks))
@@ -236,13 +238,13 @@ def _places(settings: Sequence[Setting], options: Options, runs: Sequence[Run]) 
     return found
 
 
-def _runs(
+def _results(
     tasks: Sequence[_Task], history: History, form: str, executor: Executor | None
-) -> Iterator[Run]:
-    """Yield runs as they end; when one fails, those that have not begun do not begin."""
+) -> Iterator[tuple[int, int | None, BacktestResult]]:
+    """Yield setting, draw and result as runs end; when one fails, no other begins."""
     if executor is None:
         for setting, draw, study, options in tasks:
-            yield Run(setting, draw, run_backtest(study, history, options, form=form))
+            yield setting, draw, run_backtest(study, history, options, form=form)
         return
     waiting = {
         executor.submit(run_backtest, study, history, options, form=form): (setting, draw)
@@ -250,7 +252,7 @@ def _runs(
     }
     try:
         for done in as_completed(waiting):
-            yield Run(*waiting[done], done.result())
+            yield *waiting[done], done.result()
     finally:
         for one in waiting:
             one.cancel()

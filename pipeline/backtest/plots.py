@@ -114,6 +114,7 @@ def scores_over_time(place: Place) -> str | None:
                   linewidth=1.5, label="frozen")  # fmt: skip
     axes.set_ylabel(WORDS[name])
     axes.set_xlabel("event time" if result.timed else "record")
+    _few_times(axes, result, 8)
     axes.legend(fontsize=8)
     return _svg(figure) if shown else None
 
@@ -141,11 +142,7 @@ def coefficients_over_time(result: BacktestResult) -> str | None:
         axes.set_title(name, fontsize=9)
         axes.tick_params(labelsize=7)
         axes.locator_params(axis="y", nbins=4)
-        if result.timed:
-            for label in axes.get_xticklabels():
-                label.set_rotation(30)
-        else:
-            axes.locator_params(axis="x", nbins=4)
+        _few_times(axes, result, 4)
     for axes in panels[len(names) :]:
         axes.set_visible(False)
     return _svg(figure)
@@ -187,6 +184,18 @@ def _is_wide(values: Sequence[float]) -> bool:
 
 def _time(result: BacktestResult, clock: float) -> float | datetime:
     return datetime.fromtimestamp(clock, UTC) if result.timed else clock
+
+
+def _few_times(axes: Any, result: BacktestResult, most: int) -> None:
+    """Keep the marks of a time axis short and apart."""
+    if not result.timed:
+        axes.locator_params(axis="x", nbins=most)
+        return
+    from matplotlib import dates  # noqa: PLC0415  an extra
+
+    locator = dates.AutoDateLocator(minticks=2, maxticks=most)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
 
 
 def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, list[Any]]:

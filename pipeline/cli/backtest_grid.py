@@ -22,6 +22,12 @@ from pipeline.cli.cores import one_core_each
 from pipeline.errors import ConfigError
 from pipeline.study import Study
 
+#: Scores as heads of narrow columns.
+SHORT = {
+    "balanced_accuracy": "score",
+    "mean_absolute_error": "MAE",
+}
+
 
 def backtest_grid(
     study: Study,
@@ -76,10 +82,11 @@ def is_many(grid: tuple[str, ...], draws: int, jobs: int | None, report: Path | 
 def summary(result: GridResult) -> RenderableType:
     """Return the settings as a table, with the recommendation below."""
     advice, name = advise(result), result.main_score
-    table = Table(title="settings", expand=False)
+    title = "settings: " + ", ".join(axis.key for axis in result.axes)
+    table = Table(title=title if result.axes else "the study as it is", expand=False)
     for axis in result.axes:
-        table.add_column(axis.key)
-    heads = (WORDS[name], "without privacy", "width", "covered", "privacy", "ready", "releases")
+        table.add_column(axis.key.rpartition(".")[2])
+    heads = (SHORT[name], "open", "width", "covered", "privacy", "ready", "releases")
     for head in heads:
         table.add_column(head, justify="right")
     for place in result.places:
@@ -94,7 +101,13 @@ def summary(result: GridResult) -> RenderableType:
             _mean(means.get("releases"), digits=6),
             style="bold" if place is advice.place else "",
         )
-    told = [Text(f"{result.seconds:.0f} s")]
+    told = [
+        Text(
+            f"{SHORT[name]}: {WORDS[name]}; open: without privacy; width: median of the intervals; "
+            "covered: of them hold the pooled fit; privacy: its share of the variance"
+        ),
+        Text(f"{result.seconds:.0f} s"),
+    ]
     if advice.place is not None:
         told.append(Text(f"recommended: {advice.place.setting.label}", style="bold"))
     told += [Text(advice.reason), *(Text(f"- {text}") for text in advice.warnings)]
@@ -137,7 +150,7 @@ class _Told:
         said = "none" if score is None else f"{score:.4g}"
         what = "without privacy" if run.draw is None else f"draw {run.draw + 1}"
         say(
-            f"run {done} of {of}: setting {run.setting + 1}, {what}: {WORDS[name]} {said}; "
+            f"run {done} of {of}: {run.label}, {what}: {WORDS[name]} {said}; "
             f"{taken * (of - done) / done:.0f} s left"
         )
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pipeline.backtest import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.scoring import Scores
-from pipeline.cli.table import information_line, line, privacy_line, value
+from pipeline.cli.table import information_line, line, privacy_line, unit_line, value
 from pipeline.errors import ConfigError
 
 #: Names of the scores for people.
@@ -35,7 +35,9 @@ SHOWN = 12
 def tables(result: BacktestResult) -> RenderableType:
     """Return coefficients, scores over time and in total, and what they rest on."""
     told = [Text(text) for text in _lines(result) if text]
-    return Group(_coefficients(result), _over_time(result), *told, Text(NOT_PRIVATE, style="bold"))
+    unit = Text(unit_line(result.estimate))
+    tail = [*told, Text(NOT_PRIVATE, style="bold")]
+    return Group(_coefficients(result), unit, _over_time(result), *tail)
 
 
 def check_file(path: Path, source: str, option: str, endings: tuple[str, ...]) -> None:
@@ -131,7 +133,9 @@ def _over_time(result: BacktestResult) -> RenderableType:
     main = "auc" if result.scores.auc is not None else result.main_score[0]
     names = [main, f"frozen_{main}"] if result.freeze is not None else [main]
     titles = ["updating", "frozen"] if result.freeze is not None else [SCORES[main]]
-    grid = Table(title=f"{SCORES[main]} and intervals over time", expand=False)
+    step, count = _step(result), len(result.bins)
+    some = f": {-(-count // step)} of {count} bins, the others are in --out" if step > 1 else ""
+    grid = Table(title=f"{SCORES[main]} and intervals over time{some}", expand=False)
     grid.add_column("from", no_wrap=True)
     for name in ("records", *titles, "width", "covered", "privacy"):
         grid.add_column(name, justify="right")
@@ -146,8 +150,12 @@ def _over_time(result: BacktestResult) -> RenderableType:
 def _some(result: BacktestResult) -> list[dict[str, Any]]:
     """Return bins at equal distances, the last one among them."""
     rows = result.rows()
-    step = -(-len(rows) // SHOWN)
-    return rows[len(rows) - 1 :: -step][::-1] if rows else []
+    return rows[len(rows) - 1 :: -_step(result)][::-1] if rows else []
+
+
+def _step(result: BacktestResult) -> int:
+    """Return which of the bins are shown: every one, every second, ..."""
+    return max(-(-len(result.bins) // SHOWN), 1)
 
 
 def _lines(result: BacktestResult) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.errors import ConfigError
-from pipeline.study import Study, with_keys
+from pipeline.study import Study, check_key, with_keys
 
 #: The keys that may differ, with what reads them.
 SERVER_SIDE = {
@@ -89,21 +89,20 @@ def altered(study: Study, changes: Mapping[str, Any]) -> Study:
         If a key is not one of `SERVER_SIDE`, does not belong to this kind of study, or the value is
         not allowed.
     """
-    # first, so that a key which does not exist is not explained
-    changed = with_keys(study, changes, name="the study as the replay would have it")
     for key in changes:
+        check_key(key)
         if key not in SERVER_SIDE and not key.startswith("estimator.forgetting."):
             raise ConfigError(
                 f"{key}: a replay cannot change it: {_reason(key)}. It may change "
                 f"{', '.join(SERVER_SIDE)}"
             )
-    return changed
+    return with_keys(study, changes, name="the study as the replay would have it")
 
 
 def _reason(key: str) -> str:
     while key and key not in REASONS:
         key = key.rpartition(".")[0]
-    return REASONS.get(key, "a study has no such key")
+    return REASONS[key]
 
 
 def _refuse(text: str) -> Any:

@@ -8,7 +8,7 @@
 - `variants`: the same study without privacy, with seeded noise, or with other keys.
 """
 
-from pipeline.study.load import load_study, parse_study, study_of
+from pipeline.study.load import check_key, load_study, parse_study, study_of
 from pipeline.study.mode_checks import require_live
 from pipeline.study.model import Study
 from pipeline.study.modes import LIVE, LIVE_KINDS, MODES
@@ -23,6 +23,7 @@ __all__ = [
     "MODES",
     "TEMPLATE",
     "Study",
+    "check_key",
     "load_study",
     "parse_study",
     "require_live",

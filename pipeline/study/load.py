@@ -161,17 +161,37 @@ def _faulty_feature(tables: dict[str, Any]) -> str:
     return "..."
 
 
+def check_key(key: str) -> None:
+    """Refuse a key, such as `estimator.level`, that no study file can have.
+
+    Raises
+    ------
+    ConfigError
+        Naming what is allowed in its place.
+    """
+    current: Any = Study
+    steps = key.split(".")
+    for place, step in enumerate(steps):
+        known = _fields(current)
+        if known and step not in known:
+            raise ConfigError(_unknown(".".join(steps[:place]), step, known))
+        current = _child(current, step)[0]
+
+
+def _unknown(path: str, name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    key = ".".join(filter(None, [path, name]))
+    return f"{key}: unknown key{hint}. Allowed here: {', '.join(known)}"
+
+
 def _explain(message: str) -> str:
     """Turn a validation message into: key, what is wrong, what is allowed, an example."""
     found = _PATH.search(message)
     path = found.group(1) if found else ""
     what = message[: found.start()] if found else message
     if unknown := _UNKNOWN.search(what):
-        known = _fields(_type_at(path))
-        near = difflib.get_close_matches(unknown.group(1), known, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        key = ".".join(filter(None, [path, unknown.group(1)]))
-        return f"{key}: unknown key{hint}. Allowed here: {', '.join(known)}"
+        return _unknown(path, unknown.group(1), _fields(_type_at(path)))
     if missing := _MISSING.search(what):
         path = ".".join(filter(None, [path, missing.group(1)]))
         what = "is required"

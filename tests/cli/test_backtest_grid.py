@@ -56,7 +56,7 @@ def test_a_report_of_a_single_run(tmp_path: Path) -> None:
         ((*GRID, "--out", "runs.parquet"), "--out: it must end in .jsonl"),
         (("--report", "report.pdf"), "--report: it must end in .html"),
         (("--report", "nowhere/report.html"), "there is no folder"),
-        (("--grid", "estimator.kind=pooled"), "a backtest"),
+        (("--grid", "estimator.kind=pooled"), "does not keep the guarantee"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
