@@ -30,6 +30,7 @@ ALL = 'releases = "gradients+curvature+products"'
 
 def study(several: str, partitions: int = 3, more: str = "", **settings: object) -> Plan:
     path = f'partitions = "{several}", burn_in = 100{more}'
+    settings.setdefault("mechanism", "insecure-simulation")
     return plan_of(path=path, partitions=partitions, records=20, publish=2, **settings)
 
 
@@ -126,7 +127,7 @@ def test_pooled_plug_ins_cover_where_partitions_differ() -> None:
 def test_the_privacy_part_is_the_noise_of_gradients_through_the_curvature(several: str) -> None:
     """A^-1 (2B / mu)^2 A^-1 / n of all records, or of each path by itself."""
     plan = study(several)
-    run = filled(plan, [0, 1, 2] * 800)
+    run = filled(plan, [0, 1, 2] * 1000)
     found, message = run.estimate(0.0)
     assert found.status == "ready", found.reason
     parts = stretches(run)
