@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.estimators.estimate import Estimate
@@ -48,7 +48,7 @@ def combine(
         If no finite estimate exists.
     """
     ordered = [partitions[number] for number in sorted(partitions)]
-    estimate = estimate_of(plan, ordered)
+    estimate = estimate_of(plan, ordered, sorted(partitions))
     erased = sum(p.head.erased for p in ordered)
     if erased and estimate.status == "empty":
         estimate = replace(estimate, reason=ALL_ERASED)
@@ -73,8 +73,16 @@ def combine(
     return estimate, compose(plan, estimate, provenance)
 
 
-def estimate_of(plan: Plan, partitions: list[Partition]) -> Estimate:
-    """Merge the sums of some partitions and estimate; the partitions stay as they are."""
+def estimate_of(
+    plan: Plan, partitions: list[Partition], numbers: Sequence[int] | None = None
+) -> Estimate:
+    """Merge the sums of some partitions and estimate; the partitions stay as they are.
+
+    Parameters
+    ----------
+    numbers
+        Of the partitions, by default 0, 1, ...
+    """
     merged = empty_sums(plan)
     if len(partitions) == 1 and partitions[0].sums.states:
         # adding one partition to nothing takes as long as the estimate
@@ -90,7 +98,8 @@ def estimate_of(plan: Plan, partitions: list[Partition]) -> Estimate:
     )
     [first, *_] = merged.states.values()
     if isinstance(first, SgdState):
-        return estimate_sgd(plan, first)
+        named = zip(numbers or range(len(partitions)), partitions, strict=True)
+        return estimate_sgd(plan, first, [number for number, part in named if _begun(part)])
     parts = [(weights[bucket], merged.states[bucket]) for bucket in sorted(weights)]
     if plan.study.noised:
         return estimate_private(plan, [(w, s) for w, s in parts if isinstance(s, PrivateState)])
@@ -118,6 +127,10 @@ def model_after(
     if plan.several is None:
         return model
     return replace(model, parts=tuple(_part(plan, partitions[n]) for n in sorted(partitions)))
+
+
+def _begun(partition: Partition) -> bool:
+    return any(isinstance(s, SgdState) and s.paths for s in partition.sums.states.values())
 
 
 def _part(plan: Plan, partition: Partition) -> Part:

@@ -26,6 +26,7 @@ from pipeline.losses.linear import Linear
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.offline import OfflineRun
+from pipeline.privacy import gdp
 from pipeline.reducer import Partition, Reducer, combine, differences
 from pipeline.study import parse_study
 from pipeline.study.path import INTERVALS
@@ -374,6 +375,24 @@ def test_exact_standard_errors_of_a_study_are_near_those_that_it_estimates(mecha
     )
     # the curvature's noise is 1.2 % of it, sampling and the jitter of the iterate take as much
     assert_allclose(np.sqrt(np.diag(found.covariance)), wanted, rtol=0.1)
+
+
+def test_exact_standard_errors_have_the_mean_noise_of_personal_levels() -> None:
+    """The mean of (2B / mu)^2 over equal shares of both levels, not that of the looser one."""
+    levels = 'personal = { column = "consent", levels = { strict = 2.0, normal = 18.0 } }'
+    text = study_text(epsilon=18.0).replace("[window]", f"{levels}\n[window]")
+    plan = Plan(parse_study(text))
+    features, said = drawn("linear", 2000, 9)
+    responses = np.array([row.response for row in rows_of(plan, features, said)])
+    truth = TRUTH / plan.response_scale[1]
+    deviations = [2 * plan.radius * plan.loss.slope_bound / gdp.mu_of(e, 1e-6)
+                  for e in (2.0, 18.0)]  # fmt: skip
+    noise = math.sqrt(np.mean(np.square(deviations)))
+    design = np.column_stack([np.ones(2000), features])
+    exact = moments(plan.loss, design, responses, truth, plan.radius)
+    wanted = np.sqrt(np.diag(covariance(*exact, noise, 500)))
+    # rounding of a channel takes at most one part in 256
+    assert_allclose(standard_errors(plan, features, responses, truth, 500), wanted, rtol=1 / 256)
 
 
 def covered(seeds: range, path: str, *, shrink: float = 1.0) -> dict[str, float]:

@@ -2,8 +2,8 @@
 
 The coefficients are the average iterate after the burn-in. "ready" means that the path has mixed:
 lambda_min times the sum of the steps is at least 50, with the smallest eigenvalue of the regressed
-curvature; and that the interval which the study shows can be had. Source: ldp-sgd; readiness:
-spec (c).
+curvature, for each of several pooled paths by itself; and that the interval which the study shows
+can be had. Source: ldp-sgd; readiness: spec (c).
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import numpy as np
 from pipeline.estimators.estimate import Estimate, Status
 from pipeline.estimators.sgd.intervals import HalfWidth, gradient_noise, half_widths, plug_ins
 from pipeline.estimators.sgd.path import LARGEST, SgdPath
-from pipeline.estimators.sgd.plug_in import PlugIn
+from pipeline.estimators.sgd.plug_in import PooledPlugIn
 from pipeline.estimators.sgd.random_scaling import random_scaling
 from pipeline.estimators.sgd.settings import allowed_lateness
 from pipeline.estimators.sgd.state import SgdState
 from pipeline.estimators.sgd.sums import Sums
-from pipeline.linalg import sandwich
 from pipeline.local.plan import Plan
 from pipeline.study.path import Path
 from pipeline.types import Matrix, Vector
@@ -30,13 +29,15 @@ from pipeline.types import Matrix, Vector
 MIXED = 50.0
 
 
-def estimate_sgd(plan: Plan, state: SgdState) -> Estimate:
+def estimate_sgd(plan: Plan, state: SgdState, partitions: Sequence[int] = (0,)) -> Estimate:
     """Estimate the coefficients of a study with locally private gradients.
 
     Parameters
     ----------
     state
         The paths of all partitions.
+    partitions
+        The number of each path's partition.
 
     Returns
     -------
@@ -59,15 +60,17 @@ def estimate_sgd(plan: Plan, state: SgdState) -> Estimate:
         scaling = random_scaling(list(zip(parts, origins, strict=True)), shared=shared)
         coefficients = scaling.mean
         plugs = plug_ins(plan, parts)
-        status, reason = _status(plan, burnt, parts, plugs)
+        numbers = [n for n, path in zip(partitions, paths, strict=True) if path.sums.records]
+        reason = _unready(plan, burnt, parts, plugs, numbers)
+        status = "warming" if reason else "ready"
+        reason = "; ".join(filter(None, [reason, _late(plan, burnt, parts)]))
         shown = plugs.get(_path(plan).interval, plugs.get("plug-in"))
         if shown is not None:
             floored = shown.floored
-            condition = float(np.linalg.cond(shown.curvature))
+            condition = shown.condition
             if status == "ready":
                 covariance = shown.covariance
-                noise = gradient_noise(plan) ** 2 * np.eye(plan.size)
-                privacy = sandwich(shown.curvature, noise) / records
+                privacy = shown.privacy_covariance(gradient_noise(plan) ** 2)
                 widths = half_widths(burnt, parts, scaling, plugs, shared=shared)
     return Estimate(
         coefficients=coefficients,
@@ -114,54 +117,83 @@ def _early(plan: Plan, paths: list[SgdPath]) -> tuple[Status, str]:
     return "starting", f"the first {_path(plan).burn_in} records are left out of the average"
 
 
-def _status(
-    plan: Plan, paths: list[SgdPath], parts: Sequence[Sums], plugs: Mapping[str, PlugIn]
-) -> tuple[Status, str]:
-    regressed = plugs.get("plug-in")
+def _unready(
+    plan: Plan,
+    paths: list[SgdPath],
+    parts: Sequence[Sums],
+    plugs: Mapping[str, PooledPlugIn],
+    numbers: Sequence[int],
+) -> str:
+    """Return why there are no intervals yet, and what would help; empty if there are."""
     if diverged := _diverged(plan, paths):
-        return "warming", diverged
+        return diverged
+    regressed = plugs.get("plug-in")
     if regressed is None:
-        return "warming", "the path has not moved in every direction yet"
-    least = float(np.linalg.eigvalsh(regressed.curvature)[0])
+        alone = (i for i, part in enumerate(parts) if "plug-in" not in plug_ins(plan, [part]))
+        name, blocks = _which(plan, paths, numbers, next(alone, 0))
+        return f"{name} has not moved in every direction yet{blocks}"
     moved = [part.moved for part in parts]
-    mixed = least * (sum(moved) if plan.several == "shared" else min(moved))
-    if regressed.floored or mixed < MIXED:
-        return "warming", (
-            f"the path has mixed {max(mixed, 0.0):.0f} times in its slowest direction, and "
-            f"intervals need {MIXED:.0f}: more records, larger steps (estimator.path), fewer "
-            "features or a larger epsilon help"
+    if plan.several != "pooled":
+        moved = [sum(moved)]
+    mixed = [
+        (not plug.floored, float(np.linalg.eigvalsh(plug.curvature)[0]) * steps)
+        for plug, steps in zip(regressed.paths, moved, strict=True)
+    ]
+    least = min(mixed)
+    if least < (True, MIXED):
+        name, blocks = _which(plan, paths, numbers, mixed.index(least))
+        return (
+            f"{name} has mixed {max(least[1], 0.0):.0f} times in its slowest direction, and "
+            f"intervals need {MIXED:.0f}{blocks}: more records, larger steps (estimator.path), "
+            "fewer features or a larger epsilon help"
         )
     interval = _path(plan).interval
     if interval.startswith("plug-in") and (interval not in plugs or plugs[interval].floored):
-        return "warming", (
+        return (
             f'the released curvature has directions below its noise, so that "{interval}" is not '
             "known yet: more records, a larger privacy.split.curvature or a larger epsilon help, "
             "or another estimator.path.interval"
         )
+    return ""
+
+
+def _which(plan: Plan, paths: list[SgdPath], numbers: Sequence[int], place: int) -> tuple[str, str]:
+    """Name a path, and say that it withholds the intervals of others where there are any."""
+    if plan.several != "pooled":
+        return "the path", ""
+    name = f"the path of partition {numbers[place]} ({paths[place].records} records)"
+    return name, " in every partition" if len(paths) > 1 else ""
+
+
+def _late(plan: Plan, paths: list[SgdPath], parts: Sequence[Sums]) -> str:
+    """Return what to do about models that are later than the steps allow for; empty if none is."""
     late = _staleness(plan, paths, parts) or 0.0
     allowed = allowed_lateness(plan)
-    if late > allowed:
-        return "ready", (
-            f"models are {late:.0f} records late on average, and the steps allow for {allowed}: "
-            "publish more often (stream.publish), or set estimator.path.behind"
-        )
-    return "ready", ""
+    if late <= allowed:
+        return ""
+    return (
+        f"models are {late:.0f} records late on average, and the steps allow for {allowed}: "
+        "publish more often (stream.publish), slow the clients, or set estimator.path.behind"
+    )
 
 
 def _diverged(plan: Plan, paths: list[SgdPath]) -> str:
     """Return what to do about a path that has left its range; empty if none has."""
+    steps = "the operator must lower estimator.path.eta0 or kappa and begin a new study"
     after = min((path.diverged for path in paths if path.diverged is not None), default=None)
     if after is not None:
-        what = f"left its range after {after} records and stands still"
-    elif plan.several == "shared" and not np.max(np.abs(_point(plan, paths))) <= LARGEST:
-        what = "has left its range"
-    else:
-        return ""
-    kept = "; what was learnt before is kept" if after is not None else ""
-    return (
-        f"the path {what}: the operator must lower estimator.path.eta0 or kappa and begin a new "
-        "study, or take out the client that drove it there (`veilstream state forget`)" + kept
-    )
+        return (
+            f"the path left its range after {after} records and stands still: {steps}, or take out "
+            "the client that drove it there (`veilstream state forget`); what was learnt before is "
+            "kept"
+        )
+    if plan.several == "shared" and not np.max(np.abs(_point(plan, paths))) <= LARGEST:
+        return (
+            f"the path has left its range: {steps}; to take out a client that drove it there "
+            "(`veilstream state forget`) does not mend a shared path, as the gradients of others "
+            "were taken where that client had led it"
+        )
+    return ""
 
 
 def _staleness(plan: Plan, paths: list[SgdPath], parts: Sequence[Sums]) -> float | None:

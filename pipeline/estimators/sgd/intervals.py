@@ -15,7 +15,7 @@ from pipeline.errors import NumericError
 from pipeline.estimators.sgd import plug_in
 from pipeline.estimators.sgd.batch_means import batch_means
 from pipeline.estimators.sgd.path import SgdPath
-from pipeline.estimators.sgd.plug_in import PlugIn
+from pipeline.estimators.sgd.plug_in import PlugIn, PooledPlugIn
 from pipeline.estimators.sgd.random_scaling import RandomScaling, pooled
 from pipeline.estimators.sgd.sums import Sums
 from pipeline.local.plan import Plan
@@ -29,28 +29,31 @@ BATCH_MEANS = "batch-means"
 HalfWidth = Callable[[float], Vector]
 
 
-def plug_ins(plan: Plan, parts: Sequence[Sums]) -> dict[str, PlugIn]:
+def plug_ins(plan: Plan, parts: Sequence[Sums]) -> dict[str, PooledPlugIn]:
     """Return the plug-in estimates by the names of their intervals, without those that fail yet.
+
+    One that fails for one of several pooled paths fails for all.
 
     Parameters
     ----------
     parts
-        The sums of each path after its burn-in.
+        The sums of each path, or of each log of a shared one, after its burn-in.
     """
-    made: dict[str, Callable[[], PlugIn]] = {"plug-in": lambda: plug_in.without_release(parts)}
+    made: dict[str, Callable[[Sequence[Sums]], PlugIn]] = {"plug-in": plug_in.without_release}
     if "curvature" in plan.shares:
-        made["plug-in-curvature"] = lambda: plug_in.with_curvature(parts)
+        made["plug-in-curvature"] = plug_in.with_curvature
     if "products" in plan.shares:
-        made["plug-in-products"] = lambda: plug_in.published(
-            plug_in.released_mean(parts, 0),
-            plug_in.released_mean(parts, 1),
+        made["plug-in-products"] = lambda logs: plug_in.published(
+            plug_in.released_mean(logs, 0),
+            plug_in.released_mean(logs, 1),
             gradient_noise(plan) ** 2,
-            sum(sums.records for sums in parts),
+            sum(sums.records for sums in logs),
         )
+    paths = [[part] for part in parts] if plan.several == "pooled" else [parts]
     found = {}
     for name, make in made.items():
         try:
-            found[name] = make()
+            found[name] = PooledPlugIn(tuple(make(logs) for logs in paths))
         except NumericError:
             continue
     return found
@@ -65,7 +68,7 @@ def half_widths(
     paths: Sequence[SgdPath],
     parts: Sequence[Sums],
     scaling: RandomScaling,
-    plugs: Mapping[str, PlugIn],
+    plugs: Mapping[str, PooledPlugIn],
     *,
     shared: bool = False,
 ) -> dict[str, HalfWidth]:

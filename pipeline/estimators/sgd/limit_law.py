@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.estimators.sgd.intervals import gradient_noise
 from pipeline.linalg import sandwich
 from pipeline.local.blocks import with_intercept
 from pipeline.local.gradients import mallows
@@ -65,6 +64,8 @@ def standard_errors(
 ) -> Vector:
     """Return the exact standard errors of a study's average, in encoded units, shape (d,).
 
+    Personal levels of privacy are taken to have equal shares of the records.
+
     Parameters
     ----------
     features, responses
@@ -80,4 +81,5 @@ def standard_errors(
         As `covariance`.
     """
     found = moments(plan.loss, with_intercept(features), responses, truth, plan.radius)
-    return np.sqrt(np.diag(covariance(*found, gradient_noise(plan), records)))
+    noise = plan.record_noise if plan.study.noised else 0.0
+    return np.sqrt(np.diag(covariance(*found, noise, records)))

@@ -3,7 +3,8 @@
 PPI-0 needs no release of its own: A is the least-squares slope of the noised gradients on the
 points at which they were taken, M their mean product, noise included. PPI-1 takes A from noised
 curvatures instead, which are released beside gradients. The published form releases noised products
-as well. Source: ldp-sgd, plug-in; PPI-0 and PPI-1: spec (a).
+as well. Paths of their own, whose data may differ, have A and M of their own.
+Source: ldp-sgd, plug-in; PPI-0 and PPI-1: spec (a); pooled paths: spec (d).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FLOOR = 0.02
 
 @dataclass(frozen=True, slots=True)
 class PlugIn:
-    """A covariance of the average iterate.
+    """A covariance of the average iterate of one path.
 
     Attributes
     ----------
@@ -34,17 +35,70 @@ class PlugIn:
         Of the average, shape (d, d).
     floored
         How many eigenvalues of A were raised.
+    records
+        How many the average is over.
     """
 
     curvature: Matrix
     covariance: Matrix
     floored: int
+    records: int
+
+    def privacy_covariance(self, noise: float) -> Matrix:
+        """Return the part of the covariance that noise of this variance causes, shape (d, d)."""
+        return sandwich(self.curvature, noise * np.eye(len(self.curvature))) / self.records
+
+
+@dataclass(frozen=True, slots=True)
+class PooledPlugIn:
+    """A covariance of the pooled average of independent paths, weighted by their records.
+
+    Attributes
+    ----------
+    paths
+        The plug-in of each path; one where there is one path, or one that is shared.
+    """
+
+    paths: tuple[PlugIn, ...]
+
+    @property
+    def floored(self) -> int:
+        """How many eigenvalues were raised, over all paths."""
+        return sum(plug.floored for plug in self.paths)
+
+    @property
+    def condition(self) -> float:
+        """The largest condition number of a path's curvature."""
+        return max(float(np.linalg.cond(plug.curvature)) for plug in self.paths)
+
+    @property
+    def covariance(self) -> Matrix:
+        """Of the pooled average, shape (d, d)."""
+        return self._pooled([plug.covariance for plug in self.paths])
+
+    def privacy_covariance(self, noise: float) -> Matrix:
+        """Return the part of the covariance that noise of this variance causes, shape (d, d)."""
+        return self._pooled([plug.privacy_covariance(noise) for plug in self.paths])
+
+    def _pooled(self, covariances: Sequence[Matrix]) -> Matrix:
+        """Return sum w_p^2 C_p with w_p the shares of the records."""
+        total = sum(plug.records for plug in self.paths)
+        shares = [plug.records / total for plug in self.paths]
+        pooled: Matrix = np.sum(
+            [share**2 * part for share, part in zip(shares, covariances, strict=True)], axis=0
+        )
+        return pooled
 
 
 def regressed_curvature(parts: Sequence[Sums]) -> Matrix:
     """Return the slope of gradients on their points, symmetrised, shape (d, d); not yet repaired.
 
-    Paths have intercepts of their own: what one regresses on is the wandering within each.
+    Logs have intercepts of their own: what one regresses on is the wandering within each.
+
+    Parameters
+    ----------
+    parts
+        Sums of the logs of one path: several where partitions share it.
 
     Raises
     ------
@@ -79,11 +133,11 @@ def plug_in(curvature: Matrix, middle: Matrix, records: int) -> PlugIn:
     if not mean > 0:
         raise NumericError("the curvature is not positive yet: more records are needed")
     repaired, floored, *_ = floor_eigenvalues(curvature, FLOOR * mean)
-    return PlugIn(repaired, sandwich(repaired, middle) / records, floored)
+    return PlugIn(repaired, sandwich(repaired, middle) / records, floored, records)
 
 
 def without_release(parts: Sequence[Sums]) -> PlugIn:
-    """Return PPI-0 of the average of some paths, weighted by their records.
+    """Return PPI-0 of the average of one path, of whose logs these are the sums.
 
     Raises
     ------
@@ -145,6 +199,6 @@ def released_mean(parts: Sequence[Sums], number: int) -> Matrix:
     return unpack_upper(total / sum(sums.records for sums in parts), size)
 
 
-def standard_errors(plug: PlugIn) -> Vector:
+def standard_errors(plug: PlugIn | PooledPlugIn) -> Vector:
     """Return the standard errors of the average, shape (d,)."""
     return np.sqrt(np.maximum(np.diag(plug.covariance), 0.0))
