@@ -125,11 +125,16 @@ def _status(
     least = float(np.linalg.eigvalsh(regressed.curvature)[0])
     moved = [part.moved for part in parts]
     mixed = least * (sum(moved) if plan.several == "shared" else min(moved))
+    late = _late(plan, paths, parts)
     if regressed.floored or mixed < MIXED:
         return "warming", (
             f"the path has mixed {max(mixed, 0.0):.0f} times in its slowest direction, and "
-            f"intervals need {MIXED:.0f}: more records, larger steps (estimator.path), fewer "
-            "features or a larger epsilon help"
+            f"intervals need {MIXED:.0f}: "
+            + (
+                late
+                or "more records, larger steps (estimator.path), fewer features or a larger "
+                "epsilon help"
+            )
         )
     interval = _path(plan).interval
     if interval.startswith("plug-in") and (interval not in plugs or plugs[interval].floored):
@@ -138,14 +143,19 @@ def _status(
             "known yet: more records, a larger privacy.split.curvature or a larger epsilon help, "
             "or another estimator.path.interval"
         )
+    return "ready", late
+
+
+def _late(plan: Plan, paths: list[SgdPath], parts: Sequence[Sums]) -> str:
+    """Return what to do about models that are later than the steps allow; empty if none is."""
     late = _staleness(plan, paths, parts) or 0.0
     allowed = allowed_lateness(plan)
-    if late > allowed:
-        return "ready", (
-            f"models are {late:.0f} records late on average, and the steps allow for {allowed}: "
-            "publish more often (stream.publish), or set estimator.path.behind"
-        )
-    return "ready", ""
+    if late <= allowed:
+        return ""
+    return (
+        f"models are {late:.0f} records late on average, and the steps allow for {allowed}: "
+        "publish more often (stream.publish), or set estimator.path.behind"
+    )
 
 
 def _diverged(plan: Plan, paths: list[SgdPath]) -> str:
