@@ -61,9 +61,17 @@ class Flights:
         shuffled = [self.stream(self._plan, shuffle=seed) for seed in SHUFFLES]
         runs = {"live": final, "in time": timed, "shuffled": shuffled[0]}
         runs[f"epsilon {ASKED:g}"] = tight
+        say(
+            "The second table: live is the stream above; in time, the same flights in one process, "
+            f"without delay; shuffled, the same in random order; epsilon {ASKED:g}, in time with "
+            "that budget instead of the study's."
+        )
         Console().print(covering(final, pooled, "pooled fit"), half_widths(runs))
         longer = _longer(timed, shuffled)
-        for text in (*_words(final, pooled, tight), *_order(timed, shuffled, pooled, longer)):
+        for text in (
+            *_words(final, pooled, tight, timed),
+            *_order(timed, shuffled, pooled, longer),
+        ):
             say(text)
         say(f"The state was {'' if same else 'NOT '}the same, bit by bit, after the crash.")
         main = _main(final)
@@ -121,12 +129,20 @@ class Flights:
 
 
 def _words(
-    final: EstimateMessage, pooled: Sequence[float], tight: EstimateMessage
+    final: EstimateMessage,
+    pooled: Sequence[float],
+    tight: EstimateMessage,
+    timed: EstimateMessage,
 ) -> Iterator[str]:
     main, small = _main(final), _main(tight)
     reason = f" ({final.reason})" if final.reason else ""
     if main.interval is None:
-        yield f"In words: no interval at this budget{reason}."
+        yield f"In words: no interval: {final.reason}."
+        if timed.status == "ready":
+            yield (
+                "Without delay the same flights have intervals at the same budget: this machine is "
+                "too slow for so many flights a second, or has other work."
+            )
     else:
         zero = "holds zero" if covers(main.interval, 0.0) else "excludes zero"
         yield (
@@ -147,12 +163,13 @@ def _order(
     longer: Mapping[str, float],
 ) -> Iterator[str]:
     """Say what the order of time does to intervals, in one process and without delay."""
-    counts = " and ".join(str(_covered(run, pooled)) for run in shuffled)
+    held = [_covered(run, pooled) for run in (timed, *shuffled)]
+    first, *others = ("none shown" if count is None else str(count) for count in held)
     yield (
         "Intervals suppose independent draws, and flights of one day or season are none. In one "
         f"process, without delay, flights in the order of time have intervals that hold "
-        f"{_covered(timed, pooled)} of {len(pooled)} coefficients of the pooled fit; shuffled "
-        f"flights {counts}."
+        f"{first} of {len(pooled)} coefficients of the pooled fit; shuffled flights "
+        f"{' and '.join(others)}."
     )
     if longer:
         told = ", ".join(f"{name} {ratio:.1f}" for name, ratio in longer.items())
@@ -176,7 +193,10 @@ def _main(message: EstimateMessage) -> Coefficient:
     return next(row for row in message.coefficients if row.name == MAIN)
 
 
-def _covered(message: EstimateMessage, pooled: Sequence[float]) -> int:
+def _covered(message: EstimateMessage, pooled: Sequence[float]) -> int | None:
+    """Return how many intervals hold the pooled fit; None where no interval is shown."""
+    if not any(row.interval for row in message.coefficients):
+        return None
     pairs = zip(message.coefficients, pooled, strict=True)
     return sum(bool(row.interval and covers(row.interval, to)) for row, to in pairs)
 

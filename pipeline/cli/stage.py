@@ -25,6 +25,8 @@ from state.connection import redis_client
 KILL_AFTER = 0.45
 #: Nothing in a demonstration takes longer than this.
 PATIENCE_SECONDS = 300.0
+#: A line about the estimate comes no sooner than this, where no table can be shown.
+LINE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Stage:
                     if live:
                         live.update(table(message, self.plan.study), refresh=True)
                 if live is None:
-                    self._say_once_a_second()
+                    self._say_now_and_then()
                 newest = self._newest
                 if newest and not self._killed and newest.releases >= KILL_AFTER * expected:
                     self._crash()
@@ -136,8 +138,8 @@ class Stage:
     def _watermarks(self) -> list[int]:
         return [self._store.watermark(n) for n in range(self.plan.study.stream.partitions)]
 
-    def _say_once_a_second(self) -> None:
-        if self._newest is None or time.monotonic() - self._shown < 1.0:
+    def _say_now_and_then(self) -> None:
+        if self._newest is None or time.monotonic() - self._shown < LINE_SECONDS:
             return
         self._shown = time.monotonic()
         values = " ".join(f"{c.value:+.2f}" for c in self._newest.coefficients)

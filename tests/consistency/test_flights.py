@@ -1,6 +1,6 @@
 """The study of the second demonstration, in one process: what its last words rest on."""
 
-from collections import Counter
+from collections import Counter, deque
 from importlib.resources import files
 from pathlib import Path
 
@@ -10,10 +10,13 @@ from pipeline.cli.flights import ASKED, MAIN, Flights
 from pipeline.cli.table import covers
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import Coefficient, EstimateMessage
+from pipeline.offline import OfflineRun, by_client
 from pipeline.study import Study, load_study, parse_study, with_keys
 from producers.sources.flights import AIRLINES
 
 FILE = Path(str(files("pipeline.study") / "examples" / "flights.toml"))
+#: Records: sixteen clients with one window each on the way, and the next sixteen.
+LATE = 1500
 PLACE = list(load_study(FILE).coefficient_names).index(MAIN)
 
 
@@ -38,6 +41,33 @@ def pooled(shown: Flights) -> list[float]:
 @pytest.fixture(scope="module")
 def final(shown: Flights) -> EstimateMessage:
     return shown.stream(Plan(seeded()))
+
+
+@pytest.fixture(scope="module")
+def tight(shown: Flights) -> EstimateMessage:
+    return shown.stream(Plan(with_keys(seeded(), {"privacy.epsilon": ASKED}, name="tight")))
+
+
+def delayed(shown: Flights, plan: Plan, records: int) -> EstimateMessage:
+    """Stream the flights with a model for every release that is so many records late."""
+    run = OfflineRun(plan)
+    models = deque([run.model], maxlen=records // plan.slots + 1)
+    for client, rows in by_client(shown.slots, plan.slots):
+        run.fold(client, run.release(client, rows, models[0]))
+        run.publish()
+        models.append(run.model)
+    return run.estimate(0.0)[1]
+
+
+class Repeated(Flights):
+    """The closing words over runs that are there already: at the study's budget, and at 1."""
+
+    def __init__(self, shown: Flights, timed: EstimateMessage, tight: EstimateMessage) -> None:
+        super().__init__(Plan(seeded()))
+        self.slots, self._runs = shown.slots, (timed, tight)
+
+    def stream(self, plan: Plan, shuffle: int | None = None) -> EstimateMessage:
+        return self._runs[plan.study.privacy.epsilon == ASKED]
 
 
 def main(message: EstimateMessage) -> Coefficient:
@@ -66,8 +96,41 @@ def test_at_its_budget_the_main_coefficient_is_told_from_zero(
     assert covers(interval, pooled[PLACE])
 
 
-def test_at_epsilon_one_it_is_not(shown: Flights) -> None:
-    tight = shown.stream(Plan(with_keys(seeded(), {"privacy.epsilon": ASKED}, name="tight")))
+def test_models_as_late_as_on_a_busy_machine_leave_intervals(
+    shown: Flights, pooled: list[float]
+) -> None:
+    late = delayed(shown, Plan(seeded()), LATE)
+    assert late.status == "ready"
+    assert late.diagnostics.staleness == pytest.approx(LATE, rel=0.01)
+    assert f"models are {late.diagnostics.staleness:.0f} records late" in late.reason
+    interval = main(late).interval
+    assert interval is not None
+    assert not covers(interval, 0.0)
+    assert covers(interval, pooled[PLACE])
+
+
+def test_a_machine_that_is_too_slow_is_told_so_and_not_that_epsilon_is_small(
+    shown: Flights,
+    final: EstimateMessage,
+    tight: EstimateMessage,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    slow = delayed(shown, Plan(seeded()), 4 * LATE)
+    assert slow.status == "warming"
+    assert "records late on average" in slow.reason
+    assert "epsilon" not in slow.reason
+    repeated = Repeated(shown, final, tight)
+    told = repeated.close(slow, same=True)
+    said = capsys.readouterr()
+    assert "Without delay the same flights have intervals" in said.err
+    assert (told["interval"], told["covered"]) == (None, None)
+    assert isinstance(told["covered_in_time"], int)
+    # with intervals nothing is said of slow machines
+    assert isinstance(repeated.close(final, same=True)["covered"], int)
+    assert "Without delay the same" not in capsys.readouterr().err
+
+
+def test_at_epsilon_one_it_is_not(tight: EstimateMessage) -> None:
     interval = main(tight).interval
     assert interval is None or covers(interval, 0.0)
     assert tight.status == "warming"
