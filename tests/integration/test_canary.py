@@ -74,7 +74,7 @@ def test_a_producer_says_something_at_a_terminal_only(result: Trial) -> None:
     for client in ("alone", "site", "lines", "pipe"):
         assert result.stage.said(client) == ""
     shown = result.stage.said("desk").splitlines()
-    assert shown[-1] == f"desk: {SMALL.slots} records (100%), 1 releases"
+    assert shown[-1] == f"desk: {SMALL.slots} records (100%), 1 release"
 
 
 @pytest.mark.parametrize("name", FAILING)

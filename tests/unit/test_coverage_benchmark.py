@@ -81,7 +81,7 @@ def test_the_error_of_a_share_is_not_zero_where_all_streams_agree() -> None:
 
 def test_a_coefficient_without_an_interval_is_neither_covered_nor_missed() -> None:
     covered = np.array([[1.0, np.nan, 1.0], [1.0, 0.0, np.nan]])
-    share, error = share_of(covered)
+    share, error = share_of(covered, LEVEL)
     assert share == 0.75
     assert error == pytest.approx(0.25)
 

@@ -117,6 +117,10 @@ def _early(plan: Plan, paths: list[SgdPath]) -> tuple[Status, str]:
     return "starting", f"the first {_path(plan).burn_in} records are left out of the average"
 
 
+#: What makes a path mix sooner.
+HELP = ": more records, larger steps (estimator.path), fewer features or a larger epsilon help"
+
+
 def _unready(
     plan: Plan,
     paths: list[SgdPath],
@@ -144,8 +148,8 @@ def _unready(
         name, blocks = _which(plan, paths, numbers, mixed.index(least))
         return (
             f"{name} has mixed {max(least[1], 0.0):.0f} times in its slowest direction, and "
-            f"intervals need {MIXED:.0f}{blocks}: more records, larger steps (estimator.path), "
-            "fewer features or a larger epsilon help"
+            f"intervals need {MIXED:.0f}{blocks}" + ("" if _late(plan, paths, parts) else HELP)
+            # where models are late, that is the reason, and said behind this one
         )
     interval = _path(plan).interval
     if interval.startswith("plug-in") and (interval not in plugs or plugs[interval].floored):
