@@ -1,8 +1,9 @@
 """Which setting of a grid to take, in words, with the reason: a rule that anyone can check.
 
 Of all settings whose score is close to the best one's, it is that with the smallest epsilon, then
-the smallest delta, and among those the one with the narrowest intervals at a common level. Close is
-within a hundredth for classes, and within two per cent for errors of numbers.
+the smallest delta, and among those the one with the narrowest intervals at a common level, or else
+the best score. Close is within a hundredth for classes, and within two per cent for errors of
+numbers.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def advise(grid: GridResult) -> Advice:
         return Advice(None, "No record was scored: no estimate came before the last one.", ())
     best = min(scored, key=lambda place: _loss(name, _score(place, name)))
     close = [place for place in scored if _loss(name, _score(place, name)) <= _limit(name, best)]
-    taken = min(close, key=_preference)
+    taken = min(close, key=lambda place: (*_preference(place), _loss(name, _score(place, name))))
     return Advice(taken, _reason(grid, taken, best, len(scored)), tuple(_warnings(grid, taken)))
 
 
@@ -103,7 +104,7 @@ def _reason(grid: GridResult, taken: Place, best: Place, count: int) -> str:
     within = f"{CLOSE_SHARE:.0%}" if name.endswith("error") else f"{CLOSE:g}"
     rule = (
         f"Of {count} settings it has the smallest epsilon among those within {within} of the best, "
-        "and the narrowest intervals among equals."
+        "and among equals the narrowest intervals, or else the best score."
         if count > 1
         else "It is the only setting that was tried."
     )

@@ -186,7 +186,12 @@ def _estimate(result: BacktestResult) -> str:
 
 def _promise(result: BacktestResult) -> str:
     budget = result.budget
-    if budget.epsilon is None:
+    if result.mechanism == "insecure-simulation":
+        said = (
+            "This noise came from a seed, and protects nobody. A live study draws noise of the same "
+            "size that nobody can repeat; `veilstream study check` says what it promises."
+        )
+    elif budget.epsilon is None:
         said = "This study keeps no guarantee."
     else:
         said = (

@@ -56,7 +56,11 @@ def backtest_grid(
         write_whole(out, "--out", lambda file: [file.write(line) for line in _lines(result)])
         say(f"wrote {out}: one line for each run")
     if report is not None:
-        page = report_of(result, history=Path(source).name, created_at=time.time()).encode()
+        page = report_of(
+            result,
+            history=Path(source).name if Path(source).exists() else source,
+            created_at=time.time(),
+        ).encode()
         write_whole(report, "--report", lambda file: file.write(page))
         say(f"wrote {report}; it is for whoever may see the data")
     if as_json:

@@ -158,6 +158,7 @@ def test_the_advice_is_the_smallest_epsilon_that_is_close_to_the_best(
         ((0.5, near, 0.9, 0.9), 1),
         ((0.5, far, 0.6, 0.9), 3),
         ((0.9, 0.5, 0.9, 0.9), 0),
+        ((0.9 - CLOSE / 2, 0.9, 0.9, 0.9), narrowest(grid)),
     ):
         told = scored(grid, *scores)
         advice = advise(told)
@@ -170,6 +171,17 @@ def test_the_advice_is_the_smallest_epsilon_that_is_close_to_the_best(
     assert len(clipped) == 1
     for i in range(3):
         assert f"x{i} ({np.mean(np.abs(np.asarray(history[f'x{i}'])) > 1):.0%})" in clipped[0]
+
+
+def narrowest(grid: GridResult) -> int:
+    """Return which of the first two settings has the narrower intervals; without any, the second.
+
+    They have the same epsilon, and the score of the second is better.
+    """
+    if any("width" not in p.means or p.means["width"].draws < 2 for p in grid.places[:2]):
+        return 1
+    widths = [place.means["width"].value for place in grid.places[:2]]
+    return widths.index(min(widths))
 
 
 class Page(HTMLParser):
