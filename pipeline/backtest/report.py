@@ -188,8 +188,8 @@ def _promise(result: BacktestResult) -> str:
     budget = result.budget
     if result.mechanism == "insecure-simulation":
         said = (
-            "This noise came from a seed, and protects nobody. A live study draws noise of the same "
-            "size that nobody can repeat; `veilstream study check` says what it promises."
+            "This noise came from a seed, and protects nobody. A live study draws noise of that "
+            "size which nobody can repeat; `veilstream study check` says what it promises."
         )
     elif budget.epsilon is None:
         said = "This study keeps no guarantee."
