@@ -15,12 +15,16 @@ from typing import IO, Any
 
 from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
 
-SCHEMA = 3
-#: From schema 2 on: its studies counted as if all records shared noise, which costs a group more.
-UPGRADE = (
-    "ALTER TABLE spends ADD COLUMN apart INTEGER NOT NULL DEFAULT 0",
-    "UPDATE identity SET schema = 3",
-)
+SCHEMA = 4
+#: What a file of an older schema lacks, by that schema; each step leads to the next one.
+UPGRADES = {
+    # its studies counted as if all records shared noise, which costs a group more
+    2: ("ALTER TABLE spends ADD COLUMN apart INTEGER NOT NULL DEFAULT 0",),
+    3: (
+        "ALTER TABLE streams ADD COLUMN owed INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE streams ADD COLUMN tested INTEGER NOT NULL DEFAULT 0",
+    ),
+}
 
 
 class Database:
@@ -137,10 +141,12 @@ class Database:
         if not self.row("SELECT 1 FROM sqlite_master WHERE name = 'identity'"):
             return
         row = self.row("SELECT schema FROM identity")
-        if row == (2,):
+        if row is not None and row[0] in UPGRADES:
             with self.transaction():
-                for statement in UPGRADE:
-                    self.write(statement)
+                for schema in range(row[0], SCHEMA):
+                    for statement in UPGRADES[schema]:
+                        self.write(statement)
+                self.write("UPDATE identity SET schema = ?", SCHEMA)
         elif row is not None and row[0] != SCHEMA:
             raise ConfigError(
                 f"the client database has schema {row[0]}, this version writes {SCHEMA}; use the "

@@ -7,7 +7,8 @@ CREATE TABLE IF NOT EXISTS identity (
   created_at REAL NOT NULL
 );
 -- One row for each study: where its source continues, the next release's number, and where in the
--- releases topic its newest acknowledged release is.
+-- releases topic its newest acknowledged release is. owed: slots of lost releases that are still to be
+-- passed over before anything is released. tested: slots that the test of the source has used up.
 CREATE TABLE IF NOT EXISTS streams (
   study TEXT PRIMARY KEY,
   revision TEXT NOT NULL,
@@ -18,7 +19,9 @@ CREATE TABLE IF NOT EXISTS streams (
   rejected INTEGER NOT NULL,
   clipped INTEGER NOT NULL,
   sent_partition INTEGER,
-  sent_offset INTEGER
+  sent_offset INTEGER,
+  owed INTEGER NOT NULL DEFAULT 0,
+  tested INTEGER NOT NULL DEFAULT 0
 );
 -- What all studies together may learn about one unit of a source; epsilon NULL: no limit, because
 -- the source was opened to studies without privacy.

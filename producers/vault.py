@@ -165,7 +165,7 @@ class Vault:
             if row is None:
                 row = (plan.revision, source, None, 0, None, None)
                 self._db.write(
-                    "INSERT INTO streams VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, ?)",
+                    "INSERT INTO streams VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, ?, 0, 0)",
                     name, *row,
                 )  # fmt: skip
             if row[0] != plan.revision:

@@ -344,17 +344,24 @@ def test_gradients_of_a_users_records_compose(path: Path) -> None:
     assert found["mu"] == pytest.approx(math.hypot(mu, mu / 2), rel=CALIBRATION)
 
 
-def test_a_database_of_the_last_schema_is_upgraded_and_counts_as_it_did(path: Path) -> None:
+@pytest.mark.parametrize("schema", [2, 3])
+def test_a_database_of_an_older_schema_is_upgraded_and_counts_as_it_did(
+    path: Path, schema: int
+) -> None:
     plan = RECORD.plan("one")
     with Vault(path, "site") as vault:
         start(vault, plan)
     before = report.ledger(path)
     with sqlite3.connect(path) as db:
-        db.execute("ALTER TABLE spends DROP COLUMN apart")
-        db.execute("UPDATE identity SET schema = 2")
+        db.execute("ALTER TABLE streams DROP COLUMN owed")
+        db.execute("ALTER TABLE streams DROP COLUMN tested")
+        if schema == 2:
+            db.execute("ALTER TABLE spends DROP COLUMN apart")
+        db.execute("UPDATE identity SET schema = ?", (schema,))
     db.close()
-    with pytest.raises(LocalStoreError, match="start its producer once"):
-        report.ledger(path)
+    if schema == 2:
+        with pytest.raises(LocalStoreError, match="start its producer once"):
+            report.ledger(path)
     with Vault(path, "site") as vault:
         start(vault, plan)
         assert vault.peek("one").next_seq == 2
