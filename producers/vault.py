@@ -8,8 +8,7 @@ it, the same bytes are sent. Several windows that are ready at once share a tran
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -20,48 +19,11 @@ from pipeline.local.plan import Plan
 from pipeline.messages.envelope import Headers, rfc3339
 from producers.database import Database, damaged
 from producers.ledger import Ledger, Limit
+from producers.stored import Outgoing, Stream, Tally, check_whole, row_of
+
+__all__ = ["NO_LIMIT", "Outgoing", "Stream", "Tally", "Vault"]
 
 NO_LIMIT = Limit()
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Where a study stands at this client.
-
-    Attributes
-    ----------
-    position
-        Where its source continues; None at the start.
-    next_seq
-        Number of its next release.
-    sent
-        Partition and offset of its newest acknowledged release in the releases topic.
-    latest
-        Event time of its newest release, in milliseconds since 1970; None if it has none.
-    """
-
-    position: bytes | None
-    next_seq: int
-    sent: tuple[int, int] | None = None
-    latest: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A stored release on its way."""
-
-    seq: int
-    payload: bytes
-    headers: Headers
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """What windows held, for the client's own eyes; none of it leaves this database."""
-
-    records: int
-    rejected: Mapping[str, int]
-    clipped: int
 
 
 class Vault:
@@ -156,7 +118,7 @@ class Vault:
         """
         name = plan.study.name
         with self._db.transaction():
-            self._check_whole()
+            check_whole(self._db)
             row = self._db.row(
                 "SELECT revision, source, position, next_seq, sent_partition, sent_offset "
                 "FROM streams WHERE study = ?",
@@ -223,7 +185,7 @@ class Vault:
                 )
                 self._db.write_many(
                     "INSERT INTO outbox VALUES (?, ?, ?, ?, ?)",
-                    [_stored(study, outgoing) for outgoing in group],
+                    [row_of(study, outgoing) for outgoing in group],
                 )
         except BudgetExceeded as error:
             with self._db.transaction():
@@ -311,28 +273,6 @@ class Vault:
         if not self.missing:
             self._db.remember(self._releases)
 
-    def _check_whole(self) -> None:
-        """Refuse a mixture of two states of the file: no study's rows have gaps."""
-        for study, next_seq in self._db.rows("SELECT study, next_seq FROM streams"):
-            [ledger] = self._db.rows(
-                "SELECT count(*), coalesce(max(seq), -1) FROM ledger WHERE study = ?", study
-            )
-            [outbox] = self._db.rows(
-                "SELECT (SELECT count(*) FROM outbox WHERE study = ?), "
-                "(SELECT count(*) FROM outbox JOIN ledger USING (study, seq) WHERE study = ?), "
-                "(SELECT count(*) FROM ledger WHERE study = ? AND lost = 0 AND "
-                "seq >= (SELECT min(seq) FROM outbox WHERE study = ?))",
-                study, study, study, study,
-            )  # fmt: skip
-            [spends] = self._db.rows("SELECT count(*) FROM spends WHERE study = ?", study)
-            for table, whole in (
-                ("ledger", ledger == (next_seq, next_seq - 1)),
-                ("outbox", len(set(outbox)) == 1),
-                ("spends", spends == (min(next_seq, 1),)),
-            ):
-                if not whole:
-                    raise LocalStoreError(damaged(f"study {study!r}: the {table} has gaps"))
-
     def _advance(
         self, study: str, seqs: Sequence[int], position: bytes | None, tally: Tally
     ) -> None:
@@ -354,10 +294,3 @@ class Vault:
             "DO UPDATE SET count = count + excluded.count",
             [(study, reason, number) for reason, number in tally.rejected.items()],
         )
-
-
-def _stored(study: str, outgoing: Outgoing) -> tuple[object, ...]:
-    """Return a row of the outbox; its sum shows bytes of another state of the file."""
-    headers = msgspec.msgpack.encode(outgoing.headers)
-    crc = zlib.crc32(outgoing.payload + headers)
-    return study, outgoing.seq, outgoing.payload, headers, crc
