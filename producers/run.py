@@ -11,13 +11,13 @@ from urllib.parse import quote, unquote
 
 from infra.signals import Stopping
 from infra.topics import ensure_topics, time_rules
-from pipeline.errors import ConfigError
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
 from pipeline.settings import Settings
 from pipeline.study import require_live
 from producers.client import Client, Progress
+from producers.client_id import check_id
 from producers.event_time import EventTimes
 from producers.ledger import Limit
 from producers.models import ModelFeed
@@ -28,8 +28,6 @@ from producers.vault import NO_LIMIT, Vault
 
 #: Seconds between two progress reports.
 REPORT_SECONDS = 1.0
-#: What a release can carry.
-CLIENT_LENGTH = 200
 #: Told of progress: this run's counters, and the share of the source that was read if known.
 Report = Callable[[Progress, float | None], None]
 
@@ -103,12 +101,11 @@ def run_client(
         Whatever keeps it from going on; what was released is kept and sent at the next start.
     """
     require_live(plan.study, "a client")
-    if not 1 <= len(job.client) <= CLIENT_LENGTH:
-        raise ConfigError(f"--client: an id has 1 to {CLIENT_LENGTH} characters")
+    path = vault_path(settings.home, job.client)
+    check_id(job.client, path, say)
     topics = Topics.of(plan.study)
     # an orderly end: the open window is simply read again
     stopping = Stopping()
-    path = vault_path(settings.home, job.client)
     with Vault(path, job.client) as vault:
         name = job.source_name or name_of(job.source, job.form)
         if job.source != "-":

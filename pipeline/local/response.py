@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import RecordError
-from pipeline.local.values import Record, number_of, numbers_of, plain, text_of
+from pipeline.local.classes import Classes
+from pipeline.local.values import Record, number_of, numbers_of, plain
 from pipeline.study import Study
 from pipeline.types import Vector
 
@@ -148,8 +149,7 @@ class ClassResponse:
 
     def __init__(self, name: str, positive: str, negative: str) -> None:
         self.name, self.positive, self.negative = name, positive, negative
-        self._texts = {positive: 1.0, negative: -1.0}
-        self._numbers = _numbers(self._texts)
+        self._classes = Classes(name, positive, negative)
 
     def of_record(self, record: Record) -> tuple[float, bool]:
         """Return the class of a record as +1 or -1; it is never clipped.
@@ -159,27 +159,26 @@ class ClassResponse:
         RecordError
             If the column is missing, or holds another value than the two classes.
         """
-        return self._sign(self._texts.get(text_of(record.get(self.name), self.name)))
+        return self._classes.sign(record.get(self.name)), False
 
     def of_label(self, label: object) -> tuple[float, bool]:
-        """Return the class of a label as +1 or -1; a number or truth value matches its text.
+        """Return the class of a label as +1 or -1, by the same rule.
 
         Raises
         ------
         RecordError
             As `of_record`.
         """
-        label = plain(label)
-        if isinstance(label, (bool, int, float)) and self._numbers:
-            return self._sign(self._numbers.get(float(label)))
-        return self._sign(self._texts.get(text_of(label, self.name)))
+        return self._classes.sign(label), False
 
     def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
         """As `Response.of_column`; a class is written as it is encoded."""
         values = column.tolist()
         try:
-            known = {value: self._sign_of(value) for value in set(values)}
-            signs = np.array([known[value] for value in values], dtype=np.float64)
+            # 1 and true are the same key, and need not be the same class
+            keys = [(type(value), value) for value in values]
+            known = {key: self._sign_of(key[1]) for key in set(keys)}
+            signs = np.array([known[key] for key in keys], dtype=np.float64)
         except TypeError:  # a list or an object of JSON is no key
             signs = np.array([self._sign_of(value) for value in values], dtype=np.float64)
         return signs, signs
@@ -200,32 +199,13 @@ class ClassResponse:
             on. Classes that are no numbers stay text.
         """
         like = plain(like)
-        if isinstance(like, (bool, int, float)) and self._numbers:
-            negative, positive = sorted(self._numbers, key=self._numbers.__getitem__)
+        numbers = self._classes.numbers
+        if isinstance(like, (bool, int, float)) and len(numbers) == 2:
+            negative, positive = sorted(numbers, key=numbers.__getitem__)
             return _as(type(like), negative), _as(type(like), positive)
         return self.negative, self.positive
-
-    def _sign(self, found: float | None) -> tuple[float, bool]:
-        if found is None:
-            raise RecordError(
-                f"column {self.name!r}: unknown class; allowed: {', '.join(map(repr, self._texts))}"
-            )
-        return found, False
 
 
 def _as(kind: type[bool] | type[int] | type[float], number: float) -> Label:
     """Return a number in another type, if that can hold it."""
     return kind(number) if kind(number) == number else number
-
-
-def _numbers(texts: dict[str, float]) -> dict[float, float]:
-    """Return the classes by number, if both are numbers and not the same one."""
-    numbers = {}
-    for text, sign in texts.items():
-        try:
-            number = float(text)
-        except ValueError:
-            return {}
-        if math.isfinite(number):
-            numbers[number] = sign
-    return numbers if len(numbers) == 2 else {}

@@ -6,7 +6,8 @@ name = "my-study"
 description = "What this study estimates, in one line"
 
 [data]
-# The column to explain, and its two values. Every other value is refused record by record.
+# The column to explain, and its two values. 1.0 and JSON's true stand for "1" as well; every other
+# value is refused record by record.
 response = { name = "anomaly", positive = "1", negative = "0" }
 # A number, for loss = "linear": { name = "power", kind = "number", min = 0, max = 100 }
 # A count, for loss = "poisson": { name = "visits", kind = "count", max = 50 }

@@ -1,0 +1,58 @@
+"""What a client may be called.
+
+The id is the key of its releases, part of a header and of a file name, and stands in the lines
+that people read: it holds nothing that one of these would cut, quote or obey.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline.errors import ConfigError
+
+#: What a release can carry, and a file name can hold.
+LONGEST = 200
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def is_plain(client: str) -> bool:
+    """Whether a new client may have this id."""
+    return len(client) <= LONGEST and _ID.fullmatch(client) is not None
+
+
+def check_id(client: str, database: Path, say: Callable[[str], None]) -> None:
+    """Refuse the id of a new client that is not plain; one that has a database goes on.
+
+    Its ledger belongs to the id for ever, so that another id would release its records again.
+
+    Parameters
+    ----------
+    database
+        Where the client's database is, or would be.
+    say
+        Told of an id that no new client may have.
+
+    Raises
+    ------
+    ConfigError
+        Saying what an id is.
+    """
+    if is_plain(client):
+        return
+    rule = (
+        f"an id has 1 to {LONGEST} characters, letters from a to z, digits, '.', '_' and '-', and "
+        "begins with a letter or digit"
+    )
+    if not 1 <= len(client) <= LONGEST or not database.exists():
+        raise ConfigError(f"--client: {rule}; the operator must give this client such an id")
+    say(
+        f"WARNING: --client: {rule}. This client is older than the rule, and its ledger belongs to "
+        "its id for ever: it goes on under it. Give new clients plain ids"
+    )
+
+
+def shown(client: str) -> str:
+    """Return an id as lines for people may hold it: nothing in it that a terminal would obey."""
+    return client if is_plain(client) else ascii(client)

@@ -1,0 +1,53 @@
+"""Ids of clients: plain for new ones; an old one keeps its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.local.plan import Plan
+from pipeline.settings import Settings
+from pipeline.study import parse_study
+from producers.client_id import check_id, is_plain, shown
+from producers.run import Job, run_client, vault_path
+from tests.stage import study_text
+
+
+@pytest.mark.parametrize("client", ["a", "7", "ward-7", "Ward_7.north", "AA", "x" * 200])
+def test_plain_ids_are_allowed(client: str, tmp_path: Path) -> None:
+    check_id(client, tmp_path / "none.db", pytest.fail)
+    assert shown(client) == client
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        "", "x" * 201, "two words", " word", "word ", "a\nb", "a\x1b[2J", "a\x00",
+        "../a", "a/b", "-a",
+        ".a",
+        "a:b", "süd", "a\u202eb", "a\n",
+    ],
+)  # fmt: skip
+def test_other_ids_are_refused_before_anything_is_opened_and_not_repeated(
+    client: str, tmp_path: Path
+) -> None:
+    plan = Plan(parse_study(study_text()))
+    settings = Settings(kafka="127.0.0.1:9", redis="", folder=str(tmp_path))
+    with pytest.raises(ConfigError, match="an id has 1 to 200 characters") as caught:
+        run_client(plan, settings, Job(client, "none.csv"), report=lambda *_: None)
+    assert not client or client not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+    assert shown(client).isprintable()
+    assert not is_plain(client)
+
+
+def test_a_client_that_is_older_than_the_rule_goes_on_with_a_warning(tmp_path: Path) -> None:
+    said: list[str] = []
+    path = vault_path(tmp_path, "ward 7")
+    path.parent.mkdir(parents=True)
+    path.touch()
+    check_id("ward 7", path, said.append)
+    [line] = said
+    assert "its ledger belongs to its id for ever" in line

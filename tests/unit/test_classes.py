@@ -1,0 +1,92 @@
+"""A class and the values that stand for it: the same for a record, a label and a column."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.errors import RecordError
+from pipeline.local.batches import Batch, BatchEncoder
+from pipeline.local.encode import Encoder
+from pipeline.local.response import ClassResponse
+from pipeline.study import parse_study
+from tests.builders import study_text
+
+YES, NO, NEITHER = 1.0, -1.0, math.nan
+CASES = [
+    # the classes are numbers
+    ("1", "0", ["1", " 1 ", 1, 1.0, "1.0", "1.", "01", "1e0", True], YES),
+    ("1", "0", ["0", 0, 0.0, -0.0, "0.0", "-0", False], NO),
+    ("1", "0", [2, 0.5, "true", "True", "yes", "1_0", None, "", "nan", math.inf, 10**400], NEITHER),
+    ("1.0", "2.0", [1, "1", 1.0, True], YES),
+    ("1.0", "2.0", [2, "2", False], (NO, NO, NEITHER)),
+    # truth values
+    ("true", "false", [True, "true", "True", "TRUE"], YES),
+    ("true", "false", [False, "false", "False"], NO),
+    ("true", "false", [1, "1", 1.0, 0, "yes"], NEITHER),
+    # words
+    ("yes", "no", [1, True, "Yes", "true"], NEITHER),
+    # one of both
+    ("1", "none", [1, 1.0, "1.0", True], YES),
+    ("1", "none", [0, False, "None"], NEITHER),
+    # alike as numbers or truth values: only the text tells them apart
+    ("1", "1.0", ["1"], YES),
+    ("1", "1.0", ["1.0", 1.0], NO),
+    ("1", "1.0", ["01"], NEITHER),
+    ("true", "True", ["True"], NO),
+    ("true", "True", [True], NEITHER),
+]
+FLAT = [
+    (positive, negative, value, wanted[place] if isinstance(wanted, tuple) else wanted)
+    for positive, negative, values, wanted in CASES
+    for place, value in enumerate(values)
+]
+
+
+def found(read: object) -> float:
+    try:
+        return read()[0]  # type: ignore[operator,no-any-return]
+    except RecordError:
+        return math.nan
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "value", "wanted"), FLAT, ids=map(str, range(len(FLAT)))
+)
+def test_a_value_stands_for_the_same_class_wherever_it_comes_in(
+    positive: str, negative: str, value: object, wanted: float
+) -> None:
+    response = ClassResponse("y", positive, negative)
+    column = np.empty(1, dtype=object)
+    column[0] = value
+    signs = [
+        found(lambda: response.of_record({"y": value})),
+        found(lambda: response.of_label(value)),
+        float(response.of_column(column)[0][0]),
+    ]
+    np.testing.assert_array_equal(signs, [wanted] * 3)
+
+
+def test_values_that_are_equal_to_python_need_not_be_of_one_class() -> None:
+    values = np.array([True, 1, 1.0, "true", False, 0], dtype=object)
+    signs, _ = ClassResponse("y", "true", "false").of_column(values)
+    np.testing.assert_array_equal(signs, [1, math.nan, math.nan, 1, -1, math.nan])
+
+
+def test_the_streaming_and_the_batch_path_use_the_same_records() -> None:
+    study = parse_study(study_text(p=1))
+    values = [1, 1.0, True, "1", "1.0", 0, 0.0, False, "0", "true", None, 2]
+    one, many = Encoder(study), BatchEncoder(study)
+    column = np.array(values, dtype=object)
+    batch = Batch({"y": column, "x0": np.zeros(len(values))}, np.zeros(len(values), dtype=np.bool_))
+    encoded = many.encode(batch)
+    for place, value in enumerate(values):
+        try:
+            response = one.encode({"y": value, "x0": 0.0}).response
+        except RecordError:
+            assert not encoded.usable[place], value
+        else:
+            assert encoded.usable[place]
+            assert encoded.responses[place] == response
