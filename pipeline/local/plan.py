@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError, PrivacyError
 from pipeline.linalg import pack_upper
 from pipeline.local.channels import Channels, of_single_records
 from pipeline.local.model import Model, start_model
-from pipeline.losses import Loss, Regression
+from pipeline.losses import Loss
 from pipeline.privacy import sensitivity
 from pipeline.privacy.accounting import Cost
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
@@ -144,11 +144,10 @@ class Plan:
         """What each of these costs one record, in the mechanism's own terms."""
         return {name: self.mechanism.part(self.budget, s) for name, s in self.shares.items()}
 
-    @cached_property
+    @property
     def start_slope_bound(self) -> float:
         """Largest absolute slope at the public start, unweighted."""
-        loss = self.loss
-        return loss.start_slope_bound if isinstance(loss, Regression) else loss.slope_bound
+        return self.loss.start_slope_bound
 
     def counted(self, version: int) -> int:
         """Return how many numbers a release holds beside gradient and curvature."""

@@ -63,6 +63,11 @@ class Loss(Protocol):
         """Public intercept of the first expansion point; its slopes are zero."""
         ...
 
+    @property
+    def start_slope_bound(self) -> float:
+        """Largest absolute slope at the public start: a public constant, finite for every loss."""
+        ...
+
     def value(self, predictor: Vector, response: Vector) -> Vector:
         """Return the loss of each record."""
         ...
@@ -92,11 +97,6 @@ class Likelihood(Loss, Protocol):
 @runtime_checkable
 class Regression(Loss, Protocol):
     """A loss of numbers or counts, whose predictor means an expected response."""
-
-    @property
-    def start_slope_bound(self) -> float:
-        """Largest absolute slope at the public start: a public constant, finite for every loss."""
-        ...
 
     def start_slope(self, response: Vector) -> Vector:
         """Return the slopes at the public start, shape (n,), without any cut of residuals."""

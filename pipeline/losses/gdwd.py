@@ -45,6 +45,8 @@ class GeneralisedDWD:
     slope_bound = 1.0
     start_curvature = 0.5
     start_intercept = 0.0
+    # zero lies below the knee for every q: all slopes are full there
+    start_slope_bound = 1.0
 
     def __init__(
         self,

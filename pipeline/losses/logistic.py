@@ -20,6 +20,8 @@ class Logistic:
     sharp_curvature_bound = 0.25
     start_curvature = 0.25
     start_intercept = 0.0
+    # every probability is 1/2 at the start, and so is every slope up to its sign
+    start_slope_bound = 0.5
 
     @classmethod
     def of(cls, terms: Terms) -> Logistic:

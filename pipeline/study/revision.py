@@ -14,6 +14,8 @@ from pipeline.study.model import Study
 RELEASE_SEMANTICS = 2
 #: Raised instead where that of gradients of single records alone changes.
 GRADIENT_SEMANTICS = 2
+#: The same for the noised releases at the public start, by loss; a loss that is not here has 1.
+START_SEMANTICS = {"logistic": 2}
 
 
 def revision_of(study: Study) -> str:
@@ -41,5 +43,7 @@ def revision_of(study: Study) -> str:
     }
     if study.path is not None:
         meaning["gradients"] = GRADIENT_SEMANTICS
+    elif study.noised and study.estimator.loss in START_SEMANTICS:
+        meaning["start"] = START_SEMANTICS[study.estimator.loss]
     text = json.dumps(meaning, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -350,6 +350,39 @@ def test_the_gradient_distance_is_reached_where_a_record_vanishes(mechanism: str
         assert 0.97 < distances(plan, pair)["gradient"] <= 1
 
 
+STARTS = {
+    "gdwd": {},
+    "gdwd-q": {"q": 0.3},
+    "logistic": {"loss": "logistic"},
+    "linear": {"loss": "linear"},
+    "linear-narrow": {"loss": "linear", "residual_bound": 0.3},
+    "poisson": {"loss": "poisson", "most": 8},
+}  # fmt: skip
+
+
+@mechanisms
+@pytest.mark.parametrize("settings", STARTS.values(), ids=STARTS.keys())
+def test_the_start_distance_is_reached_where_a_record_vanishes(
+    settings: dict[str, object], mechanism: str
+) -> None:
+    """Noise for slopes that no loss has at the start would be wasted on every first release."""
+    plan = plan_of(p=8, mechanism=mechanism, **settings)
+    most = 8.0 if plan.loss.responses == "count" else 1.0
+    pair = Neighbours(NOBODY, (np.ones(8), most), None, plan.first_model)
+    assert 0.97 < distances(plan, pair)["gradient"] <= 1
+
+
+@mechanisms
+def test_a_hostile_point_called_the_start_moves_no_record_beyond_the_distance(
+    mechanism: str,
+) -> None:
+    """Away from zero a logistic slope is up to twice that of the start: it is cut."""
+    plan = plan_of(p=8, mechanism=mechanism, loss="logistic")
+    lattice = np.full(9, -COEFFICIENT_LIMIT, dtype=np.int64)
+    pair = Neighbours(NOBODY, (np.ones(8), 1.0), None, Model(0, lattice, (1024, 1024)))
+    assert 0.97 < distances(plan, pair)["gradient"] <= 1
+
+
 @mechanisms
 def test_the_gradient_distance_is_reached_where_a_label_flips(mechanism: str) -> None:
     plan = plan_of(p=8, neighbours="replace-one", maximum=4.0, mechanism=mechanism)

@@ -114,6 +114,17 @@ def test_a_loss_leaves_nothing_out_of_a_linearised_score_only_if_its_curvature_i
 
 
 @families
+def test_the_bound_of_slopes_at_the_start_holds_and_is_reached(loss: Loss) -> None:
+    y = responses(loss, np.random.default_rng(3), 40_000)
+    if isinstance(loss, Regression):
+        slopes = loss.start_slope(np.append(y, [0.0 if loss.responses == "count" else -1.0]))
+    else:
+        slopes = loss.slope(np.full_like(y, loss.start_intercept), y)
+    largest = np.max(np.abs(slopes))
+    assert 0.99 * loss.start_slope_bound < largest <= loss.start_slope_bound
+
+
+@families
 def test_the_public_start_is_finite_and_its_curvature_positive(loss: Loss) -> None:
     assert math.isfinite(loss.start_intercept)
     assert 0 < loss.start_curvature < math.inf

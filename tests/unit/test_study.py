@@ -8,7 +8,7 @@ import pytest
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.local.encode import Encoder
 from pipeline.local.plan import Plan
-from pipeline.study import TEMPLATE, load_study, parse_study, revision_of
+from pipeline.study import TEMPLATE, load_study, parse_study, revision, revision_of
 
 BASE = """\
 [study]
@@ -349,6 +349,19 @@ def test_the_revision_changes_with_what_a_release_means(old: str, new: str) -> N
 @pytest.mark.parametrize(("old", "new"), MATTERS_NOT)
 def test_the_revision_stays_with_names_rhythm_and_spelling(old: str, new: str) -> None:
     assert revision_of(parse_study(BASE)) == revision_of(parse_study(changed(old, new)))
+
+
+def test_the_start_of_a_noised_logistic_study_has_a_meaning_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its releases have half the noise: a worker of before must not read one, and no other less."""
+    logistic = changed('loss = "gdwd"\nq = 1.0\nsmoothing = 0.25', 'loss = "logistic"')
+    opened = re.sub(r"(?s)mechanism = .*?\n\n", 'mechanism = "none"\n\n', logistic)
+    studies = [parse_study(text) for text in (BASE, opened, logistic)]
+    after = [revision_of(study) for study in studies]
+    monkeypatch.setattr(revision, "START_SEMANTICS", {})
+    before = [revision_of(study) for study in studies]
+    assert [a == b for a, b in zip(after, before, strict=True)] == [True, True, False]
 
 
 def test_all_revisions_that_matter_differ_from_each_other() -> None:
