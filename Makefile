@@ -33,6 +33,10 @@ test: .venv/ready  ## All tests but the slow statistics, on a real Kafka and Red
 test-slow: .venv/ready  ## The slow statistics
 	@$(BIN)/python -m pytest -m slow -q
 
+.PHONY: golden
+golden: .venv/ready  ## Record the golden logs again, and print what changed
+	@$(BIN)/python -m tests.golden.record
+
 .PHONY: check
 check: .venv/ready  ## Lint, format, types, import contracts
 	@$(BIN)/ruff check .

@@ -1,0 +1,149 @@
+"""The studies of the golden logs, and the records that their clients hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeline.local.encode import Encoder, Row
+from pipeline.local.plan import Plan
+from tests import builders, sgd
+
+CLIENTS = ("north", "south", "west")
+#: Features take five levels, so that no draw depends on the last bit of a float.
+LEVELS = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+TRUTH = np.array([0.25, 1.0, -0.75])
+#: As many releases of each client, with a model after every fourth release of all.
+ROUNDS = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One log to be recorded.
+
+    Attributes
+    ----------
+    study
+        Text of the study file.
+    rounds
+        Releases of each client.
+    apart
+        Milliseconds from one release to the next.
+    """
+
+    study: str
+    rounds: int = ROUNDS
+    apart: int = 1000
+
+
+def _whole(**settings: object) -> Case:
+    """Return a case of sums over windows; windows are large, as payloads do not grow with them."""
+    defaults: dict[str, object] = {
+        "p": 2, "records": 400, "releases": 4, "epsilon": 8.0,
+    }  # fmt: skip
+    return Case(builders.study_text(**(defaults | settings)))  # type: ignore[arg-type]
+
+
+def _single(*, levels: str = "", more: str = "", rounds: int = 40, **settings: object) -> Case:
+    """Return a case of gradients of single records."""
+    # large steps: intervals come after few records
+    path = f"burn_in = 12, eta0 = 20, kappa = 50, behind = 0, curvature = 0.15{more}"
+    defaults: dict[str, object] = {
+        "p": 1, "records": 16, "publish": 2, "path": path, "epsilon": 20.0,
+    }  # fmt: skip
+    text = sgd.study_text(**(defaults | settings))  # type: ignore[arg-type]
+    return Case(text.replace("[window]", f"{levels}\n[window]"), rounds=rounds)
+
+
+_PERSONAL = 'personal = { column = "consent", levels = { low = 2.0, high = 20.0 } }'
+_ALL = ', releases = "gradients+curvature+products"'
+
+CASES = {
+    # sums of windows with privacy: every loss, every mechanism
+    "gdwd": _whole(),
+    "gdwd-laplace": _whole(mechanism="discrete-laplace", epsilon=20.0),
+    "gdwd-weights": _whole(maximum=4.0, q=0.5),
+    "gdwd-simulated": _whole(mechanism="insecure-simulation", maximum=2.0),
+    "gdwd-user": _whole(user_records=2, epsilon=16.0),
+    "gdwd-replace-one": _whole(neighbours="replace-one", scaling="none"),
+    "gdwd-split": _whole(split="gradient = 0.5, curvature = 0.3, counts = 0.2", norm_bound=1.5),
+    "logistic": _whole(loss="logistic"),
+    "logistic-laplace-weights": _whole(
+        loss="logistic", mechanism="discrete-laplace", epsilon=20.0, maximum=3.0
+    ),
+    "linear": _whole(loss="linear", least=-4.0, most=4.0),
+    "linear-simulated": _whole(
+        loss="linear", mechanism="insecure-simulation", residual_bound=2.0, noise_scale=0.5
+    ),
+    "poisson": _whole(loss="poisson", most=10.0, epsilon=20.0),
+    "poisson-laplace-user": _whole(
+        loss="poisson",
+        most=10.0,
+        mechanism="discrete-laplace",
+        epsilon=20.0,
+        user_records=2,
+    ),
+    "forgets-records": _whole(forgetting='half_life = 20000, of = "records"'),
+    "forgets-seconds": replace(
+        _whole(forgetting='half_life = 240, of = "seconds"', maximum=4.0), apart=9000
+    ),
+    # without privacy
+    "open-gdwd": _whole(private=False, records=40),
+    "open-gdwd-weights": _whole(private=False, records=40, maximum=4.0),
+    "open-logistic": _whole(private=False, records=40, loss="logistic"),
+    "open-linear": _whole(private=False, records=40, loss="linear"),
+    "open-poisson": _whole(private=False, records=40, loss="poisson", most=10.0),
+    "open-forgets-records": _whole(
+        private=False, records=40, forgetting='half_life = 200, of = "records"'
+    ),
+    # gradients of single records: every loss, mechanism, what is released, and partitions
+    "sgd-linear": _single(rounds=24),
+    "sgd-linear-full": _single(rounds=24, more=", full = true, alpha = 0.6"),
+    "sgd-logistic": _single(loss="logistic"),
+    "sgd-logistic-laplace": _single(loss="logistic", mechanism="discrete-laplace", epsilon=20.0),
+    "sgd-expectile": _single(loss="expectile", estimator="residual_bound = 0.7\ntau = 0.3"),
+    "sgd-simulated": _single(mechanism="insecure-simulation"),
+    "sgd-personal": _single(rounds=24, levels=_PERSONAL),
+    "sgd-curvature": _single(loss="logistic", more=', releases = "gradients+curvature"'),
+    "sgd-products": _single(more=f'{_ALL}, interval = "plug-in-products"'),
+    "sgd-shared": _single(rounds=24, partitions=2, more=', partitions = "shared"'),
+    "sgd-pooled": _single(rounds=24, partitions=2, more=f', partitions = "pooled"{_ALL}'),
+    "sgd-open-linear": _single(rounds=24, mechanism="none"),
+    "sgd-open-logistic-products": _single(mechanism="none", loss="logistic", more=_ALL),
+    "sgd-open-pooled": _single(
+        rounds=24, mechanism="none", partitions=2, more=', partitions = "pooled"'
+    ),
+}
+
+
+def windows_of(plan: Plan, rounds: int) -> list[tuple[str, list[Row | None]]]:
+    """Return the windows of all clients in the order in which they are released.
+
+    One slot is empty, and the last window is short.
+    """
+    count = rounds * len(CLIENTS)
+    rows = _rows(plan, count * plan.slots)
+    windows: list[tuple[str, list[Row | None]]] = []
+    for i in range(count):
+        part = rows[i * plan.slots : (i + 1) * plan.slots]
+        windows.append((CLIENTS[i % len(CLIENTS)], list(part)))
+    windows[1][1][3] = None
+    del windows[-1][1][-2:]
+    return windows
+
+
+def _rows(plan: Plan, count: int) -> list[Row]:
+    encoder, rng = Encoder(plan.study), np.random.default_rng(7)
+    features = rng.choice(LEVELS[:: 4 if plan.by_record else 1], (count, plan.size - 1))
+    predictor = TRUTH[0] + features @ TRUTH[1 : plan.size]
+    kind = plan.study.data.response.kind
+    if kind == "class":
+        said = (rng.random(count) < 1 / (1 + np.exp(-predictor))).astype(int).astype(str).tolist()
+    elif kind == "count":
+        said = rng.poisson(np.exp(predictor / 2)).tolist()
+    else:
+        said = (predictor + rng.normal(0, 0.5, count)).tolist()
+    rows = encoder.rows(features, [encoder.response.of_label(value) for value in said])
+    levels = rng.integers(0, len(plan.levels), count) if plan.levels else np.zeros(count, int)
+    return [replace(row, level=int(level)) for row, level in zip(rows, levels, strict=True)]

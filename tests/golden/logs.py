@@ -1,0 +1,259 @@
+"""Golden logs: how they are made, folded, and compared with what was recorded.
+
+Folding goes through the functions of the worker, and making through those of the client; neither
+needs the other, so that a change of the noise leaves the fold of old logs checked.
+"""
+
+from __future__ import annotations
+
+import lzma
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from pipeline.local.model import Model, Part
+from pipeline.local.plan import Plan
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.keys import partition_of
+from pipeline.messages.release import OpenRelease, read
+from pipeline.reducer import Partition, Reducer, combine, estimate_of, model_after, slots_seen
+from pipeline.reducer.partition import SUMS
+from pipeline.releasing import release_of
+from pipeline.study import parse_study
+from pipeline.types import Vector
+from tests.builders import LogEntry, SeededStream
+from tests.golden.cases import Case, windows_of
+
+FILE = Path(__file__).parent / "logs.msgpack.xz"
+#: Estimates are as close as their largest number times this: linear algebra of a few coefficients
+#: in float64, of which processors differ in the last bits.
+TOLERANCE = 1e-12
+ROW = ("value", "standard_error", "sampling_se", "privacy_se")
+#: Time of the first release, in milliseconds since 1970.
+FIRST = 1_700_000_000_000
+RATIOS = ("condition", "effective_records", "privacy_share", "staleness")
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A release in the log: who sent it, when, and its payload."""
+
+    client: str
+    milliseconds: int
+    payload: bytes
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A published model, and how many releases had come before it."""
+
+    after: int
+    version: int
+    lattice: list[int]
+    weights: tuple[int, int]
+    seen: int
+    parts: list[tuple[int, list[int] | None]]
+
+    @classmethod
+    def of(cls, model: Model, after: int) -> Point:
+        """Note a model."""
+        parts = [(p.place, None if p.lattice is None else p.lattice.tolist()) for p in model.parts]
+        return cls(after, model.version, model.lattice.tolist(), model.weights, model.seen, parts)
+
+    @property
+    def model(self) -> Model:
+        """The model that was noted."""
+        parts = tuple(Part(at, None if p is None else np.array(p)) for at, p in self.parts)
+        return Model(self.version, np.array(self.lattice), self.weights, self.seen, parts)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a log says at its end.
+
+    Attributes
+    ----------
+    exact
+        What must not differ at all: status, counters, and the integer sums of each partition as
+        they are stored.
+    close
+        Vectors, compared relative to their largest number: coefficients, errors, intervals.
+    """
+
+    exact: dict[str, str | int]
+    close: dict[str, list[float]]
+
+
+class Golden(msgspec.Struct, frozen=True):
+    """One recorded log."""
+
+    study: str
+    revision: str
+    log: list[Sent]
+    models: list[Point]
+    outcome: Outcome
+
+
+def load() -> dict[str, Golden]:
+    """Return all recorded logs by name; none if there is no file."""
+    if not FILE.exists():
+        return {}
+    return msgspec.msgpack.decode(lzma.decompress(FILE.read_bytes()), type=dict[str, Golden])
+
+
+def save(logs: dict[str, Golden]) -> None:
+    """Write all logs; the same logs give the same bytes."""
+    FILE.write_bytes(lzma.compress(msgspec.msgpack.encode(logs), preset=9))
+
+
+def record(case: Case) -> Golden:
+    """Run a study from records to its estimate."""
+    plan = Plan(parse_study(case.study))
+    log: list[Sent] = []
+    worker = Worker(plan, plan.revision)
+    models: list[Point] = []
+    for sent in _releases(plan, case, lambda: models[-1].model if models else plan.first_model):
+        log.append(sent)
+        worker.fold(sent)
+        if len(log) % plan.study.stream.publish.releases == 0:
+            models.append(Point.of(worker.publish(len(models) + 1), len(log)))
+    return Golden(case.study, plan.revision, log, models, worker.outcome())
+
+
+def made_again(golden: Golden, case: Case) -> Iterator[bytes]:
+    """Make the releases of a recorded log again, at the models that were recorded."""
+    plan = Plan(parse_study(golden.study))
+    count = 0
+
+    def newest() -> Model:
+        known = [point for point in golden.models if point.after <= count]
+        return known[-1].model if known else plan.first_model
+
+    for sent in _releases(plan, case, newest):
+        count += 1
+        yield sent.payload
+
+
+def _releases(plan: Plan, case: Case, newest: Callable[[], Model]) -> Iterator[Sent]:
+    """Make the releases of a case one by one, each at the model that is the newest then."""
+    # a simulation has a seed of its own
+    noise = SeededStream(11) if plan.study.private else None
+    sequences = Counter[str]()
+    for i, (client, rows) in enumerate(windows_of(plan, case.rounds)):
+        model = newest().at(partition_of(client.encode(), plan.study.stream.partitions))
+        seq, ledger = sequences[client], f"ledger-{client}"
+        payload = release_of(plan, rows, model, noise, client=client, ledger=ledger, seq=seq)
+        sequences[client] += 1
+        yield Sent(client, FIRST + i * case.apart, payload)
+
+
+class Worker:
+    """Folds a log as workers do, partition by partition."""
+
+    def __init__(self, plan: Plan, revision: str) -> None:
+        self._plan = plan
+        self._reducer = Reducer(plan, revision)
+        count = plan.study.stream.partitions
+        self._partitions = {number: Partition.empty(plan) for number in range(count)}
+
+    def fold(self, sent: Sent) -> None:
+        """Fold one release."""
+        key = sent.client.encode()
+        partition = self._partitions[partition_of(key, len(self._partitions))]
+        entry = LogEntry(partition.head.next_offset, key, sent.payload, sent.milliseconds)
+        assert self._reducer.fold(partition, [entry]) == []
+
+    def publish(self, version: int) -> Model:
+        """Return the next model."""
+        ordered = list(self._partitions.values())
+        estimate = estimate_of(self._plan, ordered)
+        return model_after(self._plan, self._partitions, estimate, version, slots_seen(ordered))
+
+    def outcome(self) -> Outcome:
+        """Return what the log says."""
+        _, message = combine(
+            self._plan, self._partitions, topic="t", model_version=1, published_at=0.0
+        )
+        outcome = _outcome(message)
+        if self._plan.study.noised and not self._plan.by_record:
+            for number, partition in self._partitions.items():
+                fields = partition.fields(everything=True)
+                sums = {name: data for name, data in fields.items() if name.startswith(SUMS)}
+                outcome.exact.update({f"{name} of {number}": sums[name].hex() for name in sums})
+        return outcome
+
+
+def _outcome(message: EstimateMessage) -> Outcome:
+    rows, diagnostics = message.coefficients, msgspec.structs.asdict(message.diagnostics)
+    numbers = {
+        **{name: [getattr(row, name) for row in rows] for name in ROW},
+        **{f"interval {name}": list(sum(ends, ())) for name, ends in message.intervals.items()},
+        "interval": [end for row in rows for end in row.interval or ()],
+        "class weights": list(message.class_weights.values()),
+        "dispersion": [message.dispersion],
+        **{name: [diagnostics.pop(name)] for name in RATIOS},
+    }
+    exact = {"status": message.status, "records": message.records, "releases": message.releases}
+    close = {name: [v for v in values if v is not None] for name, values in numbers.items()}
+    counters = {name: int(count) for name, count in diagnostics.items()}
+    return Outcome(exact | {"clients": message.clients} | counters, close)
+
+
+def folded(golden: Golden) -> tuple[list[Point], Outcome]:
+    """Fold a recorded log, and return its models and what it says."""
+    worker = Worker(Plan(parse_study(golden.study)), golden.revision)
+    points: list[Point] = []
+    marks = [point.after for point in golden.models]
+    for count, sent in enumerate(golden.log, 1):
+        worker.fold(sent)
+        if count in marks:
+            points.append(Point.of(worker.publish(len(points) + 1), count))
+    return points, worker.outcome()
+
+
+def differences(one: Outcome, other: Outcome, tolerance: float = TOLERANCE) -> list[str]:
+    """Return in words how two outcomes differ, nothing if they do not."""
+    found = [
+        f"{name}: {_words(one.exact.get(name))} is now {_words(other.exact.get(name))}"
+        for name in sorted(one.exact.keys() | other.exact.keys())
+        if one.exact.get(name) != other.exact.get(name)
+    ]
+    for name in sorted(one.close.keys() | other.close.keys()):
+        left, right = (np.array(part.close.get(name, [])) for part in (one, other))
+        if left.shape != right.shape:
+            found.append(f"{name}: {len(left)} numbers are now {len(right)}")
+            continue
+        moved = distance(left, right)
+        if not moved <= tolerance:
+            found.append(f"{name}: moved by {moved:.2g} of the largest")
+    return found
+
+
+def _words(value: object) -> str:
+    said = repr(value)
+    return said if len(said) < 40 else f"{said[:12]}...{said[-12:]}"
+
+
+def distance(left: Vector, right: Vector) -> float:
+    """Return the largest difference relative to the largest number."""
+    moved = float(np.max(np.abs(left - right), initial=0.0))
+    return moved / float(np.max(np.abs([left, right]))) if moved else 0.0
+
+
+def alike(one: bytes, other: bytes) -> bool:
+    """Whether two payloads are the same: to the bit, or floats of open ones within rounding."""
+    if one == other:
+        return True
+    left, right = read(one), read(other)
+    if not isinstance(left, OpenRelease) or not isinstance(right, OpenRelease):
+        return False
+    floats = [np.frombuffer(part.sums.data + part.expansion.data) for part in (left, right)]
+    blank = [
+        msgspec.structs.replace(
+            part,
+            sums=msgspec.structs.replace(part.sums, data=b""),
+            expansion=msgspec.structs.replace(part.expansion, data=b""),
+        )
+        for part in (left, right)
+    ]
+    return blank[0] == blank[1] and distance(*floats) <= TOLERANCE
