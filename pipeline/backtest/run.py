@@ -13,11 +13,12 @@ import numpy as np
 from pipeline.backtest.engine import Engine
 from pipeline.backtest.history import History, Reading
 from pipeline.backtest.options import Options
-from pipeline.backtest.pooled import class_weights_of, pooled_point
+from pipeline.backtest.pooled import pooled_point
 from pipeline.backtest.result import BacktestResult, Bin, Budget, Frozen, Pooled
 from pipeline.backtest.scoring import Tally
 from pipeline.backtest.timeline import Snapshot
 from pipeline.errors import ConfigError, NumericError
+from pipeline.estimators.estimate import class_weights
 from pipeline.learning.stream import StudySource, study_of
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
@@ -154,7 +155,8 @@ def _target(
                 progress("pooled fit", again.records, again.share)
             yield part
 
-    weights = class_weights_of(plan, *reading.classes)
+    negative, positive = reading.classes
+    weights = class_weights(negative, positive, plan.largest_weight)
     try:
         return pooled_point(plan, read, usable, weights), ""
     except NumericError as error:

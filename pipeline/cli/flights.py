@@ -13,7 +13,7 @@ from pipeline.cli.context import say
 from pipeline.cli.stage import Site
 from pipeline.cli.table import covering, covers, half, half_widths, value
 from pipeline.errors import RecordError
-from pipeline.estimators.sgd.target import target
+from pipeline.estimators.target import study_rows, target
 from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import Coefficient, EstimateMessage
@@ -108,7 +108,8 @@ class Flights:
         """Return the coefficients that minimise the study's loss on all flights, in its units."""
         rows = [row for _, row in self.slots if row is not None]
         centre, unit = self._plan.response_scale
-        found = unit * target(self._plan, *stack(rows, self._plan.size - 1)[:2])
+        every = study_rows(self._plan, *stack(rows, self._plan.size - 1)[:2])
+        found = unit * target(self._plan, lambda: [every]).coefficients
         found[0] += centre
         values: list[float] = found.tolist()
         return values

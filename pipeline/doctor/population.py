@@ -12,15 +12,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import expit, ndtri, pdtrik
 from scipy.stats import qmc
 
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import class_weights
-from pipeline.local.gradients import weights_of
+from pipeline.estimators.pooled import Rows
+from pipeline.estimators.target import study_rows, target
 from pipeline.local.plan import Plan
-from pipeline.local.summarise import shortened
 from pipeline.types import Matrix, Vector
 
 #: Standard deviation of the linear predictor by kind of response, in encoded units.
@@ -194,30 +193,18 @@ def default_truth(plan: Plan) -> Vector:
 def _minimiser(population: Population, points: Matrix) -> Vector:
     plan = population.plan
     features, responses, mass = population.sample(points)
-    penalty = plan.study.estimator.ridge * np.append(0.0, np.ones(plan.size - 1))
-    design = np.column_stack([np.ones(len(features)), features])
-    if plan.by_record:
-        mass = mass * weights_of(plan, design)
-    else:
-        design[:, 1:] = shortened(features, plan)
-    if plan.classes and plan.largest_weight > 1:
+    weights = (1.0, 1.0)
+    if plan.classes:
         up = float(mass[responses > 0].sum())
-        negative, positive = class_weights(1 - up, up, plan.largest_weight)
-        mass = mass * np.where(responses > 0, positive, negative)
-
-    def objective(theta: Vector) -> tuple[float, Vector]:
-        predictor = design @ theta
-        value = float(mass @ plan.loss.value(predictor, responses) + penalty @ theta**2 / 2)
-        slopes: Vector = (mass * plan.loss.slope(predictor, responses)) @ design + penalty * theta
-        return value, slopes
-
-    found = minimize(objective, population.truth, jac=True, method="BFGS", options={"gtol": 1e-8})
-    point = np.asarray(found.x, dtype=np.float64)
-    worst = float(np.abs(objective(point)[1]).max())
-    # a ten-thousandth of the largest slope moves no predictor by a noticeable amount
-    if not worst < 1e-4 * min(plan.loss.slope_bound, 1.0):
+        weights = class_weights(1 - up, up, plan.largest_weight)
+    rows = study_rows(plan, features, responses, weights)
+    # the mean over rows of n times their mass is the mean over the population
+    weight = mass * len(mass) * (1.0 if rows.weights is None else rows.weights)
+    every = Rows(rows.design, rows.responses, weight)
+    try:
+        return target(plan, lambda: [every], start=population.truth).coefficients
+    except NumericError as error:
         raise NumericError(
             "the population has no best coefficients that could be found: give a --truth with "
             "smaller slopes"
-        )
-    return point
+        ) from error

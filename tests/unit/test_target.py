@@ -7,11 +7,12 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
-from pipeline.errors import NumericError
-from pipeline.estimators.sgd.target import CLOSE, target
+from pipeline.errors import DataError, NumericError
+from pipeline.estimators.pooled import TOLERANCE
+from pipeline.estimators.target import study_rows, target
 from pipeline.local.encode import stack
 from pipeline.local.gradients import weighted
-from pipeline.types import Matrix, Vector
+from pipeline.types import Vector
 from tests.sgd import drawn, plan_of, rows_of
 
 
@@ -36,15 +37,19 @@ def test_it_is_the_minimum_of_the_weighted_loss(loss: str) -> None:
         found: Vector = design.T @ (weights * plan.loss.slope(design @ theta, y)) / len(y)
         return found
 
-    found = target(plan, x, y)
+    rows = study_rows(plan, x, y)
+    found = target(plan, lambda: [rows]).coefficients
     reference = minimize(mean_loss, np.zeros(plan.size), jac=gradient, tol=1e-12).x
     # a minimiser knows its point to the root of the machine precision of the value
     assert_allclose(found, reference, atol=1e-6)
-    # the last step was below CLOSE, and curvatures are at most 1
-    assert np.abs(gradient(found)).max() <= 10 * CLOSE
+    # columns have a mean square of at most one
+    assert np.abs(gradient(found)).max() <= TOLERANCE
 
 
-@pytest.mark.parametrize("x", [np.zeros((5, 3)), np.zeros((0, 3))])
-def test_records_that_do_not_determine_it_are_an_error(x: Matrix) -> None:
-    with pytest.raises(NumericError, match="do not determine"):
-        target(plan_of(), x, np.ones(len(x)))
+def test_records_that_do_not_determine_it_are_an_error() -> None:
+    plan = plan_of()
+    rows = study_rows(plan, np.zeros((5, 3)), np.ones(5))
+    with pytest.raises(NumericError, match="collinear"):
+        target(plan, lambda: [rows])
+    with pytest.raises(DataError, match="no records"):
+        target(plan, list)

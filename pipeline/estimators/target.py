@@ -1,0 +1,65 @@
+"""What the estimate of a study aims at, where all records can be seen: its own loss, no noise.
+
+It is for comparison: nobody has the records of all clients in one place where it matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from pipeline.estimators.pooled import PASSES, Pooled, Rows, pooled_fit
+from pipeline.local.blocks import with_intercept
+from pipeline.local.gradients import weights_of
+from pipeline.local.plan import Plan
+from pipeline.local.summarise import shortened, weight_of
+from pipeline.types import Matrix, Vector
+
+
+def target(
+    plan: Plan,
+    read: Callable[[], Iterable[Rows]],
+    *,
+    start: Vector | None = None,
+    share: float = 1.0,
+    passes: int = PASSES,
+) -> Pooled:
+    """Return the pooled fit of a study to rows of `study_rows`, on encoded features.
+
+    Parameters
+    ----------
+    start
+        By default the public start of the study; the rest is as in `pooled_fit`.
+
+    Raises
+    ------
+    NumericError
+        If the records do not determine it.
+    DataError
+        If there is none.
+    """
+    # a study by record has no penalty
+    ridge = 0.0 if plan.by_record else plan.study.estimator.ridge
+    penalty = ridge * np.append(0.0, np.ones(plan.size - 1))
+    begin = plan.first_model.coefficients if start is None else start
+    return pooled_fit(plan.loss, read, penalty, start=begin, share=share, passes=passes)
+
+
+def study_rows(
+    plan: Plan, features: Matrix, responses: Vector, weights: tuple[float, float] = (1.0, 1.0)
+) -> Rows:
+    """Return records as clients see them: shortened, or weighted by their length.
+
+    Parameters
+    ----------
+    features, responses
+        Shapes (n, p) and (n,), encoded.
+    weights
+        Of the negative and the positive class.
+    """
+    if plan.by_record:
+        design = with_intercept(features)
+        return Rows(design, responses, weights_of(plan, design))
+    weight = np.broadcast_to(weight_of(weights, responses), len(responses))
+    return Rows(with_intercept(shortened(features, plan)), responses, weight)
