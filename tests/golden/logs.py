@@ -213,10 +213,14 @@ def folded(golden: Golden) -> tuple[list[Point], Outcome]:
 
 def differences(one: Outcome, other: Outcome, tolerance: float = TOLERANCE) -> list[str]:
     """Return in words how two outcomes differ, nothing if they do not."""
+    names = sorted(one.exact.keys() | other.exact.keys())
+    changed = [name for name in names if one.exact.get(name) != other.exact.get(name)]
+    # the digits of a sum tell people nothing
     found = [
-        f"{name}: {_words(one.exact.get(name))} is now {_words(other.exact.get(name))}"
-        for name in sorted(one.exact.keys() | other.exact.keys())
-        if one.exact.get(name) != other.exact.get(name)
+        f"{name}: another sum"
+        if name.startswith(SUMS)
+        else f"{name}: {one.exact.get(name)!r} is now {other.exact.get(name)!r}"
+        for name in changed
     ]
     for name in sorted(one.close.keys() | other.close.keys()):
         left, right = (np.array(part.close.get(name, [])) for part in (one, other))
@@ -227,11 +231,6 @@ def differences(one: Outcome, other: Outcome, tolerance: float = TOLERANCE) -> l
         if not moved <= tolerance:
             found.append(f"{name}: moved by {moved:.2g} of the largest")
     return found
-
-
-def _words(value: object) -> str:
-    said = repr(value)
-    return said if len(said) < 40 else f"{said[:12]}...{said[-12:]}"
 
 
 def distance(left: Vector, right: Vector) -> float:
