@@ -11,6 +11,7 @@ from pathlib import Path
 import faust
 
 from agents.app import create_app
+from infra.study_record import announce
 from infra.topics import check_broker, ensure_topics
 from pipeline.errors import VeilstreamError
 from pipeline.local.plan import Plan
@@ -34,16 +35,18 @@ def run_worker(
     Raises
     ------
     BrokerError, StoreError, ConfigError
-        If Kafka or Redis is not usable at the start.
+        If Kafka or Redis is not usable at the start, or another revision of the study runs.
     """
     require_live(plan.study, "a worker")
     store = RedisStore(redis_client(settings), plan)
-    for partition in range(plan.study.stream.partitions):
-        # a state that this worker must refuse is refused before it joins the group, where it
-        # would hold partitions that others could serve
-        store.load(partition)
+    # a state that this worker must refuse is refused before it joins the group, where it would
+    # hold partitions that others could serve
+    states = [store.load(number) for number in range(plan.study.stream.partitions)]
     check_broker(settings)
     ensure_topics(settings, Topics.of(plan.study).all())
+    # what was folded says which revision is the right one, and a record may be forged
+    folded = any(state.head.next_offset for state in states)
+    announce(plan, settings, overrule=folded, say=_say)
     logging.getLogger("aiokafka").setLevel(logging.ERROR)
     # it complains while a new broker makes its offsets topic; `Link.watch` sees real silence
     logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.CRITICAL)
@@ -67,6 +70,10 @@ def run_worker(
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     worker.execute_from_commandline()
+
+
+def _say(line: str) -> None:
+    print(f"veilstream worker: {line}", file=sys.stderr, flush=True)
 
 
 def stop(error: BaseException) -> None:

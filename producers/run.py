@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -106,12 +107,18 @@ def run_client(
     topics = Topics.of(plan.study)
     # an orderly end: the open window is simply read again
     stopping = Stopping()
-    with Vault(path, job.client) as vault:
+    with ExitStack() as closing:
+        vault = closing.enter_context(Vault(path, job.client))
         name = job.source_name or name_of(job.source, job.form)
         if job.source != "-":
             # a source that cannot be opened must not bind the study to it
             open_source(job.source, None, folder=path.parent).close()
         ensure_topics(settings, topics.all())
+        # another revision than the running one is refused before it is bound to this client
+        models = ModelFeed(plan, settings, topics, vault.client)
+        closing.callback(models.close)
+        if models.unreadable:
+            say(f"WARNING: {models.unreadable} records of {topics.study.name} cannot be read")
         # before anything is registered: a start that is refused changes no limit
         lost = lost_releases(plan, settings, vault, vault.peek(plan.study.name), say)
         if (lost or vault.missing) and not job.skip_lost:
@@ -158,7 +165,6 @@ def run_client(
                 "database: start its other studies with --skip-lost too"
             )
         sender = Sender(vault, plan.study.name, settings, topics)
-        models = ModelFeed(plan, settings, topics, vault.client)
         client = Client(
             plan,
             source,
@@ -176,7 +182,6 @@ def run_client(
             client.finish()
         finally:
             sender.close()
-            models.close()
             source.close()
         return client.progress
 

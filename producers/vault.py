@@ -130,12 +130,14 @@ class Vault:
                     "INSERT INTO streams VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, ?, 0, 0)",
                     name, *row,
                 )  # fmt: skip
-            if row[0] != plan.revision:
+            if row[0] != plan.revision and row[3]:
                 raise ConfigError(
                     f"this client began study {name!r} under revision {row[0]}, the "
                     f"file is revision {plan.revision}: restore the file, or give the study a new "
                     "name (its releases then count against the same source)"
                 )
+            # a revision under which nothing was released binds nobody
+            self._db.write("UPDATE streams SET revision = ? WHERE study = ?", plan.revision, name)
             if row[1] != source:
                 raise ConfigError(
                     f"this client began study {name!r} on source {row[1]!r}, not {source!r}: other "

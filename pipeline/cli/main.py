@@ -17,6 +17,7 @@ COMMANDS = {
     "logs": "local",
     "study": "study",
     "doctor": "doctor",
+    "topics": "topics",
     "produce": "produce",
     "client": "client",
     "privacy": "privacy",

@@ -38,6 +38,7 @@ class Topics:
     estimates: Topic
     latest: Topic
     dead_letters: Topic
+    study: Topic
 
     @classmethod
     def of(cls, study: Study) -> Topics:
@@ -73,11 +74,19 @@ class Topics:
             dead_letters=topic(
                 "dlq", 1, retention_ms="-1", max_message_bytes=str(2 * MAX_RELEASE_BYTES)
             ),
+            study=topic("study", 1, **compact),
         )
 
     def all(self) -> tuple[Topic, ...]:
         """Return every topic."""
-        return (self.releases, self.models, self.estimates, self.latest, self.dead_letters)
+        return (
+            self.releases,
+            self.models,
+            self.estimates,
+            self.latest,
+            self.dead_letters,
+            self.study,
+        )
 
 
 def retention_ms(text: str) -> int:
@@ -89,6 +98,5 @@ def retention_ms(text: str) -> int:
 
 def is_of_a_study(name: str) -> bool:
     """Whether a name is that of a topic of this or any other study."""
-    return (
-        re.fullmatch(r"veil\.[^.]+\.(releases|models|estimates|latest|dlq)\.v\d+", name) is not None
-    )
+    kinds = "releases|models|estimates|latest|dlq|study"
+    return re.fullmatch(rf"veil\.[^.]+\.({kinds})\.v\d+", name) is not None

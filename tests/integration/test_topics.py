@@ -40,6 +40,7 @@ def admin(kafka: str) -> Iterator[KafkaAdminClient]:
         ("estimates", 1, {"cleanup.policy": "delete", "retention.ms": DAY}),
         ("latest", 1, {"cleanup.policy": "compact"}),
         ("dlq", 1, {"cleanup.policy": "delete", "retention.ms": "-1"}),
+        ("study", 1, {"cleanup.policy": "compact"}),
     ],
 )
 def test_a_topic_is_made_as_designed(

@@ -121,12 +121,15 @@ def test_lost_releases_are_charged_and_passed_over(path: Path) -> None:
 
 def test_another_revision_or_source_of_a_begun_study_is_refused(path: Path) -> None:
     with Vault(path, "site") as vault:
-        vault.open_stream(plan_of("one", 1.0), SOURCE)
+        vault.open_stream(plan_of("one", 2.0), SOURCE)
+        # nothing was released under the first one
+        vault.open_stream(plan_of("one"), SOURCE)
+        release(vault, plan_of("one"), 0)
         with pytest.raises(ConfigError, match="under revision"):
             vault.open_stream(plan_of("one", 2.0), SOURCE)
         with pytest.raises(ConfigError, match="--source-name"):
             vault.open_stream(plan_of("one"), "csv:other.csv")
-    assert rows(path, "SELECT source, epsilon FROM sources") == [(SOURCE, 1.0)]
+    assert rows(path, "SELECT source, epsilon FROM sources") == [(SOURCE, 2.0)]
 
 
 def test_a_full_disk_spends_nothing_and_a_later_release_succeeds(path: Path) -> None:

@@ -191,7 +191,8 @@ def test_retention_is_given_in_milliseconds(text: str, wanted: int) -> None:
 def test_models_are_compacted_and_releases_kept_for_their_time() -> None:
     topics = Topics.of(parse_study(study_text(name="abc")))
     assert [topic.name for topic in topics.all()] == [
-        f"veil.abc.{kind}.v1" for kind in ("releases", "models", "estimates", "latest", "dlq")
+        f"veil.abc.{kind}.v1"
+        for kind in ("releases", "models", "estimates", "latest", "dlq", "study")
     ]
     assert topics.models.config["cleanup.policy"] == "compact"
     assert topics.releases.config["retention.ms"] == "2592000000"

@@ -15,12 +15,14 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.messages.model import ModelMessage
 from pipeline.messages.model_file import ModelFile
+from pipeline.messages.study import StudyMessage
 
 TYPES: dict[str, type[msgspec.Struct]] = {
     "estimate.v1": EstimateMessage,
     "fit.v1": FitMessage,
     "model.v1": ModelMessage,
     "model-file.v1": ModelFile,
+    "study.v1": StudyMessage,
 }
 FOLDER = Path(__file__).parent
 

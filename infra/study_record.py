@@ -1,0 +1,107 @@
+"""The record that says which revision of a study is the running one: read, and written.
+
+Workers write it, and `veilstream topics`. Two workers of different revisions that both start first
+may both write: the later record counts, and the state in Redis refuses one of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from kafka import KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+
+from infra.connection import kafka_options, log_reader
+from pipeline.errors import BrokerError, ConfigError
+from pipeline.local.plan import Plan
+from pipeline.messages.study import Known, write_study
+from pipeline.messages.topics import Topics
+from pipeline.settings import Settings
+
+#: How long Kafka may take to hand out what the topic holds, and to take a record, in seconds.
+PATIENCE_SECONDS = 20.0
+
+
+def known_revision(plan: Plan, settings: Settings) -> str | None:
+    """Return the running revision of a study; None if nothing says it.
+
+    Raises
+    ------
+    BrokerError
+        If Kafka does not answer.
+    """
+    known, place = Known(plan.study.name), TopicPartition(Topics.of(plan.study).study.name, 0)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    try:
+        with log_reader(settings, wait_ms=100) as consumer:
+            consumer.assign([place])
+            consumer.seek_to_beginning(place)
+            end = consumer.end_offsets([place])[place]
+            while consumer.position(place) < end:
+                for record in consumer.poll(timeout_ms=200).get(place, []):
+                    known.take(record.value)
+                if time.monotonic() > deadline:
+                    raise BrokerError(f"{place.topic} gives nothing of what it has")
+    except KafkaError as error:
+        raise BrokerError(f"{place.topic} cannot be read ({type(error).__name__})") from error
+    return known.revision
+
+
+def announce(plan: Plan, settings: Settings, *, overrule: bool, say: Callable[[str], None]) -> None:
+    """Write the record of a study, unless it is there.
+
+    Parameters
+    ----------
+    overrule
+        Whether this revision is right whatever the record says.
+    say
+        Told of a record that was overruled.
+
+    Raises
+    ------
+    ConfigError
+        If the record names another revision.
+    BrokerError
+        If Kafka does not answer.
+    """
+    held = known_revision(plan, settings)
+    if held == plan.revision:
+        return
+    if held is not None:
+        if not overrule:
+            raise other_revision(plan, held)
+        say(
+            f"WARNING: the record of study {plan.study.name!r} named revision {held}; it names "
+            f"{plan.revision} now. Clients of another revision stop"
+        )
+    topic = Topics.of(plan.study).study.name
+    value, marks = write_study(plan, time.time())
+    try:
+        producer = KafkaProducer(
+            **kafka_options(settings),
+            acks="all",
+            max_block_ms=int(PATIENCE_SECONDS * 1000),
+            bootstrap_timeout_ms=10_000,
+        )
+        try:
+            sent = producer.send(topic, key=plan.study.name.encode(), value=value, headers=marks)
+            sent.get(timeout=PATIENCE_SECONDS)
+        finally:
+            producer.close(timeout=2)
+    except KafkaError as error:
+        raise BrokerError(
+            f"{topic} does not take the study's record ({type(error).__name__})"
+        ) from error
+
+
+def other_revision(plan: Plan, held: str) -> ConfigError:
+    """Return the error for a study file that is not the running one."""
+    name = plan.study.name
+    return ConfigError(
+        f"study {name!r} runs under revision {held}, and this file is revision {plan.revision}: "
+        "releases of one are dead letters to the other. Nothing was spent for it. The operator "
+        f"must give this process the file of revision {held}, or the changed study a new name; if "
+        "nothing of the other is wanted any more, `veilstream topics STUDY --replace` makes this "
+        "file the running one"
+    )

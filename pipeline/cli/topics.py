@@ -1,0 +1,39 @@
+"""`veilstream topics`: a study's topics before anything runs, and which revision runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from infra.study_record import announce
+from infra.topics import ensure_topics
+from pipeline.cli.context import AS_JSON, STUDY, connected, live_plan_of, put, say
+from pipeline.messages.topics import Topics
+from pipeline.settings import Settings
+
+
+@click.command()
+@STUDY
+@AS_JSON
+@click.option(
+    "--replace", is_flag=True,
+    help="Make this file the running one in place of another revision, whose releases are then "
+    "dead letters.",
+)  # fmt: skip
+def topics(study: Path, as_json: bool, replace: bool) -> None:
+    """Make the topics of STUDY, and write its revision for clients to compare theirs with.
+
+    Clients and workers make the topics too, where they may; a worker writes the revision. Nothing
+    that is there already is changed.
+    """
+    plan = live_plan_of(study, "`veilstream topics`")
+    settings = connected(Settings.read())
+    created = ensure_topics(settings, Topics.of(plan.study).all())
+    announce(plan, settings, overrule=replace, say=say)
+    if as_json:
+        put({"study": plan.study.name, "revision": plan.revision, "created": created})
+        return
+    for topic in Topics.of(plan.study).all():
+        click.echo(f"{topic.name}: {'made' if topic.name in created else 'is there'}")
+    click.echo(f"the running revision is {plan.revision}")

@@ -1,0 +1,65 @@
+"""What the broker says of a study: its revision, for clients whose file is another one."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pipeline.local.plan import Plan
+from pipeline.messages.envelope import JSON, Headers, headers, rfc3339
+
+
+class StudyMessage(msgspec.Struct, frozen=True, tag="study/1", tag_field="type"):
+    """The revision that workers of a study fold; releases of any other become dead letters."""
+
+    study: str
+    study_revision: str
+    published_at: str
+
+
+_DECODER = msgspec.json.Decoder(StudyMessage)
+
+
+def write_study(plan: Plan, published_at: float) -> tuple[bytes, Headers]:
+    """Return a study's record as JSON, and its headers; the time in seconds since 1970."""
+    study, at = plan.study.name, rfc3339(published_at)
+    marks = headers(
+        identity=f"{study}/{plan.revision}",
+        source=f"/veilstream/{study}",
+        kind="veilstream.study",
+        schema="study/1",
+        content_type=JSON,
+        time=at,
+    )
+    return msgspec.json.encode(StudyMessage(study, plan.revision, at)), marks
+
+
+class Known:
+    """What the records of a study's topic say so far: the newest that can be read counts.
+
+    Attributes
+    ----------
+    revision
+        The revision of the study; None if there is none.
+    ignored
+        How many records were no record of this study.
+    """
+
+    def __init__(self, study: str) -> None:
+        self._study = study
+        self.revision: str | None = None
+        self.ignored = 0
+
+    def take(self, payload: bytes | None) -> None:
+        """Take the next record; an empty one takes back what was said."""
+        if payload is None:
+            self.revision = None
+            return
+        try:
+            message = _DECODER.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self.ignored += 1
+            return
+        if message.study == self._study:
+            self.revision = message.study_revision
+        else:
+            self.ignored += 1
