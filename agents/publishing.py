@@ -16,14 +16,14 @@ from pipeline.messages.estimate import write_estimate
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.topics import Topics
 from pipeline.reducer import (
-    Partition,
+    Summed,
     combine,
     holds_releases,
     model_after,
     slots_seen,
     start_is_over,
 )
-from state import RedisStore
+from state import Held, RedisStore
 
 log = logging.getLogger("veilstream.publishing")
 #: Reads a topic of one partition: name to values.
@@ -64,6 +64,8 @@ class Publishing:
         self._folding, self._send, self._read = folding, send, read
         self._last = Published()
         self._resent = False
+        #: Partitions of other workers as they were last read, with the bytes of their heads.
+        self._others: dict[int, Held] = {}
 
     @property
     def owner(self) -> bool:
@@ -92,7 +94,7 @@ class Publishing:
         """Publish if enough releases or enough time have passed; return whether it did."""
         rhythm = self._plan.study.stream.publish
         partitions = self._partitions()
-        releases = sum(_folded(state) for state in partitions.values())
+        releases = sum(state.head.folded for state in partitions.values())
         new = releases - self._last.releases
         waited = now - self._last.at
         if new <= 0 or (new < rhythm.releases and waited < rhythm.seconds):
@@ -103,7 +105,7 @@ class Publishing:
         self._last = Published(releases, now)
         return True
 
-    async def _publish(self, partitions: dict[int, Partition], now: float) -> None:
+    async def _publish(self, partitions: dict[int, Summed], now: float) -> None:
         held = self._store.newest_model()
         version, seen, known = self._next(held, partitions)
         # the estimate goes out in any case; the first model may have to wait for more releases, and
@@ -144,7 +146,7 @@ class Publishing:
         await asyncio.gather(*sends)
 
     def _next(
-        self, held: tuple[int, bytes] | None, partitions: dict[int, Partition]
+        self, held: tuple[int, bytes] | None, partitions: dict[int, Summed]
     ) -> tuple[int, int, bool]:
         """Return version and `seen` of the next model, and whether clients can read the held one.
 
@@ -203,13 +205,12 @@ class Publishing:
             ),
         )
 
-    def _partitions(self) -> dict[int, Partition]:
-        """Return the state of every partition: this worker's own, the others' as committed."""
+    def _partitions(self) -> dict[int, Summed]:
+        """Return the sums of every partition: this worker's own, the others' as committed."""
         mine = self._folding.partitions
-        return {
-            number: mine[number] if number in mine else self._store.load(number)
-            for number in range(self._topics.releases.partitions)
-        }
+        every = range(self._topics.releases.partitions)
+        self._others = self._store.summed([n for n in every if n not in mine], self._others)
+        return {n: mine[n] if n in mine else self._others[n][1] for n in every}
 
     async def _wait(self, seconds: float) -> None:
         """Wait for a commit of this worker, or a while: other workers commit unseen."""
@@ -218,8 +219,3 @@ class Publishing:
         except TimeoutError:
             return
         self._folding.moved.clear()
-
-
-def _folded(state: Partition) -> int:
-    head = state.head
-    return head.next_offset - head.dead_letters - head.duplicates - head.erased

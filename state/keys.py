@@ -21,3 +21,11 @@ def erased(study: str) -> str:
 def model(study: str) -> str:
     """Hash of the newest model: version and payload."""
     return f"veil:{{{study}}}:model"
+
+
+def kinds(study: str, partitions: int) -> dict[str, bytes]:
+    """Return every key of a study with the Redis type of its value."""
+    found = {erased(study): b"set", model(study): b"hash"}
+    for number in range(partitions):
+        found |= {snapshot(study, number): b"hash", clients(study, number): b"hash"}
+    return found

@@ -6,20 +6,27 @@ and its heartbeats run in another thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib.resources import files
 from typing import TypeVar, cast
 
 import redis
 
-from pipeline.errors import StaleSnapshot, StateError, StoreError
+from pipeline.errors import StaleSnapshot, StateError
 from pipeline.local.plan import Plan
-from pipeline.reducer import Partition
+from pipeline.reducer import HEAD, Partition, Snapshot, Summed
 from state import keys
+from state.decoding import number_of, text_keys, texts
+from state.faults import WrongType, ask
 
 Answer = TypeVar("Answer")
+#: Bytes of a head and the state that it belongs to.
+Held = tuple[bytes, Summed]
 #: Field of the snapshot that the commit script compares.
 WATERMARK = "next_offset"
+#: What a rebuild alone would not bring back.
+FORGET_AGAIN = ", and `veilstream state forget` for each client that had been taken out"
 
 
 class RedisStore:
@@ -49,12 +56,12 @@ class RedisStore:
         StoreError
             If it is out of reach or refuses.
         """
-        _ask(self._client.ping)
+        self._ask(self._client.ping)
 
     def watermark(self, partition: int) -> int:
         """Return the next offset of a partition; 0 before the first commit."""
         key = keys.snapshot(self._study, partition)
-        return int(cast("bytes | None", _ask(lambda: self._client.hget(key, WATERMARK))) or 0)
+        return number_of(cast("bytes | None", self._ask(lambda: self._client.hget(key, WATERMARK))))
 
     def load(self, partition: int) -> Partition:
         """Return the snapshot of a partition, or an empty one.
@@ -72,16 +79,52 @@ class RedisStore:
         pipeline.hgetall(keys.clients(self._study, partition))
         pipeline.smembers(keys.erased(self._study))
         state, clients, erased = cast(
-            "tuple[dict[bytes, bytes], dict[bytes, bytes], set[bytes]]", _ask(pipeline.execute)
+            "tuple[dict[bytes, bytes], dict[bytes, bytes], set[bytes]]", self._ask(pipeline.execute)
         )
         if not state:
-            return Partition.empty(self._plan, _texts(erased))
-        fields = _text_keys(state)
-        watermark = int(fields.pop(WATERMARK, b"0"))
-        loaded = Partition.decode(self._plan, fields, _text_keys(clients), _texts(erased))
+            return Partition.empty(self._plan, texts(erased))
+        fields = text_keys(state)
+        watermark = number_of(fields.pop(WATERMARK, None))
+        loaded = Partition.decode(self._plan, fields, text_keys(clients), texts(erased))
         if loaded.head.next_offset != watermark:
             raise StateError("the stored watermark and state disagree; run `state rebuild`")
         return loaded
+
+    def summed(self, partitions: Iterable[int], held: Mapping[int, Held]) -> dict[int, Held]:
+        """Return the sums of some partitions, without their clients.
+
+        Parameters
+        ----------
+        held
+            What an earlier call gave: a partition whose head has not changed is not read again.
+
+        Raises
+        ------
+        StateError, StoreError
+            As `load`.
+        """
+        numbers = list(partitions)
+        heads = self._client.pipeline(transaction=False)
+        for number in numbers:
+            heads.hget(keys.snapshot(self._study, number), HEAD)
+        found: dict[int, Held] = {}
+        for number, head in zip(numbers, self._ask(heads.execute), strict=True):
+            known = held.get(number)
+            if known is None or known[0] != (head or b""):
+                found[number] = self._summed(number)
+            else:
+                found[number] = known
+        return found
+
+    def _summed(self, partition: int) -> Held:
+        key = keys.snapshot(self._study, partition)
+        state = cast("dict[bytes, bytes]", self._ask(lambda: self._client.hgetall(key)))
+        if not state:
+            return b"", Partition.empty(self._plan)
+        fields = text_keys(state)
+        snapshot = Snapshot.decode(self._plan, fields)
+        # of an older schema: all its clients are asked until its owner stores it again
+        return fields[HEAD], snapshot or self.load(partition)
 
     def commit(self, partition: int, state: Partition, *, expected: int) -> None:
         """Write what changed, if the stored watermark is the expected one.
@@ -112,19 +155,19 @@ class RedisStore:
             keys.clients(self._study, partition),
             keys.erased(self._study),
         ]
-        _ask(lambda: self._commit(keys=names, args=arguments))
+        self._ask(lambda: self._commit(keys=names, args=arguments))
         state.stored()
 
     def erased(self) -> frozenset[str]:
         """Return the ids of erased clients, whatever the state of the snapshots."""
         key = keys.erased(self._study)
-        return _texts(cast("set[bytes]", _ask(lambda: self._client.smembers(key))))
+        return texts(cast("set[bytes]", self._ask(lambda: self._client.smembers(key))))
 
     def replace(self, partition: int, state: Partition) -> None:
         """Overwrite a snapshot, whatever is stored: for rebuilding with all workers stopped."""
         pipeline = self._client.pipeline(transaction=True)
         self._overwrite(pipeline, partition, state)
-        _ask(pipeline.execute)
+        self._ask(pipeline.execute)
         state.stored()
 
     def erase(self, states: Mapping[int, Partition], client: str) -> None:
@@ -143,7 +186,7 @@ class RedisStore:
         watched = [keys.snapshot(self._study, partition) for partition in states]
         pipeline = self._client.pipeline(transaction=True)
         try:
-            _ask(lambda: pipeline.watch(*watched))  # type: ignore[no-untyped-call]
+            self._ask(lambda: pipeline.watch(*watched))  # type: ignore[no-untyped-call]
             for partition, state in states.items():
                 if self.watermark(partition) != state.head.next_offset:
                     raise StaleSnapshot("a worker of this study is running; stop it first")
@@ -151,7 +194,7 @@ class RedisStore:
             pipeline.sadd(keys.erased(self._study), client)
             for partition, state in states.items():
                 self._overwrite(pipeline, partition, state)
-            _ask(pipeline.execute)
+            self._ask(pipeline.execute)
         finally:
             pipeline.reset()
         for state in states.values():
@@ -161,10 +204,10 @@ class RedisStore:
         """Return version and payload of the newest model, or None."""
         key = keys.model(self._study)
         held = cast(
-            "list[bytes | None]", _ask(lambda: self._client.hmget(key, "version", "payload"))
+            "list[bytes | None]", self._ask(lambda: self._client.hmget(key, "version", "payload"))
         )
         version, payload = held
-        return None if version is None or payload is None else (int(version), payload)
+        return None if version is None or payload is None else (number_of(version), payload)
 
     def store_model(self, version: int, payload: bytes) -> None:
         """Store a model that is newer than the held one.
@@ -174,7 +217,28 @@ class RedisStore:
         StaleSnapshot
             If another worker has published in between.
         """
-        _ask(lambda: self._model(keys=[keys.model(self._study)], args=[version, payload]))
+        self._ask(lambda: self._model(keys=[keys.model(self._study)], args=[version, payload]))
+
+    def _ask(self, call: Callable[[], Answer]) -> Answer:
+        try:
+            return ask(call)
+        except WrongType as error:
+            raise StateError(self._wrong_key()) from error
+
+    def _wrong_key(self) -> str:
+        """Say which key is not ours, and the way out."""
+        kinds = keys.kinds(self._study, self._plan.study.stream.partitions)
+        for key, kind in kinds.items():
+            found = cast("bytes", ask(partial(self._client.type, key)))
+            if found not in (kind, b"none"):
+                return (
+                    f"the key {key} in Redis holds a {found.decode()} and no {kind.decode()}: "
+                    "something else has written it. See to what does, remove the key (DEL), stop "
+                    "the workers, and run `veilstream state rebuild`"
+                    + FORGET_AGAIN
+                    * (key == keys.erased(self._study))
+                )
+        return "a key of this study in Redis held another type of value; start again"
 
     def _overwrite(self, pipeline: redis.client.Pipeline, partition: int, state: Partition) -> None:
         names = keys.snapshot(self._study, partition), keys.clients(self._study, partition)
@@ -191,31 +255,3 @@ def _put(pipeline: redis.client.Pipeline, key: str, fields: Mapping[str, bytes])
 
 def _flat(fields: Mapping[str, bytes]) -> list[bytes | str]:
     return [part for pair in fields.items() for part in pair]
-
-
-def _texts(names: set[bytes]) -> frozenset[str]:
-    return frozenset(name.decode() for name in names)
-
-
-def _text_keys(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
-    return {name.decode(): data for name, data in fields.items()}
-
-
-def _ask(call: Callable[[], Answer]) -> Answer:
-    """Make a call, with Redis's faults turned into ours."""
-    try:
-        return call()
-    except redis.WatchError as error:
-        raise StaleSnapshot("a worker of this study is running; stop it first") from error
-    except redis.ResponseError as error:
-        if str(error).startswith("STALE"):
-            raise StaleSnapshot(
-                f"somebody else has moved this state on ({error}); this worker stops, and the "
-                "next one reads the state anew"
-            ) from error
-        raise StoreError(f"Redis refuses: {error}") from error
-    except redis.RedisError as error:
-        raise StoreError(
-            f"Redis is out of reach ({type(error).__name__}): is `veilstream up` running, or "
-            "VEILSTREAM_REDIS right?"
-        ) from error

@@ -68,11 +68,17 @@ class Sorted:
         Those of erased clients.
     duplicates
         How many have come before.
+    missing
+        How many more releases are missing now than before; fewer if it is below 0.
+    furthest
+        The highest number that any of them has.
     """
 
     accepted: list[Accepted] = field(default_factory=list)
     erased: list[Release] = field(default_factory=list)
     duplicates: int = 0
+    missing: int = 0
+    furthest: int = -1
 
 
 class Reducer:
@@ -142,6 +148,9 @@ class Reducer:
             erased=head.erased + len(found.erased),
             slots=head.slots + came,
             newest=max(head.newest, newest),
+            missing=head.missing + found.missing,
+            furthest=max(head.furthest, found.furthest),
+            clients=len(state.clients),
         )
         letters.sort(key=lambda letter: letter.offset)
         return letters
@@ -209,6 +218,7 @@ class Reducer:
                 state.changed.add(release.client)
                 found.accepted.append(item)
                 continue
+            highest = progress.highest
             try:
                 outcome = progress.accept(release.ledger, release.seq)
             except PayloadError as fault:
@@ -217,8 +227,10 @@ class Reducer:
             if outcome == "duplicate":
                 found.duplicates += 1
                 continue
+            found.missing += -1 if outcome == "late" else release.seq - highest - 1
             state.changed.add(release.client)
             found.accepted.append(item)
+        found.furthest = max((release.seq for _, release in found.accepted), default=-1)
         return found
 
 

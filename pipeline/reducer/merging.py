@@ -17,7 +17,7 @@ from pipeline.local.model import Model, Part, on_lattice, round_model
 from pipeline.local.plan import Plan
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, Position, Provenance, compose
-from pipeline.reducer.partition import Partition, empty_sums
+from pipeline.reducer.partition import Summed, empty_sums
 
 #: Why nothing is known although releases have come.
 ALL_ERASED = "all releases that have come are of clients that were taken out: none is left to count"
@@ -25,7 +25,7 @@ ALL_ERASED = "all releases that have come are of clients that were taken out: no
 
 def combine(
     plan: Plan,
-    partitions: Mapping[int, Partition],
+    partitions: Mapping[int, Summed],
     *,
     topic: str | None,
     model_version: int | None,
@@ -59,8 +59,9 @@ def combine(
         if topic is not None
     ]
     provenance = Provenance(
-        clients=len({client for p in ordered for client in p.clients}),
-        missing=sum(progress.missing for p in ordered for progress in p.clients.values()),
+        # a client's releases are all in one partition, which its key names
+        clients=sum(p.head.clients for p in ordered),
+        missing=sum(p.head.missing for p in ordered),
         duplicates=sum(p.head.duplicates for p in ordered),
         dead_letters=sum(p.head.dead_letters for p in ordered),
         forgotten=_forgotten(ordered, estimate),
@@ -74,7 +75,7 @@ def combine(
 
 
 def estimate_of(
-    plan: Plan, partitions: list[Partition], numbers: Sequence[int] | None = None
+    plan: Plan, partitions: Sequence[Summed], numbers: Sequence[int] | None = None
 ) -> Estimate:
     """Merge the sums of some partitions and estimate; the partitions stay as they are.
 
@@ -107,7 +108,7 @@ def estimate_of(
 
 
 def model_after(
-    plan: Plan, partitions: Mapping[int, Partition], estimate: Estimate, version: int, seen: int
+    plan: Plan, partitions: Mapping[int, Summed], estimate: Estimate, version: int, seen: int
 ) -> Model:
     """Return the model that clients linearise at after an estimate.
 
@@ -129,11 +130,11 @@ def model_after(
     return replace(model, parts=tuple(_part(plan, partitions[n]) for n in sorted(partitions)))
 
 
-def _begun(partition: Partition) -> bool:
+def _begun(partition: Summed) -> bool:
     return any(isinstance(s, SgdState) and s.paths for s in partition.sums.states.values())
 
 
-def _part(plan: Plan, partition: Partition) -> Part:
+def _part(plan: Plan, partition: Summed) -> Part:
     place = partition.head.slots
     if plan.several == "shared":
         return Part(place)
@@ -142,17 +143,17 @@ def _part(plan: Plan, partition: Partition) -> Part:
     return Part(place, on_lattice(theta))
 
 
-def _forgotten(partitions: list[Partition], estimate: Estimate) -> int:
+def _forgotten(partitions: Sequence[Summed], estimate: Estimate) -> int:
     """Return how many releases are too old: for their partition, or for all of them together."""
     held = sum(state.releases for p in partitions for state in p.sums.states.values())
     return sum(p.head.forgotten for p in partitions) + held - estimate.releases
 
 
-def slots_seen(partitions: Iterable[Partition]) -> int:
+def slots_seen(partitions: Iterable[Summed]) -> int:
     """Return the record slots that have come in some partitions, for the next model to tell."""
     return sum(partition.head.slots for partition in partitions)
 
 
-def holds_releases(partitions: Iterable[Partition]) -> bool:
+def holds_releases(partitions: Iterable[Summed]) -> bool:
     """Whether any release counts in some partitions."""
     return any(s.releases for partition in partitions for s in partition.sums.states.values())

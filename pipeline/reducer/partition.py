@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -14,47 +15,8 @@ from pipeline.estimators.private_state import PrivateState, Shape
 from pipeline.estimators.sgd.settings import rule_of
 from pipeline.estimators.sgd.state import SgdState
 from pipeline.local.plan import Plan
+from pipeline.reducer.head import HEAD, SCHEMA, SUMS, Head, read_head
 from pipeline.reducer.progress import Progress
-
-#: Version of the stored form; a worker refuses state of another version.
-SCHEMA = 4
-HEAD, SUMS = "head", "sums."
-
-
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The counters of a snapshot.
-
-    Attributes
-    ----------
-    next_offset
-        Watermark: the state holds exactly the log below it.
-    duplicates, dead_letters
-        Records of the log that changed no sum.
-    forgotten
-        Releases that are in no sum any more, or never were, because they are too old.
-    erased
-        Releases of erased clients that have been passed over.
-    slots
-        Record slots of all releases that came, forgotten and erased ones included: what models
-        tell clients as `seen`. It never goes back, or new releases would look old.
-    newest
-        Time of the newest release, in microseconds since 1970; 0 before the first.
-    clients, erased_clients, buckets
-        How many of each belong to the snapshot: a store that lost some is found out.
-    """
-
-    schema: int = SCHEMA
-    revision: str
-    next_offset: int = 0
-    duplicates: int = 0
-    dead_letters: int = 0
-    forgotten: int = 0
-    erased: int = 0
-    slots: int = 0
-    newest: int = 0
-    clients: int = 0
-    erased_clients: int = 0
-    buckets: int = 0
 
 
 @dataclass(slots=True)
@@ -97,10 +59,7 @@ class Partition:
         sums = self.sums.encode(everything=everything)
         encoded = {f"{SUMS}{name}": data for name, data in sums.items()}
         head = msgspec.structs.replace(
-            self.head,
-            clients=len(self.clients),
-            erased_clients=len(self.erased),
-            buckets=len(self.sums.states),
+            self.head, erased_clients=len(self.erased), buckets=len(self.sums.states)
         )
         encoded[HEAD] = msgspec.msgpack.encode(head)
         return encoded
@@ -134,22 +93,7 @@ class Partition:
         StateError
             If it was written under another schema or study revision, or is damaged.
         """
-        try:
-            head = msgspec.msgpack.decode(fields[HEAD], type=Head)
-        except (KeyError, msgspec.DecodeError) as error:
-            raise StateError(
-                "the stored state has no readable head; run `state rebuild`"
-            ) from error
-        if head.schema != SCHEMA:
-            raise StateError(
-                f"the stored state has schema {head.schema}, this version reads {SCHEMA}; run "
-                "`veilstream state rebuild`"
-            )
-        if head.revision != plan.revision:
-            raise StateError(
-                f"the stored state belongs to revision {head.revision} of the study, this file is "
-                f"revision {plan.revision}; restore the study file or give the study a new name"
-            )
+        head = read_head(plan, fields)
         if head.clients != len(clients):
             raise StateError(
                 f"the stored state is about {head.clients} clients and has the progress of "
@@ -162,21 +106,78 @@ class Partition:
                 "some; run `veilstream state rebuild`, and `veilstream state forget` for those it "
                 "has lost"
             )
-        fields = {n.removeprefix(SUMS): d for n, d in fields.items() if n.startswith(SUMS)}
-        sums = read_sums(plan, fields)
-        if head.buckets != len(sums.states):
+        progress = {name: Progress.decode(data) for name, data in clients.items()}
+        missing = sum(entry.missing for entry in progress.values())
+        furthest = max((entry.highest for entry in progress.values()), default=-1)
+        if head.schema < SCHEMA:
+            head = msgspec.structs.replace(head, schema=SCHEMA, missing=missing, furthest=furthest)
+        if (head.missing, head.furthest) != (missing, furthest):
             raise StateError(
-                f"the stored state has {head.buckets} buckets of sums and holds "
-                f"{len(sums.states)}: the store has lost a part of it; run `veilstream state "
-                "rebuild`"
+                "the counters of the stored state are not those of its clients' progress: the "
+                "store has lost a part of it; run `veilstream state rebuild`"
             )
         return cls(
             plan=plan,
             head=head,
-            sums=sums,
-            clients={name: Progress.decode(data) for name, data in clients.items()},
+            sums=stored_sums(plan, head, fields),
+            clients=progress,
             erased=erased,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The sums and counters of a partition, without its clients: what an estimate needs of it."""
+
+    head: Head
+    sums: Buckets
+
+    @classmethod
+    def decode(cls, plan: Plan, fields: dict[str, bytes]) -> Snapshot | None:
+        """Rebuild a snapshot from the fields of a partition; None if its clients are needed, too.
+
+        Raises
+        ------
+        StateError
+            As `Partition.decode`.
+        """
+        head = read_head(plan, fields)
+        if head.schema < SCHEMA:
+            return None
+        return cls(head, stored_sums(plan, head, fields))
+
+
+class Summed(Protocol):
+    """Sums and counters of a partition, with its clients or without."""
+
+    @property
+    def head(self) -> Head:
+        """The counters."""
+        ...
+
+    @property
+    def sums(self) -> Buckets:
+        """The sums."""
+        ...
+
+
+def stored_sums(plan: Plan, head: Head, fields: dict[str, bytes]) -> Buckets:
+    """Rebuild the sums of a partition from its fields.
+
+    Raises
+    ------
+    StateError
+        If they are not those that its head counts.
+    """
+    sums = read_sums(
+        plan, {n.removeprefix(SUMS): d for n, d in fields.items() if n.startswith(SUMS)}
+    )
+    if head.buckets != len(sums.states):
+        raise StateError(
+            f"the stored state has {head.buckets} buckets of sums and holds {len(sums.states)}: "
+            "the store has lost a part of it; run `veilstream state rebuild`"
+        )
+    return sums
 
 
 def empty_sums(plan: Plan) -> Buckets:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from pipeline.estimators.private_state import PrivateState
 from pipeline.local.plan import Plan
-from pipeline.reducer.partition import Partition
+from pipeline.reducer.partition import Summed
 
 
-def start_is_over(plan: Plan, partitions: Iterable[Partition]) -> bool:
+def start_is_over(plan: Plan, partitions: Iterable[Summed]) -> bool:
     """Whether the first model may go out.
 
     The first model is one step from zero, and its noise falls with the releases behind it only.
@@ -31,7 +31,6 @@ def start_is_over(plan: Plan, partitions: Iterable[Partition]) -> bool:
             if not isinstance(sums, PrivateState) or sums.epochs:
                 return True
             releases += int(sums.start[-1])
-        furthest = max((entry.highest for entry in partition.clients.values()), default=-1)
-        if stream.lead and furthest + 1 >= stream.lead:
+        if stream.lead and partition.head.furthest + 1 >= stream.lead:
             return True
     return releases >= stream.publish.releases

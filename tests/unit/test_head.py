@@ -1,0 +1,104 @@
+"""What a head says of its clients is what the clients say, and an estimate needs the head alone."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from pipeline.errors import StateError
+from pipeline.local.plan import Plan
+from pipeline.messages.estimate import write_estimate
+from pipeline.reducer import Partition, Reducer, Snapshot, combine, differences, start_is_over
+from pipeline.study import parse_study
+from tests.builders import LogEntry, folded, relogged, sample_log, study_text
+
+PLAN = Plan(parse_study(study_text(p=2, records=8)))
+LOG = sample_log(PLAN, releases=30, clients=3)
+
+
+def torn(seed: int) -> list[LogEntry]:
+    """Return a log with holes, late releases, repeats, and records that are none."""
+    rng = np.random.default_rng(seed)
+    kept = [LOG[i] for i in rng.permutation(30)[: rng.integers(5, 30)]]
+    again = [kept[i] for i in rng.integers(0, len(kept), 6)]
+    bad = [LogEntry(0, b"client-0", b"none"), LogEntry(0, b"client-9", LOG[1].value)]
+    mixed = [*kept, *again, *bad]
+    return relogged([mixed[i] for i in rng.permutation(len(mixed))])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_head_counts_what_its_clients_say_however_the_log_is_cut(seed: int) -> None:
+    log = torn(seed)
+    one, by_record = folded(PLAN, log), folded(PLAN, log, [1] * len(log))
+    assert differences(one, by_record) == []
+    head, progress = one.head, one.clients.values()
+    assert head.clients == len(one.clients)
+    assert head.missing == sum(entry.missing for entry in progress)
+    assert head.furthest == max(entry.highest for entry in progress)
+    assert head.folded == sum(state.releases for state in one.sums.states.values())
+
+
+def test_the_logs_of_these_tests_have_holes_and_repeats() -> None:
+    heads = [folded(PLAN, torn(seed)).head for seed in range(20)]
+    assert all(head.missing and head.dead_letters == 2 for head in heads)
+    assert all(head.duplicates == 6 for head in heads)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_estimate_of_sums_alone_is_that_of_whole_states_to_the_last_bit(seed: int) -> None:
+    log = torn(seed)
+    keys = sorted({entry.key for entry in log if entry.key is not None})
+    parts = [[entry for entry in log if entry.key == key] for key in keys]
+    whole = {n: folded(PLAN, relogged(part)) for n, part in enumerate(parts)}
+    bare = {n: alone(state) for n, state in whole.items()}
+    written = [
+        write_estimate(
+            combine(PLAN, states, topic="t", model_version=2, published_at=1.0)[1]  # type: ignore[arg-type]
+        )
+        for states in (whole, bare)
+    ]
+    assert written[0] == written[1]
+    message = msgspec.json.decode(written[0])
+    assert message["clients"] == len({c for state in whole.values() for c in state.clients})
+    assert message["diagnostics"]["missing"] == sum(
+        entry.missing for state in whole.values() for entry in state.clients.values()
+    )
+    assert start_is_over(PLAN, whole.values()) is start_is_over(PLAN, bare.values())
+
+
+def test_a_state_of_the_schema_before_is_taken_over_with_its_clients() -> None:
+    state = folded(PLAN, torn(0))
+    fields = state.fields(everything=True)
+    old = msgspec.msgpack.decode(fields["head"])
+    old["schema"] = 4
+    del old["missing"], old["furthest"]
+    fields["head"] = msgspec.msgpack.encode(old)
+    clients = state.client_fields(everything=True)
+    assert Snapshot.decode(PLAN, fields) is None
+    assert differences(Partition.decode(PLAN, fields, clients), state) == []
+    old["schema"] = 3
+    fields["head"] = msgspec.msgpack.encode(old)
+    with pytest.raises(StateError, match="state rebuild"):
+        Partition.decode(PLAN, fields, clients)
+
+
+def test_a_head_that_its_clients_do_not_bear_out_is_refused() -> None:
+    state = folded(PLAN, torn(0))
+    state.head = msgspec.structs.replace(state.head, missing=state.head.missing + 1)
+    with pytest.raises(StateError, match="state rebuild"):
+        Partition.decode(PLAN, state.fields(everything=True), state.client_fields(everything=True))
+
+
+def test_a_stream_that_is_folded_from_its_middle_misses_nothing_before_it() -> None:
+    state = Partition.empty(PLAN).starting_at(12)
+    state.midway = True
+    Reducer(PLAN).fold(state, LOG[12:])
+    assert (state.head.missing, state.head.furthest) == (0, 9)
+
+
+def alone(state: Partition) -> Snapshot:
+    """Return what is stored of a state, without its clients."""
+    found = Snapshot.decode(PLAN, state.fields(everything=True))
+    assert found is not None
+    return found
