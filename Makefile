@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 # The installer alone is not in the lock file; it only puts the locked packages into .venv quickly.
 UV := uv==0.13.8
+PACKAGES := pipeline producers agents state infra
+# Where byte code is switched off, as in many containers, every start would compile 1,700 modules.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help:  ## Show this list
@@ -13,13 +16,15 @@ help:  ## Show this list
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing the locked packages into .venv ..."
 	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check '$(UV)' \
-	  && $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock; then :; \
+	  && $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock; then :; \
 	else $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; fi
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q $(PACKAGES)
 	@touch $@
 
 .PHONY: setup
-setup: .venv/ready  ## Make .venv with the locked packages
+setup: .venv/ready  ## Make .venv with the locked packages, all compiled; again after an edit
+	@$(BIN)/python -m compileall -q $(PACKAGES)
 
 .PHONY: demo
 demo: .venv/ready  ## Real data, a crash, live private estimates: sensors, or STUDY=flights

@@ -3,52 +3,64 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
 import click
 
+from pipeline.cli.lazy import Lazy, LazyGroup
 from pipeline.errors import VeilstreamError
 
-#: Command to the module that has it. A worker that restarts must not wait for what it does not use.
+#: All commands, with what the list of them says.
 COMMANDS = {
-    "up": "local",
-    "down": "local",
-    "status": "local",
-    "logs": "local",
-    "study": "study",
-    "doctor": "doctor",
-    "topics": "topics",
-    "produce": "produce",
-    "client": "client",
-    "privacy": "privacy",
-    "worker": "worker",
-    "watch": "watch",
-    "fit": "fit",
-    "backtest": "backtest",
-    "predict": "predict",
-    "state": "state",
-    "replay": "replay",
-    "demo": "demo",
+    "up": Lazy("local", "Start Kafka and Redis, and print their addresses when both answer."),
+    "down": Lazy("local", "End Kafka and Redis; their data stays in the folder."),
+    "status": Lazy(
+        "local", "Show for each service whether it runs, where, and whether it answers."
+    ),
+    "logs": Lazy("local", "Print the last lines that a SERVICE wrote."),
+    "study": Lazy("study", "Check a study file, or begin one."),
+    "doctor": Lazy(
+        "doctor", "Ask a study on simulated records whether its results can be trusted."
+    ),
+    "topics": Lazy(
+        "topics",
+        "Make the topics of STUDY, and write its revision for clients to compare theirs with.",
+    ),
+    "produce": Lazy(
+        "produce", "Read raw records, release noised windows of them to STUDY, and keep the ledger."
+    ),
+    "client": Lazy("client", "Look at a client's own database on this machine."),
+    "privacy": Lazy("privacy", "Calibrate noise, and read what clients have spent."),
+    "worker": Lazy("worker", "Fold the releases of STUDY and publish estimates, until stopped."),
+    "watch": Lazy(
+        "watch", "Follow the estimates of STUDY: a live table, or lines where there is no terminal."
+    ),
+    "fit": Lazy(
+        "fit", "Estimate STUDY from a file, through the same functions as the live stream."
+    ),
+    "backtest": Lazy(
+        "backtest",
+        "Run a raw history through clients and fold of STUDY, and score it record by record.",
+    ),
+    "predict": Lazy(
+        "predict", "Predict the response of each record of a file with a model of STUDY."
+    ),
+    "state": Lazy(
+        "state",
+        "Look at the stored state, check it against the log, make it anew, or forget a client.",
+    ),
+    "replay": Lazy(
+        "replay",
+        "Fold the releases of STUDY again: a range of them, or as if settings had been others.",
+    ),
+    "demo": Lazy(
+        "demo", "Stream real data from many clients, kill the worker on the way, and verify."
+    ),
 }
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, in the order of the table."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = import_module(f"pipeline.cli.{COMMANDS[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name)
-        return command
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="veilstream")
 def cli() -> None:
     """Private streaming estimation on Kafka.

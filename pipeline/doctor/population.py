@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import expit, ndtri, pdtrik
-from scipy.stats import qmc
 
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import class_weights
@@ -163,6 +162,9 @@ def target_of(population: Population, seed: int = 0) -> Target:
     NumericError
         If there is none, as for classes that are separable.
     """
+    # scipy.stats alone takes a second to import
+    from scipy.stats import qmc  # noqa: PLC0415
+
     size = population.plan.size
     bits = max(8, min(14, int(math.log2(_NUMBERS / size))))
     found = []

@@ -8,7 +8,6 @@ Source: Albert and Anderson (1984), complete and quasi-complete separation.
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import linprog
 
 from pipeline.estimators.modes.objective import Records
 
@@ -18,6 +17,9 @@ LEAST_GAIN = 1e-9
 
 def separable(records: Records) -> bool:
     """Whether a hyperplane has each class on its own side, records on it allowed."""
+    # a quarter of a second to import, and every command imports this module
+    from scipy.optimize import linprog  # noqa: PLC0415
+
     scale = np.maximum(np.max(np.abs(records.design), axis=0), np.finfo(float).tiny)
     rows = records.design / scale * records.responses[:, None]
     found = linprog(-rows.mean(axis=0), A_ub=-rows, b_ub=np.zeros(len(rows)), bounds=(-1, 1))

@@ -12,8 +12,6 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from scipy.integrate import quad
-from scipy.optimize import brentq
 
 from pipeline.errors import ConfigError
 from pipeline.types import Vector
@@ -45,6 +43,9 @@ def critical_value(level: float, weights: tuple[float, ...] = (1.0,)) -> float:
 
 def tail(q: float, weights: tuple[float, ...] = (1.0,)) -> float:
     """Return P(|pivot| > q) for q >= 0; the weights sum to one."""
+    # half a second to import, and a worker that restarts folds long before it needs an interval
+    from scipy.integrate import quad  # noqa: PLC0415
+
     roots = np.sqrt(np.array(weights))
 
     def integrand(angle: float) -> float:
@@ -57,6 +58,8 @@ def tail(q: float, weights: tuple[float, ...] = (1.0,)) -> float:
 
 @lru_cache(maxsize=256)
 def _solved(level: float, weights: tuple[float, ...]) -> float:
+    from scipy.optimize import brentq  # noqa: PLC0415  as in `tail`
+
     def excess(q: float) -> float:
         return tail(q, weights) - (1 - level)
 

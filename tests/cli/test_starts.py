@@ -1,0 +1,79 @@
+"""What a command imports before it does anything: a start is mostly imports.
+
+Lists of modules and not times: they are the same on a busy machine.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from pipeline.cli.main import COMMANDS, cli
+from pipeline.study import TEMPLATE
+
+#: Each takes a tenth of a second or more, or brings what does.
+MATHS = {"scipy.integrate", "scipy.optimize", "scipy.sparse", "scipy.stats"}
+LEARNING = {"matplotlib", "pandas", "pyarrow", "river", "sklearn"}
+KAFKA = {"aiohttp", "aiokafka", "faust", "kafka", "redis"}
+SCREEN = {"rich"}
+NUMBERS = {"numpy", "scipy", "msgspec", "cryptography"}
+
+SCRIPT = """\
+import json, sys
+from importlib import import_module
+import click
+from pipeline.cli.main import cli
+module, *words = sys.argv[1:]
+if module:
+    import_module(module)
+try:
+    cli.main(words, standalone_mode=False)
+except click.exceptions.Exit:
+    pass
+print("\\n" + json.dumps(sorted(sys.modules)))
+"""
+
+
+def imported(*words: str, module: str = "") -> set[str]:
+    """Return the modules of a fresh process that imports one and runs a command."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, module, *words],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    found = imported("--help")
+    assert not found & (MATHS | LEARNING | KAFKA | SCREEN | NUMBERS)
+    assert {name for name in found if name.startswith("pipeline.cli.")} == {
+        "pipeline.cli.lazy", "pipeline.cli.main",
+    }  # fmt: skip
+
+
+def test_checking_a_study_imports_no_more_than_its_plan(tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(TEMPLATE)
+    assert not imported("study", "check", str(study)) & (MATHS | LEARNING | KAFKA | SCREEN)
+
+
+def test_a_worker_that_restarts_waits_for_no_package_that_it_does_not_use() -> None:
+    # what the command imports when it runs
+    found = imported("worker", "--help", module="agents.worker")
+    assert not found & (MATHS | LEARNING | SCREEN | {"sqlite3", "producers"})
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_says_what_a_command_says_of_itself(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert COMMANDS[name].line == command.get_short_help_str(limit=1000)
+
+
+def test_a_command_that_does_not_exist_is_none() -> None:
+    assert cli.get_command(click.Context(cli), "nothing") is None
