@@ -13,8 +13,9 @@ from agents.history import History
 from agents.refold import history_of
 from pipeline.errors import OffsetGap, StateError
 from pipeline.local.plan import Plan
-from pipeline.messages.estimate import EstimateMessage, interval_method, read_estimate
+from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
+from pipeline.methods import server_of
 from pipeline.reducer import LogRecord, Partition, Reducer, combine
 from pipeline.replay import Difference, Span, difference
 from pipeline.settings import Settings
@@ -170,7 +171,7 @@ def _usable(plan: Plan, record: LogRecord, found: Checked) -> EstimateMessage | 
     except msgspec.DecodeError:
         found.apart["no estimate"] += 1
         return None
-    own = plan.study.estimator.level, interval_method(plan)
+    own = plan.study.estimator.level, server_of(plan).interval
     if live.study_revision != plan.revision:
         found.apart["of another revision"] += 1
     elif (live.level, live.interval_method) != own:

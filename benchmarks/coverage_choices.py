@@ -11,8 +11,8 @@ from scipy.linalg import sqrtm
 
 from benchmarks.covered import Seen, brief, summary_of, told
 from benchmarks.streams import Cell, one_stream, plan_of, target_of
-from pipeline.estimators import private_sums
-from pipeline.estimators.private_state import epoch_of
+from pipeline.methods.renewable import private_sums
+from pipeline.methods.renewable.private_state import epoch_of
 from pipeline.reducer import estimate_of
 from pipeline.types import Matrix
 

@@ -25,9 +25,9 @@ import redis
 
 from benchmarks.load import KINDS, fill, plan_of, study_text
 from infra.local import LocalRuntime
-from pipeline.estimators.sgd.state import SgdState
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
+from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.settings import Settings
 from state import RedisStore, keys
 

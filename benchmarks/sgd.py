@@ -30,11 +30,11 @@ from sklearn.linear_model import SGDRegressor
 from threadpoolctl import threadpool_limits
 
 from benchmarks.load import plan_of
-from pipeline.estimators.sgd.path import SgdPath
-from pipeline.estimators.sgd.settings import rule_of
 from pipeline.local.encode import Row
 from pipeline.local.model import round_model
 from pipeline.local.plan import Plan
+from pipeline.methods.ldp_sgd.path import SgdPath
+from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.reducer import Partition, Reducer
 from pipeline.releasing import release_of
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
-from pipeline.estimators.sgd.state import SgdState
 from pipeline.local.encode import Row, Rows
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
@@ -50,9 +49,9 @@ class OfflineRun:
     ----------
     plan
         The study.
-    keep_path
-        Whether to keep all iterates of gradient descent, 8 d bytes for each record, for the
-        interval that needs them.
+    trace
+        As `Server.empty` has it: of gradient descent all iterates, 8 d bytes for each record, for
+        the interval that needs them.
     timed
         Whether the caller gives `fold` the times of releases.
 
@@ -69,7 +68,7 @@ class OfflineRun:
         If the study forgets by the time of the log, and there is none.
     """
 
-    def __init__(self, plan: Plan, *, keep_path: bool = False, timed: bool = False) -> None:
+    def __init__(self, plan: Plan, *, trace: bool = False, timed: bool = False) -> None:
         forgetting = plan.study.estimator.forgetting
         if forgetting is not None and forgetting.of == "seconds" and not timed:
             raise ConfigError(
@@ -82,11 +81,7 @@ class OfflineRun:
         self._reducer = Reducer(plan)
         self._sequences: dict[str, int] = {}
         count = plan.study.stream.partitions if plan.several else 1
-        self.partitions = [Partition.empty(plan) for _ in range(count)]
-        for partition in self.partitions if keep_path else ():
-            state = partition.sums.at(0)
-            if isinstance(state, SgdState):
-                state.path.kept = []
+        self.partitions = [Partition.empty(plan, trace=trace) for _ in range(count)]
         self.model: Model = plan.first_model
         self.waiting = 0
 

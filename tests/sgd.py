@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.estimators.sgd.path import SgdPath
-from pipeline.estimators.sgd.state import SgdState
 from pipeline.local.encode import Encoder, Row
 from pipeline.local.model import round_model
 from pipeline.local.plan import Plan
+from pipeline.methods.ldp_sgd.path import SgdPath
+from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, Reducer
 from pipeline.releasing import release_of

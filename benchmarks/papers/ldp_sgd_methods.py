@@ -11,9 +11,9 @@ from scipy.special import ndtri
 
 from benchmarks.papers.ldp_sgd_models import SIZE
 from benchmarks.papers.ldp_sgd_runs import Replication
-from pipeline.estimators.sgd import plug_in
-from pipeline.estimators.sgd.limit_law import covariance
-from pipeline.estimators.sgd.random_scaling import random_scaling
+from pipeline.methods.ldp_sgd import plug_in
+from pipeline.methods.ldp_sgd.limit_law import covariance
+from pipeline.methods.ldp_sgd.random_scaling import random_scaling
 from pipeline.types import Matrix, Vector
 
 LEVEL = 0.95

@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.papers.ldp_sgd_models import SIZE, Array
 from benchmarks.papers.ldp_sgd_walk import CHUNK, Chunk, Setting, Walk
-from pipeline.estimators.sgd.batch_means import OnlineBatches
-from pipeline.estimators.sgd.path import Rule, SgdPath
-from pipeline.estimators.sgd.sums import Sums
+from pipeline.methods.ldp_sgd.batch_means import OnlineBatches
+from pipeline.methods.ldp_sgd.path import Rule, SgdPath
+from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.types import Matrix, Vector
 
 

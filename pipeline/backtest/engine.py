@@ -22,7 +22,6 @@ from pipeline.backtest.windows import Closed, Moment, Part, Windows
 from pipeline.errors import ConfigError, NumericError
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
-from pipeline.messages.estimate import interval_method
 from pipeline.offline import OfflineRun
 from pipeline.reducer import start_is_over
 from pipeline.types import Vector
@@ -258,9 +257,7 @@ class Engine:
         self._started = moves
         self.publications += 1
         study = self._plan.study
-        self.timeline.note(
-            Snapshot.of(estimate, at.clock, study.estimator.level, interval_method(self._plan))
-        )
+        self.timeline.note(Snapshot.of(estimate, at.clock, study.estimator.level))
         model = self.run.model if moves else None
         news = _News(self.publications, model, estimate.coefficients)
         self._push(at.later(self._network.draw(self._rng)), news)

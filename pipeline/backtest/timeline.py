@@ -44,7 +44,7 @@ class Snapshot:
     ends: tuple[Vector, Vector] | None
 
     @classmethod
-    def of(cls, estimate: Estimate, clock: float, level: float, method: str) -> Snapshot:
+    def of(cls, estimate: Estimate, clock: float, level: float) -> Snapshot:
         """Return what an estimate says."""
         ready = estimate.status == "ready"
         return cls(
@@ -54,7 +54,7 @@ class Snapshot:
             releases=estimate.releases,
             privacy_share=estimate.privacy_share if ready else None,
             coefficients=estimate.coefficients,
-            ends=estimate.intervals(level, method) if ready else None,
+            ends=estimate.intervals(level) if ready else None,
         )
 
     @property

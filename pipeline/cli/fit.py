@@ -73,7 +73,7 @@ def fit(
             )
         say("WARNING: --without-privacy: nobody's data is protected in what follows")
         plan = Plan(without_privacy(plan.study))
-    run = OfflineRun(plan, keep_path=all_intervals)
+    run = OfflineRun(plan, trace=all_intervals)
     count, faults = _stream(plan, run, _rows(plan, source, form, client_column))
     _say_faults(source, count, faults)
     _, message = run.estimate(time.time())

@@ -12,18 +12,18 @@ from pipeline.cli.context import AS_JSON, STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
 from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.estimators.modes.claims import guarantee_of_kind
-from pipeline.estimators.open_estimate import RECORDS_PER_COEFFICIENT
-from pipeline.estimators.private_estimate import RELEASES_PER_COEFFICIENT
-from pipeline.estimators.sgd.path import LARGEST
-from pipeline.estimators.sgd.settings import (
+from pipeline.local.plan import Plan
+from pipeline.messages.topics import Topics
+from pipeline.methods.ldp_sgd.path import LARGEST
+from pipeline.methods.ldp_sgd.settings import (
     allowed_lateness,
     largest_move,
     records_to_mix,
     rule_of,
     slowest,
 )
-from pipeline.local.plan import Plan
-from pipeline.messages.topics import Topics
+from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
+from pipeline.methods.renewable.private_estimate import RELEASES_PER_COEFFICIENT
 from pipeline.privacy.policy import loose_delta
 from pipeline.study import LIVE_KINDS, MODES, TEMPLATE
 from pipeline.study.model import Forgetting

@@ -10,7 +10,6 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate, Status
 from pipeline.local.plan import Plan
-from pipeline.messages.estimate import interval_method
 from pipeline.types import Matrix, Vector
 
 
@@ -90,10 +89,10 @@ class Coverage:
 
 def look(plan: Plan, estimate: Estimate) -> Seen:
     """Return what coverage needs of one estimate."""
-    level, own = plan.study.estimator.level, interval_method(plan)
+    level = plan.study.estimator.level
     ends: dict[str, tuple[Vector, Vector]] = {}
     if estimate.status == "ready":
-        for method in dict.fromkeys([own, *(estimate.widths or {})]):
+        for method in dict.fromkeys([estimate.interval, *(estimate.widths or {})]):
             found = estimate.intervals(level, method)
             if found is not None:
                 ends[method] = found

@@ -12,15 +12,15 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import VeilstreamError
-from pipeline.estimators.private_estimate import RELEASES_PER_COEFFICIENT
-from pipeline.estimators.sgd.settings import (
+from pipeline.local.plan import Plan
+from pipeline.methods.ldp_sgd.settings import (
     lateness_cap,
     mean_curvature,
     records_to_mix,
     rule_of,
     slowest,
 )
-from pipeline.local.plan import Plan
+from pipeline.methods.renewable.private_estimate import RELEASES_PER_COEFFICIENT
 from pipeline.study import Study
 
 #: Logistic estimates grow by this share of the noise's variance in the predictor (fitted).

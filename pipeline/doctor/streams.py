@@ -16,14 +16,14 @@ import numpy as np
 from pipeline.doctor.population import Population
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
-from pipeline.estimators.sgd.estimate import estimate_sgd
-from pipeline.estimators.sgd.settings import rule_of
-from pipeline.estimators.sgd.state import GradientBatch, SgdState
 from pipeline.local.blocks import predictors, with_intercept
 from pipeline.local.encode import Arrays
 from pipeline.local.gradients import weights_of
 from pipeline.local.model import Model, round_model
 from pipeline.local.plan import Plan
+from pipeline.methods.ldp_sgd.estimate import estimate_sgd
+from pipeline.methods.ldp_sgd.settings import rule_of
+from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen

@@ -7,16 +7,47 @@ So partitions may be merged before or after dropping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from pipeline.errors import StateError
 from pipeline.estimators.forgetting import KEPT
-from pipeline.estimators.open_state import OpenState
-from pipeline.estimators.private_state import PrivateState
-from pipeline.estimators.sgd.state import SgdState
 
-State = PrivateState | OpenState | SgdState
+
+class State(Protocol):
+    """Sums over the releases of one bucket of one partition.
+
+    Attributes
+    ----------
+    dirty
+        Names of the fields that changed since they were last stored.
+    """
+
+    dirty: set[str]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its stored fields."""
+        ...
+
+    @property
+    def releases(self) -> int:
+        """How many releases have been added."""
+        ...
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has been added."""
+        ...
+
+    def add(self, other: Any) -> None:
+        """Add the sums of another partition, of the same kind."""
+        ...
+
+    def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        """Return fields as bytes: those of `names`, or all."""
+        ...
 
 
 @dataclass(slots=True)
@@ -58,7 +89,7 @@ class Buckets:
     def add(self, other: Buckets) -> None:
         """Add the sums of another partition, which stays as it is."""
         for bucket in sorted(other.states):
-            _add(self.at(bucket), other.states[bucket])
+            self.at(bucket).add(other.states[bucket])
         self.prune()
 
     def encode(self, *, everything: bool = True) -> dict[str, bytes]:
@@ -101,18 +132,6 @@ class Buckets:
                 raise StateError(f"stored state has an unknown field {full!r}")
             grouped.setdefault(int(bucket), {})[name] = data
         return cls(make, {bucket: read(grouped[bucket]) for bucket in sorted(grouped)})
-
-
-def _add(mine: State, theirs: State) -> None:
-    if isinstance(mine, PrivateState):
-        if isinstance(theirs, PrivateState):
-            return mine.add(theirs)
-    elif isinstance(mine, SgdState):
-        if isinstance(theirs, SgdState):
-            return mine.add(theirs)
-    elif isinstance(theirs, OpenState):
-        return mine.add(theirs)
-    raise TypeError("only states of one kind of study can be added")
 
 
 def _named(bucket: int, names: Iterable[str]) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -56,6 +56,10 @@ class Estimate:
         estimate with `covariance`.
     staleness
         How many records late the models of releases were on average; None where it is not known.
+    interval
+        By what method the intervals that are shown are made.
+    needs
+        What the intervals of each method of `widths` are read from, and what that costs, in words.
     """
 
     coefficients: Vector
@@ -73,6 +77,8 @@ class Estimate:
     point: Vector | None = None
     widths: Mapping[str, Callable[[float], Vector]] | None = None
     staleness: float | None = None
+    interval: str = "none"
+    needs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def expansion(self) -> Vector:
@@ -105,14 +111,16 @@ class Estimate:
         total = np.maximum(np.diag(self.covariance), privacy)
         return np.sqrt(total), np.sqrt(total - privacy), np.sqrt(privacy)
 
-    def intervals(self, level: float, method: str = "") -> tuple[Vector, Vector] | None:
+    def intervals(self, level: float, method: str | None = None) -> tuple[Vector, Vector] | None:
         """Return lower and upper ends of the intervals at `level`, each (d,), or None.
 
         Parameters
         ----------
         method
-            A key of `widths`; anything else means the normal intervals of the covariance.
+            A key of `widths`; anything else means the normal intervals of the covariance. By
+            default those that are shown.
         """
+        method = self.interval if method is None else method
         if self.widths and method in self.widths:
             reach = self.widths[method](level)
         else:

@@ -11,7 +11,6 @@ from msgspec import Meta
 
 from pipeline.errors import NumericError
 from pipeline.estimators.estimate import Estimate
-from pipeline.estimators.sgd.intervals import needs
 from pipeline.local.plan import Plan
 from pipeline.privacy.policy import Guarantee
 
@@ -155,9 +154,9 @@ def compose(plan: Plan, estimate: Estimate, provenance: Provenance) -> EstimateM
         scaling=study.data.scaling,
         coefficients=coefficients_of(plan, estimate),
         level=study.estimator.level,
-        interval_method=interval_method(plan),
+        interval_method=estimate.interval,
         intervals={name: _ends(plan, estimate, name) for name in estimate.widths or {}},
-        interval_needs={name: needs(plan, name) for name in estimate.widths or {}},
+        interval_needs={name: estimate.needs[name] for name in estimate.widths or {}},
         records=estimate.records,
         releases=estimate.releases,
         clients=provenance.clients,
@@ -206,7 +205,7 @@ def read_estimate(payload: bytes) -> EstimateMessage:
 def coefficients_of(plan: Plan, estimate: Estimate) -> list[Coefficient]:
     """Return the rows of the coefficients, with errors and intervals where there are any."""
     errors = estimate.standard_errors()
-    ends = _ends(plan, estimate, interval_method(plan))
+    ends = _ends(plan, estimate)
     centre, unit = plan.response_scale
     rows = []
     for i, name in enumerate(plan.study.coefficient_names):
@@ -223,15 +222,8 @@ def coefficients_of(plan: Plan, estimate: Estimate) -> list[Coefficient]:
     return rows
 
 
-def interval_method(plan: Plan) -> str:
-    """Return by what method the intervals of a study are made."""
-    if plan.study.path is not None:
-        return plan.study.path.interval
-    return "sandwich, spread between releases" if plan.study.noised else "sandwich, record scores"
-
-
-def _ends(plan: Plan, estimate: Estimate, method: str) -> list[tuple[float, float]]:
-    """Return the intervals of a method in the response's unit; none before there are any."""
+def _ends(plan: Plan, estimate: Estimate, method: str | None = None) -> list[tuple[float, float]]:
+    """Return intervals in the response's unit, by default those shown; none before the first."""
     found = estimate.intervals(plan.study.estimator.level, method)
     if found is None:
         return []

@@ -113,4 +113,5 @@ def _estimate(fit: ModeFit) -> Estimate:
         releases=0,
         condition=None,
         floored=0,
+        interval="none" if fit.covariance is None else "sandwich, record scores",
     )

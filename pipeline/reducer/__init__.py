@@ -3,16 +3,21 @@
 - `fold`: a batch of log records into a partition's state; bad ones come back as dead letters.
 - `partition`: that state and its stored form. `head`: its counters. `progress`: which releases
   of a client it holds.
-- `checks`: what a release must be.
-- `merging`: the states of all partitions to one estimate and the next model.
-- `start`: when the first model may go out.
+- `merging`: the states of all partitions to one estimate and the next model, and when the first
+  one may go out.
 """
 
 from pipeline.reducer.fold import LogRecord, Reducer
 from pipeline.reducer.head import HEAD
-from pipeline.reducer.merging import combine, estimate_of, holds_releases, model_after, slots_seen
+from pipeline.reducer.merging import (
+    combine,
+    estimate_of,
+    holds_releases,
+    model_after,
+    slots_seen,
+    start_is_over,
+)
 from pipeline.reducer.partition import Partition, Snapshot, Summed, differences
-from pipeline.reducer.start import start_is_over
 
 __all__ = [
     "HEAD",

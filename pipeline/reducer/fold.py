@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -13,11 +13,10 @@ from pipeline.estimators.forgetting import bucket_of
 from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
 from pipeline.messages.deadletter import DeadLetter
-from pipeline.messages.release import Release
-from pipeline.reducer.checks import Checker
+from pipeline.messages.release import PrivateRelease, Release
+from pipeline.methods import server_of
 from pipeline.reducer.partition import Partition
 from pipeline.reducer.progress import Progress
-from pipeline.reducer.rows import Batch, Rows, add, rows_of
 from pipeline.study import require_live
 
 
@@ -94,9 +93,10 @@ class Reducer:
 
     def __init__(self, plan: Plan, revision: str = "") -> None:
         require_live(plan.study, "a stream of releases")
-        self._checker = Checker(plan, revision)
+        self._revision, self._claim, self._slots = revision or plan.revision, plan.claim, plan.slots
+        self._noised = plan.study.noised
         self._forgetting = plan.study.estimator.forgetting
-        self._rows: Rows = rows_of(plan)
+        self._server = server_of(plan)
 
     def fold(
         self, state: Partition, records: Sequence[LogRecord], *, holes: bool = False
@@ -136,7 +136,7 @@ class Reducer:
         if len(accepted) < len(sound):
             batch = self._join(accepted)
         forgotten = self._add(state, accepted, batch) if accepted else 0
-        came = self._rows.slots([*(release for _, release in accepted), *found.erased])
+        came = self._server.slots([*(release for _, release in accepted), *found.erased])
         newest = max((record.timestamp for record, _ in accepted), default=0) * 1000
         head = state.head
         state.head = msgspec.structs.replace(
@@ -160,36 +160,60 @@ class Reducer:
         for record in records:
             try:
                 release = wire.read(record.value)
-                self._checker.check(release, record.key)
+                self._check(release, record.key)
             except PayloadError as fault:
                 letters.append(_dead(record, fault))
             else:
                 readable.append((record, release))
         return readable
 
+    def _check(self, release: Release, key: bytes | None) -> None:
+        """Refuse a release that is not one of this study, by the client that its record names."""
+        if release.revision != self._revision:
+            raise PayloadError(
+                "wrong-revision",
+                f"made under another study revision than {self._revision}; update the "
+                "client's study file",
+            )
+        if key is None or key != release.client.encode():
+            raise PayloadError("wrong-key", "the record's key is not the client id of its payload")
+        private = isinstance(release, PrivateRelease)
+        if private != self._noised:
+            kinds = ("a release without privacy", "a private study")
+            if private:
+                kinds = ("a private release", "a study without privacy")
+            raise PayloadError("wrong-kind", " in ".join(kinds))
+        if isinstance(release, PrivateRelease) and (
+            release.claim != self._claim or release.slots != self._slots
+        ):
+            raise PayloadError(
+                "wrong-claim", f"the slots or the policy are not the study's: {self._claim}"
+            )
+        self._server.check(release)
+
     def _sound(
         self, items: list[Accepted], letters: list[DeadLetter]
-    ) -> tuple[Batch, list[Accepted]]:
+    ) -> tuple[Any, list[Accepted]]:
         """Join releases, setting aside those with numbers that no honest client can send."""
         batch = self._join(items)
-        if self._rows.sound(batch):
+        if self._server.sound(batch):
             return batch, items
         fault = PayloadError("out-of-range", "a number beyond the bounds that the study implies")
         kept = []
         for item in items:
-            if self._rows.sound(self._join([item])):
+            if self._server.sound(self._join([item])):
                 kept.append(item)
             else:
                 letters.append(_dead(item[0], fault))
         return self._join(kept), kept
 
-    def _join(self, items: list[Accepted]) -> Batch:
-        return self._rows.join([release for _, release in items])
+    def _join(self, items: list[Accepted]) -> Any:
+        return self._server.join([release for _, release in items])
 
-    def _add(self, state: Partition, items: list[Accepted], batch: Batch) -> int:
+    def _add(self, state: Partition, items: list[Accepted], batch: Any) -> int:
         """Add releases, each to its bucket, and return how many are too old by now."""
         if self._forgetting is None:
-            add(state.sums.at(0), batch)
+            self._server.fold(state.sums.at(0), batch)
             return 0
         grouped: dict[int, list[Accepted]] = {}
         for item in items:
@@ -198,7 +222,7 @@ class Reducer:
             grouped.setdefault(bucket, []).append(item)
         for bucket, group in grouped.items():
             part = batch if len(group) == len(items) else self._join(group)
-            add(state.sums.at(bucket), part)
+            self._server.fold(state.sums.at(bucket), part)
         return state.sums.prune()
 
     def _sort(self, state: Partition, items: list[Accepted], letters: list[DeadLetter]) -> Sorted:

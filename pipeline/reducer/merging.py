@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.forgetting import bucket_weights
-from pipeline.estimators.open_estimate import estimate_open
-from pipeline.estimators.open_state import OpenState
-from pipeline.estimators.private_estimate import estimate_private
-from pipeline.estimators.private_state import PrivateState
-from pipeline.estimators.sgd.estimate import estimate_sgd
-from pipeline.estimators.sgd.state import SgdState
-from pipeline.local.model import Model, Part, on_lattice, round_model
+from pipeline.local.model import Model, round_model
 from pipeline.local.plan import Plan
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, Position, Provenance, compose
+from pipeline.methods import server_of
 from pipeline.reducer.partition import Summed, empty_sums
 
 #: Why nothing is known although releases have come.
@@ -97,14 +93,10 @@ def estimate_of(
     weights = bucket_weights(
         plan.study.estimator.forgetting, merged.states, slots=slots_seen(partitions)
     )
-    [first, *_] = merged.states.values()
-    if isinstance(first, SgdState):
-        named = zip(numbers or range(len(partitions)), partitions, strict=True)
-        return estimate_sgd(plan, first, [number for number, part in named if _begun(part)])
+    named = zip(numbers or range(len(partitions)), partitions, strict=True)
+    begun = [number for number, part in named if any(s.begun for s in part.sums.states.values())]
     parts = [(weights[bucket], merged.states[bucket]) for bucket in sorted(weights)]
-    if plan.study.noised:
-        return estimate_private(plan, [(w, s) for w, s in parts if isinstance(s, PrivateState)])
-    return estimate_open(plan, [(w, s) for w, s in parts if isinstance(s, OpenState)])
+    return server_of(plan).estimate(parts, begun)
 
 
 def model_after(
@@ -125,22 +117,28 @@ def model_after(
         If a coefficient is not a finite number.
     """
     model = round_model(version, estimate.expansion, estimate.weights, seen)
-    if plan.several is None:
-        return model
-    return replace(model, parts=tuple(_part(plan, partitions[n]) for n in sorted(partitions)))
+    server = server_of(plan)
+    parts = [
+        server.part(partitions[n].head.slots, partitions[n].sums.states.get(0))
+        for n in sorted(partitions)
+    ]
+    return replace(model, parts=tuple(part for part in parts if part is not None))
 
 
-def _begun(partition: Summed) -> bool:
-    return any(isinstance(s, SgdState) and s.paths for s in partition.sums.states.values())
+def start_is_over(plan: Plan, partitions: Iterable[Summed]) -> bool:
+    """Whether the first model may go out.
 
-
-def _part(plan: Plan, partition: Summed) -> Part:
-    place = partition.head.slots
-    if plan.several == "shared":
-        return Part(place)
-    state = partition.sums.states.get(0)
-    theta = state.path.theta if isinstance(state, SgdState) else plan.first_model.coefficients
-    return Part(place, on_lattice(theta))
+    Parameters
+    ----------
+    partitions
+        All partitions of the study.
+    """
+    states: list[State] = []
+    furthest = 0
+    for partition in partitions:
+        states += partition.sums.states.values()
+        furthest = max(furthest, partition.head.furthest + 1)
+    return server_of(plan).start_is_over(states, furthest)
 
 
 def _forgotten(partitions: Sequence[Summed], estimate: Estimate) -> int:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 import msgspec
 
 from pipeline.errors import StateError
-from pipeline.estimators.buckets import Buckets, State
-from pipeline.estimators.open_state import OpenState
-from pipeline.estimators.private_state import PrivateState, Shape
-from pipeline.estimators.sgd.settings import rule_of
-from pipeline.estimators.sgd.state import SgdState
+from pipeline.estimators.buckets import Buckets
 from pipeline.local.plan import Plan
+from pipeline.methods import server_of
 from pipeline.reducer.head import HEAD, SCHEMA, SUMS, Head, read_head
 from pipeline.reducer.progress import Progress
 
@@ -43,9 +39,12 @@ class Partition:
     midway: bool = False
 
     @classmethod
-    def empty(cls, plan: Plan, erased: frozenset[str] = frozenset()) -> Partition:
-        """Return the state before the first record."""
-        return cls(plan, Head(revision=plan.revision), empty_sums(plan), erased=erased)
+    def empty(
+        cls, plan: Plan, erased: frozenset[str] = frozenset(), *, trace: bool = False
+    ) -> Partition:
+        """Return the state before the first record; for `trace` see `Server.empty`."""
+        sums = empty_sums(plan, trace=trace)
+        return cls(plan, Head(revision=plan.revision), sums, erased=erased)
 
     def starting_at(self, offset: int) -> Partition:
         """Return this empty state as one that begins at a later place in the log."""
@@ -180,9 +179,10 @@ def stored_sums(plan: Plan, head: Head, fields: dict[str, bytes]) -> Buckets:
     return sums
 
 
-def empty_sums(plan: Plan) -> Buckets:
-    """Return the sums of a study before the first release."""
-    return Buckets(partial(_empty_state, plan))
+def empty_sums(plan: Plan, *, trace: bool = False) -> Buckets:
+    """Return the sums of a study before the first release; for `trace` see `Server.empty`."""
+    server = server_of(plan)
+    return Buckets(lambda: server.empty(trace=trace))
 
 
 def read_sums(plan: Plan, fields: dict[str, bytes]) -> Buckets:
@@ -193,21 +193,8 @@ def read_sums(plan: Plan, fields: dict[str, bytes]) -> Buckets:
     StateError
         If a field is missing, unknown or of the wrong length.
     """
-    return Buckets.decode(partial(_empty_state, plan), partial(_read_state, plan), fields)
-
-
-def _read_state(plan: Plan, fields: dict[str, bytes]) -> State:
-    if plan.by_record:
-        return SgdState.decode(rule_of(plan), fields)
-    if plan.study.noised:
-        return PrivateState.decode(Shape.of(plan), fields)
-    return OpenState.decode(plan.size, fields)
-
-
-def _empty_state(plan: Plan) -> State:
-    if plan.by_record:
-        return SgdState(rule_of(plan))
-    return PrivateState(Shape.of(plan)) if plan.study.noised else OpenState(plan.size)
+    server = server_of(plan)
+    return Buckets.decode(server.empty, server.read, fields)
 
 
 def differences(one: Partition, other: Partition) -> list[str]:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from pipeline.cli.shuttle import CLIENTS, Shuttle
-from pipeline.estimators import open_estimate
 from pipeline.estimators.estimate import FAR
 from pipeline.local.encode import Encoder, stack
 from pipeline.local.plan import Plan
+from pipeline.methods.renewable import open_estimate
 from pipeline.study import load_study, without_privacy
 from producers.sources import open_source
 from tests.builders import oracle

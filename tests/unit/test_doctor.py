@@ -21,9 +21,9 @@ from pipeline.doctor import (
     target_of,
 )
 from pipeline.errors import ConfigError
-from pipeline.estimators.sgd.settings import records_to_mix, rule_of, slowest
 from pipeline.local.encode import Row
 from pipeline.local.plan import Plan
+from pipeline.methods.ldp_sgd.settings import records_to_mix, rule_of, slowest
 from pipeline.offline import OfflineRun
 from pipeline.study import Study, parse_study
 from tests.builders import study_text as renewable

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import StateError
-from pipeline.estimators import exact
+from pipeline.methods.renewable import exact
 
 TOP = 2**42 - 1
 

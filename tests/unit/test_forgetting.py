@@ -14,7 +14,6 @@ from numpy.testing import assert_allclose
 from pipeline.cli.main import cli
 from pipeline.cli.table import information_line, line
 from pipeline.errors import ConfigError, StateError
-from pipeline.estimators import open_estimate, private_estimate
 from pipeline.estimators.forgetting import (
     KEPT,
     LEAST_WEIGHT,
@@ -23,15 +22,16 @@ from pipeline.estimators.forgetting import (
     bucket_weights,
     effective,
 )
-from pipeline.estimators.open_estimate import estimate_open
-from pipeline.estimators.open_state import OpenRow, OpenState
-from pipeline.estimators.private_estimate import estimate_private
-from pipeline.estimators.private_state import PrivateBatch, PrivateState, Shape, epoch_of
 from pipeline.learning import StreamClassifier
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.local.summarise import summarise
+from pipeline.methods.renewable import open_estimate, private_estimate
+from pipeline.methods.renewable.open_estimate import estimate_open
+from pipeline.methods.renewable.open_state import OpenRow, OpenState
+from pipeline.methods.renewable.private_estimate import estimate_private
+from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape, epoch_of
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, combine, differences, estimate_of
 from pipeline.study import parse_study

@@ -23,7 +23,7 @@ from benchmarks.papers.ldp_sgd_runs import check, edges_of, replications
 from benchmarks.papers.ldp_sgd_several import local_sgd
 from benchmarks.papers.ldp_sgd_tables import rooted
 from benchmarks.papers.ldp_sgd_walk import Chunk, Setting, Walk
-from pipeline.estimators.sgd.batch_means import batch_means
+from pipeline.methods.ldp_sgd.batch_means import batch_means
 
 
 @pytest.mark.parametrize("setting", [

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pipeline.estimators import private_estimate
-from pipeline.estimators.private_estimate import estimate_private
-from pipeline.estimators.private_state import PrivateBatch, PrivateState, Shape, epoch_of
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local.plan import Plan
+from pipeline.methods.renewable import private_estimate
+from pipeline.methods.renewable.private_estimate import estimate_private
+from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape, epoch_of
 from pipeline.reducer import differences, estimate_of
 from tests.builders import (
     SeededStream,

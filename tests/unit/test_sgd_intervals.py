@@ -15,9 +15,6 @@ from scipy import stats
 
 from pipeline.cli.table import intervals_table
 from pipeline.errors import ConfigError, NumericError
-from pipeline.estimators.sgd import plug_in
-from pipeline.estimators.sgd.batch_means import batch_means
-from pipeline.estimators.sgd.limit_law import covariance, moments, standard_errors
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local.gradients import bounded_gradients, open_gradients, record_gradients
 from pipeline.local.model import round_model
@@ -25,6 +22,9 @@ from pipeline.local.plan import Plan
 from pipeline.losses.linear import Linear
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.methods.ldp_sgd import plug_in
+from pipeline.methods.ldp_sgd.batch_means import batch_means
+from pipeline.methods.ldp_sgd.limit_law import covariance, moments, standard_errors
 from pipeline.offline import OfflineRun
 from pipeline.privacy import gdp
 from pipeline.reducer import Partition, Reducer, combine, differences
@@ -319,7 +319,7 @@ def test_batch_means_stand_beside_the_others_where_all_iterates_are_at_hand() ->
     plan = quick("burn_in = 500")
     features, said = drawn("linear", 15_000, 4)
     rows = rows_of(plan, features, said)
-    run = OfflineRun(plan, keep_path=True)
+    run = OfflineRun(plan, trace=True)
     for start in range(0, 15_000, plan.slots):
         run.add("client", rows[start : start + plan.slots])
     found, message = run.estimate(0.0)

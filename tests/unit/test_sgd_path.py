@@ -9,13 +9,13 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, NumericError
-from pipeline.estimators.sgd import plug_in
-from pipeline.estimators.sgd.batch_means import batch_means
-from pipeline.estimators.sgd.critical import critical_value, tail
-from pipeline.estimators.sgd.path import LARGEST, Rule, SgdPath
-from pipeline.estimators.sgd.random_scaling import contrast, random_scaling, variance
-from pipeline.estimators.sgd.steps import StepRule, noise_cap, staleness_cap
-from pipeline.estimators.sgd.sums import Sums
+from pipeline.methods.ldp_sgd import plug_in
+from pipeline.methods.ldp_sgd.batch_means import batch_means
+from pipeline.methods.ldp_sgd.critical import critical_value, tail
+from pipeline.methods.ldp_sgd.path import LARGEST, Rule, SgdPath
+from pipeline.methods.ldp_sgd.random_scaling import contrast, random_scaling, variance
+from pipeline.methods.ldp_sgd.steps import StepRule, noise_cap, staleness_cap
+from pipeline.methods.ldp_sgd.sums import Sums
 
 SIZE, BLOCK, RELEASES = 3, 7, 900
 

@@ -11,15 +11,15 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.estimators.sgd.estimate import MIXED
-from pipeline.estimators.sgd.intervals import gradient_noise, plug_ins
-from pipeline.estimators.sgd.path import Rule, SgdPath
-from pipeline.estimators.sgd.plug_in import regressed_curvature, standard_errors
-from pipeline.estimators.sgd.steps import StepRule
-from pipeline.estimators.sgd.sums import Sums
 from pipeline.linalg import pack_upper
 from pipeline.local.plan import Plan
 from pipeline.messages.keys import partition_of
+from pipeline.methods.ldp_sgd.estimate import MIXED
+from pipeline.methods.ldp_sgd.intervals import gradient_noise, plug_ins
+from pipeline.methods.ldp_sgd.path import Rule, SgdPath
+from pipeline.methods.ldp_sgd.plug_in import regressed_curvature, standard_errors
+from pipeline.methods.ldp_sgd.steps import StepRule
+from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.offline import OfflineRun
 from pipeline.types import Matrix
 from tests.sgd import drawn, plan_of, rows_of

@@ -11,15 +11,15 @@ from kafka.partitioner import murmur2 as kafkas
 from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, PayloadError
-from pipeline.estimators.sgd.path import LARGEST, Rule, SgdPath
-from pipeline.estimators.sgd.random_scaling import random_scaling
-from pipeline.estimators.sgd.settings import rule_of
-from pipeline.estimators.sgd.state import SgdState
-from pipeline.estimators.sgd.steps import StepRule
 from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
 from pipeline.messages.keys import murmur2, partition_of
 from pipeline.messages.model import read_model, write_model
+from pipeline.methods.ldp_sgd.path import LARGEST, Rule, SgdPath
+from pipeline.methods.ldp_sgd.random_scaling import random_scaling
+from pipeline.methods.ldp_sgd.settings import rule_of
+from pipeline.methods.ldp_sgd.state import SgdState
+from pipeline.methods.ldp_sgd.steps import StepRule
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, Reducer, differences
 from pipeline.releasing import release_of

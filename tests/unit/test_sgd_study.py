@@ -12,14 +12,14 @@ from scipy import stats
 from scipy.special import ndtr
 
 from pipeline.errors import ConfigError, PayloadError, PrivacyError, StateError
-from pipeline.estimators.sgd.settings import allowed_lateness, rule_of
-from pipeline.estimators.sgd.state import SgdState
 from pipeline.local.encode import Row
 from pipeline.local.gradients import bounded_gradients, record_gradients
 from pipeline.local.model import Model, round_model
 from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import read_estimate, write_estimate
+from pipeline.methods.ldp_sgd.settings import allowed_lateness, rule_of
+from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.reducer import Partition, Reducer, differences
 from pipeline.releasing import release_of
 from pipeline.study import parse_study

@@ -12,13 +12,13 @@ import numpy as np
 from scipy.special import ndtri
 
 from pipeline.errors import NumericError
-from pipeline.estimators.sgd import plug_in
-from pipeline.estimators.sgd.batch_means import batch_means
-from pipeline.estimators.sgd.path import SgdPath
-from pipeline.estimators.sgd.plug_in import PlugIn, PooledPlugIn
-from pipeline.estimators.sgd.random_scaling import RandomScaling, pooled
-from pipeline.estimators.sgd.sums import Sums
 from pipeline.local.plan import Plan
+from pipeline.methods.ldp_sgd import plug_in
+from pipeline.methods.ldp_sgd.batch_means import batch_means
+from pipeline.methods.ldp_sgd.path import SgdPath
+from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn
+from pipeline.methods.ldp_sgd.random_scaling import RandomScaling, pooled
+from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.privacy.policy import PUBLISHED
 from pipeline.study.path import INTERVALS
 from pipeline.types import Vector

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.errors import PrivacyError
-from pipeline.estimators import exact
-from pipeline.estimators.exact import BigIntegers
 from pipeline.estimators.forgetting import effective
-from pipeline.estimators.private_state import PrivateState
 from pipeline.linalg import Floored, floor_eigenvalues, unpack_upper
 from pipeline.local.model import COEFFICIENT_EXPONENT
 from pipeline.local.plan import Plan
+from pipeline.methods.renewable import exact
+from pipeline.methods.renewable.exact import BigIntegers
+from pipeline.methods.renewable.private_state import PrivateState
 from pipeline.types import Matrix, Vector
 
 #: Epochs that enter the estimate: older expansion points are too far from the truth.

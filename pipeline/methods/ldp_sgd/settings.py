@@ -11,9 +11,9 @@ from functools import lru_cache
 import numpy as np
 
 from pipeline.errors import ConfigError
-from pipeline.estimators.sgd.path import Rule
-from pipeline.estimators.sgd.steps import StepRule, noise_cap, staleness_cap
 from pipeline.local.plan import Plan
+from pipeline.methods.ldp_sgd.path import Rule
+from pipeline.methods.ldp_sgd.steps import StepRule, noise_cap, staleness_cap
 from pipeline.study.path import Path
 
 #: Public guesses by loss: mean curvature of a record, decay of the steps, and how far noise may

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.errors import NumericError
-from pipeline.estimators.sgd.sums import Sums
 from pipeline.linalg import floor_eigenvalues, sandwich, unpack_upper
+from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.types import Matrix, Vector
 
 #: Eigenvalues of a curvature are raised to this share of their mean.

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.errors import NumericError
-from pipeline.estimators.sgd.critical import critical_value
-from pipeline.estimators.sgd.sums import Sums
+from pipeline.methods.ldp_sgd.critical import critical_value
+from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.types import Vector
 
 

@@ -22,7 +22,6 @@ from pipeline.estimators.estimate import (
     is_far,
 )
 from pipeline.estimators.forgetting import effective
-from pipeline.estimators.open_state import START, OpenState
 from pipeline.linalg import (
     condition_number,
     is_singular,
@@ -31,12 +30,15 @@ from pipeline.linalg import (
     unpack_upper,
 )
 from pipeline.local.plan import Plan
+from pipeline.methods.renewable.open_state import START, OpenState
 from pipeline.types import Matrix, Vector
 
 ROUGH = (
     "the first windows were small for so many coefficients, and follow their own noise: as many "
     "records of later windows are needed, or larger windows"
 )
+#: How intervals are made.
+INTERVAL = "sandwich, record scores"
 #: Intervals need this many records for each coefficient.
 RECORDS_PER_COEFFICIENT = 10
 #: Windows at the start stay if they hold this many records for each pair of coefficients.
@@ -107,6 +109,7 @@ def estimate_open(plan: Plan, sums: OpenState | Weighed) -> Estimate:
         floored=0,
         effective_records=known,
         dispersion=_dispersion(plan, state, bread[0, 0]),
+        interval=INTERVAL,
     )
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import StateError
-from pipeline.estimators.sgd import stored
-from pipeline.estimators.sgd.path import Rule, SgdPath
+from pipeline.methods.ldp_sgd import stored
+from pipeline.methods.ldp_sgd.path import Rule, SgdPath
 from pipeline.types import Integers, Matrix
 
 PATH = "path"
@@ -70,6 +70,11 @@ class SgdState:
     def releases(self) -> int:
         """How many releases have been added."""
         return sum(path.releases for path in self.paths)
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has been added."""
+        return bool(self.paths)
 
     @property
     def slots(self) -> int:

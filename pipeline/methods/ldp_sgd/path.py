@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.estimators.sgd.batch_means import OnlineBatches
-from pipeline.estimators.sgd.steps import StepRule
-from pipeline.estimators.sgd.sums import Sums
+from pipeline.methods.ldp_sgd.batch_means import OnlineBatches
+from pipeline.methods.ldp_sgd.steps import StepRule
+from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.types import Integers, Matrix, Vector
 
 #: An iterate beyond this has diverged: published models cannot hold it.

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import StateError
-from pipeline.estimators.sgd.batch_means import OnlineBatches
-from pipeline.estimators.sgd.path import Rule, SgdPath
-from pipeline.estimators.sgd.sums import Sums
+from pipeline.methods.ldp_sgd.batch_means import OnlineBatches
+from pipeline.methods.ldp_sgd.path import Rule, SgdPath
+from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.types import Vector
 
 

@@ -24,8 +24,11 @@ from pipeline.estimators.estimate import (
     is_far,
 )
 from pipeline.estimators.forgetting import effective
-from pipeline.estimators.private_state import PrivateState
-from pipeline.estimators.private_sums import (
+from pipeline.linalg import condition_number, sandwiches, solve_positive
+from pipeline.local.plan import Plan
+from pipeline.losses import Regression
+from pipeline.methods.renewable.private_state import PrivateState
+from pipeline.methods.renewable.private_sums import (
     Weighed,
     between_releases,
     curvature_of,
@@ -33,11 +36,10 @@ from pipeline.estimators.private_sums import (
     moments_of,
     total_of,
 )
-from pipeline.linalg import condition_number, sandwiches, solve_positive
-from pipeline.local.plan import Plan
-from pipeline.losses import Regression
 from pipeline.types import Matrix, Vector
 
+#: How intervals are made.
+INTERVAL = "sandwich, spread between releases"
 #: Intervals need this many releases for each coefficient, and fewer than this share floored.
 RELEASES_PER_COEFFICIENT, FLOORED_SHARE = 10, 1 / 3
 #: A coefficient that lies in floored directions to this share has no interval: steps along them
@@ -118,6 +120,7 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
         floored=floored,
         effective_records=records,
         dispersion=dispersion,
+        interval=INTERVAL,
     )
 
 

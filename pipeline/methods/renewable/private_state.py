@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.errors import StateError
-from pipeline.estimators import exact
-from pipeline.estimators.exact import BigIntegers
 from pipeline.local.plan import Plan
+from pipeline.methods.renewable import exact
+from pipeline.methods.renewable.exact import BigIntegers
 from pipeline.types import Integers
 
 COUNTS, START, CURVATURE, EPOCH = "counts", "start", "curvature", "epoch."
@@ -133,6 +133,11 @@ class PrivateState:
     def releases(self) -> int:
         """How many releases have been added."""
         return int(self.counts[-2])
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has been added."""
+        return self.releases > 0
 
     @property
     def slots(self) -> int:

@@ -14,14 +14,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate, Status
-from pipeline.estimators.sgd.intervals import HalfWidth, gradient_noise, half_widths, plug_ins
-from pipeline.estimators.sgd.path import LARGEST, SgdPath
-from pipeline.estimators.sgd.plug_in import PooledPlugIn
-from pipeline.estimators.sgd.random_scaling import random_scaling
-from pipeline.estimators.sgd.settings import allowed_lateness
-from pipeline.estimators.sgd.state import SgdState
-from pipeline.estimators.sgd.sums import Sums
 from pipeline.local.plan import Plan
+from pipeline.methods.ldp_sgd.intervals import (
+    HalfWidth,
+    gradient_noise,
+    half_widths,
+    needs,
+    plug_ins,
+)
+from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
+from pipeline.methods.ldp_sgd.plug_in import PooledPlugIn
+from pipeline.methods.ldp_sgd.random_scaling import random_scaling
+from pipeline.methods.ldp_sgd.settings import allowed_lateness
+from pipeline.methods.ldp_sgd.state import SgdState
+from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.study.path import Path
 from pipeline.types import Matrix, Vector
 
@@ -87,6 +93,8 @@ def estimate_sgd(plan: Plan, state: SgdState, partitions: Sequence[int] = (0,)) 
         point=_point(plan, paths),
         widths=widths,
         staleness=_staleness(plan, burnt, parts),
+        interval=_path(plan).interval,
+        needs={name: needs(plan, name) for name in widths},
     )
 
 

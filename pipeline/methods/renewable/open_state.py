@@ -86,6 +86,11 @@ class OpenState:
         return int(self.part("releases")[0] + self.part("releases", START)[0])
 
     @property
+    def begun(self) -> bool:
+        """Whether anything has been added."""
+        return self.releases > 0
+
+    @property
     def slots(self) -> int:
         """How many records they had."""
         return int(self.part("records")[0] + self.part("records", START)[0])

@@ -1,0 +1,112 @@
+"""What a method of estimation is to the rest: the seam between the log and the mathematics.
+
+Everything around it (decoding, dead letters, duplicates, ages, partitions, storage) is the same for
+all methods. A method says what its releases hold, how they fold into a state, and what the state
+says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from pipeline.estimators.buckets import State
+from pipeline.estimators.estimate import Estimate
+from pipeline.local.model import Part
+from pipeline.messages.release import Release
+
+S = TypeVar("S", bound=State)
+B = TypeVar("B")
+
+
+class Server(Protocol[S, B]):
+    """A method at the worker, for one study; pure.
+
+    Folding a batch equals folding its releases one by one in the order of the log, bit for bit.
+    `S` is its state, `B` what several releases are joined to.
+    """
+
+    @property
+    def interval(self) -> str:
+        """By what method the intervals of the study are made."""
+        ...
+
+    def check(self, release: Release) -> None:
+        """Refuse a release whose form is not that of this study's releases.
+
+        Raises
+        ------
+        PayloadError
+            With a stable reason; the detail names the field and what was expected.
+        """
+        ...
+
+    def join(self, releases: Sequence[Release]) -> B:
+        """Join the arrays of some releases that passed `check`, in order."""
+        ...
+
+    def sound(self, batch: B) -> bool:
+        """Whether all its numbers are ones that an honest client can send."""
+        ...
+
+    def slots(self, releases: Sequence[Release]) -> int:
+        """Return how many record slots some releases have."""
+        ...
+
+    def empty(self, *, trace: bool = False) -> S:
+        """Return the state before the first release.
+
+        Parameters
+        ----------
+        trace
+            Keep what an analysis in one process can look at later, at a cost in memory.
+        """
+        ...
+
+    def read(self, fields: dict[str, bytes]) -> S:
+        """Rebuild a state from all fields that its `encode` gave.
+
+        Raises
+        ------
+        StateError
+            If a field is missing, unknown or cannot be read.
+        """
+        ...
+
+    def fold(self, state: S, batch: B) -> None:
+        """Add releases to a state."""
+        ...
+
+    def estimate(self, parts: Sequence[tuple[float, S]], partitions: Sequence[int]) -> Estimate:
+        """Return the estimate of some buckets with their weights, all partitions merged.
+
+        Parameters
+        ----------
+        partitions
+            The numbers of those that have begun, in the order in which they were merged.
+        """
+        ...
+
+    def start_is_over(self, states: Sequence[S], furthest: int) -> bool:
+        """Whether the first model may go out.
+
+        Parameters
+        ----------
+        states
+            All buckets of all partitions.
+        furthest
+            Most releases that one client has sent.
+        """
+        ...
+
+    def part(self, slots: int, state: S | None) -> Part | None:
+        """Return what the next model says to the clients of one partition; None for nothing.
+
+        Parameters
+        ----------
+        slots
+            Record slots of the partition that have been folded.
+        state
+            Its sums; None for an empty partition.
+        """
+        ...

@@ -1,0 +1,22 @@
+"""Stochastic gradient descent on locally private gradients, with intervals while it runs.
+
+- `server`: how releases become a path; `state`, `stored`: the paths of a partition, and as bytes.
+- `settings`: the public rule of a study's path; `steps`: step sizes, their two caps, and how far a
+  path has mixed.
+- `path`, `sums`: the recursion and its running sums, whole batches of releases at once.
+- `critical`: critical values of random scaling, of one path or of several pooled.
+- `random_scaling`, `plug_in`, `batch_means`, `intervals`: the intervals that those sums give;
+  `limit_law`: the exact one, for comparison.
+
+Source of all: ldp-sgd.
+"""
+
+from __future__ import annotations
+
+from pipeline.local.plan import Plan
+from pipeline.methods.ldp_sgd.server import GradientServer
+
+
+def server_of(plan: Plan) -> GradientServer:
+    """Return the worker's part."""
+    return GradientServer(plan)
