@@ -17,7 +17,6 @@ from pipeline.estimators.target import study_rows, target
 from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import Coefficient, EstimateMessage
-from pipeline.methods.ldp_sgd.target import target
 from pipeline.offline import by_client, run_windows
 from pipeline.study import with_keys
 from producers.sources.flights import AIRLINES, flights

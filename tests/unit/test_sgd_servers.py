@@ -15,6 +15,7 @@ from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
 from pipeline.messages.keys import murmur2, partition_of
 from pipeline.messages.model import read_model, write_model
+from pipeline.methods import server_of
 from pipeline.methods.ldp_sgd.path import LARGEST, Rule, SgdPath
 from pipeline.methods.ldp_sgd.random_scaling import random_scaling
 from pipeline.methods.ldp_sgd.settings import rule_of
@@ -178,7 +179,7 @@ def test_a_shared_path_is_one_path_and_every_client_is_sent_it(
 ) -> None:
     plan = study("shared")
     run, log = streamed(plan, 40, monkeypatch)
-    rows, steps = Reducer(plan)._rows, rule_of(plan).steps
+    rows, steps = server_of(plan), rule_of(plan).steps
     theta, own, total = plan.first_model.coefficients, [0, 0, 0], 0
     newest, seen, places = plan.first_model.coefficients, 0, [[0, 0, 0]]
     for i, (number, payload) in enumerate(log):
@@ -202,7 +203,7 @@ def test_clients_of_pooled_paths_are_sent_the_iterate_of_their_own(
 ) -> None:
     plan = study("pooled")
     run, log = streamed(plan, 40, monkeypatch)
-    rows, rule = Reducer(plan)._rows, rule_of(plan)
+    rows, rule = server_of(plan), rule_of(plan)
     paths = [SgdPath(rule) for _ in range(3)]
     newest = [path.theta for path in paths]
     for i, (number, payload) in enumerate(log):

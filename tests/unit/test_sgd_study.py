@@ -18,6 +18,7 @@ from pipeline.local.model import Model, round_model
 from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import read_estimate, write_estimate
+from pipeline.methods import server_of
 from pipeline.methods.ldp_sgd.settings import allowed_lateness, rule_of
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.reducer import Partition, Reducer, differences
@@ -81,7 +82,7 @@ def test_the_path_is_that_of_the_formula() -> None:
     plan = plan_of(path="burn_in = 0, eta0 = 0.5, alpha = 0.6, behind = 0")
     log = log_of(plan, 10)
     state = folded(plan, log, [])
-    rows = Reducer(plan)._rows
+    rows = server_of(plan)
     batch = rows.join([wire.read(entry.value) for entry in log])
     steps, theta = rule_of(plan).steps, np.zeros(plan.size)
     for i, gradient in enumerate(batch.gradients.reshape(-1, plan.size), start=1):  # type: ignore[union-attr]
