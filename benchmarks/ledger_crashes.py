@@ -239,6 +239,8 @@ class Witness:
     def faults(self, image: Path | None = None) -> list[str]:
         """Say what is wrong after a death, or with an image, which may be older than the topic."""
         found = list(self._read_on())
+        if not ((image or self._folder) / f"{CLIENT}.db").exists():
+            return found + ["published before there was a database"] * bool(self.made)
         with contextlib.closing(_reader(image or self._folder)) as db:
             if not _whole(db):
                 return found + ["published before there was a database"] * bool(self.made)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 import sqlite3
 import time
@@ -11,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
+from pipeline.errors import ConfigError, LocalStoreError
+from producers.memory import Memory, Remembered, same
 
 SCHEMA = 4
 #: What a file of an older schema lacks, by that schema; each step leads to the next one.
@@ -41,12 +40,8 @@ class Database:
     ----------
     ledger
         The ledger's id.
-    fresh
-        Whether this process has just made it.
-    created_at
-        When it was made, in seconds of the system clock.
-    remembered
-        How many releases the lock file says the ledger has, at least.
+    memory
+        What the folder remembers of the ledger.
 
     Raises
     ------
@@ -62,16 +57,17 @@ class Database:
         self.client = client
         with _file_faults():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = _lock(path.with_suffix(".lock"), client)
+            self.memory = Memory(path.with_suffix(".lock"), client)
         try:
             with _file_faults():
                 # before there is anything in it that others could read
                 path.touch(mode=0o600)
                 path.chmod(0o600)
+                self._path, self._file = path, path.stat()
             with faults():
                 self._db = sqlite3.connect(path, isolation_level=None)
         except BaseException:
-            self._lock.close()
+            self.memory.close()
             raise
         try:
             with faults():
@@ -81,7 +77,7 @@ class Database:
                 # in one transaction, which takes far less of a disk that may be nearly full
                 schema = (files("producers") / "schema.sql").read_text()
                 self._db.executescript(f"BEGIN;\n{schema}\nCOMMIT;")
-            self.ledger, self.created_at, self.fresh = self._identify()
+            self.ledger = self._identify()
         except BaseException:
             self.close()
             raise
@@ -89,7 +85,7 @@ class Database:
     def close(self) -> None:
         """Close the file and give up the lock."""
         self._db.close()
-        self._lock.close()
+        self.memory.close()
 
     def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Return all rows of a query."""
@@ -117,6 +113,7 @@ class Database:
         with faults():
             self._db.execute("BEGIN IMMEDIATE")
             try:
+                self._check_place()
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
@@ -124,10 +121,19 @@ class Database:
                     self._db.execute("ROLLBACK")
                 raise
 
-    def remember(self, releases: int) -> None:
+    def remember(self, says: Remembered) -> None:
         """Note beside the file how many releases it has: an older copy of it is found out."""
         with _file_faults():
-            os.pwrite(self._lock.fileno(), f"{self.ledger} {releases:020d}\n".encode(), 0)
+            self.memory.note(says)
+
+    def _check_place(self) -> None:
+        """Refuse to go on with files in whose place others were put: their owner may run too."""
+        if not (same(self._path, self._file) and self.memory.in_place()):
+            raise LocalStoreError(
+                "the client database or its .lock file was moved, removed or replaced while this "
+                "producer ran; nothing was spent: stop it before its files are touched, then start "
+                "it again"
+            )
 
     def _check_file(self) -> None:
         """Refuse a damaged file or one of another version before anything in it is touched.
@@ -153,19 +159,15 @@ class Database:
                 "version that wrote it"
             )
 
-    def _identify(self) -> tuple[str, float, bool]:
+    def _identify(self) -> str:
         """Return the ledger's id, making one for a new file.
 
         The lock file remembers it: a database that was emptied or removed must not pass for that
         of a new client, which would release every record again.
         """
-        self._lock.seek(0)
-        held = self._lock.read().decode(errors="replace").split()
-        remembered, count = (held or [""])[0], "".join(held[1:2])
-        self.remembered = int(count) if count.isdecimal() else 0
+        remembered = self.memory.says.ledger
         with self.transaction():
             row = self.row("SELECT schema, client, ledger, created_at FROM identity")
-            fresh = row is None
             if row is None:
                 if remembered:
                     raise LocalStoreError(
@@ -187,8 +189,8 @@ class Database:
             )
         self.ledger = str(row[2])
         if not remembered:
-            self.remember(0)
-        return str(row[2]), float(row[3]), fresh
+            self.remember(Remembered(self.ledger))
+        return self.ledger
 
 
 def damaged(what: str) -> str:
@@ -220,17 +222,3 @@ def _file_faults() -> Iterator[None]:
             f"the client database cannot be kept in this folder ({error.strerror}); see "
             "VEILSTREAM_FOLDER"
         ) from error
-
-
-def _lock(path: Path, client: str) -> IO[bytes]:
-    with _file_faults():
-        handle = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.close()
-        raise AlreadyRunning(
-            f"another producer runs as client {client!r} from this folder; stop it, or give this "
-            "one another --client"
-        ) from None
-    return handle

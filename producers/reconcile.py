@@ -2,242 +2,269 @@
 
 The topic keeps what a client has sent. If it holds a release of this very ledger with a number
 that the database has not reached, the database is an old copy: its position lies before records
-that have been released already.
+that have been released already. Times of records say nothing of when they were sent, so the search
+goes by offsets alone: from this client's newest acknowledged release, or from the beginning.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
 
+import msgspec
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from infra.connection import log_reader
-from pipeline.errors import BrokerError, LedgerBehind, PayloadError
+from pipeline.errors import BrokerError, ConfigError, LedgerBehind
 from pipeline.local.plan import Plan
 from pipeline.messages.keys import partition_of
-from pipeline.messages.release import Release, read
-from pipeline.messages.topics import Topic, Topics
+from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
-from producers.sources import Source
 from producers.vault import Stream, Vault
 
-#: How far the clocks of client and broker may be apart, in seconds.
-CLOCKS = 3600.0
 #: How long Kafka may hand out nothing of what it has, in seconds.
 PATIENCE = 60.0
-#: Messages that are searched, at most, for a client that lost its whole folder.
-RECENT = 1_000_000
+#: Seconds between two lines about a search that takes long.
+TELL = 3.0
 #: More releases than this no old copy has lost.
 MOST_LOST = 1_000_000
-#: Slots that are read and dropped at a time when lost releases are passed over.
-STEP = 1000
+#: Messages that are looked at between two looks at the clock.
+BATCH = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Releases that were made under this ledger and that its database does not know.
+
+    Attributes
+    ----------
+    seqs
+        Their numbers, from the stream's next one on.
+    sent
+        Partition and offset of the newest of them in the releases topic; None if it has none.
+    """
+
+    seqs: range
+    sent: tuple[int, int] | None = None
+
+
+class Stamp(msgspec.Struct, gc=False):
+    """As much of a release as this takes, whatever its version."""
+
+    ledger: str
+    seq: Annotated[int, msgspec.Meta(ge=0)]
+    revision: str = ""
+
+
+@dataclass(slots=True)
+class Found:
+    """What the log has under a client's key."""
+
+    newest: Stamp | None = None
+    place: int = -1
+    others: bool = False
+    first: int | None = None
+
+    def take(self, stamp: Stamp, offset: int, ledger: str) -> None:
+        """Take the next release of the log."""
+        if stamp.ledger != ledger:
+            self.others = True
+            return
+        self.first = offset if self.first is None else self.first
+        if self.newest is None or stamp.seq >= self.newest.seq:
+            self.newest, self.place = stamp, offset
 
 
 def lost_releases(
-    plan: Plan, settings: Settings, vault: Vault, stream: Stream, say: Callable[[str], None]
-) -> range:
-    """Return the numbers of releases that the topic has and the database does not know.
+    plan: Plan,
+    settings: Settings,
+    vault: Vault,
+    stream: Stream,
+    say: Callable[[str], None],
+    stopped: Callable[[], bool] = lambda: False,
+) -> Lost:
+    """Return the releases that topic or folder know of and the database does not.
 
     Parameters
     ----------
     say
         Told what cannot be checked, and of a search that takes long.
+    stopped
+        Whether this process has been asked to end: then what is returned means nothing.
 
     Raises
     ------
+    LedgerBehind
+        If another ledger has released as this client, or a number cannot be true.
+    ConfigError
+        If the lost releases are of another revision of the study.
     BrokerError
         If Kafka does not answer.
     """
-    nothing = range(stream.next_seq, stream.next_seq)
-    place = _place(Topics.of(plan.study).releases, vault.client)
+    study, first_lost = plan.study.name, stream.next_seq
+    topic = Topics.of(plan.study).releases
+    place = TopicPartition(topic.name, partition_of(vault.client.encode(), topic.partitions))
     try:
         with log_reader(settings, wait_ms=200) as consumer:
             consumer.assign([place])
-            if stream.sent is None and _used_by_another(consumer, place, vault, say):
-                raise LedgerBehind(
-                    f"another ledger has released study {plan.study.name!r} as client "
-                    f"{vault.client!r}: put the database back that this client had, or give these "
-                    "records another --client; if they were released before, that is a second "
-                    "release, which no ledger counts"
-                )
-            if vault.since is None:
-                # nobody can have released under a ledger id that is a second old
-                return nothing
-            found = _since(consumer, place, vault, stream, say)
+            found = Search(consumer, place, vault, say, stopped).run(stream.sent)
     except KafkaError as error:
         raise BrokerError(
             f"the releases topic cannot be read ({type(error).__name__}), so nobody can tell "
             "whether this client's database is its newest"
         ) from error
-    newest = max(found.values(), default=-1)
-    if newest - stream.next_seq > MOST_LOST:
+    if found.others:
         raise LedgerBehind(
-            f"the releases topic has a release of this ledger with number {newest}, and this "
-            f"database has {stream.next_seq}: no copy is that old, so somebody else writes to the "
+            f"another ledger has released study {study!r} as client {vault.client!r}: put the "
+            "database back that this client had, or give these records another --client; if they "
+            "were released before, that is a second release, which no ledger counts"
+        )
+    # without a topic that reaches back, the folder alone may know
+    end = max(first_lost, first_lost + vault.missing.get(study, 0))
+    if found.newest is None or found.newest.seq < first_lost:
+        return Lost(range(first_lost, end))
+    if found.newest.seq - first_lost > MOST_LOST:
+        raise LedgerBehind(
+            f"the releases topic has a release of this ledger with number {found.newest.seq}, and "
+            f"this database has {first_lost}: no copy is that old, so somebody else writes to the "
             "topic; the operator must see to who may"
         )
-    return range(stream.next_seq, newest + 1) if newest >= stream.next_seq else nothing
+    if found.newest.revision != plan.revision:
+        raise ConfigError(
+            f"this client's database is an old copy, and what it has lost of study {study!r} was "
+            f"released under revision {found.newest.revision}; the file is revision "
+            f"{plan.revision}: restore the file, or give the study a new name (its releases then "
+            "count against the same source)"
+        )
+    return Lost(range(first_lost, max(end, found.newest.seq + 1)), (place.partition, found.place))
 
 
-def refuse(plan: Plan, lost: range, missing: int) -> LedgerBehind:
+def refuse(plan: Plan, lost: Lost, missing: dict[str, int]) -> LedgerBehind:
     """Return the error for a database that is behind.
 
     Parameters
     ----------
     lost
-        What the releases topic has of this study, and the database has not.
+        What the database has lost of this study.
     missing
-        How many releases of all studies this folder remembers, and the database has not.
+        How many releases of each study this folder remembers, and the database has not.
     """
+    known = "the releases topic has" if lost.sent else "this folder remembers"
     found = (
-        f"this client's database has {lost.start} releases of study {plan.study.name!r}, the "
-        f"releases topic has {lost.stop}"
-        if lost
-        else f"this folder remembers {missing} more releases of this client, of any study, than "
-        "its database has"
+        f"this client's database has {lost.seqs.start} releases of study {plan.study.name!r}, "
+        f"{known} {lost.seqs.stop}"
+        if lost.seqs
+        else f"this folder remembers {sum(missing.values())} more releases of this client "
+        f"({named(missing)}) than its database has"
     )
     return LedgerBehind(
         f"{found}: the database was restored from an old copy, or another copy of it is in use. "
         "Put the newest database back. If it is gone, start each study of this client with "
-        "--skip-lost: it charges what the topic has and goes on behind all records that those "
+        "--skip-lost: it charges what was lost and goes on behind all records that those "
         f"releases can have held, {plan.slots} slots for each"
     )
 
 
-def skip(
-    plan: Plan,
-    vault: Vault,
-    source: Source,
-    name: str,
-    stream: Stream,
-    lost: range,
-    *,
-    now: float,
-    stopped: Callable[[], bool],
-) -> int | None:
-    """Pass over every record that lost releases can have held.
+def named(missing: dict[str, int]) -> str:
+    """Return the studies that have lost releases, in words."""
+    return ", ".join(f"study {study!r}" if study else "any study" for study in sorted(missing))
 
-    A release holds at most `window.records` slots, so no record behind so many was in one.
+
+class Search:
+    """A search of one partition for the releases of one client.
 
     Parameters
     ----------
-    stopped
-        Whether this process has been asked to end: a source that grows may have to be waited for.
-
-    Returns
-    -------
-    int or None
-        How many slots were passed over; None, and nothing has changed, if it was to stop before.
+    consumer, place
+        What reads, and the partition that it has been assigned.
+    vault
+        Whose releases.
+    say, stopped
+        As `lost_releases` takes them.
     """
-    left, position = len(lost) * plan.slots, stream.position
-    while left and not source.ended:
-        if stopped():
-            return None
-        for slot in source.read(min(left, STEP), 0.2):
-            position = slot.position
-            left -= 1
-    anchored = None if position is None else source.anchored(position)
-    vault.pass_over(plan, name, lost, position=anchored, now=now)
-    return len(lost) * plan.slots - left
 
+    def __init__(
+        self,
+        consumer: KafkaConsumer,
+        place: TopicPartition,
+        vault: Vault,
+        say: Callable[[str], None],
+        stopped: Callable[[], bool],
+    ) -> None:
+        self._consumer, self._place = consumer, place
+        self._key, self._ledger = vault.client.encode(), vault.ledger
+        self._say, self._stopped = say, stopped
+        self._decoder = msgspec.msgpack.Decoder(Stamp)
+        self._found = Found()
 
-def _place(topic: Topic, client: str) -> TopicPartition:
-    """Return where Kafka's default partitioner puts the releases of a client."""
-    return TopicPartition(topic.name, partition_of(client.encode(), topic.partitions))
+    def run(self, sent: tuple[int, int] | None) -> Found:
+        """Search behind the client's newest acknowledged release, or the whole partition.
 
-
-def _used_by_another(
-    consumer: KafkaConsumer, place: TopicPartition, vault: Vault, say: Callable[[str], None]
-) -> bool:
-    """Whether the log holds releases of this client's key under another ledger.
-
-    A client that lost its whole folder must not pass for a new one.
-    """
-    first = int(consumer.beginning_offsets([place])[place])
-    end = int(consumer.end_offsets([place])[place])
-    if end - first > RECENT:
-        say(f"only the last {RECENT} messages of the releases topic are searched for this client")
-    found = _own(consumer, place, max(first, end - RECENT), vault, say, others=True)
-    return bool(found)
-
-
-def _since(
-    consumer: KafkaConsumer,
-    place: TopicPartition,
-    vault: Vault,
-    stream: Stream,
-    say: Callable[[str], None],
-) -> dict[int, int]:
-    """Return the ledger's releases behind which the database may be: offset to number."""
-    first = int(consumer.beginning_offsets([place])[place])
-    if stream.sent is None:
-        early = int(1000 * ((vault.since or 0.0) - CLOCKS))
-        later = consumer.offsets_for_times({place: max(0, early)}).get(place)
-        return {} if later is None else _own(consumer, place, int(later.offset), vault, say)
-    last = stream.sent[1] if stream.sent[0] == place.partition else -1
-    if 0 <= last < first:
-        if last + 1 < first:
-            say(
-                "WARNING: the releases topic no longer reaches back to this client's last release; "
-                "nobody can tell whether this database is its newest"
+        A ledger's numbers grow along the log, so all that its database can lack lies behind the
+        release that it knows to be there. That this one is still where it was put shows that the
+        topic is the one it was sent to.
+        """
+        first = int(self._consumer.beginning_offsets([self._place])[self._place])
+        end = int(self._consumer.end_offsets([self._place])[self._place])
+        if sent is None:
+            self._scan(first, end)
+            return self._found
+        last = sent[1] if sent[0] == self._place.partition else -1
+        if first <= last < end:
+            self._scan(last, end)
+            if self._found.first == last or self._stopped():
+                return self._found
+            end = last
+        if 0 <= last < first:
+            if last + 1 < first:
+                self._say(
+                    "WARNING: the releases topic no longer reaches back to this client's last "
+                    "release; nobody can tell whether this database is its newest"
+                )
+        else:
+            self._say(
+                "WARNING: the releases topic does not hold this client's last release where it was "
+                "put: the topic was made anew; nobody can tell whether this database is its newest"
             )
-        return _own(consumer, place, first, vault, say)
-    # the client's last release stands for the topic being the one that it was sent to
-    found = _own(consumer, place, max(last, first), vault, say)
-    if last not in found:
-        say(
-            "WARNING: the releases topic does not hold this client's last release where it was "
-            "put: the topic was made anew; nobody can tell whether this database is its newest"
-        )
-        found = _own(consumer, place, first, vault, say)
-    return found
+        self._scan(first, end)
+        return self._found
 
+    def _scan(self, start: int, end: int) -> None:
+        """Take what the log has from `start` up to `end`."""
+        consumer, place = self._consumer, self._place
+        if start >= end:
+            return
+        consumer.seek(place, start)
+        at, told = start, time.monotonic()
+        deadline = told + PATIENCE
+        while at < end and not self._stopped():
+            batches = consumer.poll(timeout_ms=200, max_records=BATCH)
+            now = time.monotonic()
+            if batches:
+                deadline = now + PATIENCE
+            elif now > deadline:
+                raise BrokerError(
+                    f"the releases topic gives nothing for {PATIENCE:g} s, so nobody can tell "
+                    "whether this client's database is its newest"
+                )
+            for records in batches.values():
+                for record in records:
+                    if record.key == self._key and record.offset < end:
+                        self._take(record.value, record.offset)
+            at = int(consumer.position(place))
+            if now - told >= TELL:
+                told = now
+                self._say(
+                    "looking for releases of this client in the releases topic: "
+                    f"{min(at, end) - start} of {end - start} messages"
+                )
 
-def _own(
-    consumer: KafkaConsumer,
-    place: TopicPartition,
-    start: int,
-    vault: Vault,
-    say: Callable[[str], None],
-    *,
-    others: bool = False,
-) -> dict[int, int]:
-    """Return the releases of this ledger in the log from `start` on: offset to number.
-
-    Parameters
-    ----------
-    others
-        Return those of other ledgers under this client's key instead.
-    """
-    key, found = vault.client.encode(), dict[int, int]()
-    end = int(consumer.end_offsets([place])[place])
-    if end - start > 500_000:
-        say(f"checking {end - start} messages of the releases topic against this database")
-    if start >= end:
-        return found
-    consumer.seek(place, start)
-    deadline = time.monotonic() + PATIENCE
-    while consumer.position(place) < end:
-        batches = consumer.poll(timeout_ms=200, max_records=5000)
-        if batches:
-            deadline = time.monotonic() + PATIENCE
-        elif time.monotonic() > deadline:
-            raise BrokerError(
-                f"the releases topic gives nothing for {PATIENCE:g} s, so nobody can tell whether "
-                "this client's database is its newest"
-            )
-        for records in batches.values():
-            for record in records:
-                release = _readable(record.value) if record.key == key else None
-                if release is not None and (release.ledger != vault.ledger) == others:
-                    found[record.offset] = release.seq
-    return found
-
-
-def _readable(payload: bytes | None) -> Release | None:
-    try:
-        return read(payload)
-    except PayloadError:
-        return None
+    def _take(self, payload: bytes | None, offset: int) -> None:
+        try:
+            stamp = self._decoder.decode(payload or b"")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return
+        self._found.take(stamp, offset, self._ledger)

@@ -12,7 +12,9 @@ from typing import Any
 from pipeline.errors import LocalStoreError
 from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
 from pipeline.privacy.policy import loose_delta
+from producers.counts import absent
 from producers.ledger import SPENT, costs, worded
+from producers.memory import Remembered, parsed
 
 
 def report(path: Path) -> dict[str, dict[str, Any]]:
@@ -24,9 +26,10 @@ def report(path: Path) -> dict[str, dict[str, Any]]:
         If the database cannot be read.
     """
     with _reading(path) as database:
-        rows = database.execute(
-            "SELECT study, revision, source, next_seq, records, rejected, clipped FROM streams"
-        ).fetchall()
+        columns = database.execute("PRAGMA table_info(streams)").fetchall()
+        # a database of an older version owes nothing
+        known = "owed" in {column[1] for column in columns}
+        rows = database.execute(STREAMS if known else STREAMS.replace("owed", "0")).fetchall()
         return {row[0]: _study(database, row) for row in rows}
 
 
@@ -50,9 +53,9 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
             "SELECT source, epsilon, delta, unit_records, neighbours FROM sources ORDER BY source"
         ).fetchall()
         found = {row[0]: _source(database, *row) for row in rows}
-        [(held,)] = database.execute("SELECT total(next_seq) FROM streams").fetchall()
-    missing = _remembered(path) - int(held)
-    if missing > 0:
+        held = dict(database.execute("SELECT study, next_seq FROM streams").fetchall())
+    missing = sum(absent(_remembered(path), held).values())
+    if missing:
         for facts in found.values():
             facts["warnings"].append(
                 f"this folder remembers {missing} more releases of this client than the database "
@@ -61,17 +64,16 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _remembered(path: Path) -> int:
-    """Return how many releases the lock file remembers."""
+def _remembered(path: Path) -> Remembered:
+    """Return what the lock file remembers."""
     try:
-        parts = path.with_suffix(".lock").read_text(encoding="ascii", errors="replace").split()
+        return parsed(path.with_suffix(".lock").read_bytes())
     except OSError:
-        return 0
-    return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0
+        return Remembered()
 
 
 def _study(database: sqlite3.Connection, row: tuple[Any, ...]) -> dict[str, Any]:
-    study, revision, source, next_seq, records, rejected, clipped = row
+    study, revision, source, next_seq, records, rejected, clipped, owed = row
     waiting = database.execute("SELECT count(*) FROM outbox WHERE study = ?", (study,))
     reasons = database.execute("SELECT reason, count FROM rejects WHERE study = ?", (study,))
     return {
@@ -83,6 +85,7 @@ def _study(database: sqlite3.Connection, row: tuple[Any, ...]) -> dict[str, Any]
         "values_clipped": clipped,
         "releases": next_seq,
         "releases_unsent": waiting.fetchone()[0],
+        "slots_still_to_pass_over": owed,
     }
 
 
@@ -119,6 +122,7 @@ def _source(
     }
 
 
+STREAMS = "SELECT study, revision, source, next_seq, records, rejected, clipped, owed FROM streams"
 STUDIES = (
     "SELECT study, mechanism, epsilon, delta, unit_records, neighbours, mu, pure, slots "
     "FROM spends WHERE source = ? ORDER BY study"

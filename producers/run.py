@@ -22,7 +22,8 @@ from producers.client_id import check_id
 from producers.event_time import EventTimes
 from producers.ledger import Limit
 from producers.models import ModelFeed
-from producers.reconcile import lost_releases, refuse, skip
+from producers.passing import owe, pass_over
+from producers.reconcile import lost_releases, named, refuse
 from producers.sender import Sender
 from producers.sources import location_of, name_of, open_source
 from producers.vault import NO_LIMIT, Vault
@@ -120,10 +121,13 @@ def run_client(
         if models.unreadable:
             say(f"WARNING: {models.unreadable} records of {topics.study.name} cannot be read")
         # before anything is registered: a start that is refused changes no limit
-        lost = lost_releases(plan, settings, vault, vault.peek(plan.study.name), say)
-        if (lost or vault.missing) and not job.skip_lost:
+        known = vault.peek(plan.study.name)
+        lost = lost_releases(plan, settings, vault, known, say, lambda: stopping.asked)
+        if stopping.asked:
+            return Progress()
+        if (lost.seqs or vault.missing) and not job.skip_lost:
             raise refuse(plan, lost, vault.missing)
-        times = _event_times(plan, settings, job, vault.peek(plan.study.name).latest)
+        times = _event_times(plan, settings, job, known.latest)
         stream_state = vault.open_stream(
             plan, name, job.limit, location=location_of(job.source), event_time=job.event_time
         )
@@ -143,26 +147,13 @@ def run_client(
             form=job.form,
             stream=stream,
         )
-        if lost:
-            say(f"passing over {len(lost)} lost releases: {len(lost) * plan.slots} record slots")
-            passed = skip(
-                plan,
-                vault,
-                source,
-                name,
-                stream_state,
-                lost,
-                now=time.time(),
-                stopped=lambda: stopping.asked,
-            )
-            if passed is None:
-                source.close()
-                return Progress()
-            say("done; the ledger counts them as spent")
+        if lost.seqs:
+            say(f"{len(lost.seqs)} releases are lost: the ledger counts them as spent")
+            owe(plan, vault, name, lost, time.time())
         if vault.missing:
             say(
-                f"WARNING: {vault.missing} releases of this client are still unknown to its "
-                "database: start its other studies with --skip-lost too"
+                f"WARNING: {sum(vault.missing.values())} releases of this client are still unknown "
+                f"to its database: start {named(vault.missing)} with --skip-lost too"
             )
         sender = Sender(vault, plan.study.name, settings, topics)
         client = Client(
@@ -171,14 +162,17 @@ def run_client(
             vault,
             sender,
             models,
-            next_seq=lost.stop,
+            next_seq=lost.seqs.stop,
             source_name=name,
             rate=job.rate,
             times=times,
             ahead=0.0 if job.begin is None else job.begin - time.time(),
         )
         try:
-            _loop(client, stopping, lambda: report(client.progress, source.progress))
+            if pass_over(
+                plan, vault, source, say=say, stopped=lambda: stopping.asked, meanwhile=sender.pump
+            ):
+                _loop(client, stopping, lambda: report(client.progress, source.progress))
             client.finish()
         finally:
             sender.close()

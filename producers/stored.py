@@ -27,12 +27,15 @@ class Stream:
         Partition and offset of its newest acknowledged release in the releases topic.
     latest
         Event time of its newest release, in milliseconds since 1970; None if it has none.
+    owed
+        Slots that are to be passed over before anything is released; see `producers.passing`.
     """
 
     position: bytes | None
     next_seq: int
     sent: tuple[int, int] | None = None
     latest: int | None = None
+    owed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,14 @@ from types import TracebackType
 
 import msgspec
 
-from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError, StateError
+from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
 from pipeline.local.plan import Plan
 from pipeline.messages.envelope import Headers, rfc3339
+from producers.counts import Counts
 from producers.database import Database, damaged
 from producers.ledger import Ledger, Limit
 from producers.stored import Outgoing, Stream, Tally, check_whole, row_of
+from producers.streams import Streams
 
 __all__ = ["NO_LIMIT", "Outgoing", "Stream", "Tally", "Vault"]
 
@@ -40,7 +42,8 @@ class Vault:
         self._db = Database(path, client)
         self._budgets = Ledger(self._db)
         self.ledger = self._db.ledger
-        self._releases = int(self._db.rows("SELECT total(next_seq) FROM streams")[0][0])
+        self._streams = Streams(self._db)
+        self._counts = Counts(self._db)
 
     def __enter__(self) -> Vault:
         """Return the vault."""
@@ -60,30 +63,18 @@ class Vault:
         self._db.close()
 
     @property
-    def missing(self) -> int:
-        """How many releases, of any study, this folder remembers and the database has not."""
-        return max(0, self._db.remembered - self._releases)
+    def missing(self) -> dict[str, int]:
+        """How many releases of a study this folder remembers and the database has not."""
+        return self._counts.missing
 
     def peek(self, study: str) -> Stream:
         """Return where a study stands, without registering anything."""
-        row = self._db.row(
-            "SELECT position, next_seq, sent_partition, sent_offset, latest FROM streams "
-            "LEFT JOIN event_times USING (study) WHERE study = ?",
-            study,
-        )
-        if row is None:
-            return Stream(None, 0)
-        return Stream(row[0], row[1], None if row[3] is None else (row[2], row[3]), row[4])
+        return self._streams.peek(study)
 
     def bare(self, source: str) -> bool:
         """Whether a study without privacy has released this source."""
         query = "SELECT 1 FROM spends WHERE source = ? AND mu IS NULL"
         return self._db.row(query, source) is not None
-
-    @property
-    def since(self) -> float | None:
-        """When this ledger was made, in seconds; None if just now, by this process."""
-        return None if self._db.fresh else self._db.created_at
 
     def open_stream(
         self,
@@ -148,7 +139,7 @@ class Vault:
                 self._db.write("DELETE FROM event_times WHERE study = ?", name)
                 if event_time is not None:
                     self._db.write("INSERT INTO event_times VALUES (?, ?, NULL)", name, event_time)
-            self._check_times(name, event_time)
+            self._streams.check_times(name, event_time)
             self._budgets.open_source(plan, source, location, limit)
         return self.peek(name)
 
@@ -180,7 +171,7 @@ class Vault:
         try:
             with self._db.transaction():
                 self._budgets.charge(plan, source)
-                self._advance(study, seqs, position, tally)
+                self._streams.advance(study, seqs, position, tally)
                 self._db.write("UPDATE event_times SET latest = ? WHERE study = ?", latest, study)
                 self._db.write_many(
                     "INSERT INTO ledger VALUES (?, ?, ?, 0)", [(study, seq, at) for seq in seqs]
@@ -193,28 +184,39 @@ class Vault:
             with self._db.transaction():
                 self._db.write("INSERT INTO refusals VALUES (?, ?, ?)", study, str(error), at)
             raise
-        self._remember(len(group))
+        self._counts.add(study, len(group))
 
-    def pass_over(
-        self, plan: Plan, source: str, seqs: range, *, position: bytes | None, now: float
-    ) -> None:
-        """Charge releases that this database has lost, and go on behind them.
+    def charge_lost(
+        self, plan: Plan, source: str, seqs: range, *, owed: int, now: float,
+        sent: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        """Charge releases that this database has lost; their slots are owed from then on.
 
         Parameters
         ----------
         seqs
             Their numbers, from the stream's next one on.
-        position
-            Where the source continues behind all records that can have been in them.
+        owed
+            How many slots they can have held.
+        sent
+            As `Stream.sent`, if the releases topic has one of them.
         """
         study, at = plan.study.name, rfc3339(now)
         with self._db.transaction():
             self._budgets.charge(plan, source, refuse=False)
-            self._advance(study, seqs, position, Tally(0, {}, 0))
+            self._streams.number(study, seqs)
+            self._db.write("UPDATE streams SET owed = owed + ? WHERE study = ?", owed, study)
             self._db.write_many(
                 "INSERT INTO ledger VALUES (?, ?, ?, 1)", [(study, seq, at) for seq in seqs]
             )
-        self._remember(len(seqs))
+            if sent is not None:
+                self._streams.place(study, sent)
+        self._counts.add(study, len(seqs), lost=True)
+
+    def pass_over(self, study: str, slots: int, position: bytes) -> None:
+        """Move the source on behind slots that are owed; see `Streams.pass_over`."""
+        with self._db.transaction():
+            self._streams.pass_over(study, slots, position)
 
     def unsent(self, study: str, after: int, limit: int) -> list[Outgoing]:
         """Return stored releases with a number above `after`, in order.
@@ -255,44 +257,4 @@ class Vault:
                 "DELETE FROM outbox WHERE study = ? AND seq = ?", [(study, n) for n in numbers]
             )
             if place is not None:
-                self._db.write(
-                    "UPDATE streams SET sent_partition = ?, sent_offset = ? WHERE study = ?",
-                    *place, study,
-                )  # fmt: skip
-
-    def _check_times(self, study: str, column: str | None) -> None:
-        row = self._db.row("SELECT name FROM event_times WHERE study = ?", study)
-        begun = None if row is None else row[0]
-        if begun != column:
-            said = f"with --event-time {begun}" if begun else "without --event-time"
-            raise ConfigError(
-                f"this client began study {study!r} {said}: go on in the same way, or its times "
-                "would not be of one kind; other records belong to another --client"
-            )
-
-    def _remember(self, releases: int) -> None:
-        self._releases += releases
-        if not self.missing:
-            self._db.remember(self._releases)
-
-    def _advance(
-        self, study: str, seqs: Sequence[int], position: bytes | None, tally: Tally
-    ) -> None:
-        row = self._db.row("SELECT next_seq FROM streams WHERE study = ?", study)
-        first = -1 if row is None else int(row[0])
-        if not seqs or list(seqs) != list(range(first, first + len(seqs))):
-            raise StateError(
-                f"study {study!r}: these are not the next releases of this database; start this "
-                "client again"
-            )
-        self._db.write(
-            "UPDATE streams SET position = ?, next_seq = ?, records = records + ?, "
-            "rejected = rejected + ?, clipped = clipped + ? WHERE study = ?",
-            position, first + len(seqs), tally.records, sum(tally.rejected.values()), tally.clipped,
-            study,
-        )  # fmt: skip
-        self._db.write_many(
-            "INSERT INTO rejects VALUES (?, ?, ?) ON CONFLICT (study, reason) "
-            "DO UPDATE SET count = count + excluded.count",
-            [(study, reason, number) for reason, number in tally.rejected.items()],
-        )
+                self._streams.place(study, place)

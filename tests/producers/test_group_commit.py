@@ -164,7 +164,7 @@ def test_large_windows_do_not_make_a_turn_read_more_than_its_slots(bench: Make) 
 def test_a_client_goes_on_with_the_number_its_database_has(bench: Make) -> None:
     one = bench(50, records=10)
     one.start()
-    one.vault.pass_over(one.plan, NAME, range(7), position=None, now=1e9)
+    one.vault.charge_lost(one.plan, NAME, range(7), owed=0, now=1e9)
     one.vault.close()
     client = one.start()
     while client.turn():

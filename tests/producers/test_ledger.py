@@ -398,7 +398,7 @@ def test_a_client_is_charged_the_loosest_level_that_its_records_may_have(path: P
 def test_lost_releases_are_charged_at_the_loosest_level(path: Path) -> None:
     with Vault(path, "site") as vault:
         vault.open_stream(personal("strict"), SOURCE)
-        vault.pass_over(personal("strict"), SOURCE, range(3), position=None, now=1e9)
+        vault.charge_lost(personal("strict"), SOURCE, range(3), owed=0, now=1e9)
     assert report.ledger(path)[SOURCE]["spent"]["epsilon"] == pytest.approx(2.0, rel=CALIBRATION)
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import BudgetExceeded, DataError
+from pipeline.errors import BudgetExceeded, DataError, LocalStoreError
 from pipeline.local.plan import Plan
 from pipeline.study import parse_study
 from producers.ledger import Limit
+from producers.memory import Remembered, parsed
+from producers.report import ledger
 from producers.sources import open_source
 from producers.vault import Outgoing, Tally, Vault
 from tests.stage import HEADER, Stage, lines, study_text, write_csv
@@ -49,16 +51,72 @@ def test_an_old_copy_is_found_out_by_the_folder_whatever_study_runs_next(path: P
         vault.open_stream(second, SOURCE)
         for seq in range(3):
             release(vault, second, seq)
-        assert vault.missing == 0
+        assert vault.missing == {}
     shutil.copy(copy, path)
     with Vault(path, "site") as vault:
-        assert vault.missing == 3
+        assert vault.missing == {"second": 3}
         vault.open_stream(second, SOURCE)
-        vault.pass_over(second, SOURCE, range(3), position=None, now=1e9)
-        assert vault.missing == 0
+        vault.charge_lost(second, SOURCE, range(3), owed=0, now=1e9)
+        assert vault.missing == {}
         release(vault, second, 3)
     with Vault(path, "site") as vault:
-        assert vault.missing == 0
+        assert vault.missing == {}
+
+
+def test_what_one_study_has_lost_is_not_forgotten_for_what_another_releases(path: Path) -> None:
+    first, second = plan_of("first"), plan_of("second")
+    with Vault(path, "site") as vault:
+        vault.open_stream(first, SOURCE, Limit(2.0, 1e-5))
+        vault.open_stream(second, SOURCE)
+    copy = path.with_name("copy")
+    shutil.copy(path, copy)
+    with Vault(path, "site") as vault:
+        for seq in range(3):
+            release(vault, second, seq)
+    shutil.copy(copy, path)
+    for seq in range(4):
+        with Vault(path, "site") as vault:
+            assert vault.missing == {"second": 3}
+            release(vault, first, seq)
+    [account] = ledger(path).values()
+    assert "3 more releases" in account["warnings"][0]
+
+
+def test_a_lock_file_of_an_older_version_counts_all_studies_together(path: Path) -> None:
+    plan = plan_of("first")
+    with Vault(path, "site") as vault:
+        vault.open_stream(plan, SOURCE)
+        release(vault, plan, 0)
+        number = vault.ledger
+    lock = path.with_suffix(".lock")
+    lock.write_text(f"{number} {3:020d}\n")
+    with Vault(path, "site") as vault:
+        assert vault.missing == {"": 2}
+        release(vault, plan, 1)
+        assert vault.missing == {"": 2}
+        vault.charge_lost(plan, SOURCE, range(2, 4), owed=0, now=1e9)
+        assert vault.missing == {}
+    assert parsed(lock.read_bytes()) == Remembered(number, 4, {"first": 4})
+
+
+@pytest.mark.parametrize("what", ["site.db", "site.lock"])
+@pytest.mark.parametrize("how", ["replaced", "removed"])
+def test_files_that_are_put_in_place_of_those_in_use_stop_the_producer(
+    path: Path, what: str, how: str
+) -> None:
+    """Another producer may have started on them: two would release the same records."""
+    plan, file = plan_of("first"), path.with_name(what)
+    with Vault(path, "site") as vault:
+        vault.open_stream(plan, SOURCE)
+        release(vault, plan, 0)
+        if how == "replaced":
+            shutil.copy(file, copy := file.with_name("copy"))
+            copy.replace(file)
+        else:
+            file.unlink()
+        with pytest.raises(LocalStoreError, match="while this producer ran"):
+            release(vault, plan, 1)
+        assert vault.peek("first").next_seq == 1
 
 
 def test_lost_releases_are_charged_beyond_the_limit_for_they_have_left(path: Path) -> None:
@@ -67,7 +125,7 @@ def test_lost_releases_are_charged_beyond_the_limit_for_they_have_left(path: Pat
         for plan in (first, lost, later):
             vault.open_stream(plan, SOURCE)
         release(vault, first, 0)
-        vault.pass_over(lost, SOURCE, range(4), position=None, now=1e9)
+        vault.charge_lost(lost, SOURCE, range(4), owed=0, now=1e9)
         with pytest.raises(BudgetExceeded, match="2 other studies"):
             release(vault, later, 0)
     with sqlite3.connect(path) as database:

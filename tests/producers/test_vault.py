@@ -108,12 +108,22 @@ def test_lost_releases_are_charged_and_passed_over(path: Path) -> None:
     plan = plan_of("one")
     with Vault(path, "site") as vault:
         vault.open_stream(plan, SOURCE)
-        vault.pass_over(plan, SOURCE, range(3), position=b"behind", now=1e9)
-        assert vault.open_stream(plan, SOURCE) == Stream(b"behind", 3)
+        vault.charge_lost(plan, SOURCE, range(3), owed=60, sent=(1, 7), now=1e9)
+        assert vault.open_stream(plan, SOURCE) == Stream(None, 3, (1, 7), owed=60)
         assert vault.unsent("one", -1, 10) == []
+        with pytest.raises(StateError, match="60 slots"):
+            release(vault, plan, 3)
+        for slots in (0, 61):
+            with pytest.raises(StateError):
+                vault.pass_over("one", slots, b"x")
+        vault.pass_over("one", 59, b"before")
+        with pytest.raises(StateError, match="1 slots"):
+            release(vault, plan, 3)
+        vault.pass_over("one", 1, b"behind")
+        assert vault.peek("one") == Stream(b"behind", 3, (1, 7))
         release(vault, plan, 3)
         with pytest.raises(StateError):
-            vault.pass_over(plan, SOURCE, range(3, 5), position=b"x", now=1e9)
+            vault.charge_lost(plan, SOURCE, range(3, 5), owed=40, now=1e9)
     assert rows(path, "SELECT seq, lost FROM ledger") == [(0, 1), (1, 1), (2, 1), (3, 0)]
     assert rows(path, "SELECT count(*), sum(epsilon) FROM spends") == [(1, 1.0)]
     assert rows(path, "SELECT records, rejected FROM streams") == [(20, 2)]

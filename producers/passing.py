@@ -1,0 +1,74 @@
+"""Going on behind lost releases: every record that they can have held is passed over, durably.
+
+A release holds at most `window.records` slots, so no record behind so many for each was in one.
+They are owed from the transaction on that charges the lost releases, and nothing is released while
+any are: the source may be shorter than what was lost, and its rest come days later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pipeline.local.plan import Plan
+from producers.reconcile import Lost
+from producers.sources import Source
+from producers.vault import Vault
+
+#: Slots that are read and dropped in one durable step.
+STEP = 4096
+#: How long one step waits for records, in seconds.
+STEP_SECONDS = 0.2
+
+
+def owe(plan: Plan, vault: Vault, name: str, lost: Lost, now: float) -> None:
+    """Charge lost releases to a source of this name, and note the slots that they can have held."""
+    vault.charge_lost(
+        plan, name, lost.seqs, owed=len(lost.seqs) * plan.slots, sent=lost.sent, now=now
+    )
+
+
+def pass_over(
+    plan: Plan,
+    vault: Vault,
+    source: Source,
+    *,
+    say: Callable[[str], None],
+    stopped: Callable[[], bool],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> bool:
+    """Pass over the slots that are owed, as far as the source goes; return whether all are.
+
+    Parameters
+    ----------
+    say
+        Told how many there are, and how many remain.
+    stopped
+        Whether this process has been asked to end: a source that grows may have to be waited for.
+    meanwhile
+        Called between two steps.
+    """
+    study = plan.study.name
+    owed = vault.peek(study).owed
+    if not owed:
+        return True
+    say(f"passing over {owed} record slots that lost releases can have held")
+    told = time.monotonic()
+    while owed and not source.ended and not stopped():
+        meanwhile()
+        slots = source.read(min(owed, STEP), STEP_SECONDS)
+        if slots:
+            owed -= len(slots)
+            vault.pass_over(study, len(slots), source.anchored(slots[-1].position))
+            source.forget(slots[-1].position)
+        if time.monotonic() - told >= 10.0:
+            told = time.monotonic()
+            say(f"{owed} record slots are still to be passed over")
+    if owed:
+        say(
+            f"{owed} record slots are still to be passed over: nothing is released before; the "
+            "next records of the source, now or at a later start, are taken for them"
+        )
+        return False
+    say("done; the ledger counts what was lost as spent")
+    return True

@@ -1,0 +1,218 @@
+"""Whatever is restored, a record is noised once: searches by offset, and slots that stay owed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from pipeline.errors import VeilstreamError
+from pipeline.messages.release import OpenRelease, read
+from producers.report import report
+from producers.run import Job, run_client
+from tests.stage import OPEN, PRIVATE, Stage, lines, send, study_text, until
+
+Build = Callable[..., Stage]
+SLOTS = 10
+
+
+@pytest.fixture
+def build(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Build]:
+    made: list[Stage] = []
+
+    def make(privacy: str = PRIVATE) -> Stage:
+        text = study_text(records=SLOTS, partitions=1, privacy=privacy, stream="lead = 0")
+        text = text.replace('retention = "1d"', 'retention = "forever"')
+        made.append(Stage(tmp_path / "stage", kafka, redis_url, text))
+        made[-1].ensure_topics()
+        return made[-1]
+
+    yield make
+    for stage in made:
+        stage.remove()
+
+
+def grow(stage: Stage, records: int, seed: int) -> None:
+    """Add records of 2013 to the client's file; no two of them have the same load."""
+    path = stage.folder / "data.csv"
+    if not path.exists():
+        path.write_text("heat,load,failed,at\n")
+    with path.open("a") as file:
+        for number, line in enumerate(lines(records, seed)):
+            file.write(f"{line.rstrip()},2013-01-0{seed}T00:{number:02d}:00Z\n")
+
+
+def run(stage: Stage, **options: Any) -> tuple[int, str]:
+    """Run the client in this process, which takes a tenth of the time; return code and words."""
+    said: list[str] = []
+    job = Job("site", str(stage.folder / "data.csv"), **options)
+    try:
+        run_client(stage.plan, stage.settings, job, report=lambda *_: None, say=said.append)
+    except VeilstreamError as error:
+        return error.exit_code, str(error)
+    return 0, "\n".join(said)
+
+
+def goes(stage: Stage, **options: Any) -> str:
+    code, said = run(stage, **options)
+    assert code == 0, said
+    return said
+
+
+def refused(stage: Stage, **options: Any) -> str:
+    code, said = run(stage, **options)
+    assert code == 44, said
+    return said
+
+
+def home(stage: Stage) -> Path:
+    return Path(stage.settings.folder) / "clients"
+
+
+def save(stage: Stage, name: str = "saved", *, lock: bool = True) -> None:
+    """Copy the whole folder of the client aside."""
+    shutil.copytree(home(stage), stage.folder / name)
+    if not lock:
+        (stage.folder / name / "site.lock").unlink()
+
+
+def restore(stage: Stage, name: str = "saved") -> None:
+    shutil.rmtree(home(stage))
+    shutil.copytree(stage.folder / name, home(stage))
+
+
+def numbers(stage: Stage) -> list[int]:
+    return [read(record.value).seq for record in stage.releases()]
+
+
+def once(stage: Stage) -> bool:
+    """Exact sums tell: all windows are full, and no two hold the same records."""
+    releases = [read(record.value) for record in stage.releases()]
+    assert all(isinstance(r, OpenRelease) and r.records == SLOTS for r in releases)
+    return len({r.sums.data for r in releases}) == len(releases)
+
+
+@pytest.mark.parametrize("times", ["records", "clock"])
+def test_a_copy_from_before_the_first_acknowledgement_is_found_whatever_times_say(
+    build: Build, times: str
+) -> None:
+    """Records of 2013, or a ledger that a clock far ahead has made: times tell nothing."""
+    stage = build()
+    options = {"event_time": "at"} if times == "records" else {}
+    grow(stage, 0, 1)
+    goes(stage, **options)
+    if times == "clock":
+        with sqlite3.connect(stage.database("site")) as db:
+            db.execute("UPDATE identity SET created_at = created_at + 100000")
+    save(stage)
+    grow(stage, 3 * SLOTS, 1)
+    goes(stage, **options)
+    restore(stage)
+    refused(stage, **options)
+    assert numbers(stage) == [0, 1, 2]
+    grow(stage, SLOTS, 2)
+    goes(stage, skip_lost=True, **options)
+    goes(stage, **options)
+    assert numbers(stage) == [0, 1, 2, 3]
+    # what was found in the topic is where the next search begins
+    save(stage, "later", lock=False)
+    grow(stage, SLOTS, 3)
+    goes(stage, **options)
+    restore(stage, "later")
+    refused(stage, **options)
+    assert numbers(stage) == [0, 1, 2, 3, 4]
+
+
+def test_a_source_shorter_than_what_was_lost_stays_owed(build: Build) -> None:
+    """Its rows come back later, and are not released a second time."""
+    stage = build(OPEN)
+    path = stage.folder / "data.csv"
+    grow(stage, 0, 1)
+    goes(stage)
+    save(stage, lock=False)
+    grow(stage, 5 * SLOTS, 1)
+    whole = path.read_text().splitlines(keepends=True)
+    goes(stage)
+
+    restore(stage)
+    path.write_text("".join(whole[:1]))
+    said = goes(stage, skip_lost=True)
+    assert f"{5 * SLOTS} record slots are still to be passed over" in said
+    assert "done" not in said
+    # the folder with its debt is an old copy, too, once more is lost on top
+    save(stage, "in debt", lock=False)
+
+    # without the flag, and in pieces that fill no window
+    for end in (4, 3 * SLOTS + 4):
+        path.write_text("".join(whole[:end]))
+        left = 5 * SLOTS - end + 1
+        assert f"{left} record slots are still to be passed over" in goes(stage)
+        [shown] = report(stage.database("site")).values()
+        assert shown["slots_still_to_pass_over"] == left
+        assert numbers(stage) == list(range(5))
+    # a source that grows, and a process that ends in between
+    stage.produce("site", path, "--follow")
+    path.write_text("".join(whole[: 4 * SLOTS + 1]))
+    until(lambda: stage.query("site", "SELECT owed FROM streams") == [(SLOTS,)], "one window left")
+    stage.kill("site")
+    grown = whole + [f"{line.rstrip()},2013-02-01T00:00:00Z\n" for line in lines(2 * SLOTS, 7)]
+    path.write_text("".join(grown))
+    stage.produce("site", path, "--follow")
+    until(lambda: len(numbers(stage)) == 7, "the new records are released")
+    stage.processes["site"].send_signal(signal.SIGTERM)
+    assert stage.code("site") == 0, stage.said("site")
+    assert once(stage)
+
+    restore(stage, "in debt")
+    refused(stage)
+    goes(stage, skip_lost=True)
+    assert stage.query("site", "SELECT next_seq, owed FROM streams") == [(7, 0)]
+    path.write_text("".join(grown + [f"{line.rstrip()},0\n" for line in lines(SLOTS, 8)]))
+    goes(stage)
+    assert numbers(stage) == list(range(8))
+    assert once(stage)
+
+
+def test_releases_that_only_the_folder_remembers_are_passed_over(build: Build) -> None:
+    """The topic was made anew, or retention has passed: the lock file counts each study."""
+    stage = build(OPEN)
+    grow(stage, SLOTS, 1)
+    goes(stage)
+    database = stage.folder / "old.db"
+    shutil.copy(stage.database("site"), database)
+    grow(stage, 2 * SLOTS, 2)
+    goes(stage)
+    before = {read(record.value).sums.data for record in stage.releases()}
+    shutil.copy(database, stage.database("site"))
+    _make_topic_anew(stage)
+    refused(stage)
+    goes(stage, skip_lost=True)
+    grow(stage, SLOTS, 3)
+    # nothing is missing from now on
+    goes(stage)
+    assert numbers(stage) == [3]
+    assert not before & {read(record.value).sums.data for record in stage.releases()}
+
+
+def _make_topic_anew(stage: Stage) -> None:
+    name = stage.topics.releases.name
+    with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
+        admin.delete_topics([name])
+        until(lambda: name not in admin.list_topics(), "the topic is gone")
+    stage.ensure_topics()
+
+
+def test_another_ledger_is_found_by_a_client_that_has_released(build: Build) -> None:
+    stage = build()
+    grow(stage, SLOTS, 1)
+    goes(stage)
+    [mine] = stage.releases()
+    foreign = mine.value.replace(read(mine.value).ledger.encode(), b"0123456789abcdef")
+    send(stage.settings.kafka, mine.topic, [{"key": b"site", "value": foreign}])
+    assert "another ledger has released" in refused(stage)
