@@ -55,7 +55,7 @@ def create_app(
     log = ReleasesLog(lambda: app.consumer, topics.releases.name)
 
     folding = Folding(plan, topics, store, link.send, log.reread, log.bounds)
-    publishing = Publishing(plan, topics, store, folding, link.send, link.read)
+    publishing = Publishing(plan, topics, store, folding, link.send, link.read, link.ends)
     pages = Health(folding, publishing)
     app = faust.App(
         f"veilstream-{plan.study.name}",

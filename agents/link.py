@@ -121,8 +121,8 @@ class Link:
                 f"Kafka does not take a message for {topic}: {type(error).__name__}"
             ) from error
 
-    async def read(self, topic: str) -> list[bytes | None]:
-        """Return the values of all messages of a small topic with one partition.
+    async def read(self, topic: str) -> list[tuple[int, bytes | None]]:
+        """Return offset and value of all messages of a small topic with one partition.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class Link:
         consumer = aiokafka.AIOKafkaConsumer(
             **kafka_options(self._settings), enable_auto_commit=False, auto_offset_reset="earliest"
         )
-        values: list[bytes | None] = []
+        values: list[tuple[int, bytes | None]] = []
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await consumer.start()
@@ -141,12 +141,31 @@ class Link:
                 end = (await consumer.end_offsets([place]))[place]
                 while await consumer.position(place) < end:
                     for records in (await consumer.getmany(timeout_ms=200)).values():
-                        values += [record.value for record in records]
+                        values += [(record.offset, record.value) for record in records]
         except (KafkaError, TimeoutError) as error:
             raise BrokerError(f"{topic} cannot be read: {type(error).__name__}") from error
         finally:
             await consumer.stop()
         return values
+
+    async def ends(self, topic: str, partitions: int) -> int:
+        """Return the sum of the next offsets of a topic's partitions.
+
+        Raises
+        ------
+        BrokerError
+            If Kafka does not answer in time.
+        """
+        consumer = aiokafka.AIOKafkaConsumer(**kafka_options(self._settings))
+        places = [aiokafka.TopicPartition(topic, number) for number in range(partitions)]
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await consumer.start()
+                return sum((await consumer.end_offsets(places)).values())
+        except (KafkaError, TimeoutError) as error:
+            raise BrokerError(f"{topic} cannot be read: {type(error).__name__}") from error
+        finally:
+            await consumer.stop()
 
     async def watch(self) -> None:
         """Ask Kafka for its metadata now and then; a consumer alone would wait for ever.

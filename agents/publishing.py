@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from agents.folding import Folding, Send
-from pipeline.errors import NumericError, PayloadError
+from pipeline.errors import NumericError, PayloadError, StateError
 from pipeline.local.plan import Plan
 from pipeline.messages.envelope import JSON, headers, rfc3339
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.model import read_model, write_model
+from pipeline.messages.newest import Newest, is_possible
 from pipeline.messages.topics import Topics
 from pipeline.reducer import (
     Summed,
@@ -24,10 +25,13 @@ from pipeline.reducer import (
     start_is_over,
 )
 from state import Held, RedisStore
+from state.keys import model as model_key
 
 log = logging.getLogger("veilstream.publishing")
-#: Reads a topic of one partition: name to values.
-Read = Callable[[str], Awaitable[Sequence[bytes | None]]]
+#: Reads a topic of one partition: name to offsets and values.
+Read = Callable[[str], Awaitable[Sequence[tuple[int, bytes | None]]]]
+#: How far a topic of so many partitions reaches: the sum of their next offsets.
+Ends = Callable[[str, int], Awaitable[int]]
 
 
 @dataclass(slots=True)
@@ -48,7 +52,9 @@ class Publishing:
     send
         As in `agents.folding`.
     read
-        Returns the values of all messages that a small topic holds.
+        Returns all messages that a small topic holds.
+    ends
+        Tells how long the releases topic is.
     """
 
     def __init__(
@@ -59,9 +65,10 @@ class Publishing:
         folding: Folding,
         send: Send,
         read: Read,
+        ends: Ends,
     ) -> None:
         self._plan, self._topics, self._store = plan, topics, store
-        self._folding, self._send, self._read = folding, send, read
+        self._folding, self._send, self._read, self._ends = folding, send, read, ends
         self._last = Published()
         self._resent = False
         #: Partitions of other workers as they were last read, with the bytes of their heads.
@@ -167,27 +174,61 @@ class Publishing:
 
         The last owner may have died between storing a model and sending it. Redis may have lost
         its last second, or everything; clients take newer versions only, so none may be given
-        twice. The topic is believed, and no release is asked: a client can claim any version.
+        twice. The topic is believed as far as clients believe it, and no release is asked: a client
+        can claim any version.
+
+        Raises
+        ------
+        StateError
+            If Redis holds a model that nobody can have published.
         """
         held = self._store.newest_model()
-        sent = self._newest_of(await self._read(self._topics.models.name))
+        if held is not None and not is_possible(held[0], time.time()):
+            raise StateError(
+                f"Redis holds a model of study {self._plan.study.name!r} with version {held[0]}, "
+                "which no worker can have come to: somebody else wrote it. The operator must see "
+                f"to who may, remove the key {model_key(self._plan.study.name)!r} and start the "
+                "worker again"
+            )
+        messages = await self._read(self._topics.models.name)
+        releases = self._topics.releases
+        length = await self._ends(releases.name, releases.partitions)
+        sent = self._newest_of(messages, length, known=held is not None)
         if sent is not None and (held is None or sent[0] > held[0]):
             self._store.store_model(*sent)
         elif held is not None:
             await self._send_model(*held, time.time())
         self._resent = True
 
-    def _newest_of(self, payloads: Sequence[bytes | None]) -> tuple[int, bytes] | None:
-        """Return version and payload of the newest model of this study among some messages."""
+    def _newest_of(
+        self, messages: Sequence[tuple[int, bytes | None]], releases: int, *, known: bool
+    ) -> tuple[int, bytes] | None:
+        """Return version and payload of the newest believable model among some messages.
+
+        Parameters
+        ----------
+        releases
+            Length of the releases topic.
+        known
+            Whether there is a model beside them: then they must be explained by the logs.
+        """
         newest: tuple[int, bytes] | None = None
-        for payload in payloads:
+        believed = Newest(self._plan, lambda: releases, time.time)
+        for offset, payload in messages:
             try:
-                version = read_model(self._plan, payload or b"").version
+                model = read_model(self._plan, payload or b"")
             except PayloadError:
                 continue
-            if newest is None or version > newest[0]:
-                newest = version, payload or b""
-        return newest
+            outcome = believed.take(offset, model)
+            if outcome == "taken":
+                newest = model.version, payload or b""
+            elif outcome == "refused":
+                log.warning(
+                    "%s has a model of version %d, which no worker can have come to: somebody else "
+                    "writes to the topic; the operator must see to who may",
+                    self._topics.models.name, model.version,
+                )  # fmt: skip
+        return newest if believed.explained or not known else None
 
     async def _send_model(self, version: int, payload: bytes, now: float) -> None:
         study = self._plan.study.name

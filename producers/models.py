@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
-from kafka import TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from infra.connection import log_reader
@@ -14,6 +16,7 @@ from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.messages.keys import partition_of
 from pipeline.messages.model import read_model
+from pipeline.messages.newest import Newest
 from pipeline.messages.study import Known
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
@@ -27,12 +30,24 @@ AGAIN_MS = 10
 class ModelFeed:
     """Follows the models topic and the study's; a message that is of neither is passed over.
 
+    So is a model that no worker can have published: releases at it could be unreadable, or worth
+    nothing, and cost budget.
+
     Parameters
     ----------
     plan, settings, topics
         The study and where Kafka is.
     client
         Whose models: those of one partition can have a point of their own.
+    say
+        Told, once, of a model that nobody can have published.
+
+    Attributes
+    ----------
+    newest
+        The newest believable one.
+    ignored, refused
+        Messages that are no models of this study; models that are not believed.
 
     Raises
     ------
@@ -42,11 +57,20 @@ class ModelFeed:
         If the study's record names another revision.
     """
 
-    def __init__(self, plan: Plan, settings: Settings, topics: Topics, client: str) -> None:
+    def __init__(
+        self, plan: Plan, settings: Settings, topics: Topics, client: str,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self._plan = plan
         self._partition = partition_of(client.encode(), topics.releases.partitions)
         self.newest: Model = plan.first_model
-        self.ignored = 0
+        self.ignored = self.refused = 0
+        self._settings, self._say, self._name = settings, say, topics.models.name
+        self._asker: KafkaConsumer | None = None
+        self._releases = [
+            TopicPartition(topics.releases.name, n) for n in range(topics.releases.partitions)
+        ]
+        self._believed = Newest(plan, self._ends, time.time)
         self._known, self._study = Known(plan.study.name), topics.study.name
         places = [TopicPartition(topic.name, 0) for topic in (topics.models, topics.study)]
         try:
@@ -81,6 +105,8 @@ class ModelFeed:
     def close(self) -> None:
         """Close the connection."""
         self._consumer.close()
+        if self._asker is not None:
+            self._asker.close()
 
     @property
     def unreadable(self) -> int:
@@ -99,6 +125,16 @@ class ModelFeed:
         if running is not None and running != self._plan.revision:
             raise other_revision(self._plan, running)
 
+    def _ends(self) -> int:
+        try:
+            # a connection of its own: the other's answers wait behind what is not there yet
+            self._asker = self._asker or log_reader(self._settings, wait_ms=0)
+            return sum(self._asker.end_offsets(self._releases).values())
+        except KafkaError as error:
+            raise BrokerError(
+                f"the releases topic cannot be read ({type(error).__name__})"
+            ) from error
+
     def _read(self, wait_ms: int) -> list[Any]:
         try:
             batches = self._consumer.poll(timeout_ms=wait_ms, max_records=1000)
@@ -113,9 +149,9 @@ class ModelFeed:
             if record.topic == self._study:
                 self._known.take(record.value)
             else:
-                self._take(record.value)
+                self._take(record.offset, record.value)
 
-    def _take(self, payload: bytes | None) -> None:
+    def _take(self, offset: int, payload: bytes | None) -> None:
         if payload is None:
             return
         try:
@@ -123,5 +159,21 @@ class ModelFeed:
         except PayloadError:
             self.ignored += 1
             return
-        if model.version > self.newest.version:
+        outcome = self._believed.take(offset, model)
+        held = self.newest.version
+        if outcome == "taken":
             self.newest = model.at(self._partition)
+        # one that was possible gives way to an older one that the logs explain
+        if outcome == "refused" or (outcome == "taken" and model.version < held):
+            self._refuse(max(model.version, held))
+
+    def _refuse(self, version: int) -> None:
+        self.refused += 1
+        if self.refused == 1:
+            self._say(
+                f"WARNING: {self._name} has a model of version {version} that no worker of this "
+                "study can have published: somebody else writes to the topic, or topics were made "
+                f"anew. This client passes it over and goes on at version {self.newest.version}. "
+                "The operator must see to who may write there; where topics were made anew, start "
+                "this client again"
+            )

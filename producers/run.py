@@ -116,7 +116,7 @@ def run_client(
             open_source(job.source, None, folder=path.parent).close()
         ensure_topics(settings, topics.all())
         # another revision than the running one is refused before it is bound to this client
-        models = ModelFeed(plan, settings, topics, vault.client)
+        models = ModelFeed(plan, settings, topics, vault.client, say)
         closing.callback(models.close)
         if models.unreadable:
             say(f"WARNING: {models.unreadable} records of {topics.study.name} cannot be read")

@@ -16,6 +16,8 @@ COEFFICIENT_EXPONENT = -12
 COEFFICIENT_LIMIT = 2**24
 #: Class weights are integer multiples of 2^-10.
 WEIGHT_EXPONENT = -10
+#: No version is larger, in a model or in a release: a thousand a second come to it in 35 years.
+VERSION_LIMIT = 2**40 - 1
 #: A count of record slots stays a whole number in float64, and in JSON.
 SEEN_LIMIT = 2**53 - 1
 

@@ -14,6 +14,7 @@ from pipeline.local.model import (
     COEFFICIENT_EXPONENT,
     COEFFICIENT_LIMIT,
     SEEN_LIMIT,
+    VERSION_LIMIT,
     WEIGHT_EXPONENT,
     Model,
     Part,
@@ -67,7 +68,7 @@ class ModelMessage(
 
     study: str
     study_revision: str
-    version: Annotated[int, Meta(ge=1, lt=2**53)]
+    version: Annotated[int, Meta(ge=1, le=VERSION_LIMIT)]
     seen: Annotated[int, Meta(ge=0, le=SEEN_LIMIT)]
     coefficients: list[Named]
     class_weights: Weights
@@ -126,11 +127,22 @@ def read_model(plan: Plan, payload: bytes) -> Model:
         WEIGHT_EXPONENT,
         (0, LARGEST_WEIGHT),
     ).tolist()
+    _check_weights(plan, negative, positive)
     lattice = _coefficients([c.value for c in message.coefficients])
     parts = tuple(_read_part(plan, part) for part in message.partitions)
     if len(parts) != (plan.study.stream.partitions if plan.several else 0):
         raise PayloadError("wrong-shape", "the model is for another number of partitions")
     return Model(message.version, lattice, (negative, positive), message.seen, parts)
+
+
+def _check_weights(plan: Plan, *weights: int) -> None:
+    """Refuse weights that no counts lead to: releases under them could be worth nothing."""
+    unit = math.ldexp(1.0, WEIGHT_EXPONENT)
+    most = math.ceil(plan.largest_weight / unit)
+    # of n / (2 n_class) the least is 1/2; where no weight may exceed 1, all are 1
+    least = round(0.5 / unit) if plan.largest_weight > 1 else most
+    if not all(least <= weight <= most for weight in weights):
+        raise PayloadError("out-of-range", "the class weights are beyond those of the study")
 
 
 def _read_part(plan: Plan, part: PartitionPart) -> Part:

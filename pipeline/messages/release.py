@@ -14,7 +14,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from pipeline.errors import PayloadError, PrivacyError
-from pipeline.local.model import COEFFICIENT_EXPONENT, SEEN_LIMIT
+from pipeline.local.model import COEFFICIENT_EXPONENT, SEEN_LIMIT, VERSION_LIMIT
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import NoisedSums, OpenSums
 
@@ -24,8 +24,7 @@ from pipeline.local.privatise import NoisedSums, OpenSums
 MAX_RELEASE_BYTES = 8 * 2**20
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
-#: Far below what a model message can hold, so that a forged version leaves room for true ones.
-Version = Annotated[int, Meta(ge=0, lt=2**40)]
+Version = Annotated[int, Meta(ge=0, le=VERSION_LIMIT)]
 Seen = Annotated[int, Meta(ge=0, le=SEEN_LIMIT)]
 Sequence = Annotated[int, Meta(ge=0, lt=2**62)]
 

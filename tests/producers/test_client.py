@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from pipeline.local.model import Model, round_model
+from pipeline.local.model import VERSION_LIMIT, Model, round_model
 from pipeline.local.plan import Plan
 from pipeline.messages.model import write_model
 from pipeline.messages.release import OpenRelease, PrivateRelease, Release, read
@@ -100,6 +100,23 @@ def test_models_that_are_not_of_this_study_are_ignored(build: Build) -> None:
     stage.produce("site", write_csv(stage.folder / "data.csv", 20))
     assert stage.code("site") == 0, stage.said("site")
     assert [r.version for r in decoded(stage)] == [3]
+
+
+def test_forged_versions_neither_hold_clients_nor_workers(build: Build) -> None:
+    """One beyond what releases can say made every later release unreadable, and spent for it."""
+    stage = build(stream="lead = 0")
+    for version in (2**40, VERSION_LIMIT, 2**30, 3, 2**52, 2**29):
+        publish(stage, version)
+    stage.produce("site", write_csv(stage.folder / "data.csv", 60))
+    assert stage.code("site") == 0, stage.said("site")
+    assert [r.version for r in decoded(stage)] == [3, 3, 3]
+    assert stage.said("site").count("somebody else writes to the topic") == 1
+    stage.worker()
+    stage.caught_up()
+    held = until(stage.store.newest_model, "the worker publishes")
+    assert 3 <= held[0] < 10
+    assert stage.dead_letters() == []
+    assert stage.final_estimate().releases == 3
 
 
 def test_an_open_window_is_closed_after_its_time_with_empty_slots(build: Build) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import NumericError, PayloadError
-from pipeline.local.model import COEFFICIENT_LIMIT, Model, round_model, start_model
+from pipeline.local.model import COEFFICIENT_LIMIT, VERSION_LIMIT, Model, round_model, start_model
 from pipeline.messages import envelope
 from pipeline.messages.estimate import Provenance, compose, read_estimate, write_estimate
 from pipeline.messages.model import read_model, write_model
@@ -19,7 +19,7 @@ from pipeline.reducer import combine, estimate_of
 from pipeline.study import parse_study
 from tests.builders import folded, plan_of, sample_log, some_model, study_text
 
-PLAN = plan_of(p=2, records=30)
+PLAN = plan_of(p=2, records=30, maximum=1000.0)
 MODEL = Model(3, np.array([4096, -1, 12345], dtype=np.int64), (1024, 3000))
 PAYLOAD = write_model(PLAN, MODEL, "2026-01-01T00:00:00Z")
 
@@ -27,7 +27,9 @@ PAYLOAD = write_model(PLAN, MODEL, "2026-01-01T00:00:00Z")
 def test_a_model_comes_back_exactly() -> None:
     for model in (
         MODEL,
-        Model(2**53 - 1, np.array([COEFFICIENT_LIMIT, -COEFFICIENT_LIMIT, 0]), (0, 1000 * 2**10)),
+        Model(
+            VERSION_LIMIT, np.array([COEFFICIENT_LIMIT, -COEFFICIENT_LIMIT, 0]), (512, 1000 * 2**10)
+        ),
         some_model(PLAN, 7),
     ):
         again = read_model(PLAN, write_model(PLAN, model, "t"))
@@ -55,7 +57,7 @@ def edited(*path: str | int, value: object) -> bytes:
         (PAYLOAD.replace(b"model/1", b"model/2"), "undecodable"),
         (b'{"type":"model/1","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "undecodable"),
         (edited("version", value=0), "undecodable"),
-        (edited("version", value=2**53), "undecodable"),
+        (edited("version", value=2**40), "undecodable"),
         (edited("coefficients", 0, "value", value=float("nan")), "undecodable"),
         (PAYLOAD.replace(b'"value":1.0', b'"value":1e400'), "undecodable"),
         (edited("study", value="other"), "wrong-revision"),

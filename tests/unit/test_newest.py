@@ -1,0 +1,179 @@
+"""Which models are believed: every honest one, and no forged one that could end a stream."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeline.errors import PayloadError
+from pipeline.local.model import SEEN_LIMIT, VERSION_LIMIT, Model, Part
+from pipeline.local.plan import Plan
+from pipeline.messages import release as wire
+from pipeline.messages.model import read_model, write_model
+from pipeline.messages.newest import OFTEN, OLDEST, SPARE, Newest, is_possible
+from pipeline.reducer import Partition, Reducer
+from pipeline.releasing import release_of
+from tests.builders import LogEntry, SeededStream, plan_of, some_model
+
+AGED = 'half_life = 600, of = "records"'
+PLAN = plan_of(p=2, records=30, forgetting=AGED)
+NOW = 1_800_000_000.0
+
+
+class Log:
+    """Topics as a client sees them."""
+
+    def __init__(self, plan: Plan = PLAN) -> None:
+        self.releases, self.asked = 0, 0
+        self.newest = Newest(plan, self._ends, lambda: NOW)
+
+    def _ends(self) -> int:
+        self.asked += 1
+        return self.releases
+
+    def take(self, offset: int, version: int, seen: int = 0) -> str:
+        return self.newest.take(offset, replace(some_model(PLAN, version), seen=seen))
+
+
+def test_every_model_of_an_honest_study_is_believed() -> None:
+    """Offsets skip: versions sent twice, marks of transactions, what compaction removed."""
+    rng = np.random.default_rng(5)
+    log, offset = Log(), 0
+    for version in range(1, 3000):
+        log.releases += int(rng.integers(1, 5))
+        offset += int(rng.integers(1, 4))
+        if rng.random() < 0.3:
+            assert log.take(offset, version, 30 * log.releases) == "taken"
+
+
+def test_versions_that_two_workers_send_out_of_order_are_believed() -> None:
+    log = Log()
+    log.releases = 10
+    assert [log.take(o, v) for o, v in ((0, 1), (1, 3), (2, 2), (3, 4))] == [
+        "taken", "taken", "older", "taken",
+    ]  # fmt: skip
+
+
+def test_a_models_topic_that_was_made_anew_is_believed_for_the_releases_behind_it() -> None:
+    log = Log()
+    log.releases = 70_000
+    for offset, version in enumerate(range(70_001, 70_100)):
+        assert log.take(offset, version, 30 * 70_000) == "taken"
+    assert log.newest.explained
+
+
+def test_a_new_client_believes_a_study_of_which_both_topics_were_made_anew() -> None:
+    log = Log()
+    for offset, version in enumerate(range(10**7, 10**7 + 50)):
+        log.releases += 1
+        assert log.take(offset, version, 10**9) == "taken"
+    # and one that was running, by its first offset that goes back
+    log = Log()
+    log.releases = 10**6
+    assert log.take(5000, 10**6, 10**6) == "taken"
+    log.releases = 1
+    assert log.take(0, 10**7, 10**9) == "taken"
+
+
+@pytest.mark.parametrize("version", [VERSION_LIMIT, 2**39, 10**6])
+def test_a_jump_that_the_logs_do_not_hold_is_refused(version: int) -> None:
+    log = Log()
+    log.releases = 200
+    assert log.take(57, 60, 30 * 200) == "taken"
+    assert log.take(58, version, 30 * 200) == "refused"
+    assert log.newest.model.version == 60
+    assert log.take(59, 61, 30 * 200) == "taken"
+
+
+def test_a_forged_age_is_refused_where_ages_matter() -> None:
+    log = Log()
+    log.releases = 200
+    assert log.take(0, 1, 6000) == "taken"
+    assert log.take(1, 2, 6001) == "refused"
+    assert log.take(2, 2, SEEN_LIMIT) == "refused"
+    model = replace(some_model(PLAN, 2), parts=(Part(0), Part(SEEN_LIMIT)))
+    assert log.newest.take(3, model) == "refused"
+    log.releases += 1
+    assert log.take(4, 2, 6001) == "taken"
+    plain = Log(plan_of(p=2, records=30))
+    assert plain.take(0, 1, SEEN_LIMIT) == "taken"
+    assert plain.asked == 0
+
+
+def test_a_forged_model_that_came_first_gives_way_to_one_that_the_logs_explain() -> None:
+    log = Log()
+    log.releases = 5
+    assert log.take(0, 2**39) == "refused"
+    assert log.take(1, 10**9) == "taken"
+    assert log.take(2, 1) == "taken"
+    assert log.take(3, 10**9) == "refused"
+
+
+def test_the_successor_of_a_believed_model_is_believed() -> None:
+    """Else one forged model that passes would stop a study for ever."""
+    for releases, offset in itertools.product((0, 7, 10**6), (0, 9, 10**6)):
+        log = Log()
+        log.releases = releases
+        worst = offset + 1 + releases + SPARE
+        assert log.take(offset, worst) == "taken"
+        assert log.take(offset + 1, worst + 1) == "taken"
+    assert is_possible(OFTEN * 1000, OLDEST + 1000)
+    assert is_possible(OFTEN * 1000 + 1, OLDEST + 1001)
+    assert not is_possible(1, OLDEST - 1.0)
+    assert not is_possible(VERSION_LIMIT + 1, 1e18)
+
+
+# --- one limit everywhere
+
+
+@pytest.mark.parametrize("version", [VERSION_LIMIT, VERSION_LIMIT + 1, 2**53 - 1])
+def test_no_model_that_can_be_read_makes_a_release_that_cannot(version: int) -> None:
+    payload = write_model(PLAN, some_model(PLAN, version), "t")
+    try:
+        model = read_model(PLAN, payload)
+    except PayloadError:
+        assert version > VERSION_LIMIT
+        return
+    made = release_of(PLAN, [], model, SeededStream(1), client="c", ledger="l", seq=0)
+    assert wire.read(made).version == version
+
+
+def largest(plan: Plan) -> Model:
+    """Return the model with the largest numbers that can be read."""
+    lattice = np.full(plan.size, 2**24, dtype=np.int64)
+    top = round(1024 * plan.largest_weight)
+    parts = (Part(SEEN_LIMIT, lattice), Part(SEEN_LIMIT, -lattice))
+    return Model(
+        VERSION_LIMIT, lattice, (top, top), SEEN_LIMIT, parts if plan.several == "pooled" else ()
+    )
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"maximum": 8.0}, {"private": False}, {"forgetting": AGED}]
+)
+def test_what_a_client_copies_from_the_largest_model_can_be_folded(
+    settings: dict[str, object],
+) -> None:
+    plan = plan_of(p=2, records=30, **settings)
+    model = read_model(plan, write_model(plan, largest(plan), "t")).at(1)
+    made = release_of(plan, [], model, SeededStream(1), client="c", ledger="l", seq=0)
+    state = Partition.empty(plan)
+    assert Reducer(plan).fold(state, [LogEntry(0, b"c", made)]) == []
+
+
+@pytest.mark.parametrize(
+    ("maximum", "weights"),
+    [(None, (0, 0)), (None, (1024, 3000)), (None, (1023, 1024)), (8.0, (0, 1024)),
+     (8.0, (511, 1024)), (8.0, (1024, 8193))],
+)  # fmt: skip
+def test_weights_that_no_counts_lead_to_are_refused(
+    maximum: float | None, weights: tuple[int, int]
+) -> None:
+    """A weight of zero makes releases of noise alone, and they cost as much as others."""
+    plan = plan_of(p=2, records=30, maximum=maximum)
+    payload = write_model(plan, replace(some_model(plan, 1), weights=weights), "t")
+    with pytest.raises(PayloadError, match="weights"):
+        read_model(plan, payload)
