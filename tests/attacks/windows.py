@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from unittest import mock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.linalg import upper_is_diagonal
 from pipeline.local import privatise as privatise_module
@@ -34,6 +35,28 @@ Streams = Callable[[int], SecureStream]
 #: Copies that keep every vector short: long ones are looked up in another way.
 FEW = 64
 Draw = Callable[[Plan, Window, Model, int, SecureStream], Integers]
+
+
+class Tape(SecureStream):
+    """A stream that can be played again: what the fault of one noise for two windows comes to."""
+
+    def __init__(self, source: SecureStream) -> None:
+        super().__init__()
+        self._source, self._parts, self._at = source, list[NDArray[np.uint64]](), 0
+
+    def rewound(self) -> Tape:
+        """Return to the start."""
+        self._at = 0
+        return self
+
+    def uint64(self, count: int) -> NDArray[np.uint64]:
+        """Return the next numbers, those of the first time where there was one."""
+        if self._at == len(self._parts):
+            self._parts.append(self._source.uint64(count).copy())
+        part = self._parts[self._at]
+        assert len(part) == count, "what is played again must be asked for in the same way"
+        self._at += 1
+        return part
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +138,10 @@ def measure(attack: Attack, draws: int, streams: Streams, *, draw: Draw = side_b
     seen, centres = [], []
     for side, windows in enumerate((attack.left, attack.right)):
         numbers = [side if attack.twins else 2 * i + side for i in range(len(windows))]
+        # one stream for each number: the real generator gives no noise twice by itself
+        tapes = {number: Tape(streams(number)) for number in numbers}
         releases = [
-            draw(plan, window, attack.model, draws, streams(number))
+            draw(plan, window, attack.model, draws, tapes[number].rewound())
             for window, number in zip(windows, numbers, strict=True)
         ]
         seen.append(np.hstack(releases).astype(float))

@@ -19,6 +19,7 @@ from scipy import stats
 from benchmarks.attacks import RESULTS, markdown
 from pipeline.errors import PayloadError
 from pipeline.messages.model import read_model, write_model
+from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.sensitivity import Neighbours
 from tests.attacks.bounds import Scores, epsilon_bound, mu_bound, strongest
 from tests.attacks.bugs import BOTH, BUGS, HOSTILE, hostile
@@ -135,6 +136,16 @@ def test_the_attack_finds_a_planted_fault(name: str, release: str, mechanism: Me
     # too much noise breaks no promise, but the attack is weaker than on the right program
     right = measure(attack_of(release, mechanism, bug.neighbours), draws, streams(5))
     assert share_of(mechanism, found.claimed) < 0.82 < share_of(mechanism, right.claimed)
+
+
+@every_mechanism
+def test_the_attack_finds_one_noise_in_two_windows_of_the_clients_own_generator(
+    mechanism: Mechanism,
+) -> None:
+    """The real generator never repeats itself, so the fault must repeat it."""
+    attack = BUGS["the same noise in two windows"].attack("step", mechanism)
+    found = measure(attack, 20_000, lambda _: SecureStream())
+    assert share_of(mechanism, found.claimed) > 1
 
 
 @every_mechanism

@@ -264,6 +264,35 @@ def test_a_users_records_compose_to_the_budget_wherever_they_stand(records: int)
         assert plan.cost.times(records).mu == pytest.approx(plan.guarantee.mu)
 
 
+@pytest.mark.parametrize("releases", ["gradients+curvature", "gradients+curvature+products"])
+@pytest.mark.parametrize("records", [1, 4, 30])
+def test_a_users_records_in_one_window_share_the_noise_of_its_matrices(
+    records: int, releases: str
+) -> None:
+    """A window's sums have one noise for all of them: there the distance grows with their number.
+
+    Gradients have a noise for each record, and their distance grows as the root; the delta is that
+    of one Gaussian mechanism with all distances together.
+    """
+    user = f'neighbours = "replace-one"\nunit = "user"\nrecords = {records}'
+    text = study_text(epsilon=3.0, path=f'radius = 1.5, releases = "{releases}"')
+    plan = Plan(parse_study(text.replace('neighbours = "replace-one"', user)))
+    step, square = plan.step, 1.5**2
+    apart = [(2 * 1.5 * plan.loss.slope_bound * math.sqrt(records), step.gradient)]
+    apart += [(math.sqrt(2) * square * plan.loss.curvature_bound * records, step.curvature)]
+    apart += [(math.sqrt(2) * square * plan.loss.slope_bound**2 * records, step.products)]
+    mu = math.hypot(*(far / part.standard_deviation for far, part in apart if part is not None))
+    found = ndtr(mu / 2 - 3 / mu) - math.exp(3) * ndtr(-mu / 2 - 3 / mu)
+    assert found <= 1e-6
+    # the gradients could have a little less noise: the budget is split as if they shared theirs
+    alone = [far * (records**0.5 if i == 0 else 1) for i, (far, _) in enumerate(apart)]
+    whole = math.hypot(
+        *(far / part.standard_deviation for far, (_, part) in zip(alone, apart, strict=True)
+          if part is not None)
+    )  # fmt: skip
+    assert whole == pytest.approx(plan.guarantee.mu, rel=1 / 200)
+
+
 def test_pure_epsilons_of_a_users_records_add_up() -> None:
     user = 'neighbours = "replace-one"\nunit = "user"\nrecords = 10'
     text = study_text(mechanism="discrete-laplace", epsilon=2.0)
