@@ -81,7 +81,7 @@ class ModelFeed:
         except KafkaError as error:
             raise BrokerError(f"Kafka does not answer ({type(error).__name__})") from error
         except ConfigError:
-            self._consumer.close()
+            self.close()
             raise
 
     def poll(self, seconds: float = 0.0) -> Model:

@@ -1,0 +1,190 @@
+"""The faults of `benchmarks.planted`: what to change where, and the tests that ought to see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    Attributes
+    ----------
+    name, file
+        In words, and where.
+    old, new
+        The text that it changes, which occurs there once, and what it becomes.
+    tests
+        Files or tests for pytest.
+    test_is_new
+        Whether it passed every test when it was first planted.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    test_is_new: bool = False
+
+
+_SGD, _LEDGER = "tests/unit/test_sgd_study.py", "tests/producers/test_ledger.py"
+_SENSITIVITY, _PERSONAL = "tests/property/test_sensitivity.py", "tests/unit/test_personal.py"
+_ACCOUNTING, _PRIVATISE = "tests/unit/test_accounting.py", "tests/unit/test_privatise.py"
+_MECHANISMS, _LOST = "tests/unit/test_mechanisms.py", "tests/producers/test_lost_databases.py"
+_PLAN, _NEWEST = "pipeline/local/plan.py", "tests/unit/test_newest.py"
+
+FAULTS = (
+    Fault(
+        "a user's records compose as a root although they share a matrix",
+        _PLAN,
+        "return self.by_record and not self.beside",
+        "return self.by_record",
+        (_SGD,),
+        test_is_new=True,
+    ),
+    Fault(
+        "a user's records in windows compose as a root",
+        _PLAN,
+        "return mechanism.budget(numbers * records) / records",
+        "return mechanism.budget(numbers * records) / math.sqrt(records)",
+        (_MECHANISMS, _PRIVATISE, "tests/unit/test_calibration.py", _LEDGER),
+    ),
+    Fault(
+        "class counts outside of the shares",
+        _PLAN,
+        "total = gradient + curvature + counts\n",
+        "total = gradient + curvature\n",
+        (_MECHANISMS, _PRIVATISE),
+    ),
+    Fault(
+        "products calibrated for slopes, not for their squares",
+        "pipeline/local/channels.py",
+        'matrix("products", loss.slope_bound**2)',
+        'matrix("products", loss.slope_bound)',
+        ("tests/unit/test_sgd_intervals.py", _SENSITIVITY),
+    ),
+    Fault(
+        "a looser level than the client's own",
+        "pipeline/local/privatise.py",
+        "places = np.minimum(np.where(known, asked, 0), plan.ceiling)",
+        "places = np.where(known, asked, 0)",
+        (_PERSONAL,),
+    ),
+    Fault(
+        "the diagonal of a matrix without noise",
+        "pipeline/local/privatise.py",
+        "    values[diagonal] = part.noised(values[diagonal], plan.slots, stream)\n",
+        "",
+        (_PRIVATISE, _MECHANISMS),
+    ),
+    Fault(
+        "orthogonal products taken for parallel ones",
+        "pipeline/privacy/sensitivity.py",
+        "factor * norm * norm * (math.sqrt(2) if",
+        "factor * norm * norm * (1.0 if",
+        (_SENSITIVITY,),
+    ),
+    Fault(
+        "an exchanged class counted once",
+        "pipeline/privacy/sensitivity.py",
+        "return 2.0 if order == 1 else math.sqrt(2)",
+        "return 1.0",
+        (_SENSITIVITY,),
+    ),
+    Fault(
+        "rounding of a matrix left out",
+        "pipeline/privacy/sensitivity.py",
+        "return size + math.sqrt(2) * size * (size - 1) / 2 if order == 1 else float(size)",
+        "return 0.0",
+        (_SENSITIVITY, "tests/unit/test_calibration.py", _MECHANISMS),
+    ),
+    Fault(
+        "slopes at a hostile start not cut",
+        "pipeline/local/summarise.py",
+        "        slope = np.clip(slope, -bound, bound)\n",
+        "",
+        (_SENSITIVITY,),
+        test_is_new=True,
+    ),
+    Fault(
+        "a replacement charged as one absence",
+        "pipeline/privacy/accounting.py",
+        "return cost.times(self.records, changes=2 if twice else 1)",
+        "return cost.times(self.records)",
+        (_ACCOUNTING, _LEDGER),
+    ),
+    Fault(
+        "a group charged as one record",
+        "pipeline/privacy/accounting.py",
+        "steps = changes if self.apart else changes * records",
+        "steps = changes",
+        (_ACCOUNTING, _LEDGER),
+    ),
+    Fault(
+        "stored costs read as noised apart",
+        "producers/ledger.py",
+        "apart=bool(apart)",
+        "apart=True",
+        (_LEDGER,),
+    ),
+    Fault(
+        "a looser level later on is free",
+        "producers/ledger.py",
+        "if charged is not None and (cost is None or cost.mu <= charged[0]):",
+        "if charged is not None:",
+        (_LEDGER,),
+    ),
+    Fault(
+        "the limit of a source passed by a tenth",
+        "producers/ledger.py",
+        "        if epsilon > budget.epsilon * (1 + HAIR):",
+        "        if epsilon > budget.epsilon * 1.1:",
+        (_LEDGER,),
+    ),
+    Fault(
+        "lost releases charged at the client's own level",
+        "producers/ledger.py",
+        "cost = plan.cost if refuse else plan.largest_cost",
+        "cost = plan.cost",
+        (_LEDGER,),
+    ),
+    Fault(
+        "lost releases not charged",
+        "producers/vault.py",
+        "            self._budgets.charge(plan, source, refuse=False)\n",
+        "",
+        ("tests/producers/test_vault.py::test_lost_releases_are_charged_and_passed_over", _LOST),
+    ),
+    Fault(
+        "the folder forgets how many releases there were",
+        "producers/vault.py",
+        "        self._remember(len(group))\n",
+        "",
+        (_LOST, "tests/producers/test_group_commit.py"),
+    ),
+    Fault(
+        "another ledger's releases taken for this one's",
+        "producers/reconcile.py",
+        "(release.ledger != vault.ledger) == others",
+        "(release.ledger != vault.ledger) != others",
+        (_LOST,),
+    ),
+    Fault(
+        "versions in models that no release can say",
+        "pipeline/messages/model.py",
+        "Meta(ge=1, le=VERSION_LIMIT)",
+        "Meta(ge=1, lt=2**53)",
+        (_NEWEST,),
+        test_is_new=True,
+    ),
+    Fault(
+        "noise of the start changed without a new revision",
+        "pipeline/study/revision.py",
+        'START_SEMANTICS = {"logistic": 2}',
+        "START_SEMANTICS: dict[str, int] = {}",
+        ("tests/unit/test_study.py",),
+        test_is_new=True,
+    ),
+)
