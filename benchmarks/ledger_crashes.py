@@ -34,6 +34,7 @@ from typing import Any
 from benchmarks.load import study_text
 from pipeline.errors import BudgetExceeded
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of as make_plan
 from pipeline.study import parse_study
 from producers.ledger import Limit
 from producers.vault import Outgoing, Tally, Vault
@@ -57,7 +58,7 @@ def plan_of(name: str) -> Plan:
     text = study_text(name)
     if name == REFUSED:
         text = text.replace("epsilon = 1.0", "epsilon = 9.0")
-    return Plan(parse_study(text))
+    return make_plan(parse_study(text))
 
 
 class Life:

@@ -10,15 +10,16 @@ import asyncio
 
 import aiokafka
 import numpy as np
+from pipeline.local.gradients import bounded_gradients
+from pipeline.local.summarise import summarise_bounded
 
 from infra.topics import ensure_topics
-from pipeline.local.gradients import bounded_gradients
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import NoisedSums, privatise
-from pipeline.local.summarise import summarise_bounded
 from pipeline.messages.release import seal
 from pipeline.messages.topics import Topics
+from pipeline.methods import plan_of as make_plan
 from pipeline.privacy.randomness import SecureStream
 from pipeline.settings import Settings
 from pipeline.study import parse_study
@@ -78,7 +79,7 @@ def study_text(name: str, partitions: int = 1, kind: str = "renewable") -> str:
 
 def plan_of(name: str, partitions: int = 1, kind: str = "renewable") -> Plan:
     """Return the plan of that study."""
-    return Plan(parse_study(study_text(name, partitions, kind)))
+    return make_plan(parse_study(study_text(name, partitions, kind)))
 
 
 def summaries(plan: Plan, count: int = 200) -> list[NoisedSums]:

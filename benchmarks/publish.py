@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from pipeline.local.summarise import summarise_bounded
 
 from benchmarks.load import study_text
 from infra.local.ports import free_port
@@ -31,9 +32,9 @@ from infra.local.services import Redis
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import NoisedSums, privatise
-from pipeline.local.summarise import summarise_bounded
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.release import seal
+from pipeline.methods import plan_of
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import Partition, Reducer, Summed, combine
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
-    plan = Plan(parse_study(study_text("publish", partitions=options.partitions)))
+    plan = plan_of(parse_study(study_text("publish", partitions=options.partitions)))
     with tempfile.TemporaryDirectory() as name:
         service, port = Redis(Path(name)), free_port()
         with service.log.open("ab") as log:

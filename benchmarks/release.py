@@ -17,14 +17,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from pipeline.local.summarise import summarise_bounded
 
 from pipeline.local.encode import Row, stack
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import privatise
-from pipeline.local.summarise import summarise_bounded
 from pipeline.messages.envelope import MSGPACK, headers, rfc3339
 from pipeline.messages.release import schema_of, seal
+from pipeline.methods import plan_of as make_plan
 from pipeline.privacy.randomness import SecureStream
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
@@ -156,7 +157,7 @@ def plan_of(size: int, mechanism: str) -> Plan:
     text = STUDY.format(
         size=size, features=features, mechanism=mechanism, delta=delta, records=RECORDS
     )
-    return Plan(parse_study(text))
+    return make_plan(parse_study(text))
 
 
 def windows_of(plan: Plan) -> list[list[Row]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from pipeline.local.summarise import local_fit, summarise, summarise_bounded
 
 from benchmarks.autoregressive import Autoregressive
 from benchmarks.grouped import Grouped
@@ -14,8 +15,8 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.local.model import round_model, start_model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import disclose, privatise
-from pipeline.local.summarise import local_fit, summarise, summarise_bounded
 from pipeline.messages.release import seal
+from pipeline.methods import plan_of as make_plan
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
@@ -97,7 +98,7 @@ def plan_of(cell: Cell) -> Plan:
     private = 'mechanism = "none"'
     if cell.epsilon is not None:
         private = NOISED.format(epsilon=cell.epsilon)
-    return Plan(
+    return make_plan(
         parse_study(
             STUDY.format(
                 features=names, scaling=scaling, q=cell.q, ridge=RIDGE, bound=bound,

@@ -22,14 +22,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from pipeline.local.summarise import summarise, summarise_bounded
 
 from benchmarks.release import model_of
 from pipeline.local.blocks import blocks, predictors, with_intercept
 from pipeline.local.model import round_model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import NoisedSums, OpenSums, disclose, privatise
-from pipeline.local.summarise import summarise, summarise_bounded
 from pipeline.messages.release import seal
+from pipeline.methods import plan_of as make_plan
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import Partition, Reducer, estimate_of
@@ -256,7 +257,7 @@ def plan_of(loss: str, features: int, records: int, epsilon: float | None) -> Pl
     """Return the plan of a study; without epsilon it has no privacy."""
     names = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(features))
     privacy = 'mechanism = "none"' if epsilon is None else NOISED.format(epsilon=epsilon)
-    return Plan(
+    return make_plan(
         parse_study(STUDY.format(loss=loss, features=names, privacy=privacy, records=records))
     )
 

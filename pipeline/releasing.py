@@ -1,4 +1,4 @@
-"""One window to one payload: summarise at a model, privatise, write.
+"""One window to one payload: sum at a model, privatise, write.
 
 Clients and offline runs share this function; nothing else turns records into bytes.
 """
@@ -6,15 +6,12 @@ Clients and offline runs share this function; nothing else turns records into by
 from __future__ import annotations
 
 from pipeline.local.encode import Rows, stack
-from pipeline.local.gradients import bounded_gradients, open_gradients
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import disclose, privatise
-from pipeline.local.summarise import Summary, local_fit, summarise, summarise_bounded
 from pipeline.messages.release import seal
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream
-from pipeline.types import Matrix, Vector
 
 
 def release_of(
@@ -47,33 +44,13 @@ def release_of(
     PrivacyError
         If a sum does not fit its lattice.
     """
-    slots = stack(rows, plan.size - 1)
-    # gradients of single records keep their slots: one that cannot be used would else move all
-    # behind it, and the release would tell neighbours apart by far more than one gradient
-    window = slots if plan.by_record and plan.study.noised else slots.sound
-    features, responses, levels = window
-    if plan.study.noised:
-        stream = stream or _stream(plan, client, seq)
-        sums = (
-            bounded_gradients(plan, features, responses, model, levels)
-            if plan.by_record
-            else summarise_bounded(plan, features, responses, model)
-        )
-        noised = privatise(plan, sums, stream)
-        return seal(plan, noised, client=client, ledger=ledger, seq=seq)
-    summary = _open_summary(plan, features, responses, model)
-    opened = disclose(plan, summary, model.version, model.seen, model.place)
-    return seal(plan, opened, client=client, ledger=ledger, seq=seq)
-
-
-def _open_summary(plan: Plan, features: Matrix, responses: Vector, model: Model) -> Summary:
-    """Sum a window without privacy, at a fit of its own where the client knows no model yet."""
-    if plan.by_record:
-        return open_gradients(plan, features, responses, model)
-    point = model.coefficients
-    if model.version == 0 and len(responses):
-        point = local_fit(plan.loss, features, responses, plan.study.estimator.ridge)
-    return summarise(plan, features, responses, point, model.class_weights)
+    window = stack(rows, plan.size - 1)
+    if not plan.study.noised:
+        answer = disclose(plan, plan.open_query(window.sound, model))
+        return seal(plan, answer, client=client, ledger=ledger, seq=seq)
+    query = plan.query(window if plan.keeps_slots else window.sound, model)
+    noised = privatise(plan, query, stream or _stream(plan, client, seq))
+    return seal(plan, noised, client=client, ledger=ledger, seq=seq)
 
 
 def _stream(plan: Plan, client: str, seq: int) -> SecureStream:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from pipeline.local.summarise import local_fit, summarise, summarise_bounded
 from scipy.optimize import minimize
 
 from pipeline.estimators.estimate import Estimate
@@ -15,8 +16,8 @@ from pipeline.local.encode import Row
 from pipeline.local.model import Model, round_model, start_model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import disclose, privatise
-from pipeline.local.summarise import local_fit, summarise, summarise_bounded
 from pipeline.messages.release import seal
+from pipeline.methods import plan_of as make_plan
 from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
 from pipeline.study import parse_study
@@ -102,7 +103,7 @@ def study_text(
 
 def plan_of(**settings: object) -> Plan:
     """Return the plan of `study_text(**settings)`."""
-    return Plan(parse_study(study_text(**settings)))  # type: ignore[arg-type]
+    return make_plan(parse_study(study_text(**settings)))  # type: ignore[arg-type]
 
 
 class SeededStream(SecureStream):

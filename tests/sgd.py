@@ -8,6 +8,7 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.local.encode import Encoder, Row
 from pipeline.local.model import round_model
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of as make_plan
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.offline import OfflineRun
@@ -76,7 +77,7 @@ publish = {{ releases = {publish} }}
 
 def plan_of(**settings: object) -> Plan:
     """Return the plan of `study_text(**settings)`."""
-    return Plan(parse_study(study_text(**settings)))  # type: ignore[arg-type]
+    return make_plan(parse_study(study_text(**settings)))  # type: ignore[arg-type]
 
 
 def drawn(loss: str, count: int, seed: int, truth: Vector = TRUTH) -> tuple[Matrix, list[object]]:

@@ -18,9 +18,9 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from infra.topics import ensure_topics
-from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
+from pipeline.methods import plan_of
 from pipeline.reducer import Partition
 from pipeline.settings import Settings
 from pipeline.study import parse_study
@@ -118,7 +118,7 @@ class Stage:
     def __init__(self, folder: Path, kafka: str, redis_url: str, text: str) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.plan = Plan(parse_study(text))
+        self.plan = plan_of(parse_study(text))
         self.topics = Topics.of(self.plan.study)
         self.study = folder / f"{self.plan.study.name}.toml"
         self.study.write_text(text)

@@ -22,6 +22,7 @@ from pipeline.estimators.estimate import class_weights
 from pipeline.learning.stream import StudySource, study_of
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.methods import plan_of
 from pipeline.types import Vector
 
 #: Told of what is going on, how many records have been read, and which share of the history.
@@ -72,7 +73,7 @@ def run_backtest(
 ) -> BacktestResult:
     """Run one backtest; `form` is what standard input holds, and the rest is as in `backtest`."""
     begun = time.perf_counter()
-    plan = Plan(options.study_of(study_of(study)))
+    plan = plan_of(options.study_of(study_of(study)))
     if isinstance(history, str) and history == "-" and options.pooled:
         raise ConfigError(
             "the pooled fit reads the history more than once, and standard input can be read once; "

@@ -16,6 +16,7 @@ from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
+from pipeline.methods import plan_of as make_plan
 from pipeline.prediction import rule_of
 from pipeline.settings import Settings
 from pipeline.study import load_study, require_live
@@ -35,7 +36,7 @@ SAVE_MODEL = click.option(
 
 def plan_of(path: Path) -> Plan:
     """Load a study file and say loudly if it keeps no privacy."""
-    return _said(Plan(load_study(path)))
+    return _said(make_plan(load_study(path)))
 
 
 def live_plan_of(path: Path, doing: str, level: str | None = None) -> Plan:
@@ -55,7 +56,7 @@ def live_plan_of(path: Path, doing: str, level: str | None = None) -> Plan:
     """
     study = load_study(path)
     require_live(study, doing)
-    return _said(Plan(study, level))
+    return _said(make_plan(study, level))
 
 
 def _said(plan: Plan) -> Plan:

@@ -22,6 +22,7 @@ from pipeline.cli.state import verified
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.topics import Topics
+from pipeline.methods import plan_of
 from pipeline.settings import Settings
 from pipeline.study import load_study
 
@@ -91,7 +92,7 @@ def run(name: str, folder: Path, rate: float | None) -> dict[str, object]:
     started = time.monotonic()
     settings = Settings.read()
     path = Path(str(files("pipeline.study") / "examples" / f"{name}.toml"))
-    plan = Plan(load_study(path))
+    plan = plan_of(load_study(path))
     shown = DEMONSTRATIONS[name](plan)
     seconds = max(site.records for site in shown.sites) / rate if rate else shown.seconds
     say("starting Kafka and Redis ...")

@@ -28,6 +28,7 @@ from pipeline.doctor import (
 )
 from pipeline.errors import ConfigError
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.study import load_study
 
 #: Streams by default, if they are done in so many seconds.
@@ -92,7 +93,7 @@ def coverage(
     seen = _run(population, size, seed, replications)
     found = sum_up(plan, seen, target.coefficients)
     # the formulas are asked for the study as it stands, not for its simulation
-    real = Plan(asked)
+    real = plan_of(asked)
     sizes = sizes_of(real, records)
     verdict = judge(real, found, sizes, records)
     if as_json:

@@ -20,6 +20,7 @@ from pipeline.local.encode import Encoder, Row
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.fit import compose_fit, write_fit
+from pipeline.methods import plan_of as make_plan
 from pipeline.offline import OfflineRun, by_client
 from pipeline.study import LIVE_KINDS, without_privacy
 from producers.sources import Source, open_once
@@ -72,7 +73,7 @@ def fit(
                 "--save-model: an estimate without privacy is of no study; leave it out"
             )
         say("WARNING: --without-privacy: nobody's data is protected in what follows")
-        plan = Plan(without_privacy(plan.study))
+        plan = make_plan(without_privacy(plan.study))
     run = OfflineRun(plan, trace=all_intervals)
     count, faults = _stream(plan, run, _rows(plan, source, form, client_column))
     _say_faults(source, count, faults)

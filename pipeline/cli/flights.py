@@ -17,6 +17,7 @@ from pipeline.estimators.target import study_rows, target
 from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import Coefficient, EstimateMessage
+from pipeline.methods import plan_of
 from pipeline.offline import by_client, run_windows
 from pipeline.study import with_keys
 from producers.sources.flights import AIRLINES, flights
@@ -55,7 +56,7 @@ class Flights:
         say("fitting all flights without privacy, and streaming them again in one process ...")
         pooled = self.pooled()
         tight = self.stream(
-            Plan(with_keys(self._plan.study, {"privacy.epsilon": ASKED}, name="flights"))
+            plan_of(with_keys(self._plan.study, {"privacy.epsilon": ASKED}, name="flights"))
         )
         timed = self.stream(self._plan)
         shuffled = [self.stream(self._plan, shuffle=seed) for seed in SHUFFLES]

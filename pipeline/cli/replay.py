@@ -20,6 +20,7 @@ from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, connected, live_pl
 from pipeline.cli.progress import Bar, Screen, put_line
 from pipeline.errors import ConfigError, NumericError
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.replay import (
     altered,
     check_order,
@@ -111,7 +112,7 @@ def replay(
                                    "a range, a speed, what-ifs and an output")  # fmt: skip
         _check(live, as_json=as_json, accept_loss=accept_loss)
         return
-    plan = Plan(altered(live.study, wanted))
+    plan = plan_of(altered(live.study, wanted))
     now, partitions = time.time(), live.study.stream.partitions
     first = parse_bound(start, "--from", now=now, partitions=partitions)
     last = parse_bound(stop, "--to", now=now, partitions=partitions)

@@ -15,6 +15,7 @@ from pipeline.cli.table import comparison
 from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.methods import plan_of
 from pipeline.offline import OfflineRun
 from pipeline.study import without_privacy
 from pipeline.types import Vector
@@ -47,7 +48,7 @@ class Shuttle:
     def close(self, final: EstimateMessage, same: bool) -> dict[str, object]:
         """Score the rule on the held-out records, beside the same stream without privacy."""
         say("scoring on the held-out records, and streaming once more without privacy ...")
-        plain = self.fit(Plan(without_privacy(self._plan.study)))
+        plain = self.fit(plan_of(without_privacy(self._plan.study)))
         Console().print(comparison(final, plain))
         private, bare = (self.score([c.value for c in m.coefficients]) for m in (final, plain))
         say(

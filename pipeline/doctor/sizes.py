@@ -13,6 +13,7 @@ import numpy as np
 
 from pipeline.errors import VeilstreamError
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.methods.ldp_sgd.settings import (
     lateness_cap,
     mean_curvature,
@@ -94,7 +95,7 @@ def _epsilon(study: Study, records: int) -> float | None:
     for epsilon in study.privacy.epsilon * 1.1 ** np.arange(1, max(steps, 1)):
         privacy = msgspec.structs.replace(study.privacy, epsilon=float(epsilon))
         try:
-            if _needed(Plan(msgspec.structs.replace(study, privacy=privacy))) <= records:
+            if _needed(plan_of(msgspec.structs.replace(study, privacy=privacy))) <= records:
                 return float(epsilon)
         except VeilstreamError:
             return None

@@ -21,6 +21,7 @@ from pipeline.local.encode import Arrays
 from pipeline.local.gradients import weights_of
 from pipeline.local.model import Model, round_model
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
@@ -85,7 +86,7 @@ def simulated(study: Study) -> Plan:
     if study.privacy.mechanism == "discrete-gaussian":
         privacy = msgspec.structs.replace(study.privacy, mechanism="insecure-simulation", seed=0)
         study = msgspec.structs.replace(study, privacy=privacy)
-    return Plan(study)
+    return plan_of(study)
 
 
 def stream(population: Population, size: Size, seed: int, number: int) -> Estimate:

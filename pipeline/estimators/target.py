@@ -7,13 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import numpy as np
-
 from pipeline.estimators.pooled import PASSES, Pooled, Rows, pooled_fit
-from pipeline.local.blocks import with_intercept
-from pipeline.local.gradients import weights_of
 from pipeline.local.plan import Plan
-from pipeline.local.summarise import shortened, weight_of
 from pipeline.types import Matrix, Vector
 
 
@@ -39,11 +34,8 @@ def target(
     DataError
         If there is none.
     """
-    # a study by record has no penalty
-    ridge = 0.0 if plan.by_record else plan.study.estimator.ridge
-    penalty = ridge * np.append(0.0, np.ones(plan.size - 1))
     begin = plan.first_model.coefficients if start is None else start
-    return pooled_fit(plan.loss, read, penalty, start=begin, share=share, passes=passes)
+    return pooled_fit(plan.loss, read, plan.penalty, start=begin, share=share, passes=passes)
 
 
 def study_rows(
@@ -58,8 +50,5 @@ def study_rows(
     weights
         Of the negative and the positive class.
     """
-    if plan.by_record:
-        design = with_intercept(features)
-        return Rows(design, responses, weights_of(plan, design))
-    weight = np.broadcast_to(weight_of(weights, responses), len(responses))
-    return Rows(with_intercept(shortened(features, plan)), responses, weight)
+    design, weight = plan.reference_rows(features, responses, weights)
+    return Rows(design, responses, weight)

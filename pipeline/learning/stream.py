@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 from pipeline.local.columns import Table, by_row, labels_of, values_of
 from pipeline.local.encode import Encoder, Row
-from pipeline.local.plan import Plan
 from pipeline.local.response import ClassResponse, Label
 from pipeline.local.values import Record
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import ModelFile, compose_model_file
+from pipeline.methods import plan_of
 from pipeline.offline import OfflineRun
 from pipeline.study import Study, load_study, parse_study, require_no_level_column
 
@@ -52,7 +52,7 @@ class Stream:
 
     def __init__(self, study: Study) -> None:
         require_no_level_column(study, "a learner")
-        self.plan = Plan(study)
+        self.plan = plan_of(study)
         self.run = OfflineRun(self.plan)
         self.windows: dict[str, list[Row]] = {}
         self.labels: tuple[Label, Label] | None = None

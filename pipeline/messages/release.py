@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pipeline.errors import PayloadError, PrivacyError
 from pipeline.local.model import COEFFICIENT_EXPONENT, SEEN_LIMIT, VERSION_LIMIT
 from pipeline.local.plan import Plan
-from pipeline.local.privatise import NoisedSums, OpenSums
+from pipeline.local.privatise import Answer, OpenAnswer
 
 # The structs below opt out of the garbage collector (gc=False): they cannot form cycles, and a
 # worker makes hundreds of thousands of them a second.
@@ -130,8 +130,8 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Release] = msgspec.msgpack.Decoder(PrivateRelease | OpenRelease)
 
 
-def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, seq: int) -> bytes:
-    """Write a sealed summary as the payload of a release.
+def seal(plan: Plan, answer: Answer | OpenAnswer, *, client: str, ledger: str, seq: int) -> bytes:
+    """Write a sealed answer as the payload of a release.
 
     Raises
     ------
@@ -140,44 +140,39 @@ def seal(plan: Plan, sums: NoisedSums | OpenSums, *, client: str, ledger: str, s
     PrivacyError
         If it was made for a study of the other kind.
     """
-    if type(sums) is not NoisedSums and type(sums) is not OpenSums:
-        raise TypeError("only sums that privatise or disclose made can be written")
-    if plan.study.noised != isinstance(sums, NoisedSums):
-        raise PrivacyError("these sums were made for a study under another privacy policy")
-    if isinstance(sums, OpenSums):
+    if type(answer) is not Answer and type(answer) is not OpenAnswer:
+        raise TypeError("only answers that privatise or disclose made can be written")
+    if plan.study.noised != isinstance(answer, Answer):
+        raise PrivacyError("this answer was made for a study under another privacy policy")
+    model, numbers = answer.model, np.concatenate(list(answer.parts.values()))
+    if isinstance(answer, OpenAnswer):
         return _ENCODER.encode(
             OpenRelease(
                 client=client,
                 ledger=ledger,
                 seq=seq,
                 revision=plan.revision,
-                version=sums.version,
-                seen=sums.seen,
-                place=sums.place,
-                records=sums.records,
-                expansion=_numbers(sums.expansion),
-                sums=_numbers(
-                    np.concatenate([sums.gradient, sums.curvature, sums.scores, sums.counts])
-                ),
+                version=model.version,
+                seen=model.seen,
+                place=model.place,
+                records=answer.records,
+                expansion=_numbers(answer.expansion),
+                sums=_numbers(numbers),
             )
         )
-    parts = (sums.gradient, sums.curvature, sums.products, sums.counts)
     return _ENCODER.encode(
         PrivateRelease(
             client=client,
             ledger=ledger,
             seq=seq,
             revision=plan.revision,
-            version=sums.model.version,
-            seen=sums.model.seen,
-            place=sums.model.place,
-            slots=sums.slots,
+            version=model.version,
+            seen=model.seen,
+            place=model.place,
+            slots=answer.slots,
             claim=plan.claim,
-            expansion=_numbers(sums.model.lattice, (COEFFICIENT_EXPONENT,)),
-            sums=_numbers(
-                np.concatenate([part for part in parts if part is not None]),
-                plan.channels(sums.model.version).exponents,
-            ),
+            expansion=_numbers(model.lattice, (COEFFICIENT_EXPONENT,)),
+            sums=_numbers(numbers, plan.exponents(model.version)),
         )
     )
 

@@ -8,12 +8,14 @@ says.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.model import Part
+from pipeline.local.plan import Plan
 from pipeline.messages.release import Release
+from pipeline.study import Study
 
 S = TypeVar("S", bound=State)
 B = TypeVar("B")
@@ -109,4 +111,16 @@ class Server(Protocol[S, B]):
         state
             Its sums; None for an empty partition.
         """
+        ...
+
+
+class Method(Protocol):
+    """A way of estimating: what `estimator.kind` names."""
+
+    def plan(self, study: Study, level: str | None = None) -> Plan:
+        """Return the public numbers of a study; for `level` and errors see `Plan`."""
+        ...
+
+    def server(self, plan: Plan) -> Server[Any, Any]:
+        """Return the worker's part, of a plan that this method has made."""
         ...

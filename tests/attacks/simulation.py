@@ -6,7 +6,7 @@ import numpy as np
 
 from pipeline.local.encode import Row
 from pipeline.local.model import start_model
-from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.attacks.bounds import Scores
@@ -22,7 +22,7 @@ def measure_simulation(draws: int) -> Finding:
     text = study_text("discrete-gaussian", "zero-out").replace(
         'mechanism = "discrete-gaussian"', 'mechanism = "insecure-simulation"\nseed = 1'
     )
-    plan = Plan(parse_study(text))
+    plan = plan_of(parse_study(text))
     record = [Row(np.ones(plan.size - 1), 1.0, 0)]
 
     def released(rows: list[Row], seq: int) -> bytes:

@@ -11,6 +11,7 @@ import numpy as np
 
 from pipeline.local.model import Model, start_model
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of as make_plan
 from pipeline.privacy.sensitivity import Neighbours
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector
@@ -74,7 +75,7 @@ def study_text(
 
 def plan_of(mechanism: Mechanism, neighbours: str, **settings: object) -> Plan:
     """Return the plan of such a study."""
-    return Plan(parse_study(study_text(mechanism, neighbours, **settings)))  # type: ignore[arg-type]
+    return make_plan(parse_study(study_text(mechanism, neighbours, **settings)))  # type: ignore[arg-type]
 
 
 def window_of(plan: Plan, *records: Record) -> Window:

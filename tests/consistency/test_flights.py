@@ -10,6 +10,7 @@ from pipeline.cli.flights import ASKED, MAIN, Flights
 from pipeline.cli.table import covers
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import Coefficient, EstimateMessage
+from pipeline.methods import plan_of
 from pipeline.offline import OfflineRun, by_client
 from pipeline.study import Study, load_study, parse_study, with_keys
 from producers.sources.flights import AIRLINES
@@ -30,7 +31,7 @@ def seeded() -> Study:
 
 @pytest.fixture(scope="module")
 def shown() -> Flights:
-    return Flights(Plan(load_study(FILE)))
+    return Flights(plan_of(load_study(FILE)))
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +41,12 @@ def pooled(shown: Flights) -> list[float]:
 
 @pytest.fixture(scope="module")
 def final(shown: Flights) -> EstimateMessage:
-    return shown.stream(Plan(seeded()))
+    return shown.stream(plan_of(seeded()))
 
 
 @pytest.fixture(scope="module")
 def tight(shown: Flights) -> EstimateMessage:
-    return shown.stream(Plan(with_keys(seeded(), {"privacy.epsilon": ASKED}, name="tight")))
+    return shown.stream(plan_of(with_keys(seeded(), {"privacy.epsilon": ASKED}, name="tight")))
 
 
 def delayed(shown: Flights, plan: Plan, records: int) -> EstimateMessage:
@@ -63,7 +64,7 @@ class Repeated(Flights):
     """The closing words over runs that are there already: at the study's budget, and at 1."""
 
     def __init__(self, shown: Flights, timed: EstimateMessage, tight: EstimateMessage) -> None:
-        super().__init__(Plan(seeded()))
+        super().__init__(plan_of(seeded()))
         self.slots, self._runs = shown.slots, (timed, tight)
 
     def stream(self, plan: Plan, shuffle: int | None = None) -> EstimateMessage:
@@ -99,7 +100,7 @@ def test_at_its_budget_the_main_coefficient_is_told_from_zero(
 def test_models_as_late_as_on_a_busy_machine_leave_intervals(
     shown: Flights, pooled: list[float]
 ) -> None:
-    late = delayed(shown, Plan(seeded()), LATE)
+    late = delayed(shown, plan_of(seeded()), LATE)
     assert late.status == "ready"
     assert late.diagnostics.staleness == pytest.approx(LATE, rel=0.01)
     assert f"models are {late.diagnostics.staleness:.0f} records late" in late.reason
@@ -115,7 +116,7 @@ def test_a_machine_that_is_too_slow_is_told_so_and_not_that_epsilon_is_small(
     tight: EstimateMessage,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    slow = delayed(shown, Plan(seeded()), 4 * LATE)
+    slow = delayed(shown, plan_of(seeded()), 4 * LATE)
     assert slow.status == "warming"
     assert "records late on average" in slow.reason
     assert "epsilon" not in slow.reason
@@ -140,7 +141,7 @@ def test_at_epsilon_one_it_is_not(tight: EstimateMessage) -> None:
 def test_shuffled_flights_are_another_path_to_the_same_point(
     shown: Flights, final: EstimateMessage, pooled: list[float]
 ) -> None:
-    shuffled = shown.stream(Plan(seeded()), shuffle=1)
+    shuffled = shown.stream(plan_of(seeded()), shuffle=1)
     assert shuffled.status == "ready"
     assert (shuffled.records, shuffled.clients) == (final.records, final.clients)
     assert main(shuffled).value != main(final).value

@@ -9,13 +9,13 @@ import pytest
 from pipeline.cli.shuttle import CLIENTS, Shuttle
 from pipeline.estimators.estimate import FAR
 from pipeline.local.encode import Encoder, stack
-from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.methods.renewable import open_estimate
 from pipeline.study import load_study, without_privacy
 from producers.sources import open_source
 from tests.builders import oracle
 
-PLAN = Plan(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
+PLAN = plan_of(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def shuttle():
 
 @pytest.fixture(scope="module")
 def plain(shuttle):
-    return shuttle.fit(Plan(without_privacy(PLAN.study)))
+    return shuttle.fit(plan_of(without_privacy(PLAN.study)))
 
 
 def score(shuttle, message):
@@ -43,7 +43,7 @@ def test_without_privacy_the_stream_reaches_the_reference(shuttle, plain):
 def test_intervals_without_privacy_wait_because_they_would_miss(
     shuttle: Shuttle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan(without_privacy(PLAN.study))
+    plan = plan_of(without_privacy(PLAN.study))
     encoder, source = Encoder(plan.study), open_source("shuttle:0/1", None, folder=Path())
     rows = []
     while not source.ended:

@@ -19,6 +19,7 @@ from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.keys import partition_of
 from pipeline.messages.release import OpenRelease, read
+from pipeline.methods import plan_of
 from pipeline.reducer import Partition, Reducer, combine, estimate_of, model_after, slots_seen
 from pipeline.reducer.partition import SUMS
 from pipeline.releasing import release_of
@@ -108,7 +109,7 @@ def save(logs: dict[str, Golden]) -> None:
 
 def record(case: Case) -> Golden:
     """Run a study from records to its estimate."""
-    plan = Plan(parse_study(case.study))
+    plan = plan_of(parse_study(case.study))
     log: list[Sent] = []
     worker = Worker(plan, plan.revision)
     models: list[Point] = []
@@ -122,7 +123,7 @@ def record(case: Case) -> Golden:
 
 def made_again(golden: Golden, case: Case) -> Iterator[bytes]:
     """Make the releases of a recorded log again, at the models that were recorded."""
-    plan = Plan(parse_study(golden.study))
+    plan = plan_of(parse_study(golden.study))
     count = 0
 
     def newest() -> Model:
@@ -201,7 +202,7 @@ def _outcome(message: EstimateMessage) -> Outcome:
 
 def folded(golden: Golden) -> tuple[list[Point], Outcome]:
     """Fold a recorded log, and return its models and what it says."""
-    worker = Worker(Plan(parse_study(golden.study)), golden.revision)
+    worker = Worker(plan_of(parse_study(golden.study)), golden.revision)
     points: list[Point] = []
     marks = [point.after for point in golden.models]
     for count, sent in enumerate(golden.log, 1):

@@ -19,6 +19,7 @@ from pipeline.local.encode import Encoder
 from pipeline.local.model import Model, start_model
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.methods import plan_of
 from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import LogRecord, Reducer
 from pipeline.reducer.partition import Partition
@@ -82,8 +83,8 @@ def bad_records(plan: Plan) -> list[Bad]:
     unit = [*gradient[:2], [3, 3], gradient[3]]
     lying = [gradient[0], 2**40, gradient[2], gradient[3]]
     name = plan.study.name
-    foreign = Plan(parse_study(study_text(name, records=plan.slots + 1)))
-    opened = Plan(parse_study(study_text(name, privacy=OPEN)))
+    foreign = plan_of(parse_study(study_text(name, records=plan.slots + 1)))
+    opened = plan_of(parse_study(study_text(name, privacy=OPEN)))
     noise = random.Random(3).randbytes
     key = b"bad"
     return [

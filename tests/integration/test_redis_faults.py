@@ -12,7 +12,7 @@ import redis
 from infra.local.ports import free_port
 from infra.local.services import Redis
 from pipeline.errors import ConfigError, StateError, StoreError
-from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.reducer import Partition
 from pipeline.settings import Settings
 from pipeline.study import parse_study
@@ -22,7 +22,7 @@ from tests.builders import folded, sample_log, study_text
 from tests.stage import until
 
 RIGHT, WRONG = "right", "wrong"
-PLAN = Plan(parse_study(study_text(p=1, records=8, name="faults")))
+PLAN = plan_of(parse_study(study_text(p=1, records=8, name="faults")))
 
 
 @pytest.fixture(scope="module")

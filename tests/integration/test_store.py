@@ -13,6 +13,7 @@ from pipeline.errors import StaleSnapshot, StateError
 from pipeline.estimators.forgetting import KEPT
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.reducer import Partition, Reducer, differences
 from pipeline.settings import Settings
 from pipeline.study import parse_study
@@ -40,7 +41,7 @@ class Place:
 def place(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Place]:
     name = "store-" + "".join(c for c in request.node.name.lower() if c.isalnum())[:40]
     text = study_text(p=1, records=8, forgetting=FORGETTING, name=name)
-    plan = Plan(parse_study(text))
+    plan = plan_of(parse_study(text))
     client = redis_client(Settings(redis=redis_url))
     yield Place(plan, client, RedisStore(client, plan))
     if found := list(client.scan_iter(f"veil:{{{name}}}:*")):

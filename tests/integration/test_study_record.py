@@ -14,6 +14,7 @@ from pipeline.cli.main import cli
 from pipeline.errors import ConfigError
 from pipeline.local.plan import Plan
 from pipeline.messages.study import StudyMessage
+from pipeline.methods import plan_of
 from pipeline.study import parse_study
 from producers.client import Progress
 from producers.run import Job, run_client
@@ -32,7 +33,7 @@ def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
 def other_than(stage: Stage) -> Plan:
     """Return the study with another budget."""
     text = stage.study.read_text().replace("epsilon = 2.0", "epsilon = 1.0")
-    return Plan(parse_study(text))
+    return plan_of(parse_study(text))
 
 
 def run(

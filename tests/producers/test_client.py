@@ -15,6 +15,7 @@ from pipeline.local.model import VERSION_LIMIT, Model, round_model
 from pipeline.local.plan import Plan
 from pipeline.messages.model import write_model
 from pipeline.messages.release import OpenRelease, PrivateRelease, Release, read
+from pipeline.methods import plan_of
 from pipeline.study import parse_study
 from tests.stage import HEADER, OPEN, Stage, lines, send, study_text, until, write_csv
 
@@ -80,7 +81,7 @@ def test_a_client_that_starts_late_begins_at_the_newest_model(build: Build) -> N
 def test_models_that_are_not_of_this_study_are_ignored(build: Build) -> None:
     stage = build(stream="lead = 0")
     name = stage.plan.study.name
-    publish(stage, 9, plan=Plan(parse_study(study_text(name, records=21))))
+    publish(stage, 9, plan=plan_of(parse_study(study_text(name, records=21))))
     far = Model(8, np.full(stage.plan.size, 2**24 + 1, dtype=np.int64), (1024, 1024))
     off = write_model(stage.plan, Model(7, np.zeros(3, np.int64), (1024, 1024)), "t")
     bad: list[bytes | None] = [

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
-from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.study import parse_study
 from producers.database import Database
 from producers.vault import Outgoing, Tally, Vault
 from tests.stage import study_text
 
 SOURCE = "csv:data.csv"
-PLAN = Plan(parse_study(study_text("one")))
+PLAN = plan_of(parse_study(study_text("one")))
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from pipeline.errors import BudgetExceeded, LocalStoreError, StateError
 from pipeline.local.model import Model, round_model, start_model
 from pipeline.local.plan import Plan
 from pipeline.messages.release import OpenRelease, read
+from pipeline.methods import plan_of as make_plan
 from pipeline.study import parse_study
 from producers import client as loop
 from producers.client import Client
@@ -41,7 +42,9 @@ PROMPT = 5
 
 
 def plan_of(**study: Any) -> Plan:
-    return Plan(parse_study(study_text("one", **{"privacy": OPEN, "stream": "lead = 0"} | study)))
+    return make_plan(
+        parse_study(study_text("one", **{"privacy": OPEN, "stream": "lead = 0"} | study))
+    )
 
 
 @dataclass

@@ -16,6 +16,7 @@ import pytest
 
 from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.study import parse_study
 from producers import report
 from producers.ledger import Limit
@@ -47,7 +48,7 @@ class Case:
             lines.append(f"delta = {self.delta}")
         if self.records:
             lines.append(f'unit = "user"\nrecords = {self.records}')
-        return Plan(parse_study(study_text(name, privacy="\n".join(lines))))
+        return plan_of(parse_study(study_text(name, privacy="\n".join(lines))))
 
     def cost(self, of: Case) -> tuple[float, float | None]:
         """Return mu and pure epsilon for the unit and neighbours of another study."""
@@ -260,7 +261,7 @@ UNPROTECTED = {
 
 
 def unprotected(name: str, kind: str) -> Plan:
-    return Plan(parse_study(study_text(name, privacy=UNPROTECTED[kind])))
+    return plan_of(parse_study(study_text(name, privacy=UNPROTECTED[kind])))
 
 
 @pytest.mark.parametrize("kind", UNPROTECTED)
@@ -329,7 +330,7 @@ def gradients(name: str, records: int, epsilon: float = 2.0) -> Plan:
     """Return a study of gradients of single records, for users of so many."""
     user = f'neighbours = "replace-one"\nunit = "user"\nrecords = {records}'
     text = sgd_text(name=name, epsilon=epsilon).replace('neighbours = "replace-one"', user)
-    return Plan(parse_study(text))
+    return plan_of(parse_study(text))
 
 
 def test_gradients_of_a_users_records_compose(path: Path) -> None:
@@ -373,7 +374,7 @@ def personal(level: str | None) -> Plan:
     """Return a study with levels, as a client sees it whose records may have one of them."""
     levels = 'personal = { column = "c", levels = { strict = 0.5, normal = 2.0 } }'
     text = sgd_text(name="levels", epsilon=2.0).replace("[window]", f"{levels}\n[window]")
-    return Plan(parse_study(text), level)
+    return plan_of(parse_study(text), level)
 
 
 def test_a_client_is_charged_the_loosest_level_that_its_records_may_have(path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.errors import BudgetExceeded, DataError, LocalStoreError
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of as make_plan
 from pipeline.study import parse_study
 from producers.ledger import Limit
 from producers.memory import Remembered, parsed
@@ -24,7 +25,7 @@ SOURCE = "csv:data.csv"
 
 def plan_of(name: str) -> Plan:
     privacy = 'mechanism = "discrete-gaussian"\nepsilon = 1.0\ndelta = 1e-5'
-    return Plan(parse_study(study_text(name, privacy=privacy)))
+    return make_plan(parse_study(study_text(name, privacy=privacy)))
 
 
 def release(vault: Vault, plan: Plan, seq: int) -> None:

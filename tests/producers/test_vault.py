@@ -17,6 +17,7 @@ import pytest
 from pipeline.errors import ConfigError, LocalStoreError, StateError
 from pipeline.local.plan import Plan
 from pipeline.messages.release import read
+from pipeline.methods import plan_of as make_plan
 from pipeline.study import parse_study
 from producers.vault import Outgoing, Stream, Tally, Vault
 from tests.stage import PATIENCE, Stage, study_text, until, write_csv
@@ -28,7 +29,7 @@ HEADERS = [("a", b"b"), ("a", b"c")]
 
 def plan_of(name: str, epsilon: float = 1.0) -> Plan:
     budget = f'mechanism = "discrete-gaussian"\nepsilon = {epsilon}\ndelta = 1e-5'
-    return Plan(parse_study(study_text(name, privacy=budget)))
+    return make_plan(parse_study(study_text(name, privacy=budget)))
 
 
 def release(vault: Vault, plan: Plan, *seqs: int) -> None:
@@ -271,7 +272,7 @@ class KilledSender(sender.Sender):
 
 run.Vault, run.Sender = Killed, KilledSender
 run.run_client(
-    Plan(load_study(Path(study))), Settings.read(), run.Job("site", source),
+    make_plan(load_study(Path(study))), Settings.read(), run.Job("site", source),
     report=lambda *_: None,
 )
 """

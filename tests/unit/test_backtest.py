@@ -24,6 +24,7 @@ from pipeline.learning.stream import study_of
 from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
+from pipeline.methods import plan_of
 from pipeline.offline import OfflineRun
 from pipeline.reducer import differences
 from pipeline.study import Study
@@ -147,7 +148,7 @@ def offline(plan: Plan, table: dict[str, np.ndarray[Any, Any]]) -> OfflineRun:
 
 
 def engine_of(study: Study, table: Any, options: Options) -> Engine:
-    plan = Plan(options.study_of(study))
+    plan = plan_of(options.study_of(study))
     reading = Reading(plan.study, options, table, "csv")
     engine = Engine(
         plan, timed=options.event_time is not None, names=reading.names,
@@ -163,7 +164,7 @@ def engine_of(study: Study, table: Any, options: Options) -> Engine:
 def test_without_delay_it_is_the_offline_run_bit_by_bit(name: str) -> None:
     study = study_of(STUDIES[name])
     table = history(study)
-    expected = offline(Plan(study), table)
+    expected = offline(plan_of(study), table)
     engine = engine_of(study, table, Options(client_column="who"))
     assert differences(engine.run.partition, expected.partition) == []
     assert engine.run.model.version == expected.model.version > 5
@@ -234,7 +235,7 @@ def test_each_record_is_predicted_before_its_label_is_learnt(late: int) -> None:
     """Record by record, with nothing of the engine: labels that have come are learnt first."""
     study = study_of(STUDIES["classes"])
     table = history(study, 900)
-    plan, encoder = Plan(study), Encoder(study)
+    plan, encoder = plan_of(study), Encoder(study)
     run, waiting, said = OfflineRun(plan), list[Row | None](), list[tuple[float, float]]()
     coefficients: np.ndarray[Any, Any] | None = None
     rows: list[Row | None] = []
@@ -346,7 +347,7 @@ def test_a_frozen_estimate_is_that_of_its_time() -> None:
     result = backtest(study, table, freeze=1_000, pooled=False)
     # the newest estimate of the records before alone, and its scores on those behind
     short = {name: column[:1_000] for name, column in table.items()}
-    run = OfflineRun(Plan(study))
+    run = OfflineRun(plan_of(study))
     encoder, window, coefficients = Encoder(study), list[Row | None](), np.zeros(3)
     for record in records_of(short):
         try:
@@ -388,7 +389,7 @@ def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
         with contextlib.suppress(RecordError):
             rows.append(encoder.encode(record))
     features, responses = stack(rows, 2)[:2]
-    centre, unit = Plan(study).response_scale
+    centre, unit = plan_of(study).response_scale
     n, ridge = len(rows), study.estimator.ridge
     assert result.pooled.coefficients is not None
     found = np.array(result.pooled.coefficients)
@@ -425,7 +426,7 @@ def test_the_pooled_fit_is_that_of_the_published_method_for_gdwd() -> None:
     for record in records_of(table):
         with contextlib.suppress(RecordError):
             rows.append(encoder.encode(record))
-    loss = Plan(study).loss
+    loss = plan_of(study).loss
     best = pooled_fit(
         loss, Records.of(*stack(rows, 2)[:2]), Ridge(study.estimator.ridge)
     ).coefficients

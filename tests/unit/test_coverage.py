@@ -13,6 +13,7 @@ from scipy import stats
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.reducer import Partition, estimate_of
 from pipeline.study import parse_study
 from tests.builders import population_target, regression_stream, study_text, whole_stream
@@ -25,7 +26,7 @@ ALARM = 1e-6
 @lru_cache(maxsize=2)
 def streams_of(study: str, streams: int, rounds: int, clients: int) -> tuple[Plan, list[Partition]]:
     """Run some streams once; their final states serve all tests of one study."""
-    plan = Plan(parse_study(study))
+    plan = plan_of(parse_study(study))
     seeds = range(1000, 1000 + streams)
     return plan, [whole_stream(plan, seed=s, rounds=rounds, clients=clients) for s in seeds]
 
@@ -133,7 +134,7 @@ REGRESSIONS = {
 def ends_of(case: str, streams: int, rounds: int, clients: int) -> list[Estimate]:
     """Return the last estimates of some streams of a regression."""
     text, draw = REGRESSIONS[case]
-    plan = Plan(parse_study(text))
+    plan = plan_of(parse_study(text))
     seeds = range(2000, 2000 + streams)
     return [regression_stream(plan, draw, seed=s, rounds=rounds, clients=clients) for s in seeds]
 

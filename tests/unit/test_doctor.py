@@ -23,6 +23,7 @@ from pipeline.doctor import (
 from pipeline.errors import ConfigError
 from pipeline.local.encode import Row
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of as make_plan
 from pipeline.methods.ldp_sgd.settings import records_to_mix, rule_of, slowest
 from pipeline.offline import OfflineRun
 from pipeline.study import Study, parse_study
@@ -108,7 +109,7 @@ def test_the_noise_has_the_deviation_of_the_study(mechanism: str) -> None:
     many = [stream(population, Size(1000, 1), 1, i).point for i in range(200)]
     assert moved.records == 1000
     found = np.array(many).std() / math.sqrt(float(steps @ steps))
-    wanted = Plan(study).step.gradient.standard_deviation
+    wanted = make_plan(study).step.gradient.standard_deviation
     assert found == pytest.approx(wanted, rel=5 / math.sqrt(2 * 800))
 
 
@@ -178,7 +179,7 @@ def asked(study: Study, records: int, streams: int, clients: int = 10) -> tuple[
     target = target_of(population).coefficients
     ends = [look(plan, stream(population, Size(records, clients), 1, i)) for i in range(streams)]
     found = sum_up(plan, ends, target)
-    said = judge(Plan(study), found, sizes_of(Plan(study), records), records)
+    said = judge(make_plan(study), found, sizes_of(make_plan(study), records), records)
     return said.trusted, f"{said.verdict}: {said.reason}: {said.advice}"
 
 

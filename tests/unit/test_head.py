@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from pipeline.errors import StateError
-from pipeline.local.plan import Plan
 from pipeline.messages.estimate import write_estimate
+from pipeline.methods import plan_of
 from pipeline.reducer import Partition, Reducer, Snapshot, combine, differences, start_is_over
 from pipeline.study import parse_study
 from tests.builders import LogEntry, folded, relogged, sample_log, study_text
 
-PLAN = Plan(parse_study(study_text(p=2, records=8)))
+PLAN = plan_of(parse_study(study_text(p=2, records=8)))
 LOG = sample_log(PLAN, releases=30, clients=3)
 
 

@@ -31,6 +31,7 @@ from pipeline.learning import StreamClassifier
 from pipeline.local.encode import Row
 from pipeline.local.plan import Plan
 from pipeline.losses import GeneralisedDWD
+from pipeline.methods import plan_of as make_plan
 from pipeline.offline import OfflineRun
 from pipeline.prediction import LinearClassifier
 from pipeline.study import MODES, parse_study, revision_of
@@ -60,7 +61,7 @@ def text_of(kind: str, keys: str | None = None, **settings: object) -> str:
 
 
 def plan_of(kind: str, keys: str | None = None, **settings: object) -> Plan:
-    return Plan(parse_study(text_of(kind, keys, **settings)))
+    return make_plan(parse_study(text_of(kind, keys, **settings)))
 
 
 def sample(seed: int = 0, n: int = 900, p: int = 2) -> tuple[Matrix, Vector]:
@@ -321,11 +322,11 @@ def test_live_commands_refuse_before_they_look_for_a_broker(
 def test_the_functions_behind_them_refuse_as_well() -> None:
     study = parse_study(text_of("online-newton"))
     with pytest.raises(ConfigError, match="window of every client"):
-        OfflineRun(Plan(study))
+        OfflineRun(make_plan(study))
     with pytest.raises(ConfigError, match="window of every client"):
         StreamClassifier(study).fit(*sample())
     with pytest.raises(ConfigError, match=r"pipeline\.offline\.OfflineRun"):
-        fit_mode(Plan(parse_study(study_text())), {})
+        fit_mode(make_plan(parse_study(study_text())), {})
 
 
 def test_without_privacy_belongs_to_the_live_kind(tmp_path: Path) -> None:
@@ -416,7 +417,7 @@ def test_bad_data_end_in_an_error_or_a_finite_estimate_with_a_true_status(
 def test_a_private_study_of_one_class_is_never_sure() -> None:
     """The curvature stands out of its noise, but the intercept has no best value."""
     rng = np.random.default_rng(0)
-    plan = Plan(parse_study(study_text(p=2, epsilon=20.0, records=500, ridge=1e-3)))
+    plan = make_plan(parse_study(study_text(p=2, epsilon=20.0, records=500, ridge=1e-3)))
     offline = OfflineRun(plan)
     for number in range(60):
         x = rng.uniform(-1, 1, (500, 2))

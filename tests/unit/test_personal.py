@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from pipeline.local.gradients import bounded_gradients
 from scipy import stats
 
 from pipeline.backtest import backtest
@@ -16,10 +17,10 @@ from pipeline.cli.main import cli
 from pipeline.errors import ConfigError, DataError
 from pipeline.learning import StreamRegressor
 from pipeline.local.encode import Encoder, Row
-from pipeline.local.gradients import bounded_gradients
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import privatise
 from pipeline.messages import release as wire
+from pipeline.methods import plan_of as make_plan
 from pipeline.offline import OfflineRun
 from pipeline.privacy import gdp
 from pipeline.reducer import Partition, Reducer
@@ -38,7 +39,7 @@ def study(levels: str = LEVELS, **settings: object) -> Study:
 
 
 def plan_of(level: str | None = None, levels: str = LEVELS, **settings: object) -> Plan:
-    return Plan(study(levels, **settings), level)
+    return make_plan(study(levels, **settings), level)
 
 
 def noise(plan: Plan, levels: list[int], seed: int = 1, windows: int = 40) -> np.ndarray:
@@ -56,7 +57,7 @@ def test_a_record_has_the_noise_of_its_own_budget(mechanism: str) -> None:
     assert plan.levels == ("strict", "medium", "normal")
     for place, name in enumerate(plan.levels):
         own = study_text(epsilon=plan.epsilons[place], mechanism=mechanism)  # type: ignore[arg-type]
-        wanted = Plan(parse_study(own)).step.gradient.standard_deviation
+        wanted = make_plan(parse_study(own)).step.gradient.standard_deviation
         found = plan.record_channels[place].standard_deviation
         # lattices differ: rounding costs up to a 256th of the sensitivity
         assert found == pytest.approx(wanted, rel=1 / 250), name
@@ -180,12 +181,12 @@ def test_the_guarantee_names_the_levels() -> None:
     assert "0.5 at level 'strict'" in said.guarantee
     assert "and 0.5 for a record of any other level or none" in said.guarantee
     assert "at which level a record slot was noised" in said.guarantee
-    assert said.claim != Plan(parse_study(study_text(epsilon=4.0))).claim
-    assert Plan(parse_study(study_text(epsilon=4.0))).guarantee.levels is None
+    assert said.claim != make_plan(parse_study(study_text(epsilon=4.0))).claim
+    assert make_plan(parse_study(study_text(epsilon=4.0))).guarantee.levels is None
 
 
 def test_levels_change_the_revision_and_their_absence_does_not() -> None:
-    without = Plan(parse_study(study_text(epsilon=4.0))).revision
+    without = make_plan(parse_study(study_text(epsilon=4.0))).revision
     assert plan_of().revision != without
     assert plan_of().revision != plan_of(levels=LEVELS.replace("0.5", "0.6")).revision
 
@@ -227,7 +228,7 @@ def test_a_level_that_is_none_is_refused() -> None:
         with pytest.raises(ConfigError, match="--level"):
             plan_of(level)
     with pytest.raises(ConfigError, match="--level"):
-        Plan(parse_study(study_text()), "strict")
+        make_plan(parse_study(study_text()), "strict")
 
 
 def test_produce_refuses_a_level_that_is_none(tmp_path: Path) -> None:
@@ -243,7 +244,7 @@ def test_intervals_of_mixed_levels_are_those_of_the_mean_noise() -> None:
     """PPI-0 reads the middle off the gradients, so that the mean of 1 / mu^2 enters unasked."""
     levels = 'personal = { column = "consent", levels = { strict = 6.0, normal = 18.0 } }'
     text = study_text(epsilon=18.0, records=100, path="behind = 0", mechanism="insecure-simulation")
-    plan = Plan(parse_study(text.replace("[window]", f"{levels}\n[window]")))
+    plan = make_plan(parse_study(text.replace("[window]", f"{levels}\n[window]")))
     run = OfflineRun(plan)
     features, responses = drawn("linear", 40_000, 11)
     rows = rows_of(plan, features, responses)

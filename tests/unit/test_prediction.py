@@ -35,6 +35,7 @@ from pipeline.local.response import ClassResponse
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import read_model_file, write_model_file
 from pipeline.messages.schemas import schema
+from pipeline.methods import plan_of as make_plan
 from pipeline.offline import OfflineRun
 from pipeline.prediction import Confusion, LinearClassifier, predict_records
 from pipeline.study import load_study, parse_study
@@ -73,7 +74,7 @@ def message_of(plan: Plan, values: list[float], **changes: Any) -> EstimateMessa
 
 def heating(text: str = STUDY) -> LinearClassifier:
     """Return the rule -0.5 + 2 heat - load on the unit scale."""
-    plan = Plan(parse_study(text))
+    plan = make_plan(parse_study(text))
     return LinearClassifier.of(plan, message_of(plan, [-0.5, 2.0, -1.0]))
 
 
@@ -171,7 +172,7 @@ def test_a_record_s_prediction_does_not_depend_on_the_records_beside_it() -> Non
 
 
 def test_on_shuttle_the_model_scores_what_the_demonstration_s_scoring_says() -> None:
-    plan = Plan(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
+    plan = make_plan(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
     text = msgspec.to_builtins(plan.study) | {"privacy": {"mechanism": "none"}}
     records = list(heldout())
     y = np.array([record["anomaly"] for record in records])
@@ -203,7 +204,7 @@ def test_probabilities_are_those_computed_by_hand() -> None:
 
 
 def test_a_tiny_probability_keeps_its_digits() -> None:
-    plan = Plan(parse_study(STUDY))
+    plan = make_plan(parse_study(STUDY))
     model = LinearClassifier.of(plan, message_of(plan, [0.0, 60.0, 0.0]))
     [[negative, positive]] = model.predict_proba([[100.0, 0.0]])
     assert negative == pytest.approx(math.exp(-60), rel=1e-12)
@@ -221,7 +222,7 @@ def test_generalised_dwd_gives_no_probabilities() -> None:
 
 
 def test_a_predictor_of_zero_means_the_positive_class_as_in_the_demonstration() -> None:
-    plan = Plan(parse_study(STUDY))
+    plan = make_plan(parse_study(STUDY))
     model = LinearClassifier.of(plan, message_of(plan, [0.0, 0.0, 0.0]))
     assert model.predict([[1.0, 1.0]]).tolist() == ["yes"]
     flipped = LinearClassifier(model.file, labels=(2, 1))
@@ -451,19 +452,19 @@ def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
 
 def test_a_model_of_another_study_or_revision_is_refused_with_both_names() -> None:
     model = heating()
-    model.check_study(Plan(parse_study(STUDY.replace("[window]", "[stream]\n[window]"))))
-    other = Plan(parse_study(STUDY.replace('"heating"', '"cooling"')))
+    model.check_study(make_plan(parse_study(STUDY.replace("[window]", "[stream]\n[window]"))))
+    other = make_plan(parse_study(STUDY.replace('"heating"', '"cooling"')))
     with pytest.raises(ConfigError, match=r"study 'heating'.*that of 'cooling'"):
         model.check_study(other)
-    wider = Plan(parse_study(STUDY.replace("max = 100", "max = 120")))
+    wider = make_plan(parse_study(STUDY.replace("max = 100", "max = 120")))
     with pytest.raises(ConfigError, match=rf"{model.file.study_revision}.*{wider.revision}"):
         model.check_study(wider)
     with pytest.raises(ConfigError, match="the estimate belongs to revision"):
-        LinearClassifier.of(wider, message_of(Plan(parse_study(STUDY)), [0.0, 0.0, 0.0]))
+        LinearClassifier.of(wider, message_of(make_plan(parse_study(STUDY)), [0.0, 0.0, 0.0]))
 
 
 def test_an_estimate_of_nothing_makes_no_model() -> None:
-    plan = Plan(parse_study(STUDY))
+    plan = make_plan(parse_study(STUDY))
     empty = OfflineRun(plan).estimate(0.0)[1]
     with pytest.raises(NumericError, match="nothing to predict with"):
         LinearClassifier.of(plan, empty)

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.encode import Encoder, Row
-from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.offline import OfflineRun
 from pipeline.study import parse_study
 from tests.builders import study_text
@@ -15,7 +15,7 @@ from tests.builders import study_text
 
 def streamed(text: str, features: np.ndarray, responses: np.ndarray, clients: int = 4) -> Estimate:
     """Return the estimate of records that are dealt to clients window by window."""
-    plan = Plan(parse_study(text))
+    plan = plan_of(parse_study(text))
     encoder, run = Encoder(plan.study), OfflineRun(plan)
     rows: list[Row] = encoder.rows(
         features, [encoder.response.of_label(value) for value in responses.tolist()]

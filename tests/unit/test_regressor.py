@@ -20,6 +20,7 @@ from pipeline.learning import StreamClassifier, StreamRegressor
 from pipeline.local.encode import Encoder
 from pipeline.local.plan import Plan
 from pipeline.messages.model_file import read_model_file, write_model_file
+from pipeline.methods import plan_of as make_plan
 from pipeline.offline import cut, run_windows
 from pipeline.prediction import (
     Errors,
@@ -136,7 +137,7 @@ def test_a_file_comes_back_and_the_wrong_class_names_the_right_one(
 
 
 def plan_of_text(text: str) -> Plan:
-    return Plan(parse_study(text))
+    return make_plan(parse_study(text))
 
 
 def test_a_bad_record_gets_a_reason_and_a_response_is_scored_as_written(

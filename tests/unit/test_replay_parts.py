@@ -19,6 +19,7 @@ from pipeline.local.plan import Plan
 from pipeline.local.times import parse_rfc3339, time_of
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.topics import is_of_a_study
+from pipeline.methods import plan_of as make_plan
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, Reducer, combine
 from pipeline.releasing import release_of
@@ -216,11 +217,11 @@ def test_what_may_differ_changes_no_release(kind: str) -> None:
     if kind == "sgd":
         words = 'mechanism = "insecure-simulation"\nseed = 1'
         made = sgd_text(records=50, name="x").replace('mechanism = "discrete-gaussian"', words)
-        plan = Plan(parse_study(made))
+        plan = make_plan(parse_study(made))
     rows = _rows(plan, np.random.default_rng(1))
 
     def payloads(study: Study, version: int) -> dict[str, Any]:
-        other = Plan(study)
+        other = make_plan(study)
         model = replace(plan.first_model, version=version)
         sent = release_of(other, rows, model, client="c", ledger="l", seq=version)
         payload: dict[str, Any] = msgspec.msgpack.decode(sent)
@@ -274,7 +275,7 @@ def log(request: pytest.FixtureRequest) -> tuple[Plan, list[LogEntry]]:
     if kind == "forgetting":
         plan = plan_of(p=2, records=20, forgetting='half_life = 200, of = "records"')
     if kind == "sgd":
-        plan = Plan(parse_study(sgd_text(records=20, name="x", path="burn_in = 200")))
+        plan = make_plan(parse_study(sgd_text(records=20, name="x", path="burn_in = 200")))
     rng = np.random.default_rng(5)
     run, entries = OfflineRun(plan), []
     fold = run._reducer.fold
@@ -410,14 +411,14 @@ def test_releases_of_another_revision_end_a_replay_unless_they_are_passed_over(
 def test_what_if_folds_the_same_releases(log: tuple[Plan, list[LogEntry]]) -> None:
     plan, entries = log
     *_, live = replay_of(plan, entries, Rhythm(releases=10)).run({0: iter(entries)})
-    wide = Plan(altered(plan.study, {"estimator.level": 0.5}))
+    wide = make_plan(altered(plan.study, {"estimator.level": 0.5}))
     *_, other = replay_of(plan, entries, Rhythm(releases=10), study=wide).run({0: iter(entries)})
     assert other.level == 0.5
     assert other.coefficients[0].value == live.coefficients[0].value
     assert other.diagnostics.dead_letters == 0
     if not plan.by_record:
         short = {"half_life": 100.0, "of": "records"}
-        fading = Plan(altered(plan.study, {"estimator.forgetting": short}))
+        fading = make_plan(altered(plan.study, {"estimator.forgetting": short}))
         *_, other = replay_of(plan, entries, Rhythm(releases=9), study=fading).run(
             {0: iter(entries)}
         )

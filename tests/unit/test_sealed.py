@@ -29,13 +29,14 @@ from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.model import start_model
 from pipeline.local.plan import Plan
 from pipeline.messages.release import seal
+from pipeline.methods import plan_of
 from pipeline.privacy.randomness import SecureStream
 from pipeline.study import parse_study
 from producers import vault
 from tests.stage import OPEN, lines, study_text
 
 ROOT = Path(__file__).parents[2]
-PRIVATE, PLAIN = Plan(parse_study(study_text())), Plan(parse_study(study_text(privacy=OPEN)))
+PRIVATE, PLAIN = plan_of(parse_study(study_text())), plan_of(parse_study(study_text(privacy=OPEN)))
 IDENTITY = {"client": "c", "ledger": "l", "seq": 0}
 NAMES = ("heat", "load", "failed")
 ROWS: list[Row] = [

@@ -10,18 +10,19 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from pipeline.local.gradients import bounded_gradients, open_gradients, record_gradients
 from rich.console import Console
 from scipy import stats
 
 from pipeline.cli.table import intervals_table
 from pipeline.errors import ConfigError, NumericError
 from pipeline.linalg import pack_upper, unpack_upper
-from pipeline.local.gradients import bounded_gradients, open_gradients, record_gradients
 from pipeline.local.model import round_model
 from pipeline.local.plan import Plan
 from pipeline.losses.linear import Linear
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.methods import plan_of as make_plan
 from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.batch_means import batch_means
 from pipeline.methods.ldp_sgd.limit_law import covariance, moments, standard_errors
@@ -127,7 +128,9 @@ def test_a_curvature_takes_one_twentieth_unless_the_study_says_more() -> None:
     text = study_text(path=CURVED).replace(
         "[window]", "split = { gradient = 0.6, curvature = 0.2 }\n[window]"
     )
-    assert Plan(parse_study(text)).shares == pytest.approx({"gradients": 0.75, "curvature": 0.25})
+    assert make_plan(parse_study(text)).shares == pytest.approx(
+        {"gradients": 0.75, "curvature": 0.25}
+    )
     third = pytest.approx(1 / 3)
     assert plan_of(path=ALL).shares == {"gradients": third, "curvature": third, "products": third}
     laplace = plan_of(path=ALL, mechanism="discrete-laplace", epsilon=3.0)
@@ -151,7 +154,7 @@ def test_the_revision_knows_what_is_released_and_in_what_shares() -> None:
     text = study_text(path=f"eta0 = 1.0, {CURVED}")
     for share in ("0.1", "0.25"):
         split = f"split = {{ gradient = 0.7, curvature = {share} }}\n[window]"
-        others.append(Plan(parse_study(text.replace("[window]", split))).revision)
+        others.append(make_plan(parse_study(text.replace("[window]", split))).revision)
     assert len(set(others)) == 5
 
 
@@ -381,7 +384,7 @@ def test_exact_standard_errors_have_the_mean_noise_of_personal_levels() -> None:
     """The mean of (2B / mu)^2 over equal shares of both levels, not that of the looser one."""
     levels = 'personal = { column = "consent", levels = { strict = 2.0, normal = 18.0 } }'
     text = study_text(epsilon=18.0).replace("[window]", f"{levels}\n[window]")
-    plan = Plan(parse_study(text))
+    plan = make_plan(parse_study(text))
     features, said = drawn("linear", 2000, 9)
     responses = np.array([row.response for row in rows_of(plan, features, said)])
     truth = TRUTH / plan.response_scale[1]

@@ -8,16 +8,16 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from pipeline.local.gradients import bounded_gradients, record_gradients
 from scipy import stats
 from scipy.special import ndtr
 
 from pipeline.errors import ConfigError, PayloadError, PrivacyError, StateError
 from pipeline.local.encode import Row
-from pipeline.local.gradients import bounded_gradients, record_gradients
 from pipeline.local.model import Model, round_model
-from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import read_estimate, write_estimate
+from pipeline.methods import plan_of as make_plan
 from pipeline.methods import server_of
 from pipeline.methods.ldp_sgd.settings import allowed_lateness, rule_of
 from pipeline.methods.ldp_sgd.state import SgdState
@@ -253,7 +253,7 @@ def test_a_users_records_compose_to_the_budget_wherever_they_stand(records: int)
     user = f'neighbours = "replace-one"\nunit = "user"\nrecords = {records}'
     for records_of_a_window in (1, 20):
         text = study_text(epsilon=3.0, records=records_of_a_window)
-        plan = Plan(parse_study(text.replace('neighbours = "replace-one"', user)))
+        plan = make_plan(parse_study(text.replace('neighbours = "replace-one"', user)))
         apart = 2 * plan.radius * plan.loss.slope_bound * math.sqrt(records)
         mu = apart / plan.step.gradient.standard_deviation
         # rounding to the lattice costs up to a 256th of the sensitivity
@@ -296,7 +296,7 @@ def test_a_users_records_in_one_window_share_the_noise_of_its_matrices(
 def test_pure_epsilons_of_a_users_records_add_up() -> None:
     user = 'neighbours = "replace-one"\nunit = "user"\nrecords = 10'
     text = study_text(mechanism="discrete-laplace", epsilon=2.0)
-    plan = Plan(parse_study(text.replace('neighbours = "replace-one"', user)))
+    plan = make_plan(parse_study(text.replace('neighbours = "replace-one"', user)))
     assert plan.budget == pytest.approx(0.2)
     assert plan.cost.times(10).epsilon == pytest.approx(2.0)
 

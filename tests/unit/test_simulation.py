@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from pipeline.local.summarise import summarise_bounded
 from scipy import stats
 
 from pipeline.cli.main import cli
@@ -16,9 +17,9 @@ from pipeline.errors import PrivacyError
 from pipeline.local.model import start_model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import privatise
-from pipeline.local.summarise import summarise_bounded
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import write_estimate
+from pipeline.methods import plan_of as make_plan
 from pipeline.privacy.policy import Guarantee
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream, SimulatedGaussian
@@ -193,4 +194,4 @@ def test_a_plan_of_a_simulation_cannot_be_passed_off_as_a_real_one() -> None:
         study, privacy=msgspec.structs.replace(study.privacy, mechanism="discrete-gaussian")
     )
     # without going through the study file's checks, it is another study for every worker
-    assert Plan(real).revision not in {SIMULATED.revision, REAL.revision}
+    assert make_plan(real).revision not in {SIMULATED.revision, REAL.revision}

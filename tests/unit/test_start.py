@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.reducer import start_is_over
 from pipeline.study import parse_study
 from tests.builders import folded, relogged, sample_log, study_text
@@ -12,7 +13,7 @@ from tests.builders import folded, relogged, sample_log, study_text
 
 def plan_with(*, releases: int, lead: int, private: bool = True) -> Plan:
     text = study_text(p=2, records=30, releases=releases, private=private)
-    return Plan(parse_study(f"{text}lead = {lead}\n"))
+    return plan_of(parse_study(f"{text}lead = {lead}\n"))
 
 
 @pytest.mark.parametrize(

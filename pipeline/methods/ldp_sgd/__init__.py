@@ -1,5 +1,7 @@
 """Stochastic gradient descent on locally private gradients, with intervals while it runs.
 
+- `method`: what the rest knows of it. `plan`: its public numbers; `channels`: its noise.
+- `client`, `gradients`: a window to the gradients of its records.
 - `server`: how releases become a path; `state`, `stored`: the paths of a partition, and as bytes.
 - `settings`: the public rule of a study's path; `steps`: step sizes, their two caps, and how far a
   path has mixed.
@@ -10,13 +12,3 @@
 
 Source of all: ldp-sgd.
 """
-
-from __future__ import annotations
-
-from pipeline.local.plan import Plan
-from pipeline.methods.ldp_sgd.server import GradientServer
-
-
-def server_of(plan: Plan) -> GradientServer:
-    """Return the worker's part."""
-    return GradientServer(plan)

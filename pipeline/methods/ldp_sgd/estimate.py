@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate, Status
-from pipeline.local.plan import Plan
 from pipeline.methods.ldp_sgd.intervals import (
     HalfWidth,
     gradient_noise,
@@ -23,19 +22,19 @@ from pipeline.methods.ldp_sgd.intervals import (
     plug_ins,
 )
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
+from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.plug_in import PooledPlugIn
 from pipeline.methods.ldp_sgd.random_scaling import random_scaling
 from pipeline.methods.ldp_sgd.settings import allowed_lateness
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.methods.ldp_sgd.sums import Sums
-from pipeline.study.path import Path
 from pipeline.types import Matrix, Vector
 
 #: A path that has moved less than this many relaxation times has no interval.
 MIXED = 50.0
 
 
-def estimate_sgd(plan: Plan, state: SgdState, partitions: Sequence[int] = (0,)) -> Estimate:
+def estimate_sgd(plan: GradientPlan, state: SgdState, partitions: Sequence[int] = (0,)) -> Estimate:
     """Estimate the coefficients of a study with locally private gradients.
 
     Parameters
@@ -70,7 +69,7 @@ def estimate_sgd(plan: Plan, state: SgdState, partitions: Sequence[int] = (0,)) 
         reason = _unready(plan, burnt, parts, plugs, numbers)
         status = "warming" if reason else "ready"
         reason = "; ".join(filter(None, [reason, _late(plan, burnt, parts)]))
-        shown = plugs.get(_path(plan).interval, plugs.get("plug-in"))
+        shown = plugs.get(plan.path.interval, plugs.get("plug-in"))
         if shown is not None:
             floored = shown.floored
             condition = shown.condition
@@ -93,16 +92,12 @@ def estimate_sgd(plan: Plan, state: SgdState, partitions: Sequence[int] = (0,)) 
         point=_point(plan, paths),
         widths=widths,
         staleness=_staleness(plan, burnt, parts),
-        interval=_path(plan).interval,
+        interval=plan.path.interval,
         needs={name: needs(plan, name) for name in widths},
     )
 
 
-def _path(plan: Plan) -> Path:
-    return plan.study.path or Path()
-
-
-def _point(plan: Plan, paths: list[SgdPath]) -> Vector:
+def _point(plan: GradientPlan, paths: list[SgdPath]) -> Vector:
     """Return the newest iterate: of one path, of a shared one, or the mean of several."""
     start = plan.first_model.coefficients
     if not paths:
@@ -117,12 +112,12 @@ def _point(plan: Plan, paths: list[SgdPath]) -> Vector:
     return mean
 
 
-def _early(plan: Plan, paths: list[SgdPath]) -> tuple[Status, str]:
+def _early(plan: GradientPlan, paths: list[SgdPath]) -> tuple[Status, str]:
     if not paths:
         return "empty", "no release has come yet"
     if diverged := _diverged(plan, paths):
         return "warming", diverged
-    return "starting", f"the first {_path(plan).burn_in} records are left out of the average"
+    return "starting", f"the first {plan.path.burn_in} records are left out of the average"
 
 
 #: What makes a path mix sooner.
@@ -130,7 +125,7 @@ HELP = ": more records, larger steps (estimator.path), fewer features or a large
 
 
 def _unready(
-    plan: Plan,
+    plan: GradientPlan,
     paths: list[SgdPath],
     parts: Sequence[Sums],
     plugs: Mapping[str, PooledPlugIn],
@@ -159,7 +154,7 @@ def _unready(
             f"intervals need {MIXED:.0f}{blocks}" + ("" if _late(plan, paths, parts) else HELP)
             # where models are late, that is the reason, and said behind this one
         )
-    interval = _path(plan).interval
+    interval = plan.path.interval
     if interval.startswith("plug-in") and (interval not in plugs or plugs[interval].floored):
         return (
             f'the released curvature has directions below its noise, so that "{interval}" is not '
@@ -169,7 +164,9 @@ def _unready(
     return ""
 
 
-def _which(plan: Plan, paths: list[SgdPath], numbers: Sequence[int], place: int) -> tuple[str, str]:
+def _which(
+    plan: GradientPlan, paths: list[SgdPath], numbers: Sequence[int], place: int
+) -> tuple[str, str]:
     """Name a path, and say that it withholds the intervals of others where there are any."""
     if plan.several != "pooled":
         return "the path", ""
@@ -177,7 +174,7 @@ def _which(plan: Plan, paths: list[SgdPath], numbers: Sequence[int], place: int)
     return name, " in every partition" if len(paths) > 1 else ""
 
 
-def _late(plan: Plan, paths: list[SgdPath], parts: Sequence[Sums]) -> str:
+def _late(plan: GradientPlan, paths: list[SgdPath], parts: Sequence[Sums]) -> str:
     """Return what to do about models that are later than the steps allow for; empty if none is."""
     late = _staleness(plan, paths, parts) or 0.0
     allowed = allowed_lateness(plan)
@@ -189,7 +186,7 @@ def _late(plan: Plan, paths: list[SgdPath], parts: Sequence[Sums]) -> str:
     )
 
 
-def _diverged(plan: Plan, paths: list[SgdPath]) -> str:
+def _diverged(plan: GradientPlan, paths: list[SgdPath]) -> str:
     """Return what to do about a path that has left its range; empty if none has."""
     steps = "the operator must lower estimator.path.eta0 or kappa and begin a new study"
     after = min((path.diverged for path in paths if path.diverged is not None), default=None)
@@ -208,7 +205,7 @@ def _diverged(plan: Plan, paths: list[SgdPath]) -> str:
     return ""
 
 
-def _staleness(plan: Plan, paths: list[SgdPath], parts: Sequence[Sums]) -> float | None:
+def _staleness(plan: GradientPlan, paths: list[SgdPath], parts: Sequence[Sums]) -> float | None:
     """Return how many records late models were on average, in the stretches that count.
 
     Of all partitions in a shared path, where each counts its own; else of the path's own.

@@ -12,10 +12,10 @@ import numpy as np
 from scipy.special import ndtri
 
 from pipeline.errors import NumericError
-from pipeline.local.plan import Plan
 from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.batch_means import batch_means
 from pipeline.methods.ldp_sgd.path import SgdPath
+from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn
 from pipeline.methods.ldp_sgd.random_scaling import RandomScaling, pooled
 from pipeline.methods.ldp_sgd.sums import Sums
@@ -29,7 +29,7 @@ BATCH_MEANS = "batch-means"
 HalfWidth = Callable[[float], Vector]
 
 
-def plug_ins(plan: Plan, parts: Sequence[Sums]) -> dict[str, PooledPlugIn]:
+def plug_ins(plan: GradientPlan, parts: Sequence[Sums]) -> dict[str, PooledPlugIn]:
     """Return the plug-in estimates by the names of their intervals, without those that fail yet.
 
     One that fails for one of several pooled paths fails for all.
@@ -59,9 +59,9 @@ def plug_ins(plan: Plan, parts: Sequence[Sums]) -> dict[str, PooledPlugIn]:
     return found
 
 
-def gradient_noise(plan: Plan) -> float:
+def gradient_noise(plan: GradientPlan) -> float:
     """Return the standard deviation of the noise of one gradient entry; 0 without noise."""
-    return plan.step.gradient.standard_deviation if plan.study.noised else 0.0
+    return plan.channels.gradient.standard_deviation if plan.study.noised else 0.0
 
 
 def half_widths(
@@ -100,7 +100,7 @@ def half_widths(
     return found
 
 
-def needs(plan: Plan, method: str) -> str:
+def needs(plan: GradientPlan, method: str) -> str:
     """Say what an interval of a study of single records needs, and what it costs."""
     used = INTERVALS.get(method, "gradients").split("+")
     said = f"reads {_and(used)}"

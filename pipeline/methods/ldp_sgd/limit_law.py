@@ -11,9 +11,9 @@ import numpy as np
 
 from pipeline.linalg import sandwich
 from pipeline.local.blocks import with_intercept
-from pipeline.local.gradients import mallows
-from pipeline.local.plan import Plan
 from pipeline.losses import Loss
+from pipeline.methods.ldp_sgd.gradients import mallows
+from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.types import Matrix, Vector
 
 
@@ -60,7 +60,7 @@ def covariance(curvature: Matrix, products: Matrix, noise: float, records: int) 
 
 
 def standard_errors(
-    plan: Plan, features: Matrix, responses: Vector, truth: Vector, records: int
+    plan: GradientPlan, features: Matrix, responses: Vector, truth: Vector, records: int
 ) -> Vector:
     """Return the exact standard errors of a study's average, in encoded units, shape (d,).
 

@@ -10,13 +10,12 @@ import numpy as np
 from pipeline.errors import PayloadError
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Part, on_lattice
-from pipeline.local.plan import Plan
 from pipeline.messages.release import OpenRelease, Release
 from pipeline.methods.layout import Layout
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd
+from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
-from pipeline.study.path import Path
 
 #: Sums of floats may pass the bound of exact ones by this share: 2^17 records, 2^-53 for each.
 _ROUNDING = 2.0**-30
@@ -25,7 +24,7 @@ _ROUNDING = 2.0**-30
 class GradientServer:
     """As `methods.base.Server`, for paths, with or without noise."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: GradientPlan) -> None:
         self._plan, self._rule = plan, rule_of(plan)
         self._slots, self._size = plan.slots, plan.size
         self._noised, self._unit = plan.study.noised, 1.0
@@ -35,8 +34,10 @@ class GradientServer:
         bounds = [square * plan.loss.curvature_bound, square * plan.loss.slope_bound**2]
         units = [1.0, 1.0]
         if self._noised:
-            self._unit = plan.step.gradient.unit
-            matrices = [m for m in (plan.step.curvature, plan.step.products) if m is not None]
+            self._unit = plan.channels.gradient.unit
+            matrices = [
+                m for m in (plan.channels.curvature, plan.channels.products) if m is not None
+            ]
             units = [m.unit for m in matrices]
             bounds = [m.largest(plan.slots) * m.unit for m in matrices]
         # one unit and one bound for each number of each matrix, in the order of a release
@@ -46,7 +47,7 @@ class GradientServer:
         numbers = plan.slots * plan.size + plan.beside
         if self._noised:
             self._expansion = Layout("expansion", "<i8", plan.size, (COEFFICIENT_EXPONENT,))
-            self._sums = Layout("sums", "<i8", numbers, plan.step.exponents)
+            self._sums = Layout("sums", "<i8", numbers, plan.channels.exponents)
         else:
             self._expansion = Layout("expansion", "<f8", plan.size, (0,))
             # class counts, which a release of this kind leaves at zero, stand at its end
@@ -55,7 +56,7 @@ class GradientServer:
     @property
     def interval(self) -> str:
         """As `Server.interval`."""
-        return (self._plan.study.path or Path()).interval
+        return (self._plan.path).interval
 
     def check(self, release: Release) -> None:
         """As `Server.check`."""

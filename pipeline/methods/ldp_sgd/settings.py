@@ -10,11 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from pipeline.errors import ConfigError
-from pipeline.local.plan import Plan
 from pipeline.methods.ldp_sgd.path import Rule
+from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.steps import StepRule, noise_cap, staleness_cap
-from pipeline.study.path import Path
 
 #: Public guesses by loss: mean curvature of a record, decay of the steps, and how far noise may
 #: move a linear predictor: asymmetric losses are biased sooner.
@@ -28,15 +26,9 @@ NEVER = 2.0**53
 
 
 @lru_cache(maxsize=32)
-def rule_of(plan: Plan) -> Rule:
-    """Return the rule of a study's path.
-
-    Raises
-    ------
-    ConfigError
-        If the study is of another kind.
-    """
-    path, loss = _path(plan), plan.study.estimator.loss
+def rule_of(plan: GradientPlan) -> Rule:
+    """Return the rule of a study's path."""
+    path, loss = plan.path, plan.study.estimator.loss
     curvature = mean_curvature(plan)
     noise = plan.record_noise if plan.study.noised else 0.0
     cap = min(
@@ -54,13 +46,13 @@ def rule_of(plan: Plan) -> Rule:
     )
 
 
-def lateness_cap(plan: Plan) -> float:
+def lateness_cap(plan: GradientPlan) -> float:
     """Return the largest step at which late models do no harm."""
     behind = allowed_lateness(plan) + plan.slots
     return staleness_cap(LARGEST_SHARE * mean_curvature(plan), behind)
 
 
-def mean_curvature(plan: Plan) -> float:
+def mean_curvature(plan: GradientPlan) -> float:
     """Return the guess of a record's mean curvature, its weight included.
 
     Features of unit variance have |(1, x)|^2 of about d: a radius below the root of d leaves
@@ -68,11 +60,11 @@ def mean_curvature(plan: Plan) -> float:
     variance have larger weights, so that the caps err towards short steps; at the default radius
     the noise cap depends on no variance, since noise moves x' theta by tr(A^-1 E[x x']).
     """
-    guess = _path(plan).curvature or CURVATURE[plan.study.estimator.loss]
+    guess = plan.path.curvature or CURVATURE[plan.study.estimator.loss]
     return guess * min(1.0, plan.radius**2 / plan.size)
 
 
-def largest_move(plan: Plan, rule: Rule) -> float:
+def largest_move(plan: GradientPlan, rule: Rule) -> float:
     """Return how far one release can move a coefficient, whatever numbers a client sends.
 
     The worker refuses numbers that no honest client can send, and steps never grow.
@@ -80,7 +72,7 @@ def largest_move(plan: Plan, rule: Rule) -> float:
     return plan.slots * min(rule.steps.eta0, rule.steps.cap) * plan.largest_gradient
 
 
-def slowest(plan: Plan) -> float:
+def slowest(plan: GradientPlan) -> float:
     """Return the guess of the smallest eigenvalue of the mean curvature.
 
     For independent features, uniform on their public ranges: with `scaling = "unit"` their variance
@@ -89,7 +81,7 @@ def slowest(plan: Plan) -> float:
     low, high = plan.ends
     means = np.append(1.0, (low + high) / 2)
     products = np.diag(np.append(0.0, (high - low) ** 2 / 12)) + np.outer(means, means)
-    guess = _path(plan).curvature or CURVATURE[plan.study.estimator.loss]
+    guess = plan.path.curvature or CURVATURE[plan.study.estimator.loss]
     weight = min(1.0, plan.radius**2 / float(np.trace(products)))
     return guess * weight * float(np.linalg.eigvalsh(products)[0])
 
@@ -129,13 +121,7 @@ def _moved(steps: StepRule, records: float) -> float:
     return min(steps.cap, steps.eta0) * flat + rest
 
 
-def allowed_lateness(plan: Plan) -> int:
+def allowed_lateness(plan: GradientPlan) -> int:
     """Return how many records late a model may be before the steps are too long for it."""
-    behind = _path(plan).behind
+    behind = plan.path.behind
     return 2 * plan.slots * plan.study.stream.publish.releases if behind is None else behind
-
-
-def _path(plan: Plan) -> Path:
-    if plan.study.path is None:
-        raise ConfigError('estimator.kind: only "ldp-sgd" moves a path')
-    return plan.study.path

@@ -29,8 +29,8 @@ from pipeline.linalg import (
     solve_positive,
     unpack_upper,
 )
-from pipeline.local.plan import Plan
 from pipeline.methods.renewable.open_state import START, OpenState
+from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.types import Matrix, Vector
 
 ROUGH = (
@@ -47,7 +47,7 @@ RECORDS_PER_PAIR = 2
 Weighed = Sequence[tuple[float, OpenState]]
 
 
-def estimate_open(plan: Plan, sums: OpenState | Weighed) -> Estimate:
+def estimate_open(plan: RenewablePlan, sums: OpenState | Weighed) -> Estimate:
     """Estimate the coefficients of a study without privacy.
 
     Parameters
@@ -135,7 +135,7 @@ def _distance(state: OpenState, coefficients: Vector) -> float:
     return float(np.sum(curvature * spread)) / carried if carried > 0 else math.inf
 
 
-def _doubt(plan: Plan, state: OpenState, total: OpenState) -> str:
+def _doubt(plan: RenewablePlan, state: OpenState, total: OpenState) -> str:
     """Say why there is no interval yet although the numbers would give one; empty if none."""
     if plan.classes and min(total.part("counts")) == 0:
         return "records of one class only have come so far, so the intercept has no best value"
@@ -156,14 +156,14 @@ def _doubt(plan: Plan, state: OpenState, total: OpenState) -> str:
     return ""
 
 
-def _dispersion(plan: Plan, state: OpenState, curvature: float) -> float | None:
+def _dispersion(plan: RenewablePlan, state: OpenState, curvature: float) -> float | None:
     """Return the dispersion of a regression; its intercept stands first and has no ridge."""
     if plan.classes:
         return None
     return dispersion_of(float(state.part("scores")[0]), curvature)
 
 
-def _start_is_rough(plan: Plan, parts: Weighed) -> bool:
+def _start_is_rough(plan: RenewablePlan, parts: Weighed) -> bool:
     """Whether windows were taken at fits of their own that followed their noise.
 
     A fit of d coefficients to n records has an error of the order d / n in its curvature, and with

@@ -9,11 +9,11 @@ import numpy as np
 from pipeline.errors import PayloadError
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.model import Part
-from pipeline.local.plan import Plan
 from pipeline.messages.release import Numbers, OpenRelease, Release
 from pipeline.methods.layout import Layout
 from pipeline.methods.renewable.open_estimate import INTERVAL, estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
+from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.types import Vector
 
 #: No float of a release may be larger: products of two must stay finite.
@@ -23,7 +23,7 @@ LARGEST_FLOAT = 1e100
 class OpenServer:
     """As `methods.base.Server`, for float sums."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RenewablePlan) -> None:
         self._plan, self._size = plan, plan.size
         packed = plan.size * (plan.size + 1) // 2
         self._expansion = Layout("expansion", "<f8", plan.size, (0,))

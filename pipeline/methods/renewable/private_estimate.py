@@ -25,8 +25,8 @@ from pipeline.estimators.estimate import (
 )
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, sandwiches, solve_positive
-from pipeline.local.plan import Plan
 from pipeline.losses import Regression
+from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.private_state import PrivateState
 from pipeline.methods.renewable.private_sums import (
     Weighed,
@@ -49,7 +49,7 @@ UNKNOWN_SHARE = 0.4
 COUNTS_NOISE = 3.0
 
 
-def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
+def estimate_private(plan: RenewablePlan, sums: PrivateState | Weighed) -> Estimate:
     """Estimate the coefficients of a private study.
 
     Parameters
@@ -124,13 +124,13 @@ def estimate_private(plan: Plan, sums: PrivateState | Weighed) -> Estimate:
     )
 
 
-def _start_curvature(plan: Plan) -> float:
+def _start_curvature(plan: RenewablePlan) -> float:
     """Return a public guess of the mean curvature in every direction, for the first step only."""
     return plan.loss.start_curvature * plan.norm_bound**2 / plan.size
 
 
 def _first_coefficients(
-    plan: Plan, parts: Weighed, bread: Matrix, weights: tuple[float, float]
+    plan: RenewablePlan, parts: Weighed, bread: Matrix, weights: tuple[float, float]
 ) -> Vector:
     """Return what the releases at the start say: one step, or a regression without features.
 
@@ -151,7 +151,7 @@ def _first_coefficients(
     return -solve_positive(bread, score)
 
 
-def _weights(plan: Plan, parts: Weighed) -> tuple[float, float]:
+def _weights(plan: RenewablePlan, parts: Weighed) -> tuple[float, float]:
     if not plan.classes or plan.step.counts is None:
         return 1.0, 1.0
     unit = plan.step.counts.unit
@@ -159,7 +159,7 @@ def _weights(plan: Plan, parts: Weighed) -> tuple[float, float]:
     return class_weights(float(counts[0]) * unit, float(counts[1]) * unit, plan.largest_weight)
 
 
-def _both_classes(plan: Plan, parts: Weighed) -> bool:
+def _both_classes(plan: RenewablePlan, parts: Weighed) -> bool:
     """Whether both noised counts stand out of their noise: one class alone has no best fit.
 
     A regression has no classes that could be missing.
@@ -172,7 +172,7 @@ def _both_classes(plan: Plan, parts: Weighed) -> bool:
     return float(counts.min()) >= COUNTS_NOISE * math.sqrt(releases) * part.standard_deviation
 
 
-def _start_status(plan: Plan, releases: int) -> tuple[Status, str]:
+def _start_status(plan: RenewablePlan, releases: int) -> tuple[Status, str]:
     if releases == 0:
         return "empty", "no release has come yet"
     needed = plan.study.stream.publish.releases
@@ -182,7 +182,7 @@ def _start_status(plan: Plan, releases: int) -> tuple[Status, str]:
     )
 
 
-def _without_interval(plan: Plan, unknown: NDArray[np.bool_]) -> str:
+def _without_interval(plan: RenewablePlan, unknown: NDArray[np.bool_]) -> str:
     """Say which coefficients have no interval: the data say less of them than the noise does."""
     names = np.array(plan.study.coefficient_names)[unknown]
     return (
@@ -191,7 +191,7 @@ def _without_interval(plan: Plan, unknown: NDArray[np.bool_]) -> str:
     )
 
 
-def _status(plan: Plan, releases: float, floored: int) -> tuple[Status, str]:
+def _status(plan: RenewablePlan, releases: float, floored: int) -> tuple[Status, str]:
     if floored > FLOORED_SHARE * plan.size:
         return "warming", (
             f"too few records for this epsilon and {plan.size} coefficients: {floored} directions "

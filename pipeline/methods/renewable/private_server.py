@@ -8,9 +8,9 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Part
-from pipeline.local.plan import Plan
 from pipeline.messages.release import Release
 from pipeline.methods.layout import Layout
+from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.private_estimate import INTERVAL, estimate_private
 from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape
 from pipeline.privacy.channel import Channel
@@ -20,7 +20,7 @@ from pipeline.types import Integers
 class PrivateServer:
     """As `methods.base.Server`, for integer sums."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RenewablePlan) -> None:
         self._plan, self._shape, self._slots = plan, Shape.of(plan), plan.slots
         step, start, size = plan.step, plan.start, plan.size
         packed = size * (size + 1) // 2

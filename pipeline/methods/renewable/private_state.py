@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.errors import StateError
-from pipeline.local.plan import Plan
 from pipeline.methods.renewable import exact
 from pipeline.methods.renewable.exact import BigIntegers
+from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.types import Integers
 
 COUNTS, START, CURVATURE, EPOCH = "counts", "start", "curvature", "epoch."
@@ -75,7 +75,7 @@ class Shape:
     squares: int = 0
 
     @classmethod
-    def of(cls, plan: Plan) -> Shape:
+    def of(cls, plan: RenewablePlan) -> Shape:
         """Return the shape of a study's releases."""
         return cls(plan.size, plan.groups, 0 if plan.classes else plan.counted(1))
 

@@ -16,9 +16,9 @@ from pipeline.errors import PrivacyError
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import Floored, floor_eigenvalues, unpack_upper
 from pipeline.local.model import COEFFICIENT_EXPONENT
-from pipeline.local.plan import Plan
 from pipeline.methods.renewable import exact
 from pipeline.methods.renewable.exact import BigIntegers
+from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.private_state import PrivateState
 from pipeline.types import Matrix, Vector
 
@@ -60,7 +60,7 @@ class Moments:
     second: Matrix
 
 
-def moments_of(plan: Plan, parts: Weighed) -> Moments:
+def moments_of(plan: RenewablePlan, parts: Weighed) -> Moments:
     """Return the moments over the last epochs."""
     shape, size = parts[0][1].shape, plan.size
     last = sorted({epoch for _, state in parts for epoch in state.epochs})[-LAST_EPOCHS:]
@@ -94,7 +94,7 @@ def moments_of(plan: Plan, parts: Weighed) -> Moments:
     )
 
 
-def curvature_of(plan: Plan, parts: Weighed) -> tuple[Matrix, Floored]:
+def curvature_of(plan: RenewablePlan, parts: Weighed) -> tuple[Matrix, Floored]:
     """Return the mean curvature of one record with its eigenvalues floored, and the repair."""
     size = plan.size
     sums = total_of(parts, lambda state: state.curvature)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,9 +29,13 @@ from pipeline.local.blocks import (
     with_intercept,
 )
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
+from pipeline.local.query import NOTHING, Exact
+from pipeline.local.rows import inside, shortened, weight_of
 from pipeline.losses import Loss, Regression
-from pipeline.types import Integers, Matrix, Vector
+from pipeline.types import Matrix, Vector
+
+if TYPE_CHECKING:
+    from pipeline.methods.renewable.plan import RenewablePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +66,6 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Exact:
-    """Sums as integers: entry i stands for integers[i] * 2^exponents[i]; one may stand for all."""
-
-    integers: Integers
-    exponents: Integers
-
-
-@dataclass(frozen=True, slots=True)
 class BoundedSums:
     """Sums of clipped records, exact; raw data as well, so nothing can encode it.
 
@@ -83,23 +80,20 @@ class BoundedSums:
     counts
         Records of the negative and the positive class; or the sum of squared slopes, one entry, or
         none at the start or where the noise scale is known.
-    products
-        Sum of the outer products of records' gradients, packed; None where it is not released.
-    levels
-        Of gradients of single records: the place of each slot's level of privacy, 0 for the
-        strictest; None where all slots have it.
     """
 
     model: Model
     gradient: Exact
     curvature: Exact | None
     counts: Exact
-    products: Exact | None = None
-    levels: Integers | None = None
 
 
 def summarise(
-    plan: Plan, features: Matrix, responses: Vector, point: Vector, weights: tuple[float, float]
+    plan: RenewablePlan,
+    features: Matrix,
+    responses: Vector,
+    point: Vector,
+    weights: tuple[float, float],
 ) -> Summary:
     """Sum gradients, curvatures and score products at `point`.
 
@@ -129,7 +123,9 @@ def summarise(
     return Summary(len(responses), point, gradient, curvature, scores, counts)
 
 
-def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Model) -> BoundedSums:
+def summarise_bounded(
+    plan: RenewablePlan, features: Matrix, responses: Vector, model: Model
+) -> BoundedSums:
     """Sum clipped gradients and curvatures exactly, for a private release.
 
     Parameters
@@ -151,13 +147,13 @@ def summarise_bounded(plan: Plan, features: Matrix, responses: Vector, model: Mo
     # rows in units of their last bit: powers of two, which change no digit of the predictors
     columns = plan.column_exponents
     scale = one_or_all(np.ldexp(1.0, GRADIENT_BITS[0] - columns))
-    design = with_intercept(shortened(_inside(features, plan), plan), scale)
+    design = with_intercept(shortened(inside(features, plan), plan), scale)
     predictor = predictors(design, model.coefficients / scale)
     slope = finite(plan.loss.slope(predictor, responses))
     if model.version == 0:
         if isinstance(plan.loss, Regression):
             slope = finite(plan.loss.start_slope(responses))
-        bound = plan.start_slope_bound
+        bound = plan.loss.start_slope_bound
         slope = np.clip(slope, -bound, bound)
         groups = (responses < 0, responses > 0) if plan.classes else (np.full(len(slope), True),)
         chosen = np.stack([np.where(group, slope, 0.0) for group in groups])
@@ -233,44 +229,14 @@ def local_fit(
     return point
 
 
-def shortened(features: Matrix, plan: Plan) -> Matrix:
-    """Shorten records to the public bound of their norm where the ranges allow longer ones.
-
-    Shapes (n, p), encoded.
-    """
-    if plan.norm_bound >= plan.longest:
-        return features
-    # a hair below the bound, so that the rounding of the product cannot pass it
-    room = np.sqrt(plan.norm_bound**2 - 1.0) * (1.0 - 2.0**-40)
-    norms = np.linalg.norm(features, axis=1)
-    rows: Matrix = features * np.minimum(1.0, room / np.maximum(norms, room))[:, None]
-    return rows
-
-
-def _inside(features: Matrix, plan: Plan) -> Matrix:
-    """Cut features to their public ranges; 0 where there is no number."""
-    # two looks are cheaper than to cut what the encoder has cut; no number fails the comparison
-    least = float(plan.magnitudes.min())
-    if features.size and features.min() >= -least and features.max() <= least:
-        return features
-    cut: Matrix = np.clip(finite(features), -plan.magnitudes, plan.magnitudes)
-    return cut
-
-
-def weight_of(weights: tuple[float, float], responses: Vector) -> Vector | float:
-    """Return the class weight of each record, or the one weight of all."""
-    negative, positive = weights
-    return positive if negative == positive else np.where(responses > 0, positive, negative)
-
-
-def _exact_counts(plan: Plan, responses: Vector, slope: Vector, version: int) -> Exact:
+def _exact_counts(plan: RenewablePlan, responses: Vector, slope: Vector, version: int) -> Exact:
     """Count the classes, or sum the squared slopes of a regression."""
     if plan.classes:
         return Exact(np.array(_counts(responses)), np.zeros(2, dtype=np.int64))
     counted = plan.counted(version)
     if not counted:
         # slopes at the start have a bound of their own, and their squares may not fit
-        return Exact(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        return NOTHING
     # squares of 40 bits and a window of 2^17 stay below 2^63; fewer bits would lose small residuals
     exponent = exponent_of(plan.loss.slope_bound) - GRADIENT_BITS[1]
     whole = np.trunc(np.ldexp(slope, -exponent)).astype(np.int64)

@@ -9,6 +9,9 @@ Source: ldp-sgd, losses; Mallows weights.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from pipeline.errors import PrivacyError
@@ -23,14 +26,60 @@ from pipeline.local.blocks import (
     with_intercept,
 )
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
-from pipeline.local.summarise import BoundedSums, Exact, Summary
+from pipeline.local.query import Exact
 from pipeline.types import Integers, Matrix, Vector
 
-_NOTHING = Exact(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+if TYPE_CHECKING:
+    from pipeline.methods.ldp_sgd.plan import GradientPlan
 
 
-def record_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model) -> Matrix:
+@dataclass(frozen=True, slots=True)
+class RecordSums:
+    """The gradients of a window's clipped records, exact; raw data, so nothing can encode it.
+
+    Attributes
+    ----------
+    model
+        The model at which they were taken.
+    gradient
+        d entries for each slot, one slot after the other.
+    curvature, products
+        Sums of curvatures, and of the outer products of gradients, packed; None where they are not
+        released.
+    levels
+        The place of each slot's level of privacy, 0 for the strictest, shape (slots,).
+    """
+
+    model: Model
+    gradient: Exact
+    curvature: Exact | None
+    products: Exact | None
+    levels: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSums:
+    """The same as floats, for a study without privacy.
+
+    Attributes
+    ----------
+    records
+        How many records entered.
+    gradients
+        Shape (slots, d); zeros where there is no record.
+    curvature, products
+        Shape (d, d); (0, 0) where they are not released.
+    """
+
+    records: int
+    gradients: Matrix
+    curvature: Matrix
+    products: Matrix
+
+
+def record_gradients(
+    plan: GradientPlan, features: Matrix, responses: Vector, model: Model
+) -> Matrix:
     """Return the weighted gradient of each record, shape (n, d), in float64.
 
     Parameters
@@ -46,7 +95,9 @@ def record_gradients(plan: Plan, features: Matrix, responses: Vector, model: Mod
     return gradients
 
 
-def open_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model) -> Summary:
+def open_gradients(
+    plan: GradientPlan, features: Matrix, responses: Vector, model: Model
+) -> OpenSums:
     """Return the gradients of a window and its matrices as they are, for a study without privacy.
 
     Slots without a record hold zeros.
@@ -61,16 +112,16 @@ def open_gradients(plan: Plan, features: Matrix, responses: Vector, model: Model
         curvature = (rows * bend[:, None]).T @ rows
     if "products" in plan.shares:
         products = whole.T @ whole
-    return Summary(len(responses), model.coefficients, whole.ravel(), curvature, products, (0, 0))
+    return OpenSums(len(responses), whole, curvature, products)
 
 
 def bounded_gradients(
-    plan: Plan,
+    plan: GradientPlan,
     features: Matrix,
     responses: Vector,
     model: Model,
     levels: Integers | None = None,
-) -> BoundedSums:
+) -> RecordSums:
     """Return the gradients of a window as exact integers, one record after the other.
 
     The sums of matrices that the study releases go with them. Slots without a record, whose
@@ -122,14 +173,7 @@ def bounded_gradients(
     if levels is not None:
         places[: len(levels)] = np.where(np.isnan(responses), plan.empty_level, levels)
     gradient = Exact(whole.ravel(), exponents)
-    return BoundedSums(model, gradient, curvature, _NOTHING, products, places)
-
-
-def weights_of(plan: Plan, design: Matrix) -> Vector:
-    """Return the weights w(x) of rows (1, x), shape (n,), in (0, 1]."""
-    if plan.radius >= plan.longest:
-        return np.ones(len(design))
-    return mallows(design, plan.radius)
+    return RecordSums(model, gradient, curvature, products, places)
 
 
 def mallows(design: Matrix, radius: float) -> Vector:
@@ -142,7 +186,7 @@ def mallows(design: Matrix, radius: float) -> Vector:
     return weights
 
 
-def weighted(plan: Plan, design: Matrix, *, root: bool = False) -> Matrix:
+def weighted(plan: GradientPlan, design: Matrix, *, root: bool = False) -> Matrix:
     """Return w(x) (1, x), or the root of w(x) times (1, x): of norm at most the radius."""
     if plan.radius >= plan.longest:
         return design
@@ -151,7 +195,7 @@ def weighted(plan: Plan, design: Matrix, *, root: bool = False) -> Matrix:
     return found
 
 
-def _exact_matrix(plan: Plan, rows: Matrix, factors: Vector, bound: float) -> Exact:
+def _exact_matrix(plan: GradientPlan, rows: Matrix, factors: Vector, bound: float) -> Exact:
     """Sum factors, of at most `bound`, times the outer products of rows, exactly; packed."""
     whole, unit = whole_factors(factors, bound, CURVATURE_BITS[1])
     design = rows * np.ldexp(1.0, GRADIENT_BITS[0] - plan.column_exponents)

@@ -14,22 +14,19 @@ from pipeline.privacy.sensitivity import Bounds, Neighbours
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The noised parts of one kind of release; at the start without curvature.
+    """The noised parts of a release.
 
     Attributes
     ----------
     gradient
-        One vector, at the start one for each group of records, or one for each record.
-    counts
-        Class counts, or the sum of squared slopes of a regression; None where nothing is counted.
+        One vector for each record.
     curvature, beside
-        Of the curvature's diagonal, and of its entries beside the diagonal.
+        Of the curvature's diagonal, and of its entries off the diagonal; None where not released.
     products, products_beside
         The same of the sum of the outer products of records' gradients; None where not released.
     """
 
     gradient: Channel
-    counts: Channel | None
     curvature: Channel | None
     beside: Channel | None
     products: Channel | None = None
@@ -38,7 +35,7 @@ class Channels:
     @property
     def exponents(self) -> tuple[int, ...]:
         """Exponents of the lattice units, in the order in which a release holds the parts."""
-        parts = (self.gradient, self.curvature, self.products, self.counts)
+        parts = (self.gradient, self.curvature, self.products)
         return tuple(part.exponent for part in parts if part is not None)
 
 
@@ -82,7 +79,6 @@ def of_single_records(
             budget,
             shares["gradients"],
         ),
-        counts=None,
         curvature=curvature,
         beside=curvature and curvature.off_diagonal(),
         products=products,

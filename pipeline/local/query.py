@@ -1,0 +1,129 @@
+"""What a window is asked, exactly: sums of raw records, and the noise that each of them needs.
+
+A query is raw data, so nothing can encode it. `privatise` turns the parts of one into an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from pipeline.linalg import upper_is_diagonal
+from pipeline.local.model import Model
+from pipeline.privacy.channel import Channel
+from pipeline.privacy.randomness import SecureStream
+from pipeline.types import Integers, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Sums as integers: entry i stands for integers[i] * 2^exponents[i]; one may stand for all."""
+
+    integers: Integers
+    exponents: Integers
+
+
+#: No numbers at all.
+NOTHING = Exact(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
+class Part(Protocol):
+    """Some numbers of a window, and how they are noised."""
+
+    def noised(self, stream: SecureStream) -> Integers:
+        """Return the numbers on their public lattice with noise from `stream`.
+
+        Raises
+        ------
+        PrivacyError
+            If a number does not fit the lattice.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class VectorPart:
+    """A vector whose entries all have the same noise.
+
+    Attributes
+    ----------
+    slots
+        Most records that contribute to one entry.
+    """
+
+    sums: Exact
+    channel: Channel
+    slots: int
+
+    def noised(self, stream: SecureStream) -> Integers:
+        """As `Part.noised`."""
+        rounded = self.channel.round(self.sums.integers, self.sums.exponents)
+        return self.channel.noised(rounded, self.slots, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixPart:
+    """A symmetric matrix as its packed upper triangle, with noise that is isotropic in svec form.
+
+    Attributes
+    ----------
+    diagonal, off_diagonal
+        What noises its entries.
+    size, slots
+        Rows of the matrix; most records that contribute to one entry.
+    """
+
+    sums: Exact
+    diagonal: Channel
+    off_diagonal: Channel
+    size: int
+    slots: int
+
+    def noised(self, stream: SecureStream) -> Integers:
+        """As `Part.noised`."""
+        values = self.diagonal.round(self.sums.integers, self.sums.exponents)
+        on = upper_is_diagonal(self.size)
+        values[on] = self.diagonal.noised(values[on], self.slots, stream)
+        values[~on] = self.off_diagonal.noised(values[~on], self.slots, stream)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The sums of one window of clipped records, exact.
+
+    Attributes
+    ----------
+    model
+        The model at which they were taken.
+    parts
+        What leaves with noise, by name, in the order of the release.
+    """
+
+    model: Model
+    parts: Mapping[str, Part]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQuery:
+    """The sums of one window of a study without privacy.
+
+    Attributes
+    ----------
+    model
+        The model that the client knew.
+    records
+        How many records entered.
+    expansion
+        Where the sums were taken, shape (d,): the model's point, or a fit of the window's own.
+    parts
+        What leaves as it is, by name, in the order of the release.
+    """
+
+    model: Model
+    records: int
+    expansion: Vector
+    parts: Mapping[str, Vector]

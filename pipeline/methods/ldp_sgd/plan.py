@@ -1,0 +1,154 @@
+"""The public numbers of locally private gradients: their bound, their noise, their shares."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from pipeline.errors import PrivacyError
+from pipeline.local.blocks import with_intercept
+from pipeline.local.encode import Arrays
+from pipeline.local.model import Model
+from pipeline.local.plan import Plan
+from pipeline.local.query import OpenQuery, Query
+from pipeline.methods.ldp_sgd import client
+from pipeline.methods.ldp_sgd.channels import Channels, of_single_records
+from pipeline.methods.ldp_sgd.gradients import mallows
+from pipeline.privacy.channel import INTEGER_LIMIT, Channel
+from pipeline.study import Study
+from pipeline.study.path import Path
+from pipeline.types import Matrix, Vector
+
+
+class GradientPlan(Plan):
+    """As `Plan`: the gradients of single records, and sums of matrices beside them.
+
+    Attributes
+    ----------
+    path
+        The study's table of steps.
+    """
+
+    def __init__(self, study: Study, level: str | None = None) -> None:
+        self.path = study.path or Path()
+        super().__init__(study, level)
+
+    # gradients keep their slots: one that cannot be used would else move all behind it, and the
+    # release would tell neighbours apart by far more than one gradient
+    keeps_slots = True
+
+    @property
+    def several(self) -> Literal["pooled", "shared"] | None:  # type: ignore[override]
+        """As `Plan.several`: how the paths of several partitions go together."""
+        return self.path.partitions
+
+    @property
+    def apart(self) -> bool:  # type: ignore[override]
+        """As `Plan.apart`: the sums of a window have one noise for all of its records."""
+        return not self.beside
+
+    @cached_property
+    def beside(self) -> int:
+        """How many numbers a release holds beside the gradients of its single records."""
+        return self.path.matrices * (self.size * (self.size + 1) // 2)
+
+    @property
+    def touched(self) -> int:
+        """As `Plan.touched`."""
+        return self.size + self.beside
+
+    @cached_property
+    def radius(self) -> float:
+        """Bound of the weighted norm of (1, features) in the gradient of a single record."""
+        return min(self.path.radius or math.sqrt(max(2, self.size)), self.longest)
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Shares of the budget of what a release holds; they sum to one."""
+        names, split = self.path.releases.split("+"), self.study.split
+        if "products" in names:
+            return dict.fromkeys(names, 1 / 3)
+        parts = (split.gradient, split.curvature)[: len(names)]
+        return {name: part / sum(parts) for name, part in zip(names, parts, strict=True)}
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """As `Plan.parts`, in the mechanism's own terms."""
+        return {name: self.mechanism.part(self.budget, s) for name, s in self.shares.items()}
+
+    @cached_property
+    def channels(self) -> Channels:
+        """Channels of every release, at the loosest level."""
+        neighbours = self.study.privacy.neighbours
+        if neighbours == "add-remove":
+            raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
+        return of_single_records(
+            self.mechanism, self.loss, self.bounds, self.radius, self.size, neighbours,
+            self.budget, self.shares,
+        )  # fmt: skip
+
+    def exponents(self, version: int) -> tuple[int, ...]:
+        """As `Plan.exponents`: the same at every model."""
+        del version
+        return self.channels.exponents
+
+    @cached_property
+    def record_channels(self) -> tuple[Channel, ...]:
+        """Channels of a record's gradient at each of `levels`, all on the loosest one's lattice."""
+        loosest = self.channels.gradient
+        budgets = [self.budget_of(self.mechanism_of(epsilon)) for epsilon in self.epsilons[:-1]]
+        return (*(loosest.stricter(self.budget / budget) for budget in budgets), loosest)
+
+    @cached_property
+    def record_noise(self) -> float:
+        """Standard deviation of a record's noise; over equal shares of all levels."""
+        squares = [part.standard_deviation**2 for part in self.record_channels]
+        return math.sqrt(math.fsum(squares) / len(squares))
+
+    @cached_property
+    def largest_gradient(self) -> float:
+        """Largest absolute entry of a single record's released gradient, noise included."""
+        if not self.study.noised:
+            return self.radius * self.loss.slope_bound
+        # the worker does not know a slot's level: any of them may have made its noise
+        parts = self.record_channels
+        return max(part.largest(1) for part in parts) * parts[0].unit
+
+    @property
+    def penalty(self) -> Vector:
+        """As `Plan.penalty`: a path has none."""
+        return 0.0 * super().penalty
+
+    def record_weights(self, design: Matrix) -> Vector | float:
+        """As `Plan.record_weights`: longer records count as if they were on the radius."""
+        return 1.0 if self.radius >= self.longest else mallows(design, self.radius)
+
+    def reference_rows(
+        self, features: Matrix, responses: Vector, weights: tuple[float, float]
+    ) -> tuple[Matrix, Vector]:
+        """As `Plan.reference_rows`: nothing is shortened, and longer records weigh less."""
+        del weights
+        design = with_intercept(features)
+        return design, np.broadcast_to(self.record_weights(design), len(responses))
+
+    def query(self, window: Arrays, model: Model) -> Query:
+        """As `Plan.query`."""
+        return client.query(self, window, model)
+
+    def open_query(self, window: Arrays, model: Model) -> OpenQuery:
+        """As `Plan.open_query`."""
+        return client.open_query(self, window, model)
+
+    def check_fit(self) -> None:
+        """As `Plan.check_fit`."""
+        matrices = (self.channels.curvature, self.channels.products)
+        sums = [(part, self.slots) for part in matrices if part is not None]
+        sums += [(part, 1) for part in self.record_channels]
+        if any(part.largest(records) >= INTEGER_LIMIT for part, records in sums):
+            raise PrivacyError(
+                "window.records: the sums of so many records do not fit the lattice; use smaller "
+                "windows"
+            )

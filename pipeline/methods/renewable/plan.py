@@ -1,0 +1,158 @@
+"""The public numbers of a renewable study's releases: what is summed, and with what noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from pipeline.errors import PrivacyError
+from pipeline.local.encode import Arrays
+from pipeline.local.model import Model
+from pipeline.local.plan import Plan
+from pipeline.local.query import OpenQuery, Query
+from pipeline.methods.renewable import client
+from pipeline.privacy import sensitivity
+from pipeline.privacy.channel import INTEGER_LIMIT, Channel
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The noised parts of one kind of release; at the start without curvature.
+
+    Attributes
+    ----------
+    gradient
+        One vector, at the start one for each group of records.
+    counts
+        Class counts, or the sum of squared slopes of a regression; None where nothing is counted.
+    curvature, beside
+        Of the curvature's diagonal, and of its entries off the diagonal.
+    """
+
+    gradient: Channel
+    counts: Channel | None
+    curvature: Channel | None
+    beside: Channel | None
+
+    @property
+    def exponents(self) -> tuple[int, ...]:
+        """Exponents of the lattice units, in the order in which a release holds the parts."""
+        parts = (self.gradient, self.curvature, self.counts)
+        return tuple(part.exponent for part in parts if part is not None)
+
+
+class RenewablePlan(Plan):
+    """As `Plan`: sums of a window at the model, a gradient alone while that is the public start."""
+
+    @property
+    def groups(self) -> int:
+        """How many gradients a release at the start holds: one for each class, else one."""
+        return 2 if self.classes else 1
+
+    @property
+    def touched(self) -> int:
+        """As `Plan.touched`."""
+        return 2 * self.size + self.size * (self.size + 1) // 2 + 2
+
+    def counted(self, version: int) -> int:
+        """Return how many numbers a release holds beside gradient and curvature."""
+        if self.classes:
+            return 2
+        return int(version > 0 and self.study.estimator.noise_scale is None)
+
+    @property
+    def counted_name(self) -> str:
+        """As `Plan.counted_name`."""
+        if self.classes:
+            return "class counts"
+        return "sums of squared slopes" if self.counted(1) else ""
+
+    @cached_property
+    def start(self) -> Channels:
+        """Channels of releases at model 0: one gradient for each group, unweighted, no curvature.
+
+        Class weights are not known yet, and a record touches the sums of its own class alone, so
+        the two gradients together have the sensitivity of one, at weight 1.
+        """
+        split = self.study.split
+        return self._channels(
+            self.loss.start_slope_bound, 0.0, split.gradient + split.curvature, 0.0, self.counted(0)
+        )
+
+    @cached_property
+    def step(self) -> Channels:
+        """Channels of releases at any later model: weighted gradient and curvature."""
+        split, weight = self.study.split, self.largest_weight
+        slope, bend = weight * self.loss.slope_bound, weight * self.loss.curvature_bound
+        return self._channels(slope, bend, split.gradient, split.curvature, self.counted(1))
+
+    def channels(self, version: int) -> Channels:
+        """Return the channels of a release at this model version."""
+        return self.start if version == 0 else self.step
+
+    def exponents(self, version: int) -> tuple[int, ...]:
+        """As `Plan.exponents`."""
+        return self.channels(version).exponents
+
+    def query(self, window: Arrays, model: Model) -> Query:
+        """As `Plan.query`."""
+        return client.query(self, window, model)
+
+    def open_query(self, window: Arrays, model: Model) -> OpenQuery:
+        """As `Plan.open_query`; where no model is known yet, at a fit of the window's own."""
+        return client.open_query(self, window, model)
+
+    def check_fit(self) -> None:
+        """As `Plan.check_fit`."""
+        parts = [
+            part
+            for one in (self.start, self.step)
+            for part in (one.gradient, one.curvature, one.counts)
+            if part is not None
+        ]
+        if any(part.largest(self.slots) >= INTEGER_LIMIT for part in parts):
+            raise PrivacyError(
+                "window.records: the sums of so many records do not fit the lattice; use smaller "
+                "windows"
+            )
+
+    def _channels(
+        self, slope: float, bend: float, gradient: float, curvature: float, counted: int
+    ) -> Channels:
+        """Return channels for slopes and curvatures within bounds, by shares of the budget."""
+        neighbours, order = self.study.privacy.neighbours, self.mechanism.order
+        if neighbours == "add-remove":
+            raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
+        counts = self.study.split.counts if counted else 0.0
+        total = gradient + curvature + counts
+        bounds = self.bounds
+
+        def part(distance: float, rounding: float, share: float) -> Channel:
+            return self.mechanism.channel(distance, rounding, self.budget, share / total)
+
+        bent = None
+        if curvature:
+            bent = part(
+                sensitivity.of_curvature(bounds, bend, neighbours, order),
+                sensitivity.rounding_of_matrix(self.size, order),
+                curvature,
+            )
+        entries = self.size if curvature else self.groups * self.size
+        # counts are whole numbers, but with a tiny budget the lattice is coarser than that
+        spread = (
+            sensitivity.of_class_counts(neighbours, order)
+            if self.classes
+            else sensitivity.of_squares(slope)
+        )
+        return Channels(
+            gradient=part(
+                sensitivity.of_gradient(bounds, slope, neighbours, order),
+                sensitivity.rounding_of_vector(entries, order),
+                gradient,
+            ),
+            counts=part(spread, sensitivity.rounding_of_vector(counted, order), counts)
+            if counted
+            else None,
+            curvature=bent,
+            beside=bent and bent.off_diagonal(),
+        )
