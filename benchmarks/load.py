@@ -10,8 +10,6 @@ import asyncio
 
 import aiokafka
 import numpy as np
-from pipeline.local.gradients import bounded_gradients
-from pipeline.local.summarise import summarise_bounded
 
 from infra.topics import ensure_topics
 from pipeline.local.model import Model
@@ -20,6 +18,8 @@ from pipeline.local.privatise import NoisedSums, privatise
 from pipeline.messages.release import seal
 from pipeline.messages.topics import Topics
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.ldp_sgd.gradients import bounded_gradients
+from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.privacy.randomness import SecureStream
 from pipeline.settings import Settings
 from pipeline.study import parse_study
@@ -86,7 +86,7 @@ def summaries(plan: Plan, count: int = 200) -> list[NoisedSums]:
     """Return noised windows at various models; the payloads of a load are made of them."""
     rng = np.random.default_rng(20)
     stream = SecureStream()
-    bounded = bounded_gradients if plan.by_record else summarise_bounded
+    bounded = bounded_gradients if plan.keeps_slots else summarise_bounded
     made = []
     for i in range(count):
         features = rng.uniform(-1, 1, (plan.slots, FEATURES))

@@ -24,7 +24,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from pipeline.local.summarise import summarise_bounded
 
 from benchmarks.load import study_text
 from infra.local.ports import free_port
@@ -35,6 +34,7 @@ from pipeline.local.privatise import NoisedSums, privatise
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.release import seal
 from pipeline.methods import plan_of
+from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import Partition, Reducer, Summed, combine

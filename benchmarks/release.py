@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from pipeline.local.summarise import summarise_bounded
 
 from pipeline.local.encode import Row, stack
 from pipeline.local.model import Model
@@ -26,6 +25,7 @@ from pipeline.local.privatise import privatise
 from pipeline.messages.envelope import MSGPACK, headers, rfc3339
 from pipeline.messages.release import schema_of, seal
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.privacy.randomness import SecureStream
 from pipeline.releasing import release_of
 from pipeline.study import parse_study

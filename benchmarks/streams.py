@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from pipeline.local.summarise import local_fit, summarise, summarise_bounded
 
 from benchmarks.autoregressive import Autoregressive
 from benchmarks.grouped import Grouped
@@ -17,6 +16,7 @@ from pipeline.local.plan import Plan
 from pipeline.local.privatise import disclose, privatise
 from pipeline.messages.release import seal
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.renewable.summarise import local_fit, summarise, summarise_bounded
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen

@@ -22,7 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from pipeline.local.summarise import summarise, summarise_bounded
 
 from benchmarks.release import model_of
 from pipeline.local.blocks import blocks, predictors, with_intercept
@@ -31,6 +30,7 @@ from pipeline.local.plan import Plan
 from pipeline.local.privatise import NoisedSums, OpenSums, disclose, privatise
 from pipeline.messages.release import seal
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.renewable.summarise import summarise, summarise_bounded
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import Partition, Reducer, estimate_of

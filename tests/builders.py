@@ -8,16 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from pipeline.local.summarise import local_fit, summarise, summarise_bounded
 from scipy.optimize import minimize
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.encode import Row
+from pipeline.local.encode import Arrays, Row
 from pipeline.local.model import Model, round_model, start_model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import disclose, privatise
 from pipeline.messages.release import seal
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.renewable.client import open_query_of
+from pipeline.methods.renewable.summarise import local_fit, summarise
 from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
 from pipeline.study import parse_study
@@ -218,10 +219,10 @@ def payload_of(
 ) -> bytes:
     """Make a release from arrays; without privacy it is taken at the model's coefficients."""
     if plan.study.noised:
-        noised = privatise(plan, summarise_bounded(plan, features, responses, model), stream)
+        noised = privatise(plan, plan.query(Arrays(features, responses), model), stream)
         return seal(plan, noised, client=client, ledger=ledger, seq=seq)
     summary = summarise(plan, features, responses, model.coefficients, model.class_weights)
-    opened = disclose(plan, summary, model.version, model.seen)
+    opened = disclose(plan, open_query_of(summary, model))
     return seal(plan, opened, client=client, ledger=ledger, seq=seq)
 
 

@@ -21,14 +21,13 @@ from pipeline.doctor import (
     judge,
     look,
     simulated,
-    sizes_of,
     stream,
     sum_up,
     target_of,
 )
 from pipeline.errors import ConfigError
 from pipeline.local.plan import Plan
-from pipeline.methods import plan_of
+from pipeline.methods import method_of, plan_of
 from pipeline.study import load_study
 
 #: Streams by default, if they are done in so many seconds.
@@ -94,7 +93,7 @@ def coverage(
     found = sum_up(plan, seen, target.coefficients)
     # the formulas are asked for the study as it stands, not for its simulation
     real = plan_of(asked)
-    sizes = sizes_of(real, records)
+    sizes = method_of(asked).sizes(real, records)
     verdict = judge(real, found, sizes, records)
     if as_json:
         put(_facts(population, size, seed, target, found, sizes, verdict))

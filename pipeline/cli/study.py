@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import click
@@ -10,23 +9,12 @@ import msgspec
 
 from pipeline.cli.context import AS_JSON, STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
-from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
-from pipeline.methods.ldp_sgd.path import LARGEST
-from pipeline.methods.ldp_sgd.settings import (
-    allowed_lateness,
-    largest_move,
-    records_to_mix,
-    rule_of,
-    slowest,
-)
-from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
-from pipeline.methods.renewable.private_estimate import RELEASES_PER_COEFFICIENT
+from pipeline.methods import method_of
 from pipeline.privacy.policy import loose_delta
 from pipeline.study import LIVE_KINDS, MODES, TEMPLATE
-from pipeline.study.model import Forgetting
 
 
 @click.group()
@@ -40,9 +28,8 @@ def study() -> None:
 def check(study: Path, as_json: bool) -> None:
     """Check STUDY and print what it means: guarantee, noise, topics."""
     plan = plan_of(study)
-    warnings = (
-        loose_delta(plan.guarantee.delta, plan.slots), _wide_residuals(plan), _long_moves(plan),
-    )  # fmt: skip
+    own = method_of(plan.study).warnings(plan) if plan.study.estimator.kind in LIVE_KINDS else ()
+    warnings = (loose_delta(plan.guarantee.delta, plan.slots), _wide_residuals(plan), *own)
     for warning in filter(None, warnings):
         say(f"WARNING: {warning}")
     facts = _facts(plan)
@@ -101,61 +88,12 @@ def _facts(plan: Plan) -> dict[str, object]:
     }
     if plan.study.estimator.kind not in LIVE_KINDS:
         return facts
-    if plan.by_record:
-        facts["path"] = _path(plan)
-    elif plan.study.noised and plan.step.curvature is not None:
-        facts["noise"] = {
-            "gradient_sd": plan.step.gradient.standard_deviation,
-            "curvature_sd": plan.step.curvature.standard_deviation,
-            **_counted(plan),
-            "start_gradient_sd": plan.start.gradient.standard_deviation,
-            "order_of_norm": plan.mechanism.order,
-            "norm_bound": plan.norm_bound,
-            "l1_bound": plan.bounds.l1,
-            **({"largest_weight": plan.largest_weight} if plan.classes else _slopes(plan)),
-        }
-    if plan.study.noised and not plan.by_record:
-        needed = RELEASES_PER_COEFFICIENT * plan.size
-        facts["intervals"] = {
-            "releases_at_least": needed,
-            "record_slots_at_least": needed * plan.slots,
-            "and": "a curvature that stands out of its noise; see docs/methods/renewable.md",
-        }
-    if plan.study.estimator.forgetting is not None:
-        facts["forgetting"] = _forgetting(plan, plan.study.estimator.forgetting)
+    facts.update(method_of(plan.study).facts(plan))
     facts["topics"] = {
         topic.name: f"partitions {topic.partitions}, {topic.config.get('cleanup.policy', 'delete')}"
         for topic in Topics.of(plan.study).all()
     }
     return facts
-
-
-def _forgetting(plan: Plan, forgetting: Forgetting) -> dict[str, object]:
-    """Return on how many records an estimate rests at most, and whether intervals can come."""
-    most = EFFECTIVE_HALF_LIVES * forgetting.half_life
-    facts: dict[str, object] = {"half_life": forgetting.half_life, "of": forgetting.of}
-    if forgetting.of == "seconds":
-        return {**facts, "effective_records_at_most": f"those of {most:.4g} seconds"}
-    needed = RECORDS_PER_COEFFICIENT * plan.size
-    if plan.study.noised:
-        needed = RELEASES_PER_COEFFICIENT * plan.size * plan.slots
-    facts["effective_records_at_most"] = most
-    if most < needed:
-        facts["advice"] = (
-            f"too short for intervals, which need {needed} effective record slots: half_life = "
-            f"{math.ceil(needed / EFFECTIVE_HALF_LIVES)} or more lets them come"
-        )
-    return facts
-
-
-def _long_moves(plan: Plan) -> str:
-    """Warn where one release can stop a path; empty if none can."""
-    if not plan.by_record or (moved := largest_move(plan, rule_of(plan))) <= LARGEST:
-        return ""
-    return (
-        f"one release can move the path by {moved:.3g}, and it stands still beyond {LARGEST:g}: "
-        "lower estimator.path.eta0 or kappa, or any client can stop it"
-    )
 
 
 def _wide_residuals(plan: Plan) -> str:
@@ -173,49 +111,6 @@ def _wide_residuals(plan: Plan) -> str:
     )
 
 
-def _path(plan: Plan) -> dict[str, object]:
-    """Return the steps of gradient descent, and when intervals can be hoped for."""
-    rule = rule_of(plan)
-    each = "in each partition, " if plan.several == "pooled" else ""
-    return {
-        "eta0": rule.steps.eta0,
-        "alpha": rule.steps.alpha,
-        "largest_step": rule.steps.cap,
-        "burn_in": rule.burn_in,
-        "radius": plan.radius,
-        "intervals": ", ".join(plan.study.path.intervals if plan.study.path else ()),
-        **_released(plan),
-        "largest_slope": plan.loss.slope_bound,
-        "models_late_at_most": allowed_lateness(plan),
-        "one_release_moves_at_most": largest_move(plan, rule),
-        "records_for_intervals": records_to_mix(rule, slowest(plan)),
-        "and": f"{each}if features are independent and uniform on their public ranges; one that "
-        "uses half of its range needs four times as many (see `veilstream doctor coverage`)",
-    }
-
-
-def _released(plan: Plan) -> dict[str, object]:
-    """Return the noise of each part of a release, and what it costs a record where they are many.
-
-    That of a matrix is on its diagonal; beside it, the deviation is 1 / sqrt 2 of it.
-    """
-    if not plan.study.noised:
-        return {"gradient_sd": 0.0}
-    step, facts = plan.step, dict[str, object]()
-    channels = (("gradient", step.gradient), ("curvature", step.curvature),
-                ("products", step.products))  # fmt: skip
-    for name, part in channels:
-        if part is not None:
-            facts[f"{name}_sd"] = part.standard_deviation
-    if plan.study.privacy.personal is not None:
-        deviations = [part.standard_deviation for part in plan.record_channels]
-        facts["gradient_sd"] = plan.record_noise
-        facts["gradient_sd_by_level"] = dict(zip(plan.levels, deviations, strict=True))
-    costs = plan.parts.items() if len(plan.parts) > 1 else ()
-    unit = "mu" if plan.mechanism.order == 2 else "epsilon"
-    return facts | {f"{name}_{unit}": cost for name, cost in costs}
-
-
 def _response(plan: Plan) -> dict[str, object]:
     response, loss = plan.study.data.response, plan.study.estimator.loss
     facts: dict[str, object] = {"name": response.name, "kind": response.kind, "loss": loss}
@@ -224,32 +119,3 @@ def _response(plan: Plan) -> dict[str, object]:
         return {**facts, "negative": negative, "positive": positive}
     low, high = response.ends
     return {**facts, "min": low, "max": high}
-
-
-def _counted(plan: Plan) -> dict[str, object]:
-    """Return the noise of what is released beside gradient and curvature, by its name."""
-    if plan.step.counts is None:
-        return {}
-    name = "counts_sd" if plan.classes else "squared_slopes_sd"
-    return {name: plan.step.counts.standard_deviation}
-
-
-def _slopes(plan: Plan) -> dict[str, object]:
-    """Return the bound of a regression's slopes, in the response's unit, and what it does."""
-    unit, bound = plan.response_scale[1], plan.loss.slope_bound
-    facts: dict[str, object] = {"unit": unit}
-    if plan.loss.name != "linear":
-        return {
-            **facts,
-            "largest_mean": bound,
-            "advice": "the noise grows with data.response.max: lower it to the largest count that "
-            "matters; larger counts are clipped to it",
-        }
-    return {
-        **facts,
-        "residual_bound": unit * bound,
-        "advice": "the gradient's noise is in proportion to estimator.residual_bound, that of the "
-        "squared slopes to its square: lower it towards the largest residual that you expect, by "
-        "what is public, but not far below the spread of the response, or the first models swing; "
-        "larger residuals count as if they were that large",
-    }

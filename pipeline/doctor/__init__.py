@@ -11,9 +11,9 @@ Nothing is read and nothing is protected: noise comes from a seeded generator.
 
 from pipeline.doctor.coverage import Coverage, IntervalCoverage, Seen, look, sum_up
 from pipeline.doctor.population import Population, Target, default_truth, target_of
-from pipeline.doctor.sizes import Sizes, sizes_of
 from pipeline.doctor.streams import Size, simulated, stream
 from pipeline.doctor.verdict import Verdict, judge
+from pipeline.methods.facts import Sizes
 
 __all__ = [
     "Coverage",
@@ -28,7 +28,6 @@ __all__ = [
     "judge",
     "look",
     "simulated",
-    "sizes_of",
     "stream",
     "sum_up",
     "target_of",

@@ -6,9 +6,7 @@ stream whose clients all move at once; a new model follows when `publish.release
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -16,15 +14,10 @@ import numpy as np
 from pipeline.doctor.population import Population
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.blocks import predictors, with_intercept
 from pipeline.local.encode import Arrays
-from pipeline.local.gradients import weights_of
 from pipeline.local.model import Model, round_model
 from pipeline.local.plan import Plan
-from pipeline.methods import plan_of
-from pipeline.methods.ldp_sgd.estimate import estimate_sgd
-from pipeline.methods.ldp_sgd.settings import rule_of
-from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
+from pipeline.methods import method_of, plan_of
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
@@ -77,16 +70,17 @@ def simulated(study: Study) -> Plan:
             'estimator.forgetting: of = "seconds" needs the times of a log, and a simulation has '
             'none; ask with of = "records"'
         )
-    if study.path is not None and study.path.partitions is not None:
+    if study.privacy.mechanism == "discrete-gaussian":
+        privacy = msgspec.structs.replace(study.privacy, mechanism="insecure-simulation", seed=0)
+        study = msgspec.structs.replace(study, privacy=privacy)
+    plan = plan_of(study)
+    if plan.several is not None:
         raise ConfigError(
             "stream.partitions: a simulated stream has one; ask with partitions = 1 and without "
             'estimator.path.partitions: paths that are "shared" are as one, and of "pooled" ones '
             "each has its share of the records"
         )
-    if study.privacy.mechanism == "discrete-gaussian":
-        privacy = msgspec.structs.replace(study.privacy, mechanism="insecure-simulation", seed=0)
-        study = msgspec.structs.replace(study, privacy=privacy)
-    return plan_of(study)
+    return plan
 
 
 def stream(population: Population, size: Size, seed: int, number: int) -> Estimate:
@@ -99,9 +93,7 @@ def stream(population: Population, size: Size, seed: int, number: int) -> Estima
     """
     plan, windows = population.plan, size.windows(population.plan)
     rng = np.random.default_rng([seed, number])
-    # sums beside the gradients, of a window, are those of its release
-    alone = plan.by_record and not plan.beside
-    run: _Run = _Gradients(plan, rng) if alone else _Releases(plan, seed, number)
+    run = method_of(plan.study).simulation(plan, rng) or _Releases(plan, seed, number)
     waiting = 0
     for first in range(0, windows, size.clients):
         clients = min(size.clients, windows - first)
@@ -111,58 +103,6 @@ def stream(population: Population, size: Size, seed: int, number: int) -> Estima
             run.publish()
             waiting = 0
     return run.estimate()
-
-
-class _Run(Protocol):
-    def fold(self, features: Matrix, responses: Vector, clients: int) -> None: ...
-
-    def publish(self) -> None: ...
-
-    def estimate(self) -> Estimate: ...
-
-
-class _Gradients:
-    """Gradients of single records, which need no payloads: noise of the release's deviation."""
-
-    def __init__(self, plan: Plan, rng: np.random.Generator) -> None:
-        self._plan, self._rng = plan, rng
-        self._state, self._model = SgdState(rule_of(plan)), plan.first_model
-
-    def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
-        """Move along the gradients of a round."""
-        plan, model = self._plan, self._model
-        design = with_intercept(features)
-        slope = plan.loss.slope(predictors(design, model.coefficients), responses)
-        gradients = design * weights_of(plan, design)[:, None] * slope[:, None]
-        if plan.study.noised:
-            gradients = gradients + self._noise(gradients.shape)
-        seen = np.full(clients, model.seen, dtype=np.int64)
-        self._state.fold(
-            GradientBatch(
-                gradients.reshape(clients, plan.slots, plan.size),
-                np.tile(model.coefficients, (clients, 1)),
-                seen, seen, np.zeros((clients, 0)),
-            )
-        )  # fmt: skip
-
-    def publish(self) -> None:
-        """Let clients linearise at the newest iterate."""
-        self._model = round_model(
-            self._model.version + 1, self._state.path.theta, (1.0, 1.0), self._state.slots
-        )
-
-    def estimate(self) -> Estimate:
-        """Return the estimate of the path so far."""
-        return estimate_sgd(self._plan, self._state)
-
-    def _noise(self, shape: tuple[int, ...]) -> Matrix:
-        deviations = np.array([part.standard_deviation for part in self._plan.record_channels])
-        # levels of privacy in equal shares
-        deviation = deviations[self._rng.integers(len(deviations), size=(shape[0], 1))]
-        if self._plan.study.privacy.mechanism == "discrete-laplace":
-            return deviation / math.sqrt(2) * self._rng.laplace(0.0, 1.0, shape)
-        noise: Matrix = deviation * self._rng.standard_normal(shape)
-        return noise
 
 
 class _Releases:

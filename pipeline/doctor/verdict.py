@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.doctor.coverage import Coverage
-from pipeline.doctor.sizes import Sizes
 from pipeline.local.plan import Plan
+from pipeline.methods import method_of
+from pipeline.methods.facts import Missed, Sizes
 
 #: Coverage may miss its level by so much, that of single coefficients by more.
 TOLERATED, TOLERATED_WORST = 0.02, 0.05
@@ -16,8 +17,6 @@ TOLERATED_BIAS = 0.5
 LARGEST_ERROR = 0.02
 #: Below this share of ready streams a study of the size has no intervals to speak of.
 LEAST_READY = 0.5
-#: Where noise moves predictors by more than this share of their scale, formulas do not hold.
-LARGEST_CLOUD = 1.0
 #: Errors on either side that count as chance: of one share, and of the worst of several.
 CHANCE, CHANCE_WORST = 2.0, 3.5
 
@@ -107,14 +106,7 @@ def _bent(found: Coverage) -> str:
 def _larger(plan: Plan, sizes: Sizes, records: int) -> str:
     """Say what makes intervals appear."""
     needed = sizes.records_for_intervals
-    parts = []
-    if sizes.cloud is not None and sizes.cloud > LARGEST_CLOUD:
-        parts.append("a smaller estimator.path.kappa: noise moves the path further than it allows")
-    if sizes.late:
-        parts.append(
-            "newer models, which allow longer steps: fewer window.records or "
-            "stream.publish.releases, or what estimator.path.behind can truly be"
-        )
+    parts = list(sizes.sooner)
     if needed > records:
         parts.append(f"about {needed:,} records instead of {records:,} by the rule of thumb")
     else:
@@ -129,14 +121,11 @@ def _larger(plan: Plan, sizes: Sizes, records: int) -> str:
 
 def _better(plan: Plan, found: Coverage, sizes: Sizes, records: int) -> str:
     """Say what brings coverage to its level."""
-    if not plan.by_record:
-        return "more records, and windows of more of them (window.records)"
-    biased = found.bias - CHANCE * found.bias_error > TOLERATED_BIAS / 2
-    shorter = "shorter steps: estimator.path.kappa or eta0 halved, which takes more records"
-    if biased and plan.loss.name != "linear":
-        return f"{shorter}; or a larger privacy.epsilon: a curved loss is biased by the noise"
-    if biased:
-        return f"{shorter}; or a later estimator.path.burn_in"
-    other = [i.method for i in found.intervals[1:] if i.coverage >= found.level - TOLERATED]
-    tried = f'estimator.path.interval = "{other[0]}", which covered here; or ' if other else ""
-    return tried + _larger(plan, sizes, records)
+    missed = Missed(
+        biased=found.bias - CHANCE * found.bias_error > TOLERATED_BIAS / 2,
+        covering=tuple(
+            i.method for i in found.intervals[1:] if i.coverage >= found.level - TOLERATED
+        ),
+    )
+    advice = method_of(plan.study).better(plan, missed)
+    return "; or ".join(part or _larger(plan, sizes, records) for part in advice)

@@ -105,6 +105,12 @@ class Plan(RecordBounds, ABC):
         """Return the units of the parts of a release at this model version, as powers of two."""
 
     @property
+    def counts_slots(self) -> bool:
+        """Whether it matters how many record slots a release says that its model had seen."""
+        forgetting = self.study.estimator.forgetting
+        return forgetting is not None and forgetting.of == "records"
+
+    @property
     def counted_name(self) -> str:
         """What leaves with noise beside sums of gradients, in words; empty where there is none."""
         return ""

@@ -12,7 +12,7 @@ from typing import final
 from pipeline.errors import PrivacyError
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
-from pipeline.local.query import OpenQuery, Query
+from pipeline.local.query import MatrixPart, OpenQuery, Query
 from pipeline.privacy.randomness import SecureStream
 from pipeline.types import Integers, Vector
 
@@ -86,10 +86,13 @@ def privatise(plan: Plan, query: Query, stream: SecureStream) -> Answer:
     """
     if not plan.study.noised:
         raise PrivacyError('privacy.mechanism is "none": there is no noise to add')
+    # matrices draw first: the order is part of what a simulation's seed means
+    drawn = sorted(query.parts, key=lambda name: not isinstance(query.parts[name], MatrixPart))
+    noised = {name: query.parts[name].noised(stream) for name in drawn}
     return Answer(
         model=query.model,
         slots=plan.slots,
-        parts={name: part.noised(stream) for name, part in query.parts.items()},
+        parts={name: noised[name] for name in query.parts},
         seal=_SEAL,
     )
 

@@ -52,8 +52,7 @@ class Newest:
     def __init__(self, plan: Plan, ends: Callable[[], int], clock: Callable[[], float]) -> None:
         self._slots, self._ends, self._clock = plan.slots, ends, clock
         #: Whether ages matter: where they do not, the topic is not asked for its length.
-        forgetting = plan.study.estimator.forgetting
-        self._aged = plan.by_record or (forgetting is not None and forgetting.of == "records")
+        self._aged = plan.counts_slots
         self._releases, self._offset = 0, -1
         self.model: Model = plan.first_model
         self.explained = False

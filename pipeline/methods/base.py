@@ -7,15 +7,19 @@ says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
+
+import numpy as np
 
 from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.model import Part
 from pipeline.local.plan import Plan
 from pipeline.messages.release import Release
+from pipeline.methods.facts import Missed, Sizes
 from pipeline.study import Study
+from pipeline.types import Matrix, Vector
 
 S = TypeVar("S", bound=State)
 B = TypeVar("B")
@@ -114,6 +118,22 @@ class Server(Protocol[S, B]):
         ...
 
 
+class Simulation(Protocol):
+    """A stream in one process that skips the log, for many of them in a row."""
+
+    def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
+        """Take one full window of each client: encoded, shapes (n, p) and (n,)."""
+        ...
+
+    def publish(self) -> None:
+        """Let clients take the newest model."""
+        ...
+
+    def estimate(self) -> Estimate:
+        """Return the estimate so far."""
+        ...
+
+
 class Method(Protocol):
     """A way of estimating: what `estimator.kind` names."""
 
@@ -123,4 +143,28 @@ class Method(Protocol):
 
     def server(self, plan: Plan) -> Server[Any, Any]:
         """Return the worker's part, of a plan that this method has made."""
+        ...
+
+    def facts(self, plan: Plan) -> Mapping[str, object]:
+        """Return what `study check` prints of a study besides what all methods have."""
+        ...
+
+    def warnings(self, plan: Plan) -> Sequence[str]:
+        """Return what the operator should know before such a study runs, in words."""
+        ...
+
+    def sizes(self, plan: Plan, records: int) -> Sizes:
+        """Return what formulas say of a study at so many records."""
+        ...
+
+    def better(self, plan: Plan, missed: Missed) -> Sequence[str]:
+        """Return what would bring coverage to its level, in words; "" stands for more records."""
+        ...
+
+    def whole_log(self, plan: Plan) -> str:
+        """Return why a log must be folded from its beginning; empty where a part of it will do."""
+        ...
+
+    def simulation(self, plan: Plan, rng: np.random.Generator) -> Simulation | None:
+        """Return a short cut from rows to estimates with noise of the same law, if there is one."""
         ...

@@ -11,6 +11,7 @@ from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.methods import method_of
 from pipeline.reducer import LogRecord, Partition, Reducer, combine
 from pipeline.replay.order import Ordered, in_order
 from pipeline.replay.ranges import Span
@@ -71,11 +72,11 @@ class Replay:
         ConfigError
             If a path of gradients would begin in its middle.
         """
-        if self.plan.by_record and any(span.start for span in self.spans.values()):
+        whole = method_of(self.plan.study).whole_log(self.plan)
+        if whole and any(span.start for span in self.spans.values()):
             raise ConfigError(
-                '--from: kind = "ldp-sgd" moves one path from the public start through all records '
-                "in their order, and each gradient was taken where that path had led: it can only "
-                "be replayed from the beginning of the log (--to may end it)"
+                f"--from: {whole}: it can only be replayed from the beginning of the log (--to may "
+                "end it)"
             )
         self._reducer = Reducer(self.plan, self.revision)
         for number, span in self.spans.items():

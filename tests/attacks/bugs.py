@@ -15,8 +15,8 @@ import numpy as np
 from pipeline.local import summarise as summarise_module
 from pipeline.local.model import COEFFICIENT_LIMIT, Model
 from pipeline.local.plan import Channels, Plan
-from pipeline.local.summarise import BoundedSums
 from pipeline.messages.model import LARGEST_WEIGHT
+from pipeline.methods.renewable.summarise import BoundedSums
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import Channel, Noise
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian

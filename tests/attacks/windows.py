@@ -21,8 +21,8 @@ from pipeline.local.encode import Row
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import NoisedSums
-from pipeline.local.summarise import BoundedSums, Exact
 from pipeline.messages import release as wire
+from pipeline.methods.renewable.summarise import BoundedSums, Exact
 from pipeline.privacy import gdp
 from pipeline.privacy.randomness import SecureStream
 from pipeline.releasing import release_of

@@ -135,7 +135,7 @@ def windows_of(plan: Plan, rounds: int) -> list[tuple[str, list[Row | None]]]:
 
 def _rows(plan: Plan, count: int) -> list[Row]:
     encoder, rng = Encoder(plan.study), np.random.default_rng(7)
-    features = rng.choice(LEVELS[:: 4 if plan.by_record else 1], (count, plan.size - 1))
+    features = rng.choice(LEVELS[:: 4 if plan.keeps_slots else 1], (count, plan.size - 1))
     predictor = TRUTH[0] + features @ TRUTH[1 : plan.size]
     kind = plan.study.data.response.kind
     if kind == "class":

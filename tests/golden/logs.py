@@ -176,7 +176,7 @@ class Worker:
             self._plan, self._partitions, topic="t", model_version=1, published_at=0.0
         )
         outcome = _outcome(message)
-        if self._plan.study.noised and not self._plan.by_record:
+        if self._plan.study.noised and not self._plan.keeps_slots:
             for number, partition in self._partitions.items():
                 fields = partition.fields(everything=True)
                 sums = {name: data for name, data in fields.items() if name.startswith(SUMS)}

@@ -28,7 +28,7 @@ import pytest
 from pipeline.local.encode import Encoder, stack
 from pipeline.local.model import start_model
 from pipeline.local.plan import Plan
-from pipeline.local.summarise import summarise_bounded
+from pipeline.methods.renewable.summarise import summarise_bounded
 from tests import canaries, outputs, trial
 from tests.canaries import BEYOND, HEAT, LABEL, LOAD, TEXT, Form, counts_found, found, text
 from tests.stage import OPEN, Stage, study_text

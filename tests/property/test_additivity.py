@@ -13,7 +13,7 @@ from pipeline.errors import PrivacyError
 from pipeline.local.blocks import predictors
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
-from pipeline.local.summarise import Exact, summarise_bounded
+from pipeline.methods.renewable.summarise import Exact, summarise_bounded
 from tests.builders import plan_of
 
 #: Window sizes about the blocks in which matrix products round rows alike.

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from pipeline.linalg import upper_is_diagonal
-from pipeline.local.gradients import bounded_gradients
 from pipeline.local.model import COEFFICIENT_LIMIT, Model
 from pipeline.local.plan import Plan
-from pipeline.local.summarise import summarise_bounded
+from pipeline.methods.ldp_sgd.gradients import bounded_gradients
+from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.sensitivity import Bounds, Order
@@ -50,7 +50,7 @@ def joined(rest: Window, record: tuple[np.ndarray, float] | None) -> Window:
 def distances(plan: Plan, pair: Neighbours) -> dict[str, float]:
     """Return the distance of each part of the rounded sums, as a share of the stated one."""
     channels = plan.channels(pair.model.version)
-    bounded = bounded_gradients if plan.by_record else summarise_bounded
+    bounded = bounded_gradients if plan.keeps_slots else summarise_bounded
     one, two = (bounded(plan, *w, pair.model) for w in pair.windows())
 
     def apart(part: Channel, left: object, right: object, scale: np.ndarray | float) -> float:

@@ -14,7 +14,7 @@ from benchmarks.covered import LEAST, LEVEL, MOST, summary_of, told
 from benchmarks.streams import RIDGE, Cell, one_stream, plan_of, target_of
 from pipeline.doctor.coverage import share_of
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.summarise import summarise
+from pipeline.methods.renewable.summarise import summarise
 
 STREAMS = 48
 #: Bounds hold with this probability of a false alarm, for the seeds as a fresh draw.

@@ -63,13 +63,13 @@ def test_a_true_model_is_its_own_target_whatever_the_weights(loss: str, radius: 
 def test_the_gradient_at_the_target_is_zero_over_drawn_records(text: str) -> None:
     plan = plan_of(text)
     # numbers reach beyond their range: they are cut, and weights move the target
-    truth = np.array([2.0, 7.0, -7.0, 7.0]) if plan.by_record else None
+    truth = np.array([2.0, 7.0, -7.0, 7.0]) if plan.keeps_slots else None
     population = Population.of(plan, truth)
     target = target_of(population).coefficients
     x, y = population.draw(np.random.default_rng(5), 200_000)
     design = np.column_stack([np.ones(len(y)), x])
     weights = 1.0
-    if plan.by_record:
+    if plan.keeps_slots:
         weights = np.minimum(1, plan.radius**2 / np.sum(design**2, axis=1))[:, None]
     each = weights * design * plan.loss.slope(design @ target, y)[:, None]
     ridge = plan.study.estimator.ridge * np.append(0.0, target[1:])

@@ -26,12 +26,12 @@ from pipeline.learning import StreamClassifier
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
-from pipeline.local.summarise import summarise
 from pipeline.methods.renewable import open_estimate, private_estimate
 from pipeline.methods.renewable.open_estimate import estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
 from pipeline.methods.renewable.private_estimate import estimate_private
 from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape, epoch_of
+from pipeline.methods.renewable.summarise import summarise
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, combine, differences, estimate_of
 from pipeline.study import parse_study

@@ -16,8 +16,8 @@ from pipeline.linalg import upper_is_diagonal
 from pipeline.local.model import start_model
 from pipeline.local.plan import Channels, Plan
 from pipeline.local.privatise import NoisedSums, privatise
-from pipeline.local.summarise import summarise_bounded
 from pipeline.messages.release import seal
+from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.privacy import channel, gdp
 from pipeline.privacy.accounting import Cost, pure_cost
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel

@@ -8,10 +8,10 @@ from pipeline.errors import NumericError, StateError
 from pipeline.estimators.estimate import Estimate, class_weights
 from pipeline.linalg import floor_eigenvalues, pack_upper, sandwich, solve_positive
 from pipeline.local.plan import Plan
-from pipeline.local.summarise import local_fit, summarise
 from pipeline.methods.renewable import open_estimate
 from pipeline.methods.renewable.open_estimate import estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
+from pipeline.methods.renewable.summarise import local_fit, summarise
 from tests.builders import oracle, plan_of, simulate
 
 RIDGE = 0.01

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from pipeline.local.gradients import bounded_gradients
 from scipy import stats
 
 from pipeline.backtest import backtest
@@ -21,6 +20,7 @@ from pipeline.local.plan import Plan
 from pipeline.local.privatise import privatise
 from pipeline.messages import release as wire
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.ldp_sgd.gradients import bounded_gradients
 from pipeline.offline import OfflineRun
 from pipeline.privacy import gdp
 from pipeline.reducer import Partition, Reducer

@@ -16,8 +16,8 @@ from numpy.testing import assert_allclose
 from pipeline.errors import PrivacyError
 from pipeline.linalg import upper_is_diagonal
 from pipeline.local.privatise import NoisedSums, OpenSums, disclose, privatise
-from pipeline.local.summarise import summarise, summarise_bounded
 from pipeline.messages.release import read, seal
+from pipeline.methods.renewable.summarise import summarise, summarise_bounded
 from pipeline.privacy.channel import slack
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from pipeline.privacy.randomness import SecureStream
@@ -94,7 +94,7 @@ def test_mypy_refuses_raw_sums_where_a_release_is_written(tmp_path: Path) -> Non
     code = tmp_path / "raw_sums.py"
     code.write_text(
         "from pipeline.local.plan import Plan\n"
-        "from pipeline.local.summarise import BoundedSums, Summary\n"
+        "from pipeline.methods.renewable.summarise import BoundedSums, Summary\n"
         "from pipeline.messages.release import seal\n\n\n"
         "def leak(plan: Plan, summary: Summary, sums: BoundedSums) -> None:\n"
         '    seal(plan, summary, client="c", ledger="l", seq=0)\n'

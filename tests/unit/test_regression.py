@@ -14,9 +14,9 @@ from pipeline.errors import DataError, NumericError
 from pipeline.estimators.modes import Records, Ridge, pooled_fit
 from pipeline.local.model import round_model
 from pipeline.local.plan import Plan
-from pipeline.local.summarise import summarise_bounded
 from pipeline.losses import Linear, Poisson
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.offline import OfflineRun, cut
 from tests.builders import plan_of, regression_stream, rows_of
 

@@ -368,7 +368,7 @@ def test_a_replay_from_the_middle_is_of_its_records_alone_and_misses_nothing(
     log: tuple[Plan, list[LogEntry]],
 ) -> None:
     plan, entries = log
-    if plan.by_record:
+    if plan.keeps_slots:
         with pytest.raises(ConfigError, match="moves one path"):
             replay_of(plan, entries, Rhythm(releases=10), start=25)
         return
@@ -416,7 +416,7 @@ def test_what_if_folds_the_same_releases(log: tuple[Plan, list[LogEntry]]) -> No
     assert other.level == 0.5
     assert other.coefficients[0].value == live.coefficients[0].value
     assert other.diagnostics.dead_letters == 0
-    if not plan.by_record:
+    if not plan.keeps_slots:
         short = {"half_life": 100.0, "of": "records"}
         fading = make_plan(altered(plan.study, {"estimator.forgetting": short}))
         *_, other = replay_of(plan, entries, Rhythm(releases=9), study=fading).run(

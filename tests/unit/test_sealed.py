@@ -61,7 +61,7 @@ from numpy.typing import NDArray
 from pipeline.local.encode import Row
 from pipeline.local.plan import Plan
 from pipeline.local.privatise import NoisedSums, OpenSums, disclose, privatise
-from pipeline.local.summarise import BoundedSums, Exact, Summary
+from pipeline.methods.renewable.summarise import BoundedSums, Exact, Summary
 from pipeline.local.windows import Window
 from pipeline.messages.release import seal
 from pipeline.privacy.randomness import SecureStream

@@ -11,11 +11,11 @@ import pytest
 
 from pipeline.errors import ConfigError, RecordError
 from pipeline.local.encode import Encoder
-from pipeline.local.gradients import bounded_gradients
 from pipeline.local.model import COEFFICIENT_LIMIT, Model, round_model
 from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
 from pipeline.messages.release import PrivateRelease
+from pipeline.methods.ldp_sgd.gradients import bounded_gradients
 from pipeline.methods.ldp_sgd.path import LARGEST
 from pipeline.methods.ldp_sgd.settings import largest_move, rule_of
 from pipeline.offline import OfflineRun

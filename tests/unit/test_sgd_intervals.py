@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from pipeline.local.gradients import bounded_gradients, open_gradients, record_gradients
 from rich.console import Console
 from scipy import stats
 
@@ -25,6 +24,7 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import plan_of as make_plan
 from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.batch_means import batch_means
+from pipeline.methods.ldp_sgd.gradients import bounded_gradients, open_gradients, record_gradients
 from pipeline.methods.ldp_sgd.limit_law import covariance, moments, standard_errors
 from pipeline.offline import OfflineRun
 from pipeline.privacy import gdp

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from pipeline.local.gradients import bounded_gradients, record_gradients
 from scipy import stats
 from scipy.special import ndtr
 
@@ -19,6 +18,7 @@ from pipeline.messages import release as wire
 from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.methods import plan_of as make_plan
 from pipeline.methods import server_of
+from pipeline.methods.ldp_sgd.gradients import bounded_gradients, record_gradients
 from pipeline.methods.ldp_sgd.settings import allowed_lateness, rule_of
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.reducer import Partition, Reducer, differences
@@ -276,7 +276,7 @@ def test_a_users_records_in_one_window_share_the_noise_of_its_matrices(
     """
     user = f'neighbours = "replace-one"\nunit = "user"\nrecords = {records}'
     text = study_text(epsilon=3.0, path=f'radius = 1.5, releases = "{releases}"')
-    plan = Plan(parse_study(text.replace('neighbours = "replace-one"', user)))
+    plan = make_plan(parse_study(text.replace('neighbours = "replace-one"', user)))
     step, square = plan.step, 1.5**2
     apart = [(2 * 1.5 * plan.loss.slope_bound * math.sqrt(records), step.gradient)]
     apart += [(math.sqrt(2) * square * plan.loss.curvature_bound * records, step.curvature)]

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from pipeline.local.summarise import summarise_bounded
 from scipy import stats
 
 from pipeline.cli.main import cli
@@ -20,6 +19,7 @@ from pipeline.local.privatise import privatise
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import write_estimate
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.privacy.policy import Guarantee
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream, SimulatedGaussian

@@ -12,7 +12,13 @@ from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local import blocks
 from pipeline.local.model import Model, round_model, start_model
 from pipeline.local.plan import Channels, Plan
-from pipeline.local.summarise import BoundedSums, Exact, local_fit, summarise, summarise_bounded
+from pipeline.methods.renewable.summarise import (
+    BoundedSums,
+    Exact,
+    local_fit,
+    summarise,
+    summarise_bounded,
+)
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel, gaussian, laplace
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from tests.builders import oracle, plan_of, simulate, some_model

@@ -11,7 +11,7 @@ from pipeline.errors import DataError, NumericError
 from pipeline.estimators.pooled import TOLERANCE
 from pipeline.estimators.target import study_rows, target
 from pipeline.local.encode import stack
-from pipeline.local.gradients import weighted
+from pipeline.methods.ldp_sgd.gradients import weighted
 from pipeline.types import Vector
 from tests.sgd import drawn, plan_of, rows_of
 

@@ -41,6 +41,11 @@ class GradientPlan(Plan):
     keeps_slots = True
 
     @property
+    def counts_slots(self) -> bool:
+        """As `Plan.counts_slots`: steps are capped by how late models are."""
+        return True
+
+    @property
     def several(self) -> Literal["pooled", "shared"] | None:  # type: ignore[override]
         """As `Plan.several`: how the paths of several partitions go together."""
         return self.path.partitions

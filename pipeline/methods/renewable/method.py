@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pipeline.local.plan import Plan
+from pipeline.methods.facts import Missed, Sizes
+from pipeline.methods.renewable import facts
 from pipeline.methods.renewable.open_server import OpenServer
 from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.private_server import PrivateServer
@@ -20,6 +24,32 @@ class Renewable:
         """As `Method.server`, for a study with noise or without."""
         plan = own(plan)
         return PrivateServer(plan) if plan.study.noised else OpenServer(plan)
+
+    def facts(self, plan: Plan) -> dict[str, object]:
+        """As `Method.facts`."""
+        return facts.facts(own(plan))
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        """As `Method.warnings`."""
+        del plan
+        return ()
+
+    def sizes(self, plan: Plan, records: int) -> Sizes:
+        """As `Method.sizes`."""
+        return facts.sizes(own(plan), records)
+
+    def better(self, plan: Plan, missed: Missed) -> tuple[str, ...]:
+        """As `Method.better`."""
+        return facts.better(own(plan), missed)
+
+    def whole_log(self, plan: Plan) -> str:
+        """As `Method.whole_log`."""
+        del plan
+        return ""
+
+    def simulation(self, plan: Plan, rng: np.random.Generator) -> None:
+        """As `Method.simulation`."""
+        del plan, rng
 
 
 def own(plan: Plan) -> RenewablePlan:

@@ -1,0 +1,53 @@
+"""What a method says of itself: how much it needs, and what helps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What formulas expect of a study at a number of records; None where there is no formula.
+
+    Attributes
+    ----------
+    records_for_intervals
+        With fewer records intervals hardly appear; often it takes up to twice as many.
+    epsilon_for_intervals
+        The epsilon at which the records at hand would do; None if none in the allowed range does.
+    slope_error
+        Standard error of a slope from the noise alone, in the unit in which estimates print it.
+    cloud
+        Variance of the linear predictor under the iterate's jitter, over its public scale: the
+        largest slope for losses of numbers, 1 for classes. Formulas hold where it is small.
+    relative_bias
+        Of logistic coefficients: by what share the jitter makes them too large.
+    late
+        Whether it is models that may be late which keep the steps short, and not noise.
+    sooner
+        What makes intervals come sooner besides more records or a larger epsilon, in words.
+    """
+
+    records_for_intervals: int
+    epsilon_for_intervals: float | None = None
+    slope_error: float | None = None
+    cloud: float | None = None
+    relative_bias: float | None = None
+    late: bool = False
+    sooner: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Intervals that cover less than they promise, in a simulation.
+
+    Attributes
+    ----------
+    biased
+        Whether the estimates are beside the target, by more than chance.
+    covering
+        Other kinds of intervals, which covered there.
+    """
+
+    biased: bool
+    covering: tuple[str, ...] = ()

@@ -1,0 +1,154 @@
+"""What locally private gradients need and promise, for `study check` and the doctor.
+
+For features uniform on their public ranges. Source: ldp-sgd, sizes; curved losses: biases fitted.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+
+from pipeline.errors import VeilstreamError
+from pipeline.methods.facts import Missed, Sizes
+from pipeline.methods.ldp_sgd.path import LARGEST
+from pipeline.methods.ldp_sgd.plan import GradientPlan
+from pipeline.methods.ldp_sgd.settings import (
+    allowed_lateness,
+    largest_move,
+    lateness_cap,
+    mean_curvature,
+    records_to_mix,
+    rule_of,
+    slowest,
+)
+
+#: Logistic estimates grow by this share of the noise's variance in the predictor (fitted).
+LOGISTIC_GROWTH = 0.25
+#: The largest epsilon that a study can have.
+LARGEST_EPSILON = 20.0
+#: Where noise moves predictors by more than this share of their scale, formulas do not hold.
+LARGEST_CLOUD = 1.0
+
+
+def sizes(plan: GradientPlan, records: int) -> Sizes:
+    """As `Method.sizes`."""
+    needed = _needed(plan)
+    rule, curvature = rule_of(plan), mean_curvature(plan)
+    noise = plan.record_noise if plan.study.noised else 0.0
+    # the step that an average over the path sees: its mean, for steps that fall as i^-alpha
+    last = rule.steps.steps(records, 1)[0] / (1 - rule.steps.alpha)
+    step = min(float(last), rule.steps.cap)
+    cloud = step * noise**2 * plan.size / (2 * curvature)
+    logistic = plan.loss.name == "logistic"
+    scaled = cloud if logistic else cloud / plan.loss.slope_bound**2
+    late = rule.steps.cap == lateness_cap(plan) < rule.steps.eta0
+    sooner = []
+    if scaled > LARGEST_CLOUD:
+        sooner.append("a smaller estimator.path.kappa: noise moves the path further than it allows")
+    if late:
+        sooner.append(
+            "newer models, which allow longer steps: fewer window.records or "
+            "stream.publish.releases, or what estimator.path.behind can truly be"
+        )
+    return Sizes(
+        records_for_intervals=needed,
+        epsilon_for_intervals=_epsilon(plan, records) if needed > records else None,
+        slope_error=plan.response_scale[1] * noise / (slowest(plan) * math.sqrt(records)),
+        cloud=scaled,
+        relative_bias=LOGISTIC_GROWTH * cloud if logistic else None,
+        late=late,
+        sooner=tuple(sooner),
+    )
+
+
+def better(plan: GradientPlan, missed: Missed) -> tuple[str, ...]:
+    """As `Method.better`."""
+    shorter = "shorter steps: estimator.path.kappa or eta0 halved, which takes more records"
+    if missed.biased and plan.loss.name != "linear":
+        return (f"{shorter}; or a larger privacy.epsilon: a curved loss is biased by the noise",)
+    if missed.biased:
+        return (f"{shorter}; or a later estimator.path.burn_in",)
+    tried = [
+        f'estimator.path.interval = "{name}", which covered here' for name in missed.covering[:1]
+    ]
+    return (*tried, "")
+
+
+def warnings(plan: GradientPlan) -> tuple[str, ...]:
+    """As `Method.warnings`: where one release can stop a path."""
+    moved = largest_move(plan, rule_of(plan))
+    if moved <= LARGEST:
+        return ()
+    said = (
+        f"one release can move the path by {moved:.3g}, and it stands still beyond {LARGEST:g}: "
+        "lower estimator.path.eta0 or kappa, or any client can stop it"
+    )
+    return (said,)
+
+
+def facts(plan: GradientPlan) -> dict[str, object]:
+    """As `Method.facts`: the steps, and when intervals can be hoped for."""
+    rule = rule_of(plan)
+    each = "in each partition, " if plan.several == "pooled" else ""
+    return {
+        "path": {
+            "eta0": rule.steps.eta0,
+            "alpha": rule.steps.alpha,
+            "largest_step": rule.steps.cap,
+            "burn_in": rule.burn_in,
+            "radius": plan.radius,
+            "intervals": ", ".join(plan.path.intervals),
+            **_released(plan),
+            "largest_slope": plan.loss.slope_bound,
+            "models_late_at_most": allowed_lateness(plan),
+            "one_release_moves_at_most": largest_move(plan, rule),
+            "records_for_intervals": records_to_mix(rule, slowest(plan)),
+            "and": f"{each}if features are independent and uniform on their public ranges; one "
+            "that uses half of its range needs four times as many (see `veilstream doctor "
+            "coverage`)",
+        }
+    }
+
+
+def _released(plan: GradientPlan) -> dict[str, object]:
+    """Return the noise of each part of a release, and what it costs a record where they are many.
+
+    That of a matrix is on its diagonal; beside it, the deviation is 1 / sqrt 2 of it.
+    """
+    if not plan.study.noised:
+        return {"gradient_sd": 0.0}
+    channels, found = plan.channels, dict[str, object]()
+    named = (("gradient", channels.gradient), ("curvature", channels.curvature),
+             ("products", channels.products))  # fmt: skip
+    for name, part in named:
+        if part is not None:
+            found[f"{name}_sd"] = part.standard_deviation
+    if plan.study.privacy.personal is not None:
+        deviations = [part.standard_deviation for part in plan.record_channels]
+        found["gradient_sd"] = plan.record_noise
+        found["gradient_sd_by_level"] = dict(zip(plan.levels, deviations, strict=True))
+    costs = plan.parts.items() if len(plan.parts) > 1 else ()
+    unit = "mu" if plan.mechanism.order == 2 else "epsilon"
+    return found | {f"{name}_{unit}": cost for name, cost in costs}
+
+
+def _needed(plan: GradientPlan) -> int:
+    return records_to_mix(rule_of(plan), slowest(plan))
+
+
+def _epsilon(plan: GradientPlan, records: int) -> float | None:
+    """Return the least epsilon, on a grid of steps of a tenth, at which the records would do."""
+    study = plan.study
+    if study.privacy.epsilon is None or study.privacy.personal is not None:
+        return None
+    steps = math.ceil(math.log(LARGEST_EPSILON / study.privacy.epsilon) / math.log(1.1))
+    for epsilon in study.privacy.epsilon * 1.1 ** np.arange(1, max(steps, 1)):
+        privacy = msgspec.structs.replace(study.privacy, epsilon=float(epsilon))
+        try:
+            if _needed(GradientPlan(msgspec.structs.replace(study, privacy=privacy))) <= records:
+                return float(epsilon)
+        except VeilstreamError:
+            return None
+    return None

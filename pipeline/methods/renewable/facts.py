@@ -1,0 +1,99 @@
+"""What renewable estimation needs and promises, for `study check` and the doctor."""
+
+from __future__ import annotations
+
+import math
+
+from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
+from pipeline.methods.facts import Missed, Sizes
+from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
+from pipeline.methods.renewable.plan import RenewablePlan
+from pipeline.methods.renewable.private_estimate import RELEASES_PER_COEFFICIENT
+
+
+def sizes(plan: RenewablePlan, records: int) -> Sizes:
+    """As `Method.sizes`."""
+    del records
+    slots = plan.slots if plan.study.noised else 1
+    return Sizes(RELEASES_PER_COEFFICIENT * plan.size * slots)
+
+
+def better(plan: RenewablePlan, missed: Missed) -> tuple[str, ...]:
+    """As `Method.better`."""
+    del plan, missed
+    return ("more records, and windows of more of them (window.records)",)
+
+
+def facts(plan: RenewablePlan) -> dict[str, object]:
+    """As `Method.facts`: noise, and when intervals can come."""
+    found: dict[str, object] = {}
+    needed = RELEASES_PER_COEFFICIENT * plan.size
+    if plan.study.noised and plan.step.curvature is not None:
+        found["noise"] = {
+            "gradient_sd": plan.step.gradient.standard_deviation,
+            "curvature_sd": plan.step.curvature.standard_deviation,
+            **_counted(plan),
+            "start_gradient_sd": plan.start.gradient.standard_deviation,
+            "order_of_norm": plan.mechanism.order,
+            "norm_bound": plan.norm_bound,
+            "l1_bound": plan.bounds.l1,
+            **({"largest_weight": plan.largest_weight} if plan.classes else _slopes(plan)),
+        }
+        found["intervals"] = {
+            "releases_at_least": needed,
+            "record_slots_at_least": needed * plan.slots,
+            "and": "a curvature that stands out of its noise; see docs/methods/renewable.md",
+        }
+    if plan.study.estimator.forgetting is not None:
+        found["forgetting"] = _forgetting(plan)
+    return found
+
+
+def _forgetting(plan: RenewablePlan) -> dict[str, object]:
+    """Return on how many records an estimate rests at most, and whether intervals can come."""
+    forgetting = plan.study.estimator.forgetting
+    if forgetting is None:
+        return {}
+    most = EFFECTIVE_HALF_LIVES * forgetting.half_life
+    found: dict[str, object] = {"half_life": forgetting.half_life, "of": forgetting.of}
+    if forgetting.of == "seconds":
+        return {**found, "effective_records_at_most": f"those of {most:.4g} seconds"}
+    needed = RECORDS_PER_COEFFICIENT * plan.size
+    if plan.study.noised:
+        needed = RELEASES_PER_COEFFICIENT * plan.size * plan.slots
+    found["effective_records_at_most"] = most
+    if most < needed:
+        found["advice"] = (
+            f"too short for intervals, which need {needed} effective record slots: half_life = "
+            f"{math.ceil(needed / EFFECTIVE_HALF_LIVES)} or more lets them come"
+        )
+    return found
+
+
+def _counted(plan: RenewablePlan) -> dict[str, object]:
+    """Return the noise of what is released beside gradient and curvature, by its name."""
+    if plan.step.counts is None:
+        return {}
+    name = "counts_sd" if plan.classes else "squared_slopes_sd"
+    return {name: plan.step.counts.standard_deviation}
+
+
+def _slopes(plan: RenewablePlan) -> dict[str, object]:
+    """Return the bound of a regression's slopes, in the response's unit, and what it does."""
+    unit, bound = plan.response_scale[1], plan.loss.slope_bound
+    found: dict[str, object] = {"unit": unit}
+    if plan.loss.name != "linear":
+        return {
+            **found,
+            "largest_mean": bound,
+            "advice": "the noise grows with data.response.max: lower it to the largest count that "
+            "matters; larger counts are clipped to it",
+        }
+    return {
+        **found,
+        "residual_bound": unit * bound,
+        "advice": "the gradient's noise is in proportion to estimator.residual_bound, that of the "
+        "squared slopes to its square: lower it towards the largest residual that you expect, by "
+        "what is public, but not far below the spread of the response, or the first models swing; "
+        "larger residuals count as if they were that large",
+    }
