@@ -11,7 +11,6 @@ import msgspec
 from pipeline.cli.context import AS_JSON, STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
 from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
-from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.methods.ldp_sgd.path import LARGEST
@@ -22,10 +21,11 @@ from pipeline.methods.ldp_sgd.settings import (
     rule_of,
     slowest,
 )
+from pipeline.methods.offline import guarantee_of, offline_method
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.private_estimate import RELEASES_PER_COEFFICIENT
 from pipeline.privacy.policy import loose_delta
-from pipeline.study import LIVE_KINDS, MODES, TEMPLATE
+from pipeline.study import LIVE_KINDS, TEMPLATE
 from pipeline.study.model import Forgetting
 
 
@@ -77,12 +77,15 @@ def init(path: Path) -> None:
 
 def _kind(plan: Plan) -> dict[str, object]:
     kind = plan.study.estimator.kind
-    mode = MODES[kind]
-    facts: dict[str, object] = {"kind": kind, "method": mode.meaning}
-    if kind not in LIVE_KINDS:
-        facts["published_as"] = mode.label or "an extension of the published methods"
-        facts["runs_in"] = f"`veilstream fit` alone: it needs {mode.needs}"
-    return facts
+    method = offline_method(plan.study)
+    if method is None:
+        return {"kind": kind, "method": LIVE_KINDS[kind]}
+    return {
+        "kind": kind,
+        "method": method.meaning,
+        "published_as": method.label or "an extension of the published methods",
+        "runs_in": f"`veilstream fit` alone: it needs {method.needs}",
+    }
 
 
 def _readable(value: object) -> str:
@@ -97,9 +100,9 @@ def _facts(plan: Plan) -> dict[str, object]:
         "coefficients": ", ".join(plan.study.coefficient_names),
         "estimator": _kind(plan),
         "response": _response(plan),
-        "privacy": msgspec.to_builtins(guarantee_of_kind(plan)),
+        "privacy": msgspec.to_builtins(guarantee_of(plan)),
     }
-    if plan.study.estimator.kind not in LIVE_KINDS:
+    if offline_method(plan.study) is not None:
         return facts
     if plan.by_record:
         facts["path"] = _path(plan)

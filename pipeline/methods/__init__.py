@@ -1,7 +1,8 @@
 """The methods of estimation, each a package of its own behind one seam.
 
 - `base`: what a method is to the rest. `layout`: the form of what a release holds.
-- `renewable`, `ldp_sgd`: methods that run live.
+- `offline`: what a method is that runs over a file.
+- `renewable`, `ldp_sgd`: methods that run live. `published`: methods for files.
 
 A method is loaded when a study asks for it, and nothing outside its package knows it by name.
 """
@@ -10,21 +11,44 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.local.plan import Plan
-from pipeline.methods.base import Server
+if TYPE_CHECKING:
+    # a study that is being read asks here which kinds there are: only names may be needed for that
+    from pipeline.local.plan import Plan
+    from pipeline.methods.base import Server
 
 #: Methods by `estimator.kind`: where to find what makes their part of a worker.
 METHODS = {
     "renewable": "pipeline.methods.renewable:server_of",
     "ldp-sgd": "pipeline.methods.ldp_sgd:server_of",
 }
+#: Methods that need pooled records, several rounds or a trusted aggregator, and so run over a file
+#: alone: where to find them.
+OFFLINE = {
+    "pooled": "pipeline.methods.published:POOLED",
+    "pooled-mm": "pipeline.methods.published:POOLED_MM",
+    "federated-newton": "pipeline.methods.published:FEDERATED",
+    "federated-newton-undamped": "pipeline.methods.published:UNDAMPED",
+    "online-newton": "pipeline.methods.published:ONLINE",
+    "online-newton-laplace": "pipeline.methods.published:LAPLACE",
+    "online-newton-gaussian": "pipeline.methods.published:GAUSSIAN",
+    "online-newton-distributed": "pipeline.methods.published:DISTRIBUTED",
+}
 
 
 @lru_cache(maxsize=64)
 def server_of(plan: Plan) -> Server[Any, Any]:
     """Return the worker's part of a study's method."""
-    module, _, name = METHODS[plan.study.estimator.kind].partition(":")
-    made: Server[Any, Any] = getattr(import_module(module), name)(plan)
+    made: Server[Any, Any] = _found(METHODS[plan.study.estimator.kind])(plan)
     return made
+
+
+def load(kind: str) -> Any:
+    """Return the method of a kind of `OFFLINE`; `offline.offline_method` is it with a type."""
+    return _found(OFFLINE[kind])
+
+
+def _found(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
