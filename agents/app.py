@@ -15,7 +15,8 @@ from agents.health import Health
 from agents.link import Link, ReleasesLog
 from agents.publishing import Publishing
 from agents.transport import BatchSchema, BatchTransport, NoTables
-from infra.connection import ssl_context
+from infra.faults import told
+from infra.tls import ssl_context
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
@@ -77,7 +78,7 @@ def create_app(
         stream_wait_empty=False,
         worker_redirect_stdouts=False,
     )
-    app.transport = BatchTransport(app.conf.broker, app, _Guarded(folding, fatal))
+    app.transport = BatchTransport(app.conf.broker, app, _Guarded(folding, settings, fatal))
 
     @app.agent(app.topic(topics.releases.name, schema=BatchSchema()), concurrency=1)  # type: ignore[untyped-decorator]
     async def fold(stream: Any) -> None:
@@ -127,8 +128,8 @@ def create_app(
 class _Guarded:
     """Positions whose faults stop the worker: Faust would log them and read on from anywhere."""
 
-    def __init__(self, folding: Folding, fatal: Fatal) -> None:
-        self._folding, self._fatal = folding, fatal
+    def __init__(self, folding: Folding, settings: Settings, fatal: Fatal) -> None:
+        self._folding, self._settings, self._fatal = folding, settings, fatal
 
     @property
     def topic(self) -> str:
@@ -140,6 +141,11 @@ class _Guarded:
         except BaseException as error:
             self._fatal(error)
             raise
+
+    def failed(self, error: Exception) -> None:
+        otherwise = f"Kafka at {self._settings.kafka} cannot be read ({type(error).__name__})"
+        kind = "the worker's group" if "Group" in type(error).__name__ else f"topic {self.topic}"
+        self._fatal(told(self._settings, error, otherwise, what=kind, operation="Read"))
 
 
 def _credentials(settings: Settings) -> Any:

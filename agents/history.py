@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ import aiokafka
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from infra.connection import kafka_options
+from infra.faults import told
 from infra.topics import check_partitions
 from pipeline.errors import BrokerError, OffsetGap
 from pipeline.reducer import LogRecord
@@ -93,7 +95,8 @@ class History:
     def close(self) -> None:
         """Close the connection."""
         if self._consumer is not None:
-            self._loop.run_until_complete(self._consumer.stop())
+            with suppress(KafkaError):
+                self._loop.run_until_complete(self._consumer.stop())
             self._consumer = None
         self._loop.close()
 
@@ -222,6 +225,8 @@ class History:
                 "with --accept-loss if what is left is enough"
             ) from error
         except (KafkaError, TimeoutError) as error:
-            raise BrokerError(
+            otherwise = (
                 f"{self.topic} cannot be read from {self._settings.kafka} ({type(error).__name__})"
-            ) from error
+            )
+            what = f"topic {self.topic}"
+            raise told(self._settings, error, otherwise, what=what, operation="Read") from error

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import aiokafka
-from aiokafka.errors import KafkaError
+from aiokafka.errors import IllegalStateError, KafkaError
 
 from infra.connection import kafka_options
-from pipeline.errors import BrokerError
+from infra.faults import told
+from pipeline.errors import BrokerError, VeilstreamError
 from pipeline.settings import Settings
 
 #: How long Kafka may be silent before the worker stops.
@@ -34,7 +36,9 @@ class ReleasesLog:
     async def reread(self, partition: int, offset: int) -> None:
         """Go back to an offset; nothing happens if the partition has been taken away."""
         if (place := self._place(partition)) is not None:
-            await self._consumer().seek(place, offset)
+            # it may be taken away just now; whoever gets it begins at its watermark
+            with suppress(IllegalStateError):
+                await self._consumer().seek(place, offset)
 
     async def bounds(self, partition: int) -> tuple[int, int]:
         """Return the first and the next offset of a partition.
@@ -86,13 +90,14 @@ class Link:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self._producer.start()
         except (KafkaError, TimeoutError) as error:
-            raise BrokerError(f"Kafka does not answer ({type(error).__name__})") from error
+            raise await self._told(error, "does not answer", "the cluster", "Write") from error
         self._ready.set()
 
     async def stop(self) -> None:
         """Disconnect."""
         if self._producer is not None:
-            await self._producer.stop()
+            with suppress(KafkaError):
+                await self._producer.stop()
 
     async def send(
         self,
@@ -117,9 +122,8 @@ class Link:
                     topic, value=value, key=key, headers=list(headers)
                 )
         except (KafkaError, TimeoutError) as error:
-            raise BrokerError(
-                f"Kafka does not take a message for {topic}: {type(error).__name__}"
-            ) from error
+            fault = f"does not take a message for {topic}"
+            raise await self._told(error, fault, f"topic {topic}", "Write") from error
 
     async def read(self, topic: str) -> list[tuple[int, bytes | None]]:
         """Return offset and value of all messages of a small topic with one partition.
@@ -143,9 +147,11 @@ class Link:
                     for records in (await consumer.getmany(timeout_ms=200)).values():
                         values += [(record.offset, record.value) for record in records]
         except (KafkaError, TimeoutError) as error:
-            raise BrokerError(f"{topic} cannot be read: {type(error).__name__}") from error
+            fault = f"does not give what is in {topic}"
+            raise await self._told(error, fault, f"topic {topic}", "Read") from error
         finally:
-            await consumer.stop()
+            with suppress(KafkaError):
+                await consumer.stop()
         return values
 
     async def ends(self, topic: str, partitions: int) -> int:
@@ -163,9 +169,11 @@ class Link:
                 await consumer.start()
                 return sum((await consumer.end_offsets(places)).values())
         except (KafkaError, TimeoutError) as error:
-            raise BrokerError(f"{topic} cannot be read: {type(error).__name__}") from error
+            fault = f"does not say where {topic} ends"
+            raise await self._told(error, fault, f"topic {topic}", "Describe") from error
         finally:
-            await consumer.stop()
+            with suppress(KafkaError):
+                await consumer.stop()
 
     async def watch(self) -> None:
         """Ask Kafka for its metadata now and then; a consumer alone would wait for ever.
@@ -188,4 +196,14 @@ class Link:
                 answered, silent = False, PATIENCE_SECONDS
             silent = 0.0 if answered else silent + PATIENCE_SECONDS / 5
             if silent >= PATIENCE_SECONDS:
-                raise BrokerError(f"Kafka has not answered for {silent:.0f} s")
+                fault = f"has not answered for {silent:.0f} s"
+                raise await self._told(None, fault, "the cluster", "Describe")
+
+    async def _told(
+        self, error: BaseException | None, fault: str, what: str, operation: str
+    ) -> VeilstreamError:
+        kind = "" if error is None else f" ({type(error).__name__})"
+        otherwise = f"Kafka at {self._settings.kafka} {fault}{kind}; start this worker again"
+        return await asyncio.to_thread(
+            told, self._settings, error, otherwise, what=what, operation=operation
+        )

@@ -8,14 +8,19 @@ from the stored state; the committed offset is only a hint for lag monitors.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 import faust
+from aiokafka.errors import IllegalStateError, KafkaError
 from faust.events import Event
 from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
 from yarl import URL
+
+#: How often the places of an assignment are looked up before it is given up, and how long after.
+ATTEMPTS, PAUSE_SECONDS = 20, 0.1
 
 
 class Positions(Protocol):
@@ -33,6 +38,10 @@ class Positions(Protocol):
         """
         ...
 
+    def failed(self, error: Exception) -> None:
+        """Stop the worker, whom Kafka does not let read; it does not return."""
+        ...
+
 
 class BatchConsumer(driver.Consumer):  # type: ignore[misc]
     """A consumer whose messages are fetch batches."""
@@ -40,6 +49,21 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
     async def perform_seek(self) -> None:
         """Seek every assigned partition to its watermark; called after each assignment."""
         positions: Positions = self.transport.positions
+        for attempt in range(ATTEMPTS):
+            try:
+                await self._seek_all(positions)
+            except IllegalStateError as error:
+                # a partition was taken away meanwhile, as when another worker joins: what is
+                # assigned now is known already
+                if attempt + 1 == ATTEMPTS:
+                    positions.failed(error)
+                await asyncio.sleep(PAUSE_SECONDS)
+            except (KafkaError, TimeoutError) as error:
+                positions.failed(error)
+            else:
+                return
+
+    async def _seek_all(self, positions: Positions) -> None:
         mine = [tp for tp in self.assignment() if tp.topic == positions.topic]
         first = await self.earliest_offsets(*mine) if mine else {}
         after = await self.highwaters(*mine) if mine else {}
@@ -52,7 +76,15 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[Any, Any]]:
         """Yield one message for each partition that has records: the batch as its value."""
-        records, _ = await self._wait_next_records(timeout)
+        positions: Positions = self.transport.positions
+        try:
+            records, _ = await self._wait_next_records(timeout)
+        except IllegalStateError:
+            # a partition that was read has been taken away
+            return
+        except KafkaError as error:
+            positions.failed(error)
+            raise
         if records is None or self.should_stop:
             return
         if not self.flow_active:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import Any
 
 from kafka import KafkaConsumer
 
+from infra.preflight import check_servers
+from infra.tls import ssl_context
 from pipeline.settings import Settings
 
 
@@ -37,9 +38,12 @@ def log_reader(settings: Settings, *, wait_ms: int) -> KafkaConsumer:
 
     Raises
     ------
+    ConfigError, BrokerError
+        As `infra.preflight.check_servers`.
     KafkaError
         If Kafka does not answer.
     """
+    check_servers(settings)
     return KafkaConsumer(
         **kafka_options(settings),
         group_id=None,
@@ -48,13 +52,3 @@ def log_reader(settings: Settings, *, wait_ms: int) -> KafkaConsumer:
         bootstrap_timeout_ms=10_000,
         fetch_max_wait_ms=wait_ms,
     )
-
-
-def ssl_context(settings: Settings) -> ssl.SSLContext | None:
-    """Return a verifying TLS context, or None where Kafka is reached without TLS."""
-    if not settings.kafka_security.endswith("SSL"):
-        return None
-    context = ssl.create_default_context(cafile=settings.kafka_ca or None)
-    if settings.kafka_certificate:
-        context.load_cert_chain(settings.kafka_certificate, settings.kafka_key or None)
-    return context

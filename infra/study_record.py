@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 from infra.connection import kafka_options, log_reader
+from infra.faults import asking
 from pipeline.errors import BrokerError, ConfigError
 from pipeline.local.plan import Plan
 from pipeline.messages.study import Known, write_study
@@ -33,18 +35,18 @@ def known_revision(plan: Plan, settings: Settings) -> str | None:
     """
     known, place = Known(plan.study.name), TopicPartition(Topics.of(plan.study).study.name, 0)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    try:
-        with log_reader(settings, wait_ms=100) as consumer:
-            consumer.assign([place])
-            consumer.seek_to_beginning(place)
-            end = consumer.end_offsets([place])[place]
-            while consumer.position(place) < end:
-                for record in consumer.poll(timeout_ms=200).get(place, []):
-                    known.take(record.value)
-                if time.monotonic() > deadline:
-                    raise BrokerError(f"{place.topic} gives nothing of what it has")
-    except KafkaError as error:
-        raise BrokerError(f"{place.topic} cannot be read ({type(error).__name__})") from error
+    with (
+        asking(settings, f"topic {place.topic}", "Read"),
+        log_reader(settings, wait_ms=100) as consumer,
+    ):
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        end = consumer.end_offsets([place])[place]
+        while consumer.position(place) < end:
+            for record in consumer.poll(timeout_ms=200).get(place, []):
+                known.take(record.value)
+            if time.monotonic() > deadline:
+                raise BrokerError(f"{place.topic} gives nothing of what it has")
     return known.revision
 
 
@@ -77,7 +79,7 @@ def announce(plan: Plan, settings: Settings, *, overrule: bool, say: Callable[[s
         )
     topic = Topics.of(plan.study).study.name
     value, marks = write_study(plan, time.time())
-    try:
+    with asking(settings, f"topic {topic}", "Write"):
         producer = KafkaProducer(
             **kafka_options(settings),
             acks="all",
@@ -88,11 +90,8 @@ def announce(plan: Plan, settings: Settings, *, overrule: bool, say: Callable[[s
             sent = producer.send(topic, key=plan.study.name.encode(), value=value, headers=marks)
             sent.get(timeout=PATIENCE_SECONDS)
         finally:
-            producer.close(timeout=2)
-    except KafkaError as error:
-        raise BrokerError(
-            f"{topic} does not take the study's record ({type(error).__name__})"
-        ) from error
+            with suppress(KafkaError):
+                producer.close(timeout=2)
 
 
 def other_revision(plan: Plan, held: str) -> ConfigError:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.errors import TopicAlreadyExistsError
 
 from infra.connection import kafka_options
-from pipeline.errors import BrokerError, ConfigError
+from infra.faults import asking
+from infra.preflight import check_servers
+from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topic
 from pipeline.settings import Settings
 
@@ -32,16 +34,16 @@ def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
         If Kafka is out of reach or refuses.
     """
     wanted = {topic.name: topic for topic in topics}
-    try:
-        with _admin(settings) as admin:
-            existing = set(admin.list_topics())
-            created = [name for name in wanted if name not in existing]
-            for name in created:
+    with asking(settings, "the cluster", "Describe"), _admin(settings) as admin:
+        existing = set(admin.list_topics())
+        created = [name for name in wanted if name not in existing]
+        for name in created:
+            # Kafka does not show topics that somebody may not see
+            with asking(settings, f"topic {name}", "Describe or Create"):
                 _create(admin, wanted[name])
-            for name in wanted.keys() - set(created):
+        for name in wanted.keys() - set(created):
+            with asking(settings, f"topic {name}", "DescribeConfigs"):
                 _compare(admin, wanted[name])
-    except KafkaError as error:
-        raise BrokerError(f"Kafka at {settings.kafka}: {type(error).__name__}") from error
     return created
 
 
@@ -55,16 +57,14 @@ def check_partitions(settings: Settings, name: str, partitions: int) -> None:
     BrokerError
         If Kafka is out of reach or refuses.
     """
-    try:
-        with _admin(settings) as admin:
-            if name not in admin.list_topics():
-                raise ConfigError(
-                    f"there is no topic {name} at {settings.kafka}: see to the study's name and "
-                    "VEILSTREAM_KAFKA; a worker or a producer of the study makes its topics"
-                )
-            found = len(admin.describe_topics([name])[0]["partitions"])
-    except (KafkaError, OSError) as error:
-        raise _unanswered(settings, error) from error
+    with asking(settings, f"topic {name}", "Describe"), _admin(settings) as admin:
+        if name not in admin.list_topics():
+            raise ConfigError(
+                f"there is no topic {name} at {settings.kafka}, or this user may not see it: see "
+                "to the study's name, VEILSTREAM_KAFKA and VEILSTREAM_KAFKA_USERNAME; a worker or "
+                "a producer of the study makes its topics"
+            )
+        found = len(admin.describe_topics([name])[0]["partitions"])
     if found != partitions:
         raise ConfigError(
             f"topic {name} has {found} partitions, the study says {partitions}: restore "
@@ -96,11 +96,8 @@ def time_rules(settings: Settings, name: str) -> TimeRules:
     BrokerError
         If Kafka is out of reach or refuses.
     """
-    try:
-        with _admin(settings) as admin:
-            found = _configuration(admin, name)
-    except (KafkaError, OSError) as error:
-        raise _unanswered(settings, error) from error
+    with asking(settings, f"topic {name}", "DescribeConfigs"), _admin(settings) as admin:
+        found = _configuration(admin, name)
     limits = [
         int(found[key]["value"])
         for key in ("retention.ms", "message.timestamp.before.max.ms")
@@ -120,21 +117,12 @@ def check_broker(settings: Settings) -> None:
     BrokerError
         If it is out of reach or refuses.
     """
-    try:
-        with _admin(settings) as admin:
-            admin.describe_cluster()
-    except (KafkaError, OSError) as error:
-        raise _unanswered(settings, error) from error
-
-
-def _unanswered(settings: Settings, error: BaseException) -> BrokerError:
-    return BrokerError(
-        f"Kafka at {settings.kafka} does not answer ({type(error).__name__}); start it, for "
-        "example with `veilstream up`, or set VEILSTREAM_KAFKA"
-    )
+    with asking(settings, "the cluster", "Describe"), _admin(settings) as admin:
+        admin.describe_cluster()
 
 
 def _admin(settings: Settings) -> Any:
+    check_servers(settings)
     return KafkaAdminClient(
         **kafka_options(settings), bootstrap_timeout_ms=8000, request_timeout_ms=15000
     )

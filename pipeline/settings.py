@@ -99,10 +99,15 @@ class Settings:
                 raise ConfigError(f"{PREFIX}{name} must be one of {', '.join(allowed)}")
         if self.redis and not self.redis.startswith(("redis://", "rediss://", "unix://")):
             raise ConfigError(f"{PREFIX}REDIS must start with redis://, rediss:// or unix://")
-        if self.kafka and not all(":" in part for part in self.kafka.split(",")):
+        if self.kafka and not all(_names_port(part) for part in self.kafka.split(",")):
             raise ConfigError(f"{PREFIX}KAFKA must be host:port[,host:port...]")
 
     @property
     def home(self) -> Path:
         """The folder as an absolute path: a worker changes its working directory."""
         return Path(self.folder).absolute()
+
+
+def _names_port(server: str) -> bool:
+    host, _, port = server.rpartition(":")
+    return bool(host) and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16

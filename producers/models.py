@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from infra.connection import log_reader
+from infra.faults import asking
 from infra.study_record import other_revision
-from pipeline.errors import BrokerError, ConfigError, PayloadError
+from pipeline.errors import PayloadError, VeilstreamError
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.messages.keys import partition_of
@@ -73,14 +75,14 @@ class ModelFeed:
         self._believed = Newest(plan, self._ends, time.time)
         self._known, self._study = Known(plan.study.name), topics.study.name
         places = [TopicPartition(topic.name, 0) for topic in (topics.models, topics.study)]
-        try:
+        with asking(settings, f"topic {self._name}", "Read"):
             self._consumer = log_reader(settings, wait_ms=200)
-            self._consumer.assign(places)
-            self._consumer.seek_to_beginning(*places)
-            self._catch_up(places)
-        except KafkaError as error:
-            raise BrokerError(f"Kafka does not answer ({type(error).__name__})") from error
-        except ConfigError:
+        try:
+            with asking(settings, f"topic {self._name}", "Read"):
+                self._consumer.assign(places)
+                self._consumer.seek_to_beginning(*places)
+                self._catch_up(places)
+        except VeilstreamError:
             self.close()
             raise
 
@@ -104,9 +106,10 @@ class ModelFeed:
 
     def close(self) -> None:
         """Close the connection."""
-        self._consumer.close()
-        if self._asker is not None:
-            self._asker.close()
+        for consumer in (self._consumer, self._asker):
+            with suppress(KafkaError):
+                if consumer is not None:
+                    consumer.close()
 
     @property
     def unreadable(self) -> int:
@@ -126,22 +129,14 @@ class ModelFeed:
             raise other_revision(self._plan, running)
 
     def _ends(self) -> int:
-        try:
+        with asking(self._settings, f"topic {self._releases[0].topic}", "Describe"):
             # a connection of its own: the other's answers wait behind what is not there yet
             self._asker = self._asker or log_reader(self._settings, wait_ms=0)
             return sum(self._asker.end_offsets(self._releases).values())
-        except KafkaError as error:
-            raise BrokerError(
-                f"the releases topic cannot be read ({type(error).__name__})"
-            ) from error
 
     def _read(self, wait_ms: int) -> list[Any]:
-        try:
+        with asking(self._settings, f"topic {self._name}", "Read"):
             batches = self._consumer.poll(timeout_ms=wait_ms, max_records=1000)
-        except KafkaError as error:
-            raise BrokerError(
-                f"the models topic cannot be read ({type(error).__name__})"
-            ) from error
         return [record for records in batches.values() for record in records]
 
     def _take_all(self, records: list[Any]) -> None:

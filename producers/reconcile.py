@@ -18,6 +18,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from infra.connection import log_reader
+from infra.faults import told
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind
 from pipeline.local.plan import Plan
 from pipeline.messages.keys import partition_of
@@ -112,10 +113,12 @@ def lost_releases(
             consumer.assign([place])
             found = Search(consumer, place, vault, say, stopped).run(stream.sent)
     except KafkaError as error:
-        raise BrokerError(
+        otherwise = (
             f"the releases topic cannot be read ({type(error).__name__}), so nobody can tell "
             "whether this client's database is its newest"
-        ) from error
+        )
+        what = f"topic {place.topic}"
+        raise told(settings, error, otherwise, what=what, operation="Read") from error
     if found.others:
         raise LedgerBehind(
             f"another ledger has released study {study!r} as client {vault.client!r}: put the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,8 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from infra.connection import kafka_options
-from pipeline.errors import BrokerError
+from infra.faults import told
+from pipeline.errors import VeilstreamError
 from pipeline.messages.envelope import header, milliseconds
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.messages.topics import Topics
@@ -49,6 +51,7 @@ class Sender:
 
     def __init__(self, vault: Vault, study: str, settings: Settings, topics: Topics) -> None:
         self._vault, self._study, self._topic = vault, study, topics.releases.name
+        self._settings = settings
         self._key = vault.client.encode()
         self._pending: deque[Pending] = deque()
         self._handed = -1
@@ -67,7 +70,7 @@ class Sender:
                 bootstrap_timeout_ms=10_000,
             )
         except KafkaError as error:
-            raise _unreachable(error) from error
+            raise self._refused(error) from error
 
     def pump(self) -> None:
         """Hand stored releases to Kafka and note those that it has acknowledged.
@@ -91,7 +94,7 @@ class Sender:
                     timestamp_ms=_time_of(item),
                 )
             except KafkaError as error:
-                raise _unreachable(error) from error
+                raise self._refused(error) from error
             self._pending.append(Pending(item.seq, future))
             self._handed = item.seq
 
@@ -110,11 +113,21 @@ class Sender:
             try:
                 self._producer.flush(timeout=PATIENCE_SECONDS)
             except KafkaError as error:
-                raise _unreachable(error) from error
+                raise self._refused(error) from error
 
     def close(self) -> None:
         """Close the connection; what is not acknowledged stays in the outbox."""
-        self._producer.close(timeout=2)
+        # it flushes first, and would hide the fault that ended the client behind one of its own
+        with suppress(KafkaError):
+            self._producer.close(timeout=2)
+
+    def _refused(self, error: BaseException | None) -> VeilstreamError:
+        otherwise = f"Kafka does not take releases ({type(error).__name__})"
+        what = f"topic {self._topic}"
+        fault = told(self._settings, error, otherwise, what=what, operation="Write")
+        return type(fault)(
+            f"{fault}. Releases are kept and will be sent unchanged when this client starts again"
+        )
 
     def _collect(self) -> None:
         done: list[int] = []
@@ -122,7 +135,7 @@ class Sender:
         while self._pending and self._pending[0].future.is_done:
             item = self._pending.popleft()
             if item.future.failed():
-                raise _unreachable(item.future.exception)
+                raise self._refused(item.future.exception)
             done.append(item.seq)
             place = item.future.value.partition, item.future.value.offset
         if done:
@@ -134,10 +147,3 @@ def _time_of(item: Outgoing) -> int | None:
     """Return the time that the release itself states, which is no finer than it should be."""
     time = header(item.headers, "ce_time")
     return None if time is None else milliseconds(time.decode())
-
-
-def _unreachable(error: BaseException | None) -> BrokerError:
-    return BrokerError(
-        f"Kafka does not take releases ({type(error).__name__}); they are kept and will be sent "
-        "unchanged: start this client again when Kafka answers"
-    )

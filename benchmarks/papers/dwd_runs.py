@@ -17,21 +17,15 @@ from benchmarks.papers.dwd_rows import (
     PrivateRow,
     Row,
 )
+from benchmarks.papers.given_noise import GivenNoise
 from benchmarks.papers.populations import Population
-from pipeline.estimators.modes import (
-    ClassBalance,
-    GivenNoise,
-    MessageNoise,
-    OnlineFit,
-    PrivateOnlineFit,
-    Records,
-    Ridge,
-    TrustedOnlineFit,
-    majorised_fit,
-    pooled_fit,
-    undamped_iterates,
-)
 from pipeline.losses import GeneralisedDWD
+from pipeline.methods.published.message_noise import MessageNoise
+from pipeline.methods.published.offline import majorised_fit, pooled_fit, undamped_iterates
+from pipeline.methods.published.online import ClassBalance, OnlineFit, TrustedOnlineFit
+from pipeline.methods.published.private_online import PrivateOnlineFit
+from pipeline.methods.published.records import Records
+from pipeline.methods.published.ridge import Ridge
 from pipeline.types import Vector
 
 SEED = 20250
@@ -110,7 +104,9 @@ def _published(row: Row, rng: np.random.Generator) -> Streams:
 def _ours(row: Row, rng: np.random.Generator) -> Streams:
     loss, size, identity = _loss(), row.features + 1, Ridge(0.1, "identity")
     wide = GeneralisedDWD(1.0)
-    counts = MessageNoise(EPSILON, DELTA, 2.0, row.clients, counts_share=0.5)
+    counts = MessageNoise(
+        EPSILON, DELTA, 2.0, row.clients, tolerated=row.clients - 1, counts_share=0.5
+    )
     noised = ClassBalance(
         LARGEST_WEIGHT, deviation=counts.counts_deviation() * counts.total_factor(), rng=rng
     )
@@ -138,7 +134,7 @@ def _weighted_noise(row: Row, placement: str) -> MessageNoise:
         DELTA,
         math.sqrt(1 + row.features),
         row.clients,
-        "distributed" if placement == "distributed" else "local",
+        tolerated=0 if placement == "distributed" else row.clients - 1,
         counts_share=0.05,
         largest_weight=LARGEST_WEIGHT,
     )
@@ -150,7 +146,8 @@ def _noise(row: PrivateRow, epsilon: float, *, distributed: bool) -> MessageNois
         DELTA,
         math.sqrt(1 + row.features),
         row.clients,
-        "distributed" if distributed else "local",
+        # where all others may collude, each client adds the whole noise
+        tolerated=0 if distributed else row.clients - 1,
     )
 
 

@@ -24,19 +24,14 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import DataError
-from pipeline.estimators.modes import (
-    GaussianNoise,
-    MessageNoise,
-    OnlineFit,
-    PrivateOnlineFit,
-    Records,
-    Ridge,
-    TrustedOnlineFit,
-    federated_fit,
-    majorised_fit,
-)
-from pipeline.estimators.modes.trusted_noise import least_stabiliser
 from pipeline.losses import GeneralisedDWD
+from pipeline.methods.published.message_noise import MessageNoise
+from pipeline.methods.published.offline import federated_fit, majorised_fit
+from pipeline.methods.published.online import OnlineFit, TrustedOnlineFit
+from pipeline.methods.published.private_online import PrivateOnlineFit
+from pipeline.methods.published.records import Records
+from pipeline.methods.published.ridge import Ridge
+from pipeline.methods.published.trusted_noise import GaussianNoise, least_stabiliser
 from pipeline.types import Matrix, Vector
 
 FIGURES = ("accuracy", "precision", "recall", "F1", "specificity", "time")
@@ -148,7 +143,7 @@ def _methods(
         return fit.coefficients
 
     def shared(epsilon: float) -> PrivateOnlineFit:
-        noise = MessageNoise(epsilon, DELTA, bound, clients, "distributed")
+        noise = MessageNoise(epsilon, DELTA, bound, clients)
         return PrivateOnlineFit(wide, RIDGE, size, noise, rng)
 
     return {

@@ -16,19 +16,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from benchmarks.papers.given_noise import GivenNoise
 from benchmarks.papers.populations import same_sites
-from pipeline.estimators.modes import (
-    GivenNoise,
-    MessageNoise,
-    OnlineFit,
-    PrivateOnlineFit,
-    Records,
-    Ridge,
-    TrustedOnlineFit,
-    majorised_fit,
-    undamped_iterates,
-)
 from pipeline.losses import GeneralisedDWD
+from pipeline.methods.published.message_noise import MessageNoise
+from pipeline.methods.published.offline import majorised_fit, undamped_iterates
+from pipeline.methods.published.online import OnlineFit, TrustedOnlineFit
+from pipeline.methods.published.private_online import PrivateOnlineFit
+from pipeline.methods.published.records import Records
+from pipeline.methods.published.ridge import Ridge
 
 RECORDS = 100
 SEED = 20251
@@ -131,8 +127,8 @@ def _streams(at: Setting, rng: np.random.Generator) -> dict[str, OnlineFit | Pri
     }
     bound, wide = math.sqrt(size), GeneralisedDWD(at.q)
     noises = {
-        "distributed": MessageNoise(at.epsilon, at.delta, bound, at.clients, "distributed"),
-        "local": MessageNoise(at.epsilon, at.delta, bound, at.clients, "local"),
+        "distributed": MessageNoise(at.epsilon, at.delta, bound, at.clients),
+        "local": MessageNoise(at.epsilon, at.delta, bound, at.clients, at.clients - 1),
     }
     for name, noise in noises.items():
         found[name] = PrivateOnlineFit(wide, identity, size, noise, rng)

@@ -12,11 +12,11 @@ import click
 
 from infra.local import LocalRuntime, Places
 from pipeline.errors import ConfigError, RuntimeSetupError
-from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.offline import guarantee_of
 from pipeline.prediction import rule_of
 from pipeline.settings import Settings
 from pipeline.study import load_study, require_live
@@ -63,7 +63,7 @@ def _said(plan: Plan) -> Plan:
     if not plan.study.private:
         say(
             f'WARNING: study {plan.study.name!r} has mechanism = "{plan.study.privacy.mechanism}": '
-            f"nobody's data is protected ({guarantee_of_kind(plan).guarantee})"
+            f"nobody's data is protected ({guarantee_of(plan).guarantee})"
         )
     return plan
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from infra.connection import log_reader
-from pipeline.errors import BrokerError, NumericError
+from infra.faults import asking, told
+from pipeline.errors import NumericError
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
@@ -40,6 +42,7 @@ class Feed:
         self, study: Study, settings: Settings, *, beginning: bool, topic: str | None = None
     ) -> None:
         self._kept: list[tuple[EstimateMessage, bytes]] = []
+        self._settings = settings
         self._place = TopicPartition(topic or Topics.of(study).estimates.name, 0)
         try:
             self._consumer = log_reader(settings, wait_ms=100)
@@ -51,17 +54,17 @@ class Feed:
                 first = self._consumer.beginning_offsets([self._place])[self._place]
                 self._consumer.seek(self._place, max(first, end - 1))
         except KafkaError as error:
-            raise BrokerError(
+            otherwise = (
                 f"estimates cannot be read from {settings.kafka} ({type(error).__name__}); is "
                 "Kafka up, and has a worker or a producer of this study been started?"
-            ) from error
+            )
+            what = f"topic {self._place.topic}"
+            raise told(settings, error, otherwise, what=what, operation="Read") from error
 
     def poll(self, seconds: float) -> list[tuple[EstimateMessage, bytes]]:
         """Return the estimates that come within `seconds`, with their JSON as published."""
-        try:
+        with asking(self._settings, f"topic {self._place.topic}", "Read"):
             batches = self._consumer.poll(timeout_ms=int(seconds * 1000))
-        except KafkaError as error:
-            raise BrokerError(f"estimates cannot be read ({type(error).__name__})") from error
         found = []
         for record in batches.get(self._place, []):
             try:
@@ -90,7 +93,8 @@ class Feed:
 
     def close(self) -> None:
         """Close the connection."""
-        self._consumer.close()
+        with suppress(KafkaError):
+            self._consumer.close()
 
 
 def newest_estimate(study: Study, settings: Settings) -> EstimateMessage:

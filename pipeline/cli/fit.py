@@ -15,12 +15,12 @@ from pipeline.cli.context import SAVE_MODEL, STUDY, plan_of, save_model, say
 from pipeline.cli.table import fit_table, intervals_table, table
 from pipeline.cli.words import clipped_line, counted
 from pipeline.errors import ConfigError, DataError, RecordError
-from pipeline.estimators.modes.selected import fit_mode
 from pipeline.local.encode import Encoder, Row
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.fit import compose_fit, write_fit
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.offline import OfflineMethod, offline_method
 from pipeline.offline import OfflineRun, by_client
 from pipeline.study import LIVE_KINDS, without_privacy
 from producers.sources import Source, open_once
@@ -59,13 +59,15 @@ def fit(
     study's guarantee: it draws fresh noise, and no ledger is charged.
     """
     plan = plan_of(study)
-    if plan.study.estimator.kind not in LIVE_KINDS:
+    method = offline_method(plan.study)
+    if method is not None:
         if bare:
             raise ConfigError(
                 f"--without-privacy: it goes with {' and '.join(LIVE_KINDS)}; leave it out, since "
                 f'kind = "{plan.study.estimator.kind}" keeps no guarantee anyway'
             )
-        _published(plan, _rows(plan, source, form, client_column), source, as_json, save_model_to)
+        rows = _rows(plan, source, form, client_column)
+        _offline(plan, method, rows, source, as_json, save_model_to)
         return
     if bare:
         if save_model_to is not None:
@@ -108,16 +110,20 @@ def _stream(plan: Plan, run: OfflineRun, rows: Rows) -> tuple[int, int]:
     return count, faults
 
 
-def _published(
-    plan: Plan, rows: Rows, source: str, as_json: bool, save_model_to: Path | None
-) -> None:
-    """Run the published method of a study, print what it gives, and save it if asked."""
+def _offline(
+    plan: Plan, method: OfflineMethod, rows: Rows, source: str, as_json: bool,
+    save_model_to: Path | None,
+) -> None:  # fmt: skip
+    """Run the offline method of a study, print what it gives, and save it if asked."""
     clients: dict[str, list[Row | None]] = {}
     for client, row in rows:
         clients.setdefault(client, []).append(row)
     every = [row for client in clients.values() for row in client]
     _say_faults(source, len(every), every.count(None))
-    message = compose_fit(plan, fit_mode(plan, clients), published_at=time.time())
+    message = compose_fit(
+        plan, method, method.fit(plan, clients),
+        slots=len(every), clients=len(clients), published_at=time.time(),
+    )  # fmt: skip
     if as_json:
         sys.stdout.write(write_fit(message).decode() + "\n")
     else:

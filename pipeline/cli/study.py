@@ -9,12 +9,12 @@ import msgspec
 
 from pipeline.cli.context import AS_JSON, STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
-from pipeline.estimators.modes.claims import guarantee_of_kind
 from pipeline.local.plan import Plan
 from pipeline.messages.topics import Topics
 from pipeline.methods import method_of
+from pipeline.methods.offline import guarantee_of, offline_method
 from pipeline.privacy.policy import loose_delta
-from pipeline.study import LIVE_KINDS, MODES, TEMPLATE
+from pipeline.study import LIVE_KINDS, TEMPLATE
 
 
 @click.group()
@@ -64,12 +64,15 @@ def init(path: Path) -> None:
 
 def _kind(plan: Plan) -> dict[str, object]:
     kind = plan.study.estimator.kind
-    mode = MODES[kind]
-    facts: dict[str, object] = {"kind": kind, "method": mode.meaning}
-    if kind not in LIVE_KINDS:
-        facts["published_as"] = mode.label or "an extension of the published methods"
-        facts["runs_in"] = f"`veilstream fit` alone: it needs {mode.needs}"
-    return facts
+    method = offline_method(plan.study)
+    if method is None:
+        return {"kind": kind, "method": LIVE_KINDS[kind]}
+    return {
+        "kind": kind,
+        "method": method.meaning,
+        "published_as": method.label or "an extension of the published methods",
+        "runs_in": f"`veilstream fit` alone: it needs {method.needs}",
+    }
 
 
 def _readable(value: object) -> str:
@@ -84,9 +87,9 @@ def _facts(plan: Plan) -> dict[str, object]:
         "coefficients": ", ".join(plan.study.coefficient_names),
         "estimator": _kind(plan),
         "response": _response(plan),
-        "privacy": msgspec.to_builtins(guarantee_of_kind(plan)),
+        "privacy": msgspec.to_builtins(guarantee_of(plan)),
     }
-    if plan.study.estimator.kind not in LIVE_KINDS:
+    if offline_method(plan.study) is not None:
         return facts
     facts.update(method_of(plan.study).facts(plan))
     facts["topics"] = {

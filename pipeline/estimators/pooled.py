@@ -128,8 +128,8 @@ class Objective:
             bound = min(bound, 4 * max(1.0, self._facts.most))
         return bound * self._facts.gram
 
-    def at(self, point: Vector) -> Sums:
-        """Return the sums at a point, shape (d,).
+    def at(self, point: Vector, *, curved: bool = True) -> Sums:
+        """Return the sums at a point, shape (d,); their curvature is zero where nobody needs it.
 
         Raises
         ------
@@ -148,7 +148,8 @@ class Objective:
             with np.errstate(over="ignore", invalid="ignore"):
                 value += float(np.sum(_times(loss.value(predictor, part.responses), part)))
                 gradient += part.design.T @ _times(loss.slope(predictor, part.responses), part)
-                curvature += _gram(part, loss.sharp_curvature(predictor, part.responses))
+                if curved:
+                    curvature += _gram(part, loss.sharp_curvature(predictor, part.responses))
             separated = separated and bool(np.min(part.responses * predictor) > 0)
             if found is not None:
                 _look(found, part)

@@ -1,4 +1,4 @@
-"""A fit by a published method as JSON, with a published schema; the live estimate has its own."""
+"""A fit over a file as JSON, with a published schema; the live estimate has its own."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import numpy as np
 from msgspec import Meta
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.estimators.modes.methods import FitStatus
-from pipeline.estimators.modes.selected import ModeFit
 from pipeline.local.plan import Plan
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import Coefficient, Finite, coefficients_of
+from pipeline.methods.offline import FitStatus, OfflineFit, OfflineMethod
 from pipeline.privacy.policy import Guarantee
-from pipeline.study import MODES
 
 
 class FitMessage(msgspec.Struct, frozen=True, tag="fit/1", tag_field="type"):
-    """Coefficients of a published method, how it ended, and what it keeps private.
+    """Coefficients of an offline method, how it ended, and what it keeps private.
 
     Attributes
     ----------
@@ -63,32 +61,42 @@ class FitMessage(msgspec.Struct, frozen=True, tag="fit/1", tag_field="type"):
     published_at: str
 
 
-def compose_fit(plan: Plan, fit: ModeFit, *, published_at: float) -> FitMessage:
+def compose_fit(
+    plan: Plan,
+    method: OfflineMethod,
+    fit: OfflineFit,
+    *,
+    slots: int,
+    clients: int,
+    published_at: float,
+) -> FitMessage:
     """Join a fit with the study that it is of.
 
     Parameters
     ----------
+    slots, clients
+        Record slots, empty ones included, and clients.
     published_at
         Seconds since 1970.
     """
-    study, mode = plan.study, MODES[plan.study.estimator.kind]
+    study = plan.study
     negative, positive = fit.weights
     return FitMessage(
         study=study.name,
         study_revision=plan.revision,
         estimator=study.estimator.kind,
-        method=f"{mode.label}: {mode.meaning}" if mode.label else mode.meaning,
+        method=": ".join(filter(None, [method.label, method.meaning])),
         loss=study.estimator.loss,
         scaling=study.data.scaling,
-        coefficients=coefficients_of(plan, _estimate(fit)),
+        coefficients=coefficients_of(plan, _estimate(fit, slots)),
         level=study.estimator.level,
         interval_method="none" if fit.covariance is None else "sandwich, record scores",
-        records=fit.slots,
-        clients=fit.clients,
+        records=slots,
+        clients=clients,
         rounds=fit.rounds,
         score=fit.score,
         class_weights={"negative": negative, "positive": positive},
-        privacy=fit.guarantee,
+        privacy=method.guarantee(plan, clients),
         status=fit.status,
         reason=fit.reason,
         published_at=rfc3339(published_at),
@@ -100,7 +108,7 @@ def write_fit(message: FitMessage) -> bytes:
     return msgspec.json.encode(message)
 
 
-def _estimate(fit: ModeFit) -> Estimate:
+def _estimate(fit: OfflineFit, slots: int) -> Estimate:
     """Return what the rows of coefficients are made from; no noise has a part in the variance."""
     return Estimate(
         coefficients=fit.coefficients,
@@ -109,7 +117,7 @@ def _estimate(fit: ModeFit) -> Estimate:
         weights=fit.weights,
         status="ready" if fit.covariance is not None else "warming",
         reason=fit.reason,
-        records=fit.slots,
+        records=slots,
         releases=0,
         condition=None,
         floored=0,

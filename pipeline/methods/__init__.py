@@ -1,7 +1,8 @@
 """The methods of estimation, each a package of its own behind one seam.
 
 - `base`: what a method is to the rest. `layout`: the form of what a release holds.
-- `renewable`, `ldp_sgd`: methods that run live.
+- `offline`: what a method is that runs over a file.
+- `renewable`, `ldp_sgd`: methods that run live. `published`: methods for files.
 
 A method is loaded when a study asks for it, and nothing outside its package knows it by name.
 """
@@ -10,23 +11,36 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.local.plan import Plan
-from pipeline.methods.base import Method, Server
-from pipeline.study import Study
+if TYPE_CHECKING:
+    # a study that is being read asks here which kinds there are: only names may be needed for that
+    from pipeline.local.plan import Plan
+    from pipeline.methods.base import Method, Server
+    from pipeline.study import Study
 
 #: Methods by `estimator.kind`, with where to find them.
 METHODS = {
     "renewable": "pipeline.methods.renewable.method:METHOD",
     "ldp-sgd": "pipeline.methods.ldp_sgd.method:METHOD",
 }
+#: Methods that need pooled records, several rounds or a trusted aggregator, and so run over a file
+#: alone: where to find them.
+OFFLINE = {
+    "pooled": "pipeline.methods.published:POOLED",
+    "pooled-mm": "pipeline.methods.published:POOLED_MM",
+    "federated-newton": "pipeline.methods.published:FEDERATED",
+    "federated-newton-undamped": "pipeline.methods.published:UNDAMPED",
+    "online-newton": "pipeline.methods.published:ONLINE",
+    "online-newton-laplace": "pipeline.methods.published:LAPLACE",
+    "online-newton-gaussian": "pipeline.methods.published:GAUSSIAN",
+    "online-newton-distributed": "pipeline.methods.published:DISTRIBUTED",
+}
 
 
 def method_of(study: Study) -> Method:
     """Return the method of a study."""
-    module, _, name = METHODS[study.estimator.kind].partition(":")
-    found: Method = getattr(import_module(module), name)
+    found: Method = _found(METHODS[study.estimator.kind])
     return found
 
 
@@ -38,10 +52,22 @@ def plan_of(study: Study, level: str | None = None) -> Plan:
     PrivacyError, ConfigError
         As `Plan`.
     """
-    return method_of(study).plan(study, level)
+    kind = study.estimator.kind
+    found: Plan = (load(kind) if kind in OFFLINE else method_of(study)).plan(study, level)
+    return found
 
 
 @lru_cache(maxsize=64)
 def server_of(plan: Plan) -> Server[Any, Any]:
     """Return the worker's part of a study's method."""
     return method_of(plan.study).server(plan)
+
+
+def load(kind: str) -> Any:
+    """Return the method of a kind of `OFFLINE`; `offline.offline_method` is it with a type."""
+    return _found(OFFLINE[kind])
+
+
+def _found(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -34,7 +34,7 @@ REASONS = {
     "estimator.path": "the live steps decided where clients took their gradients: other steps "
     "would lead elsewhere, and gradients of those places do not exist",
     "estimator.path.full": "it changes no number that is published",
-    "estimator.reproduction": "it belongs to methods that have no stream of releases",
+    "estimator.method": "it belongs to methods that have no stream of releases",
 }
 
 

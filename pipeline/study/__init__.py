@@ -2,16 +2,15 @@
 
 - `model`: every key with its range, meaning and example.
 - `load`: reading and checking.
-- `modes`, `mode_checks`: the kinds of estimator and what goes with each.
+- `kinds`: the kinds of estimator; `tables`: strict tables, and what to say of a wrong one.
 - `revision`: the hash that releases carry.
 - `template`: the file that `veilstream study init` writes.
 - `variants`: the same study without privacy, with seeded noise, or with other keys.
 """
 
+from pipeline.study.kinds import LIVE_KINDS, require_live
 from pipeline.study.load import check_key, load_study, parse_study, study_of
-from pipeline.study.mode_checks import require_live
-from pipeline.study.model import Study
-from pipeline.study.modes import LIVE, LIVE_KINDS, MODES
+from pipeline.study.model import LIVE, Study
 from pipeline.study.path_checks import require_no_level_column
 from pipeline.study.revision import revision_of
 from pipeline.study.template import TEMPLATE
@@ -20,7 +19,6 @@ from pipeline.study.variants import simulated, with_keys, without_privacy
 __all__ = [
     "LIVE",
     "LIVE_KINDS",
-    "MODES",
     "TEMPLATE",
     "Study",
     "check_key",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 import tomllib
-import typing
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +10,13 @@ import msgspec
 
 from pipeline.errors import ConfigError
 from pipeline.study.families import check_range, check_response
-from pipeline.study.mode_checks import check_mode
+from pipeline.study.kinds import check_kind
 from pipeline.study.model import Range, Study
 from pipeline.study.path_checks import check_path
+from pipeline.study.tables import check_known, strict
 
 #: A longer half-life is none.
 LONGEST_HALF_LIFE = 1e15
-_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
-_MISSING = re.compile(r"missing required field `([^`]*)`")
-_PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
 def load_study(path: Path) -> Study:
@@ -65,11 +60,8 @@ def study_of(tables: dict[str, Any], *, name: str) -> Study:
         If they say something that is not allowed.
     """
     try:
-        study = msgspec.convert(tables, Study, strict=True)
-    except msgspec.ValidationError as error:
-        message = str(error).replace("[...]", f".{_faulty_feature(tables)}")
-        raise ConfigError(f"{name}: {_explain(message)}") from error
-    try:
+        # nobody says which feature it is whose range is wrong
+        study = strict(tables, Study, hidden=lambda: _faulty_feature(tables))
         check_consistency(study)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
@@ -91,7 +83,7 @@ def check_consistency(study: Study) -> None:
     if "intercept" in study.data.features:
         raise ConfigError("data.features: the name 'intercept' belongs to the model")
     check_response(study)
-    check_mode(study)
+    check_kind(study)
     check_path(study)
     _check_forgetting(study)
     _check_privacy(study)
@@ -169,90 +161,4 @@ def check_key(key: str) -> None:
     ConfigError
         Naming what is allowed in its place.
     """
-    current: Any = Study
-    steps = key.split(".")
-    for place, step in enumerate(steps):
-        known = _fields(current)
-        if known and step not in known:
-            raise ConfigError(_unknown(".".join(steps[:place]), step, known))
-        current = _child(current, step)[0]
-
-
-def _unknown(path: str, name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    key = ".".join(filter(None, [path, name]))
-    return f"{key}: unknown key{hint}. Allowed here: {', '.join(known)}"
-
-
-def _explain(message: str) -> str:
-    """Turn a validation message into: key, what is wrong, what is allowed, an example."""
-    found = _PATH.search(message)
-    path = found.group(1) if found else ""
-    what = message[: found.start()] if found else message
-    if unknown := _UNKNOWN.search(what):
-        return _unknown(path, unknown.group(1), _fields(_type_at(path)))
-    if missing := _MISSING.search(what):
-        path = ".".join(filter(None, [path, missing.group(1)]))
-        what = "is required"
-    allowed, example = _help_for(path)
-    parts = [f"{path or 'study'}: {what}"]
-    if allowed:
-        parts.append(f"allowed: {allowed}")
-    if example:
-        parts.append(f"example: {path.rsplit('.', maxsplit=1)[-1]} = {example}")
-    return "; ".join(parts)
-
-
-def _steps(path: str) -> list[str]:
-    return [step for step in re.split(r"[.\[]", path) if step]
-
-
-def _type_at(path: str) -> Any:
-    current: Any = Study
-    for step in _steps(path):
-        current = _child(current, step)[0]
-    return current
-
-
-def _help_for(path: str) -> tuple[str, str]:
-    current: Any = Study
-    meta: msgspec.Meta | None = None
-    for step in _steps(path):
-        current, meta = _child(current, step)
-    if meta is None:
-        return "", ""
-    example = meta.examples[0] if meta.examples else ""
-    quoted = isinstance(example, str) and example and example[0] not in "{["
-    return meta.description or "", f'"{example}"' if quoted else str(example)
-
-
-def _child(kind: Any, step: str) -> tuple[Any, msgspec.Meta | None]:
-    """Follow one step of a path: into a struct's field, or into the values of a table."""
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        hints = typing.get_type_hints(kind, include_extras=True)
-        if step in hints:
-            return _unwrap(hints[step])
-    if typing.get_origin(kind) is dict:
-        return _unwrap(typing.get_args(kind)[1])
-    return None, None
-
-
-def _unwrap(hint: Any) -> tuple[Any, msgspec.Meta | None]:
-    # a shared type of numbers has a Meta of its own for its range, and none for people
-    metas = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, msgspec.Meta)]
-    meta = next((m for m in metas if m.description), None)
-    bare = typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
-    options = () if typing.get_origin(bare) is dict else typing.get_args(bare)
-    for option in options:
-        if hasattr(option, "__metadata__"):
-            return typing.get_args(option)[0], meta
-        if isinstance(option, type) and issubclass(option, msgspec.Struct):
-            return option, meta
-    return bare, meta
-
-
-def _fields(kind: Any) -> list[str]:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return list(kind.__struct_fields__)
-    return []
+    check_known(key, Study)

@@ -7,16 +7,17 @@ declared by people, never computed from data. The table [estimator] is here, the
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from pipeline.study.data_tables import Data, Heading, Range, Response, Strict
-from pipeline.study.modes import KIND_HELP, LDP_SGD, Kind, Reproduction
 from pipeline.study.path import Path
 from pipeline.study.release_tables import Privacy, Publish, Split, Stream, Window
 
 __all__ = [
+    "LDP_SGD",
+    "LIVE",
     "ClassWeights",
     "Data",
     "Estimator",
@@ -32,6 +33,9 @@ __all__ = [
     "Study",
     "Window",
 ]
+
+#: Renewable estimation; and gradient descent on gradients of single records, see `path`.
+LIVE, LDP_SGD = "renewable", "ldp-sgd"
 
 
 class ClassWeights(Strict, frozen=True, kw_only=True):
@@ -68,9 +72,13 @@ class Estimator(Strict, frozen=True, kw_only=True):
     """`[estimator]`: what is estimated and how."""
 
     kind: Annotated[
-        Kind,
-        Meta(description=KIND_HELP, examples=["renewable"]),
-    ] = "renewable"
+        str,
+        Meta(
+            description='"renewable" or "ldp-sgd", which run live; for `veilstream fit` also a '
+            "published method",
+            examples=["renewable"],
+        ),
+    ] = LIVE
     loss: Annotated[
         str,
         Meta(
@@ -138,9 +146,9 @@ class Estimator(Strict, frozen=True, kw_only=True):
         Path | None,
         Meta(description="a table with the steps of ldp-sgd", examples=["{ eta0 = 1.0 }"]),
     ] = None
-    reproduction: Annotated[
-        Reproduction | None,
-        Meta(description="a table with the keys of a published method", examples=["{ seed = 1 }"]),
+    method: Annotated[
+        dict[str, Any] | None,
+        Meta(description="a table with the kind's own keys", examples=["{ seed = 1 }"]),
     ] = None
 
 

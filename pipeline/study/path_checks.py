@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pipeline.errors import ConfigError
-from pipeline.study.model import Study
-from pipeline.study.modes import LDP_SGD
+from pipeline.study.model import LDP_SGD, Study
 from pipeline.study.path import INTERVALS, Path
 
 #: Losses with a bounded slope whose expectation is zero at the truth.

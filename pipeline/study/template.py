@@ -19,7 +19,7 @@ temperature = { min = -40, max = 120 }
 pressure = { min = 0, max = 10 }
 
 [estimator]
-# kind = "pooled"             # a published method, for `veilstream fit`: docs/methods/published.md
+# kind = "ldp-sgd"     # or a published method for `veilstream fit`: docs/methods/published.md
 loss = "gdwd"                 # generalised DWD, or "logistic"; "linear", "poisson"
 q = 1.0
 ridge = 1e-3

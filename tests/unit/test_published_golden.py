@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.papers import dwd_runs, six_figures, sweeps
 from benchmarks.papers.dwd_rows import Row
-from tests.unit.test_mode_fits import KEYS, by_client, run, sample, text_of, write
+from tests.published import KEYS, by_client, run, sample, text_of, write
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "published.json"
 #: Relative: sums over records in float64 with condition numbers below 1e3, where other orders of

@@ -14,8 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pipeline.errors import ConfigError, PrivacyError
-from pipeline.privacy.gdp import check_budget
+from pipeline.errors import PrivacyError
 from pipeline.types import Vector
 
 _PER_RELEASE = (
@@ -39,11 +38,6 @@ class TrustedNoise(Protocol):
         """Bounds to which (1, x) is clipped in its 1-norm and 2-norm; infinite for none."""
         ...
 
-    @property
-    def guarantee(self) -> str:
-        """What is kept private, in one sentence."""
-        ...
-
     def draw(
         self, rng: np.random.Generator, size: int, curvature_bound: float, penalty: float
     ) -> Vector:
@@ -65,11 +59,6 @@ class LaplaceNoise:
         r >= 0, the assumed length of theta_b - theta_{b-1}: C_{p-1} / sqrt(N_{b-1}) in the paper.
     stabiliser
         rho >= 0.
-
-    Raises
-    ------
-    ConfigError, PrivacyError
-        If a parameter is outside its range.
     """
 
     epsilon: float
@@ -77,14 +66,6 @@ class LaplaceNoise:
     l2_bound: float
     step_bound: float
     stabiliser: float
-
-    def __post_init__(self) -> None:
-        """Refuse parameters that no scale can be computed from."""
-        # delta plays no part here; any that is allowed serves the check of epsilon
-        check_budget(self.epsilon, 0.5)
-        _check_bounds(self.l2_bound, self.step_bound, self.stabiliser)
-        if not (math.isfinite(self.l1_bound) and self.l1_bound > 1):
-            raise ConfigError("l1_bound must be a finite number > 1")
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -101,13 +82,7 @@ class LaplaceNoise:
         )
 
     def scale(self, curvature_bound: float, penalty: float) -> float:
-        """Return eta = T1 / (epsilon - T2).
-
-        Raises
-        ------
-        PrivacyError
-            If T2 >= epsilon.
-        """
+        """Return eta = T1 / (epsilon - T2); PrivacyError if T2 >= epsilon."""
         spent = determinant_loss(self.l2_bound, curvature_bound, penalty + self.stabiliser)
         if spent >= self.epsilon:
             raise PrivacyError(_refusal(spent, "epsilon", self.epsilon))
@@ -123,24 +98,13 @@ class LaplaceNoise:
 
 @dataclass(frozen=True, slots=True)
 class GaussianNoise:
-    """Independent normal noise, Algorithm 2; the attributes are those of `LaplaceNoise`.
-
-    Attributes
-    ----------
-    delta
-        Claimed for each release, in (0, 1).
-    """
+    """Independent normal noise, Algorithm 2; as `LaplaceNoise`, with delta in (0, 1)."""
 
     epsilon: float
     delta: float
     l2_bound: float
     step_bound: float
     stabiliser: float
-
-    def __post_init__(self) -> None:
-        """Refuse parameters that no scale can be computed from."""
-        check_budget(self.epsilon, self.delta)
-        _check_bounds(self.l2_bound, self.step_bound, self.stabiliser)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -158,10 +122,7 @@ class GaussianNoise:
     def scale(self, curvature_bound: float, penalty: float) -> float:
         """Return tau = Delta1 (sqrt(2 L) + sqrt(2 L + epsilon)) / epsilon, L = ln(1 / delta).
 
-        Raises
-        ------
-        PrivacyError
-            If T2 > epsilon / 2.
+        PrivacyError if T2 > epsilon / 2.
         """
         spent = determinant_loss(self.l2_bound, curvature_bound, penalty + self.stabiliser)
         # a hair of room: the rho that solves T2 = epsilon / 2 exactly is allowed
@@ -176,41 +137,6 @@ class GaussianNoise:
     ) -> Vector:
         """Return normal noise, shape (size,)."""
         return rng.normal(0.0, self.scale(curvature_bound, penalty), size)
-
-
-@dataclass(frozen=True, slots=True)
-class GivenNoise:
-    """Normal noise of a given standard deviation: reproduction, without any claim.
-
-    Attributes
-    ----------
-    deviation
-        tau >= 0 of each coordinate.
-    """
-
-    deviation: float
-    stabiliser: float = 0.0
-    bounds: tuple[float, float] = (math.inf, math.inf)
-
-    def __post_init__(self) -> None:
-        """Refuse what is no deviation."""
-        if not (math.isfinite(self.deviation) and self.deviation >= 0):
-            raise ConfigError("deviation must be a finite number >= 0")
-        _check_bounds(2.0, 0.0, self.stabiliser)
-
-    @property
-    def guarantee(self) -> str:
-        """Say that there is none."""
-        return (
-            f"not guaranteed over a stream: noise of deviation {self.deviation:g} was given, "
-            f"derived from no bound of the records; {_PER_RELEASE}"
-        )
-
-    def draw(
-        self, rng: np.random.Generator, size: int, curvature_bound: float, penalty: float
-    ) -> Vector:
-        """Return normal noise, shape (size,)."""
-        return rng.normal(0.0, self.deviation, size)
 
 
 def determinant_loss(l2_bound: float, curvature_bound: float, least_eigenvalue: float) -> float:
@@ -229,17 +155,6 @@ def least_stabiliser(
     """Return the smallest rho >= 0 with T2 <= epsilon / 2, which the Gaussian scale needs."""
     needed = curvature_bound * l2_bound**2 / math.expm1(epsilon / 4)
     return max(0.0, needed - penalty)
-
-
-def _check_bounds(l2_bound: float, step_bound: float, stabiliser: float) -> None:
-    if not (math.isfinite(l2_bound) and l2_bound > 1):
-        raise ConfigError("l2_bound must be a finite number > 1")
-    if not (math.isfinite(step_bound) and step_bound >= 0):
-        raise ConfigError(
-            "step_bound must be a finite number >= 0; the paper's is infinite in the first batch"
-        )
-    if not (math.isfinite(stabiliser) and stabiliser >= 0):
-        raise ConfigError("stabiliser must be a finite number >= 0")
 
 
 def _refusal(spent: float, name: str, allowed: float) -> str:

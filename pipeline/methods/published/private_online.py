@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.errors import DataError
-from pipeline.estimators.modes.class_balance import ClassBalance
-from pipeline.estimators.modes.message_noise import MessageNoise, normal_symmetric
-from pipeline.estimators.modes.objective import Records, add_up, sums_at
-from pipeline.estimators.modes.ridge import Ridge
 from pipeline.linalg import floor_eigenvalues, solve_positive
 from pipeline.losses import Loss
+from pipeline.methods.published.message_noise import MessageNoise, normal_symmetric
+from pipeline.methods.published.online import ClassBalance
+from pipeline.methods.published.records import Records, sums_at
+from pipeline.methods.published.ridge import Ridge
 from pipeline.types import Matrix, Vector
 
 #: Least eigenvalue of the curvature: this part of their mean, and of the noise's spectral size.
@@ -29,24 +29,18 @@ FLOOR_NOISE = 0.5
 
 
 class PrivateOnlineFit:
-    """Coefficients and noised curvature of a stream of rounds.
+    """Coefficients (d,), zero at the start, and noised curvature of a stream of rounds.
 
     Parameters
     ----------
-    size
-        d, the number of coefficients.
     noise
-        Budget and placement. Records are clipped to its bound, and the noise of a round is drawn
-        as one draw of the summed variance of its `clients` messages.
-    rng
-        Source of the noise; a simulation's, not a release's.
+        Budget, and who shares it. Records are clipped to its bound, and the noise of a round is
+        drawn as one draw of the summed variance of its `clients` messages.
     balanced
         Whether classes are weighted, from noised counts up to the largest weight of `noise`.
 
     Attributes
     ----------
-    coefficients
-        Shape (d,); zero at the start.
     floored
         How many eigenvalues of the curvature were raised in the last round.
     """
@@ -77,11 +71,6 @@ class PrivateOnlineFit:
         self.records = self.rounds = self.floored = 0
 
     @property
-    def guarantee(self) -> str:
-        """What is kept private, in one sentence."""
-        return self.noise.guarantee
-
-    @property
     def weights(self) -> tuple[float, float]:
         """Weights of the negative and the positive class for the next round."""
         return (1.0, 1.0) if self._balance is None else self._balance.weights
@@ -89,16 +78,8 @@ class PrivateOnlineFit:
     def update(self, clients: Sequence[Records], slots: int | None = None) -> Vector:
         """Fold one round, given as the records of its clients; return the new coefficients.
 
-        Parameters
-        ----------
-        slots
-            Public number of record slots of the round; slots without a record contribute nothing.
-            By default every slot has one.
-
-        Raises
-        ------
-        DataError
-            If a client's records do not have d coefficients, or there are none.
+        `slots` is the public number of record slots of the round, by default that of the records;
+        slots without a record contribute nothing.
         """
         if any(client.size != self.size for client in clients):
             raise DataError(f"clients must have {self.size - 1} features, as the first round had")
@@ -108,7 +89,7 @@ class PrivateOnlineFit:
         weights = self.weights
         batch = [client.clipped(l2=self.noise.l2_bound).weighted(weights) for client in clients]
         point, first = self.coefficients, self.rounds == 0
-        total = add_up((sums_at(self.loss, client, point) for client in batch), self.size)
+        total = sums_at(self.loss, batch, point)
         noised = total.gradient + self._rng.normal(0.0, self._gradient_deviations[first], self.size)
         if first:
             level = self.loss.start_curvature * self.noise.l2_bound**2 / self.size

@@ -7,98 +7,45 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from numpy.testing import assert_allclose
 
-from pipeline.cli.main import cli
 from pipeline.errors import ConfigError, NumericError, PrivacyError, VeilstreamError
-from pipeline.estimators.modes import (
-    GaussianNoise,
-    LaplaceNoise,
-    MessageNoise,
-    OnlineFit,
-    PrivateOnlineFit,
-    Records,
-    Ridge,
-    TrustedOnlineFit,
+from pipeline.learning import StreamClassifier
+from pipeline.losses import GeneralisedDWD
+from pipeline.methods import OFFLINE
+from pipeline.methods import plan_of as make_plan
+from pipeline.methods.published.message_noise import MessageNoise
+from pipeline.methods.published.offline import (
     federated_fit,
     majorised_fit,
     pooled_fit,
     undamped_iterates,
 )
-from pipeline.estimators.modes.selected import fit_mode
-from pipeline.learning import StreamClassifier
-from pipeline.local.encode import Row
-from pipeline.local.plan import Plan
-from pipeline.losses import GeneralisedDWD
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods.published.online import OnlineFit, TrustedOnlineFit
+from pipeline.methods.published.private_online import PrivateOnlineFit
+from pipeline.methods.published.records import Records
+from pipeline.methods.published.ridge import Ridge
+from pipeline.methods.published.trusted_noise import GaussianNoise, LaplaceNoise
 from pipeline.offline import OfflineRun
 from pipeline.prediction import LinearClassifier
-from pipeline.study import MODES, parse_study, revision_of
+from pipeline.study import parse_study, revision_of
 from pipeline.types import Matrix, Vector
-from tests.builders import oracle, rows_of, simulate, study_text
-
-KEYS = {
-    "pooled": "",
-    "pooled-mm": "",
-    "federated-newton": "",
-    "federated-newton-undamped": 'rounds = 3, ridge_matrix = "identity"',
-    "online-newton": "",
-    "online-newton-laplace": "epsilon = 0.8, seed = 1, stabiliser = 200.0",
-    "online-newton-gaussian": "epsilon = 0.8, delta = 1e-5, seed = 1, stabiliser = 200.0",
-    "online-newton-distributed": "epsilon = 1.0, delta = 1e-5, seed = 1, tolerated = 1",
-}
-CLIENTS, SLOTS = 3, 40
-
-
-def text_of(kind: str, keys: str | None = None, **settings: object) -> str:
-    """Return a study of this kind without privacy."""
-    defaults: dict[str, object] = {"p": 2, "private": False, "ridge": 0.1, "records": SLOTS}
-    text = study_text(**{**defaults, **settings})  # type: ignore[arg-type]
-    keys = KEYS[kind] if keys is None else keys
-    table = f"reproduction = {{ {keys} }}\n" if keys else ""
-    return text.replace("[estimator]\n", f'[estimator]\nkind = "{kind}"\n{table}')
-
-
-def plan_of(kind: str, keys: str | None = None, **settings: object) -> Plan:
-    return make_plan(parse_study(text_of(kind, keys, **settings)))
-
-
-def sample(seed: int = 0, n: int = 900, p: int = 2) -> tuple[Matrix, Vector]:
-    return simulate(np.random.default_rng(seed), n, p)
-
-
-def by_client(x: Matrix, y: Vector) -> list[tuple[Matrix, Vector]]:
-    """Give records to clients in turn; the last one has fewer, so that it ends earlier."""
-    owner = np.arange(len(y)) % CLIENTS
-    parts = [(x[owner == c], y[owner == c]) for c in range(CLIENTS)]
-    return [*parts[:-1], (parts[-1][0][:90], parts[-1][1][:90])]
-
-
-def rows_by_client(x: Matrix, y: Vector) -> dict[str, list[Row | None]]:
-    return {f"s{i}": [*rows_of(*part)] for i, part in enumerate(by_client(x, y))}
-
-
-def write(
-    folder: Path, text: str, parts: list[tuple[Matrix, Vector]], names: list[str] | None = None
-) -> list[str]:
-    """Write a study and its records; return the arguments of `veilstream fit`."""
-    p = parts[0][0].shape[1]
-    lines = [",".join([*(f"x{i}" for i in range(p)), "y", "site"])]
-    for number, (x, y) in enumerate(parts):
-        site = names[number] if names else f"s{number}"
-        lines += [
-            ",".join([*map(repr, map(float, row)), "1" if label > 0 else "0", site])
-            for row, label in zip(x, y, strict=True)
-        ]
-    (folder / "study.toml").write_text(text)
-    (folder / "data.csv").write_text("\n".join(lines) + "\n")
-    source = ["--input", str(folder / "data.csv"), "--client-column", "site"]
-    return ["fit", str(folder / "study.toml"), *source]
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, list(arguments))
+from tests.builders import oracle, rows_of, study_text
+from tests.published import (
+    CLIENTS,
+    KEYS,
+    NOISED,
+    SLOTS,
+    by_client,
+    fit_of,
+    method_of,
+    plan_of,
+    rows_by_client,
+    run,
+    sample,
+    text_of,
+    write,
+)
 
 
 def directly(kind: str, x: Matrix, y: Vector) -> Vector:
@@ -134,7 +81,7 @@ def directly(kind: str, x: Matrix, y: Vector) -> Vector:
     elif kind == "online-newton-gaussian":
         fit = TrustedOnlineFit(loss, ridge, 3, GaussianNoise(0.8, 1e-5, l2, 0.0, 200.0), rng)
     else:
-        noise = MessageNoise(1.0, 1e-5, l2, clients=CLIENTS, placement="distributed", tolerated=1)
+        noise = MessageNoise(1.0, 1e-5, l2, clients=CLIENTS, tolerated=1)
         fit = PrivateOnlineFit(GeneralisedDWD(1.0), ridge, 3, noise, rng)
     for batch in batches:
         fit.update(batch)
@@ -145,7 +92,7 @@ def directly(kind: str, x: Matrix, y: Vector) -> Vector:
 
 
 def test_every_kind_but_the_live_ones_is_tried_here() -> None:
-    assert set(KEYS) == set(MODES) - {"renewable", "ldp-sgd"}
+    assert set(KEYS) == set(OFFLINE)
 
 
 @pytest.mark.parametrize("kind", KEYS)
@@ -165,12 +112,12 @@ def test_fit_gives_what_the_pure_functions_give(kind: str, tmp_path: Path) -> No
     online = kind.startswith("online")
     wanted = "unconverged" if kind == "federated-newton-undamped" else "converged"
     assert found["status"] == ("one-pass" if online else wanted)
-    assert (found["score"] is None) == MODES[kind].noised
+    assert (found["score"] is None) == (kind in NOISED)
 
 
 def test_the_pooled_fit_of_a_study_is_that_of_an_independent_solver() -> None:
     x, y = sample()
-    fit = fit_mode(plan_of("pooled"), {"all": [*rows_of(x, y)]})
+    fit = fit_of(plan_of("pooled"), {"all": [*rows_of(x, y)]})
     # the oracle stops at a gradient of 1e-12, over a curvature of at least 0.05
     assert_allclose(fit.coefficients, oracle(x, y, np.ones(len(y)), q=1.0, ridge=0.1), atol=1e-8)
 
@@ -179,20 +126,20 @@ def test_class_weights_are_those_of_the_exact_counts() -> None:
     x, y = sample()
     keep = (y > 0) | (np.arange(len(y)) % 4 == 0)
     x, y = x[keep], y[keep]
-    fit = fit_mode(plan_of("pooled", maximum=8.0), {"all": [*rows_of(x, y)]})
+    fit = fit_of(plan_of("pooled", maximum=8.0), {"all": [*rows_of(x, y)]})
     weight = np.where(y > 0, len(y) / (2 * np.sum(y > 0)), len(y) / (2 * np.sum(y < 0)))
     assert_allclose(fit.coefficients, oracle(x, y, weight, q=1.0, ridge=0.1), atol=1e-8)
     for kind in ("online-newton", "online-newton-distributed", "federated-newton"):
-        assert fit_mode(plan_of(kind, maximum=8.0), rows_by_client(x, y)).weights[0] > 1.5
+        assert fit_of(plan_of(kind, maximum=8.0), rows_by_client(x, y)).weights[0] > 1.5
 
 
 def test_intervals_of_the_pooled_fit_cover() -> None:
-    target = fit_mode(
+    target = fit_of(
         plan_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(99, n=100_000))]}
     ).coefficients
     inside = []
     for seed in range(200):
-        fit = fit_mode(plan_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(seed, n=500))]})
+        fit = fit_of(plan_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(seed, n=500))]})
         assert fit.covariance is not None
         reach = 1.96 * np.sqrt(np.diag(fit.covariance))
         inside.append(np.abs(fit.coefficients - target) <= reach)
@@ -234,22 +181,23 @@ def test_the_guarantee_is_in_text_json_check_and_the_saved_model(kind: str, tmp_
     ):
         assert SENTENCES[kind] in text
     assert document["privacy"]["epsilon"] is None
-    if MODES[kind].noised:
+    if kind in NOISED:
         assert "protects nobody" in document["privacy"]["guarantee"]
     predicted = run("predict", arguments[1], "--input", arguments[3], "--model", str(model))
     assert predicted.exit_code == 0, predicted.output
 
 
 def test_distributed_noise_states_its_assumptions() -> None:
-    fit = fit_mode(plan_of("online-newton-distributed"), rows_by_client(*sample()))
+    plan = plan_of("online-newton-distributed")
+    said = method_of(plan).guarantee(plan, 3).guarantee
     for words in ("secure aggregation", "at least 2 of 3 clients", "do not collude"):
-        assert words in fit.guarantee.guarantee
+        assert words in said
 
 
 def test_as_many_tolerated_as_clients_is_refused() -> None:
     keys = KEYS["online-newton-distributed"].replace("tolerated = 1", "tolerated = 3")
     with pytest.raises(PrivacyError, match="tolerated"):
-        fit_mode(plan_of("online-newton-distributed", keys), rows_by_client(*sample()))
+        fit_of(plan_of("online-newton-distributed", keys), rows_by_client(*sample()))
 
 
 # --- what a study file may say ---------------------------------------------------------------
@@ -259,19 +207,25 @@ def test_as_many_tolerated_as_clients_is_refused() -> None:
     ("kind", "keys", "settings", "words"),
     [
         ("pooled", "", {"private": True}, r'privacy\.mechanism.*"none".*kind = "renewable"'),
-        ("online-newton-gaussian", None, {"private": True}, r"epsilon into \[estimator\.reprod"),
-        ("pooled", "epsilon = 1.0", {}, r"reproduction\.epsilon: does not belong.*online-newton"),
-        ("renewable", "seed = 1", {}, r"reproduction\.seed: does not belong.*no key"),
-        ("online-newton-laplace", "epsilon = 0.8, delta = 1e-5, seed = 1", {}, r"\.delta: does"),
-        ("online-newton-gaussian", "epsilon = 0.8, seed = 1", {}, r"\.delta: must be given"),
-        ("online-newton-laplace", "epsilon = 0.8", {}, r"\.seed: must be given.*seed = 1"),
-        ("federated-newton-undamped", "", {}, r"\.rounds: must be given"),
+        ("online-newton-gaussian", None, {"private": True}, r"epsilon into \[estimator\.method"),
+        ("pooled", "epsilon = 1.0", {}, r"method\.epsilon: unknown key.*ridge_matrix"),
+        ("renewable", "seed = 1", {}, r"estimator\.method: .*no keys.*remove"),
+        ("online-newton-laplace", "epsilon = 0.8, delta = 1e-5, seed = 1", {}, r"\.delta: unknown"),
+        (
+            "online-newton-gaussian",
+            "epsilon = 0.8, seed = 1",
+            {},
+            r"\.delta: .*delta = 1e-05",
+        ),
+        ("online-newton-laplace", "epsilon = 0.8", {}, r"\.seed: .*required.*seed = 1"),
+        ("federated-newton-undamped", "", {}, r"\.rounds: .*required"),
         ("federated-newton-undamped", "rounds = 1", {}, "no curvature at zero.*identity"),
         ("online-newton", 'start = "one-step"', {}, "no curvature at zero.*identity"),
         ("online-newton-laplace", "epsilon = 1.0, seed = 1", {}, r"\.stabiliser: .*no noise scale"),
-        ("pooled", 'ridge_matrix = "as-printed"', {}, r"ridge_matrix: .*intercept-free, identity"),
+        ("pooled", 'ridge_matrix = "as-printed"', {}, r"ridge_matrix: .*intercept-free.*identity"),
+        ("pooled-mm", "seed = 1", {}, r"method\.seed: unknown key.*no key"),
         ("pooled-mm", "", {"maximum": 4.0}, r"class_weights: .*remove"),
-        ("online-newton", 'start = "warm"', {}, r"reproduction\.start: .*allowed: "),
+        ("online-newton", 'start = "warm"', {}, r"method\.start: .*allowed: "),
         ("online-newton", "strat = 1", {}, "did you mean 'start'"),
     ],
 )
@@ -282,9 +236,32 @@ def test_keys_that_do_not_go_together_are_refused_with_the_way_out(
         plan_of(kind, keys, **settings)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("epsilon", "0.0"), ("epsilon", "inf"), ("delta", "0.0"), ("delta", "0.6"), ("seed", "-1"),
+        ("l1_bound", "1.0"), ("l2_bound", "1.0"), ("l2_bound", "inf"), ("step_bound", "-0.1"),
+        ("step_bound", "inf"), ("stabiliser", "-1.0"), ("rounds", "0"), ("tolerated", "-1"),
+    ],
+)  # fmt: skip
+def test_a_number_out_of_range_is_refused_with_an_example(key: str, value: str) -> None:
+    kinds = {"delta": "online-newton-gaussian", "rounds": "federated-newton-undamped",
+             "tolerated": "online-newton-distributed"}  # fmt: skip
+    kind = kinds.get(key, "online-newton-laplace")
+    keys = ", ".join(part for part in KEYS[kind].split(", ") if not part.startswith(f"{key} "))
+    with pytest.raises(ConfigError, match=rf"estimator\.method\.{key}: .*allowed: .*example: "):
+        plan_of(kind, f"{keys}, {key} = {value}")
+
+
 def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"estimator\.kind.*pooled.*online-newton-distributed"):
         parse_study(text_of("pooled").replace('"pooled"', '"offnp"'))
+
+
+def test_the_old_name_of_the_table_says_where_its_keys_are_now() -> None:
+    old = text_of("online-newton-gaussian").replace("method = {", "reproduction = {")
+    with pytest.raises(ConfigError, match=r"estimator\.reproduction: .*\[estimator\.method\] now"):
+        parse_study(old)
 
 
 def test_a_kind_gives_a_revision_of_its_own_and_its_absence_none() -> None:
@@ -325,8 +302,6 @@ def test_the_functions_behind_them_refuse_as_well() -> None:
         OfflineRun(make_plan(study))
     with pytest.raises(ConfigError, match="window of every client"):
         StreamClassifier(study).fit(*sample())
-    with pytest.raises(ConfigError, match=r"pipeline\.offline\.OfflineRun"):
-        fit_mode(make_plan(parse_study(study_text())), {})
 
 
 def test_without_privacy_belongs_to_the_live_kind(tmp_path: Path) -> None:
@@ -407,7 +382,7 @@ def test_bad_data_end_in_an_error_or_a_finite_estimate_with_a_true_status(
     endless = ridge == 0 and case in ("separable", "constant column", "collinear columns")
     if endless or case in ("one class", "more features than records"):
         assert all(c["interval"] is None for c in found["coefficients"])
-    if endless and not MODES.get(kind, MODES["renewable"]).noised:
+    if endless and kind not in NOISED:
         assert kind in ("renewable", "private")
         assert found["status"] == "warming"
     if found["status"] == "ready":

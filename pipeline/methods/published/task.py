@@ -1,29 +1,40 @@
-"""The records of a study as the published methods take them: by client, and by batch and client."""
+"""Encoded records of a study, sorted into what the published methods run on.
+
+Batch b of an online method is window b of every client, in the order in which clients first
+appear; a client whose records have ended sends nothing more, but still adds its share of noise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from pipeline import losses
 from pipeline.errors import DataError
 from pipeline.estimators.estimate import class_weights
-from pipeline.estimators.modes.claims import reproduction_of
-from pipeline.estimators.modes.objective import PenalisedLoss, Records
-from pipeline.estimators.modes.ridge import Ridge
+from pipeline.estimators.pooled import Objective
 from pipeline.local.encode import Row, stack
 from pipeline.local.plan import Plan
 from pipeline.losses import Loss
+from pipeline.methods.offline import Clients
+from pipeline.methods.published.offline import objective_of
+from pipeline.methods.published.records import Records
+from pipeline.methods.published.ridge import Ridge
+from pipeline.methods.published.spec import Printed, Spec
+
+Keys = TypeVar("Keys", bound=Spec)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class Task(Generic[Keys]):
     """What a method runs on.
 
     Attributes
     ----------
+    keys
+        The study's table [estimator.method].
     clients
         Records of each client, empty slots left out.
     batches, slots
@@ -31,15 +42,12 @@ class Task:
     """
 
     plan: Plan
+    keys: Keys
     loss: Loss
     ridge: Ridge
     clients: list[Records]
     batches: list[list[Records]]
     slots: list[int]
-
-    def rng(self) -> np.random.Generator:
-        """Return the generator of the simulated noise."""
-        return np.random.default_rng(reproduction_of(self.plan).seed)
 
     def together(self) -> Records:
         """Return the records of all clients, one client after the other."""
@@ -51,34 +59,16 @@ class Task:
         negative, positive = self.together().class_counts()
         return class_weights(negative, positive, self.plan.largest_weight)
 
-    def objective(self, weights: tuple[float, float] = (1.0, 1.0)) -> PenalisedLoss:
+    def objective(self, weights: tuple[float, float] = (1.0, 1.0)) -> Objective:
         """Return the penalised loss of all clients."""
-        weighted = [client.weighted(weights) for client in self.clients]
-        return PenalisedLoss(self.loss, weighted, self.ridge)
+        return objective_of(self.loss, [c.weighted(weights) for c in self.clients], self.ridge)
 
 
-def task_of(plan: Plan, clients: Mapping[str, Sequence[Row | None]]) -> Task:
-    """Sort encoded records, None for an empty slot, into clients and batches.
-
-    Raises
-    ------
-    DataError
-        If no slot holds a record.
-    """
-    estimator = plan.study.estimator
-    given, slots = reproduction_of(plan), plan.slots
-    matrix = given.ridge_matrix or "intercept-free"
-    ridge = (
-        Ridge(estimator.ridge, matrix)
-        if matrix != "as-printed"
-        else Ridge.as_printed(estimator.ridge)
-    )
-    loss = plan.loss
-    if estimator.kind == "online-newton-distributed":
-        # a smoother curvature needs less noise
-        loss = losses.build(
-            estimator.loss, losses.Terms(q=estimator.q, smoothing=estimator.smoothing)
-        )
+def task_of(plan: Plan, keys: Keys, loss: Loss, clients: Clients) -> Task[Keys]:
+    """Sort encoded records into clients and batches; DataError if no slot holds a record."""
+    weight, slots = plan.study.estimator.ridge, plan.slots
+    matrix: Printed = getattr(keys, "ridge_matrix", "intercept-free")
+    ridge = Ridge.as_printed(weight) if matrix == "as-printed" else Ridge(weight, matrix)
     if not any(row is not None for rows in clients.values() for row in rows):
         raise DataError("no record could be used: the data owner must mend the source")
     longest = max(map(len, clients.values()))
@@ -87,7 +77,7 @@ def task_of(plan: Plan, clients: Mapping[str, Sequence[Row | None]]) -> Task:
         for start in range(0, longest, slots)
     ]
     return Task(
-        plan, loss, ridge,
+        plan, keys, loss, ridge,
         [_records(plan, rows) for rows in clients.values()],
         [[_records(plan, window) for window in batch] for batch in windows],
         [sum(map(len, batch)) for batch in windows],

@@ -1,0 +1,233 @@
+"""One short conversation with Kafka, before a client library has one: what is wrong, who acts.
+
+The libraries try again for half a minute whatever the fault is, and then say that nobody answered.
+Here each step has its own answer, within seconds. A fault that may pass is a `BrokerError`; one
+that a setting makes, and that Kafka has given proof of, is a `ConfigError`.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+
+from kafka.net.sasl import get_sasl_mechanism
+
+from infra.tls import ssl_context
+from pipeline.errors import BrokerError, ConfigError, VeilstreamError
+from pipeline.settings import Settings
+
+#: How long a server may take for each answer.
+PATIENCE_SECONDS = 5.0
+#: Numbers of the requests, with the version that is used.
+METADATA, HANDSHAKE, VERSIONS, AUTHENTICATE = (3, 1), (17, 1), (18, 0), (36, 0)
+WRONG_MECHANISM, NO_USERS_HERE = 33, 34
+
+
+class Hung(Exception):
+    """The server closed the connection instead of an answer."""
+
+
+def check_servers(settings: Settings) -> None:
+    """Refuse servers none of which can be talked to with these settings.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is wrong: its protocol, certificate, mechanism, user or password.
+    BrokerError
+        If no server is there, or answers.
+    """
+    faults: list[VeilstreamError] = []
+    for server in settings.kafka.split(","):
+        host, _, port = server.rpartition(":")
+        try:
+            _converse(settings, server, (host.strip("[]"), int(port)))
+        except VeilstreamError as fault:
+            faults.append(fault)
+        else:
+            return
+    raise next((fault for fault in faults if isinstance(fault, ConfigError)), faults[0])
+
+
+def _converse(settings: Settings, server: str, place: tuple[str, int]) -> None:
+    tls, users = "SSL" in settings.kafka_security, settings.kafka_security.startswith("SASL")
+    context = ssl_context(settings)
+    try:
+        with _connected(server, place) as plain, _secured(plain, context, place[0], server) as link:
+            _ask(link, VERSIONS)
+            if users:
+                _authenticate(settings, server, link)
+            _ask(link, METADATA, struct.pack(">i", 0))
+    except (Hung, ssl.SSLError, ConnectionError) as error:
+        if tls and _answers(server, place):
+            raise _wrong(server, "speaks without TLS", "PLAINTEXT or SASL_PLAINTEXT") from error
+        if tls and context is not None and _shakes(server, place):
+            raise ConfigError(
+                f"Kafka at {server} wants a certificate of this client: "
+                "VEILSTREAM_KAFKA_CERTIFICATE and VEILSTREAM_KAFKA_KEY must name one that it knows"
+            ) from error
+        if not tls and _shakes(server, place):
+            raise _wrong(server, "speaks TLS", "SSL or SASL_SSL") from error
+        if not users and _takes_users(server, place, context):
+            raise _wrong(server, "asks for a user", f"SASL_{settings.kafka_security}") from error
+        raise BrokerError(
+            f"Kafka at {server} closes the connection instead of an answer: it is just starting, "
+            "or VEILSTREAM_KAFKA names something else"
+        ) from error
+    except TimeoutError as error:
+        raise _silent(server) from error
+
+
+def _connected(server: str, place: tuple[str, int]) -> socket.socket:
+    try:
+        return socket.create_connection(place, timeout=PATIENCE_SECONDS)
+    except (socket.gaierror, UnicodeError) as error:
+        raise BrokerError(
+            f"Kafka at {server}: the name {place[0]!r} is not known; VEILSTREAM_KAFKA must name a "
+            "host that this machine can resolve"
+        ) from error
+    except ConnectionRefusedError as error:
+        raise BrokerError(
+            f"Kafka at {server} does not answer: nothing listens there; start it, for example with "
+            "`veilstream up`, or set VEILSTREAM_KAFKA"
+        ) from error
+    except TimeoutError as error:
+        raise _silent(server) from error
+    except OSError as error:
+        raise BrokerError(
+            f"Kafka at {server} is out of reach ({error.strerror}): see to the network, or to "
+            "VEILSTREAM_KAFKA"
+        ) from error
+
+
+def _secured(
+    plain: socket.socket, context: ssl.SSLContext | None, host: str, server: str
+) -> socket.socket:
+    if context is None:
+        return plain
+    try:
+        return context.wrap_socket(plain, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise ConfigError(
+            f"the certificate of Kafka at {server} is refused ({error.verify_message}): "
+            "VEILSTREAM_KAFKA_CA must name the PEM file of the authority that signed it, and "
+            "VEILSTREAM_KAFKA the server as the certificate does"
+        ) from error
+
+
+def _authenticate(settings: Settings, server: str, link: socket.socket) -> None:
+    name = settings.kafka_sasl
+    answer = _ask(link, HANDSHAKE, _text(name))
+    code, count = struct.unpack_from(">hi", answer)
+    if code == NO_USERS_HERE:
+        plain = settings.kafka_security.removeprefix("SASL_")
+        raise _wrong(server, "takes no user", "PLAINTEXT" if plain == "PLAINTEXT" else "SSL")
+    if code == WRONG_MECHANISM:
+        raise ConfigError(
+            f"Kafka at {server} does not take {name}: VEILSTREAM_KAFKA_SASL must be one of "
+            f"{', '.join(_texts(answer[6:], count))}"
+        )
+    mechanism = get_sasl_mechanism(name)(
+        sasl_mechanism=name,
+        sasl_plain_username=settings.kafka_username,
+        sasl_plain_password=settings.kafka_password,
+    )
+    while not mechanism.is_done():
+        token = mechanism.auth_bytes()
+        answer = _ask(link, AUTHENTICATE, struct.pack(">i", len(token)) + token)
+        code, length = struct.unpack_from(">hh", answer)
+        # a server that does not prove that it knows the password is refused by the mechanism
+        if code or not _convinced(mechanism, answer[4 + max(0, length) + 4 :]):
+            raise ConfigError(
+                f"Kafka at {server} refuses the user or the password: see to "
+                "VEILSTREAM_KAFKA_USERNAME and VEILSTREAM_KAFKA_PASSWORD, which the operator of "
+                "Kafka knows"
+            )
+
+
+def _convinced(mechanism: object, token: bytes) -> bool:
+    try:
+        mechanism.receive(token)  # type: ignore[attr-defined]
+    except (ValueError, KeyError):
+        return False
+    return True
+
+
+def _answers(server: str, place: tuple[str, int]) -> bool:
+    """Whether it is a Kafka without TLS."""
+    try:
+        with _connected(server, place) as link:
+            return bool(_ask(link, VERSIONS))
+    except (VeilstreamError, Hung, OSError):
+        return False
+
+
+def _shakes(server: str, place: tuple[str, int]) -> bool:
+    """Whether it speaks TLS, whoever it is."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with _connected(server, place) as plain, context.wrap_socket(plain):
+            return True
+    except (VeilstreamError, OSError):
+        return False
+
+
+def _takes_users(server: str, place: tuple[str, int], context: ssl.SSLContext | None) -> bool:
+    """Whether it asks who somebody is."""
+    try:
+        with (
+            _connected(server, place) as plain,
+            _secured(plain, context, place[0], server) as link,
+        ):
+            code: int = struct.unpack_from(">h", _ask(link, HANDSHAKE, _text("any")))[0]
+            return code == WRONG_MECHANISM
+    except (VeilstreamError, Hung, OSError):
+        return False
+
+
+def _ask(link: socket.socket, request: tuple[int, int], body: bytes = b"") -> bytes:
+    """Send a request and return the body of its answer."""
+    message = struct.pack(">hhi", *request, 1) + _text("veilstream") + body
+    link.sendall(struct.pack(">i", len(message)) + message)
+    (size,) = struct.unpack(">i", _exactly(link, 4))
+    # the start of a TLS alert, or of some other protocol's answer, is a size beyond all sense
+    if not 4 <= size < 2**24:
+        raise Hung
+    return _exactly(link, size)[4:]
+
+
+def _exactly(link: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        part = link.recv(size - len(found))
+        if not part:
+            raise Hung
+        found += part
+    return found
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def _texts(data: bytes, count: int) -> list[str]:
+    found = []
+    for _ in range(count):
+        (size,) = struct.unpack_from(">h", data)
+        found.append(data[2 : 2 + size].decode())
+        data = data[2 + size :]
+    return sorted(found)
+
+
+def _wrong(server: str, does: str, allowed: str) -> ConfigError:
+    return ConfigError(f"Kafka at {server} {does}: VEILSTREAM_KAFKA_SECURITY must be {allowed}")
+
+
+def _silent(server: str) -> BrokerError:
+    return BrokerError(
+        f"Kafka at {server} does not answer within {PATIENCE_SECONDS:.0f} s: see to Kafka, or to "
+        "VEILSTREAM_KAFKA"
+    )

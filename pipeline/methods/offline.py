@@ -1,0 +1,112 @@
+"""What a method offers that runs over a file: `fit` and `backtest --beside` ask for no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, cast
+
+from pipeline.local.encode import Row
+from pipeline.local.plan import Plan
+from pipeline.methods import OFFLINE, load
+from pipeline.privacy.policy import Guarantee
+from pipeline.study.model import Study
+from pipeline.types import Matrix, Vector
+
+#: "converged": the stopping rule was met; "unconverged": it was not, or there is no minimiser;
+#: "one-pass": an online method, which has no stopping rule.
+FitStatus = Literal["converged", "unconverged", "one-pass"]
+#: Encoded records of each client in the order of its source; None for an empty slot.
+Clients = Mapping[str, Sequence[Row | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineFit:
+    """What a method gives over records that are all at hand.
+
+    Attributes
+    ----------
+    coefficients
+        Shape (d,), the intercept first, on encoded features.
+    status, reason
+        How far to trust the coefficients, and why there are no intervals.
+    rounds
+        Steps over all records, or batches of an online method.
+    score
+        Largest entry of the mean penalised gradient over all records, each in units of its column's
+        root mean square; None where the method is noised, as noise does not cover it.
+    weights
+        Class weights in the end: negative, positive.
+    covariance
+        Shape (d, d), or None where the method has no valid intervals.
+    """
+
+    coefficients: Vector
+    status: FitStatus
+    reason: str
+    rounds: int
+    score: float | None = None
+    weights: tuple[float, float] = (1.0, 1.0)
+    covariance: Matrix | None = None
+
+
+class OfflineMethod(Protocol):
+    """A method of a room; its own keys are the table [estimator.method]."""
+
+    @property
+    def label(self) -> str:
+        """Its name in its paper; empty if it has none."""
+        ...
+
+    @property
+    def meaning(self) -> str:
+        """The method in the field's words."""
+        ...
+
+    @property
+    def needs(self) -> str:
+        """Why it cannot run on a live stream of releases."""
+        ...
+
+    @property
+    def online(self) -> bool:
+        """Whether it sees each record once, in batches."""
+        ...
+
+    def check(self, study: Study) -> None:
+        """Raise ConfigError where the study says what the method does not allow."""
+        ...
+
+    def guarantee(self, plan: Plan, clients: int | None = None) -> Guarantee:
+        """Return what it keeps private; `clients` is None where nobody knows their number yet."""
+        ...
+
+    def fit(self, plan: Plan, clients: Clients) -> OfflineFit:
+        """Run it over all records."""
+        ...
+
+    def path(self, plan: Plan, clients: Clients) -> Iterator[Vector]:
+        """Yield the coefficients of an online method after each batch: window b of every client."""
+        ...
+
+    def beside(self, study: Study, seed: int) -> Study:
+        """Return a study with this method for the same data and loss, with the usual keys."""
+        ...
+
+
+def offline_method(study: Study) -> OfflineMethod | None:
+    """Return the method of a study that runs over a file alone; None of one that runs live."""
+    kind = study.estimator.kind
+    return cast("OfflineMethod", load(kind)) if kind in OFFLINE else None
+
+
+def guarantee_of(plan: Plan) -> Guarantee:
+    """Return what a study keeps private, whatever its kind.
+
+    Raises
+    ------
+    ConfigError, PrivacyError
+        If the noise of its method cannot be scaled with these parameters.
+    """
+    method = offline_method(plan.study)
+    return plan.guarantee if method is None else method.guarantee(plan)

@@ -1,0 +1,191 @@
+"""A published method as the rest of the program sees it: what it checks, keeps, gives and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from pipeline import losses
+from pipeline.errors import ConfigError, NumericError
+from pipeline.local.plan import Plan
+from pipeline.methods.offline import Clients, OfflineFit
+from pipeline.methods.published.plan import OfflinePlan
+from pipeline.methods.published.runs import Run, Stream, fold
+from pipeline.methods.published.spec import Online, Spec, Trusted, Undamped, spec_of
+from pipeline.methods.published.task import Task, task_of
+from pipeline.methods.published.trusted_noise import least_stabiliser
+from pipeline.privacy.policy import NO_PRIVACY, Guarantee
+from pipeline.study import study_of
+from pipeline.study.model import LIVE, Study
+from pipeline.types import Vector
+
+#: Losses of two classes: the published methods know no other response.
+CLASSIFICATION: tuple[str, ...] = ("gdwd", "logistic")
+#: Claimed beside a study that has no such number itself.
+USUAL_EPSILON, USUAL_DELTA = 1.0, 1e-5
+#: Keys of [estimator] that all of them take as the study has them.
+_COMMON = ("loss", "q", "smoothing", "ridge", "norm_bound", "level")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One kind; the attributes beside those of `OfflineMethod` say how it is made.
+
+    Attributes
+    ----------
+    keys
+        Type of its table [estimator.method].
+    run
+        It, over all records.
+    claim, counts
+        What it keeps private, by plan and number of clients; and the same of counts.
+    start
+        The stream of an online method before its first batch; None of the others.
+    weighted
+        Whether it has class weights.
+    wide
+        Whether its loss has the smoother curvature, which needs less noise.
+    """
+
+    kind: str
+    label: str
+    meaning: str
+    needs: str
+    keys: type[Spec]
+    run: Run
+    claim: Callable[[Plan, int | None], str]
+    counts: str
+    start: Callable[[Task[Any]], Stream] | None = None
+    weighted: bool = False
+    wide: bool = False
+
+    @property
+    def online(self) -> bool:
+        """Whether it sees each record once, in batches."""
+        return self.start is not None
+
+    @property
+    def noised(self) -> bool:
+        """Whether it adds (simulated) noise."""
+        return "seed" in self.keys.__struct_fields__
+
+    def check(self, study: Study) -> None:
+        """Refuse what does not go with the kind, with the way out."""
+        keys, estimator, kind = spec_of(study, self.keys), study.estimator, self.kind
+        if study.privacy.mechanism != "none":
+            # a budget next to a method that does not keep it would be a false promise
+            claim = "put epsilon into [estimator.method], as a claim; " if self.noised else ""
+            raise ConfigError(
+                f'privacy.mechanism: kind = "{kind}" does not keep the guarantee of a study, so '
+                f'only "none" is allowed, without epsilon and delta; {claim}kind = "{LIVE}" is the '
+                "one that keeps a guarantee"
+            )
+        if estimator.forgetting is not None:
+            raise ConfigError(
+                f'estimator.forgetting: kind = "{kind}" weighs all records alike, as published; '
+                f'remove the key, or set kind = "{LIVE}"'
+            )
+        if estimator.loss not in CLASSIFICATION:
+            raise ConfigError(
+                f'estimator.loss: kind = "{kind}" has {", ".join(CLASSIFICATION)}; choose one of '
+                f'them, or kind = "{LIVE}"'
+            )
+        if estimator.class_weights is not None and not self.weighted:
+            raise ConfigError(
+                f'estimator.class_weights: kind = "{kind}" has none, as published; remove the key, '
+                "or choose a kind that has them"
+            )
+        ridged = getattr(keys, "ridge_matrix", "") in ("identity", "as-printed")
+        _check_curvature(keys, kind, estimator.loss, ridged=ridged and estimator.ridge > 0)
+
+    def plan(self, study: Study, level: str | None = None) -> OfflinePlan:
+        """As `methods.base.Method.plan`."""
+        return OfflinePlan(study, level)
+
+    def guarantee(self, plan: Plan, clients: int | None = None) -> Guarantee:
+        """Return what it keeps private; PrivacyError as its noise."""
+        said = self.claim(plan, clients)
+        return msgspec.structs.replace(NO_PRIVACY, guarantee=said, counts=self.counts)
+
+    def fit(self, plan: Plan, clients: Clients) -> OfflineFit:
+        """Run it over all records.
+
+        Raises
+        ------
+        DataError
+            If no slot holds a record.
+        NumericError, PrivacyError
+            If the method has no finite estimate for these records, or no scale of its noise.
+        """
+        task = self._task(plan, clients)
+        # what overflows shows as a number that is not finite, and is refused below
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            try:
+                found = self.run(task)
+            except np.linalg.LinAlgError as error:
+                raise NumericError(f"a matrix of this fit cannot be decomposed: {error}") from error
+        if not np.all(np.isfinite(found.coefficients)):
+            raise NumericError(
+                f'kind = "{self.kind}" ran away to a number that is not finite: a larger '
+                "estimator.ridge, larger windows or another kind is needed"
+            )
+        return found
+
+    def path(self, plan: Plan, clients: Clients) -> Iterator[Vector]:
+        """Yield the coefficients after each batch; none of a method that is not online."""
+        if self.start is not None:
+            task = self._task(plan, clients)
+            yield from fold(task, self.start(task))
+
+    def beside(self, study: Study, seed: int) -> Study:
+        """Return a study with this method for the same data, loss and ridge.
+
+        It claims the study's epsilon and delta, or 1 and 1e-5; R is the identity, as in the paper's
+        tables, where the method cannot start without; the stabiliser is the least that its own
+        condition allows. ConfigError if the method cannot go with the study.
+        """
+        tables = msgspec.to_builtins(study)
+        given = tables["estimator"]
+        estimator = {key: given[key] for key in _COMMON}
+        if self.weighted:
+            estimator["class_weights"] = given["class_weights"]
+        names = self.keys.__struct_fields__
+        epsilon = study.privacy.epsilon or USUAL_EPSILON
+        usual = {"epsilon": epsilon, "delta": study.privacy.delta or USUAL_DELTA, "seed": seed}
+        keys: dict[str, Any] = {name: value for name, value in usual.items() if name in names}
+        if issubclass(self.keys, Undamped):
+            keys |= {"rounds": 1, "ridge_matrix": "identity"}
+        if issubclass(self.keys, Trusted):
+            plan = OfflinePlan(study)
+            held = least_stabiliser(epsilon, plan.norm_bound, plan.loss.curvature_bound, 0.0)
+            keys |= {"stabiliser": held}
+        tables["estimator"] = {**estimator, "kind": self.kind, "method": keys}
+        tables["privacy"] = {"mechanism": "none"}
+        return study_of(tables, name=f"--beside {self.kind}")
+
+    def _task(self, plan: Plan, clients: Clients) -> Task[Any]:
+        loss, given = plan.loss, plan.study.estimator
+        if self.wide:
+            loss = losses.build(given.loss, losses.Terms(q=given.q, smoothing=given.smoothing))
+        return task_of(plan, spec_of(plan.study, self.keys), loss, clients)
+
+
+def _check_curvature(keys: Spec, kind: str, loss: str, *, ridged: bool) -> None:
+    """Refuse a method that would need a curvature where it has none."""
+    if isinstance(keys, Trusted) and not (ridged or keys.stabiliser):
+        raise ConfigError(
+            f'estimator.method.stabiliser: kind = "{kind}" has no noise scale without a curvature '
+            'that is positive in every direction: set stabiliser > 0, or ridge_matrix = "identity" '
+            '(or "as-printed") with estimator.ridge > 0'
+        )
+    literal = isinstance(keys, Online) and keys.start == "one-step"
+    if (isinstance(keys, Undamped) or literal) and loss == "gdwd" and not ridged:
+        raise ConfigError(
+            "estimator.method.ridge_matrix: gdwd has no curvature at zero, so a first step from "
+            'there needs a ridge > 0 on every coefficient: set ridge_matrix = "identity" (or '
+            '"as-printed") and estimator.ridge > 0, or another kind or start'
+        )

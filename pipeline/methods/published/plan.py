@@ -1,0 +1,36 @@
+"""The public numbers of a study that no client releases anything for."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from pipeline.errors import ConfigError
+from pipeline.local.encode import Arrays
+from pipeline.local.model import Model
+from pipeline.local.plan import Plan
+
+
+class OfflinePlan(Plan):
+    """As `Plan`: bounds alone; asking it for a release is an error."""
+
+    @property
+    def touched(self) -> int:
+        """As `Plan.touched`: nothing is noised record by record."""
+        return 0
+
+    def check_fit(self) -> None:
+        """As `Plan.check_fit`: there is no lattice."""
+
+    def exponents(self, version: int) -> tuple[int, ...]:
+        """As `Plan.exponents`."""
+        del version
+        return ()
+
+    def query(self, window: Arrays, model: Model) -> NoReturn:
+        """Refuse, as `Plan.query` cannot be answered."""
+        del window, model
+        raise ConfigError(
+            f'estimator.kind = "{self.study.estimator.kind}" has no releases: run `veilstream fit`'
+        )
+
+    open_query = query

@@ -1,0 +1,186 @@
+"""The published methods on the records of a study, each with how far to trust what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import NumericError
+from pipeline.methods.offline import OfflineFit
+from pipeline.methods.published.noises import shared_noise, trusted_noise
+from pipeline.methods.published.offline import (
+    Fit,
+    federated_fit,
+    majorised_fit,
+    pooled_fit,
+    separable,
+    undamped_iterates,
+)
+from pipeline.methods.published.online import ClassBalance, OnlineFit, TrustedOnlineFit
+from pipeline.methods.published.private_online import PrivateOnlineFit
+from pipeline.methods.published.spec import Distributed, Online, Spec, Trusted, Undamped
+from pipeline.methods.published.spread import covariance_of
+from pipeline.methods.published.task import Task
+from pipeline.types import Vector
+
+#: A fit to all records; and an online method with how to read it in the end.
+Run = Callable[[Task[Any]], OfflineFit]
+Stream = OnlineFit | PrivateOnlineFit
+#: Undamped steps count as converged at the score at which damped ones stop.
+CONVERGED_SCORE = 1e-9
+#: A mean gradient above this share of its column's size is far from a minimiser.
+FAR_SCORE = 0.1
+_LIVE_HAS_THEM = 'kind = "renewable" has intervals'
+_ENDLESS = (
+    "the classes are separable and no ridge holds the coefficients, so there is no best fit: "
+    "estimator.ridge > 0 is needed"
+)
+
+
+def pooled(task: Task[Spec]) -> OfflineFit:
+    """Fit all records until it converges."""
+    require_a_minimiser(task)
+    weights = task.weights()
+    fit = pooled_fit(task.loss, task.together().weighted(weights), task.ridge)
+    return _converged(task, fit, weights)
+
+
+def pooled_mm(task: Task[Spec]) -> OfflineFit:
+    """Fit all records with kerndwd's stopping rule."""
+    require_a_minimiser(task)
+    fit = majorised_fit(task.loss, task.together(), task.ridge.weight / 2)
+    if fit.converged and fit.score <= FAR_SCORE:
+        reason = 'no intervals: the stopping rule is too loose for them; kind = "pooled" has them'
+        return OfflineFit(fit.coefficients, "converged", reason, fit.rounds, fit.score)
+    reason = "the rounds do not suffice"
+    if fit.converged:
+        reason = (
+            f"the stopping rule was met far from the minimiser (score {fit.score:.2g}): it is "
+            "about the length of a step, and steps are short where q is far from 1"
+        )
+    return OfflineFit(fit.coefficients, "unconverged", reason, fit.rounds, fit.score)
+
+
+def federated(task: Task[Spec]) -> OfflineFit:
+    """Take damped Newton steps over all clients."""
+    require_a_minimiser(task)
+    weights = task.weights()
+    fit = federated_fit(task.loss, [c.weighted(weights) for c in task.clients], task.ridge)
+    if fit.converged:
+        return _converged(task, fit, weights)
+    reason = "the rounds do not suffice: the classes are nearly separable or the features collinear"
+    return OfflineFit(fit.coefficients, "unconverged", reason, fit.rounds, fit.score, weights)
+
+
+def undamped(task: Task[Undamped]) -> OfflineFit:
+    """Take literal steps from zero."""
+    require_a_minimiser(task)
+    rounds = task.keys.rounds
+    end = undamped_iterates(task.loss, task.clients, task.ridge, rounds=rounds)[-1]
+    score = task.objective().at(end, curved=False).score if np.all(np.isfinite(end)) else None
+    if score is not None and score <= CONVERGED_SCORE:
+        reason = 'no intervals for a reproduction; kind = "federated-newton" has them'
+        return OfflineFit(end, "converged", reason, rounds, score)
+    reason = "no intervals: literal steps may rise or cycle, and nothing stops them"
+    return OfflineFit(end, "unconverged", reason, rounds, score)
+
+
+def online_start(task: Task[Online]) -> OnlineFit:
+    """Return a stream without noise, before its first batch."""
+    largest = task.plan.largest_weight
+    balance = ClassBalance(largest) if largest > 1 else None
+    return OnlineFit(task.loss, task.ridge, task.plan.size, first=task.keys.start, balance=balance)
+
+
+def online(task: Task[Online]) -> OfflineFit:
+    """Fold all batches without noise."""
+    require_a_minimiser(task)
+    fit = online_start(task)
+    end = _last(task, fit)
+    weights = (1.0, 1.0) if fit.balance is None else fit.balance.weights
+    score = None
+    if np.all(np.isfinite(end)):
+        score = task.objective(weights).at(end, curved=False).score
+    reason = f"no intervals: this recursion keeps no variance; {_LIVE_HAS_THEM}"
+    if score is None or score > FAR_SCORE:
+        reason += (
+            "; these coefficients are far from the best ones of all records (see the score): a "
+            'larger window, another start or kind = "pooled" helps'
+        )
+    return OfflineFit(end, "one-pass", reason, fit.batches, score, weights)
+
+
+def trusted_start(task: Task[Trusted]) -> TrustedOnlineFit:
+    """Return a stream with an aggregator's noise, before its first batch."""
+    noise, rng = trusted_noise(task.plan, task.keys), np.random.default_rng(task.keys.seed)
+    return TrustedOnlineFit(task.loss, task.ridge, task.plan.size, noise, rng)
+
+
+def trusted(task: Task[Trusted]) -> OfflineFit:
+    """Fold all batches with an aggregator's noise."""
+    fit = trusted_start(task)
+    reason = f"no intervals: the published variance leaves out the summed noise; {_LIVE_HAS_THEM}"
+    return OfflineFit(_last(task, fit), "one-pass", reason, fit.batches)
+
+
+def distributed_start(task: Task[Distributed]) -> PrivateOnlineFit:
+    """Return a stream with noise of all clients, before its first round."""
+    noise = shared_noise(task.plan, task.keys, len(task.clients))
+    rng, balanced = np.random.default_rng(task.keys.seed), task.plan.largest_weight > 1
+    size = task.plan.size
+    return PrivateOnlineFit(task.loss, task.ridge, size, noise, rng, balanced=balanced)
+
+
+def distributed(task: Task[Distributed]) -> OfflineFit:
+    """Fold all rounds with noise of all clients."""
+    fit = distributed_start(task)
+    end = _last(task, fit)
+    reason = f"no intervals: this recursion keeps no variance; {_LIVE_HAS_THEM}"
+    if fit.floored:
+        reason += (
+            f"; {fit.floored} of {task.plan.size} directions of the curvature are below its noise, "
+            "and the estimate is pulled towards earlier ones there"
+        )
+    return OfflineFit(end, "one-pass", reason, fit.rounds, weights=fit.weights)
+
+
+def require_a_minimiser(task: Task[Any]) -> None:
+    """Refuse records without a best fit; noised methods do not ask, as that would tell of them."""
+    task.objective().require_a_minimiser()
+    if task.ridge.weight == 0 and separable(task.together()):
+        raise NumericError(_ENDLESS)
+
+
+def fold(task: Task[Any], fit: Stream) -> Iterator[Vector]:
+    """Yield the coefficients after each batch; of one without any record, only noise is folded."""
+    for number, (batch, slots) in enumerate(zip(task.batches, task.slots, strict=True), 1):
+        try:
+            # what overflows shows as a number that is not finite
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                if isinstance(fit, PrivateOnlineFit):
+                    fit.update(batch, slots)
+                elif present := [client for client in batch if len(client)]:
+                    fit.update(present)
+        except NumericError as error:
+            raise NumericError(
+                f"batch {number} (window {number} of every client): {error}; larger windows "
+                "(window.records) may help as well"
+            ) from error
+        yield fit.coefficients
+
+
+def _converged(task: Task[Spec], fit: Fit, weights: tuple[float, float]) -> OfflineFit:
+    records = task.together().weighted(weights)
+    penalty = task.ridge.of_gradient(records.size)
+    covariance, reason = covariance_of(task.loss, records, penalty, fit.coefficients)
+    return OfflineFit(
+        fit.coefficients, "converged", reason, fit.rounds, fit.score, weights, covariance
+    )
+
+
+def _last(task: Task[Any], fit: Stream) -> Vector:
+    for _ in fold(task, fit):
+        pass
+    return fit.coefficients

@@ -1,0 +1,156 @@
+"""Strict tables: what is wrong with one names the key, what is allowed and an example."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from pipeline.errors import ConfigError
+
+Found = TypeVar("Found")
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+_MISSING = re.compile(r"missing required field `([^`]*)`")
+_PATH = re.compile(r" - at `\$\.?([^`]*)`$")
+#: Keys that older study files have, and where what they said is now.
+_MOVED = {
+    "estimator.reproduction": "the keys of a published method are in [estimator.method] now; "
+    "rename the table",
+}
+
+
+def strict(
+    tables: Mapping[str, Any],
+    kind: type[Found],
+    *,
+    at: str = "",
+    hidden: Callable[[], str] = lambda: "...",
+) -> Found:
+    """Read tables as a struct that allows no other keys.
+
+    Parameters
+    ----------
+    at
+        Key of the table itself, as in `estimator.method`.
+    hidden
+        What to call a key of a table whose keys are free, where its value is wrong.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key, what is wrong, what is allowed and an example.
+    """
+    try:
+        return msgspec.convert(tables, kind, strict=True)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        if "[...]" in message:
+            message = message.replace("[...]", f".{hidden()}")
+        raise ConfigError(_explain(message, kind, at)) from error
+
+
+def check_known(key: str, kind: type) -> None:
+    """Refuse a key, such as `estimator.level`, that no tables of this kind can have.
+
+    Raises
+    ------
+    ConfigError
+        Naming what is allowed in its place.
+    """
+    current: Any = kind
+    steps = key.split(".")
+    for place, step in enumerate(steps):
+        known = _fields(current)
+        if known and step not in known:
+            raise ConfigError(_unknown(".".join(steps[:place]), step, known))
+        current = _child(current, step)[0]
+
+
+def _unknown(path: str, name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    key = ".".join(filter(None, [path, name]))
+    if key in _MOVED:
+        return f"{key}: {_MOVED[key]}"
+    return f"{key}: unknown key{hint}. Allowed here: {', '.join(known) or 'no key'}"
+
+
+def _explain(message: str, kind: type, at: str) -> str:
+    """Turn a validation message into: key, what is wrong, what is allowed, an example."""
+    found = _PATH.search(message)
+    path = found.group(1) if found else ""
+    what = message[: found.start()] if found else message
+    if unknown := _UNKNOWN.search(what):
+        return _unknown(_joined(at, path), unknown.group(1), _fields(_type_at(path, kind)))
+    if missing := _MISSING.search(what):
+        path = _joined(path, missing.group(1))
+        what = "is required"
+    allowed, example = _help_for(path, kind)
+    parts = [f"{_joined(at, path) or 'study'}: {what}"]
+    if allowed:
+        parts.append(f"allowed: {allowed}")
+    if example:
+        parts.append(f"example: {path.rsplit('.', maxsplit=1)[-1]} = {example}")
+    return "; ".join(parts)
+
+
+def _joined(*keys: str) -> str:
+    return ".".join(filter(None, keys))
+
+
+def _steps(path: str) -> list[str]:
+    return [step for step in re.split(r"[.\[]", path) if step]
+
+
+def _type_at(path: str, kind: type) -> Any:
+    current: Any = kind
+    for step in _steps(path):
+        current = _child(current, step)[0]
+    return current
+
+
+def _help_for(path: str, kind: type) -> tuple[str, str]:
+    current: Any = kind
+    meta: msgspec.Meta | None = None
+    for step in _steps(path):
+        current, meta = _child(current, step)
+    if meta is None:
+        return "", ""
+    example = meta.examples[0] if meta.examples else ""
+    quoted = isinstance(example, str) and example and example[0] not in "{["
+    return meta.description or "", f'"{example}"' if quoted else str(example)
+
+
+def _child(kind: Any, step: str) -> tuple[Any, msgspec.Meta | None]:
+    """Follow one step of a path: into a struct's field, or into the values of a table."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        if step in hints:
+            return _unwrap(hints[step])
+    if typing.get_origin(kind) is dict:
+        return _unwrap(typing.get_args(kind)[1])
+    return None, None
+
+
+def _unwrap(hint: Any) -> tuple[Any, msgspec.Meta | None]:
+    # a shared type of numbers has a Meta of its own for its range, and none for people
+    metas = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, msgspec.Meta)]
+    meta = next((m for m in metas if m.description), None)
+    bare = typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+    options = () if typing.get_origin(bare) is dict else typing.get_args(bare)
+    for option in options:
+        if hasattr(option, "__metadata__"):
+            return typing.get_args(option)[0], meta
+        if isinstance(option, type) and issubclass(option, msgspec.Struct):
+            return option, meta
+    return bare, meta
+
+
+def _fields(kind: Any) -> list[str]:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return list(kind.__struct_fields__)
+    return []

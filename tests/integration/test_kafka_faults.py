@@ -1,0 +1,292 @@
+"""What a real Kafka refuses names the setting, or the topic and the operation, within seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    KafkaAdminClient,
+    ResourcePattern,
+    ResourceType,
+)
+
+from agents.history import History
+from agents.link import Link
+from infra import preflight
+from infra.connection import log_reader
+from infra.local.ports import HOST, free_port
+from infra.topics import check_broker, check_partitions, ensure_topics
+from pipeline.cli.feed import Feed
+from pipeline.errors import BrokerError, ConfigError, VeilstreamError
+from pipeline.messages.topics import Topics
+from pipeline.methods import plan_of
+from pipeline.settings import Settings
+from pipeline.study import parse_study
+from producers.models import ModelFeed
+from producers.sender import Sender
+from producers.vault import Outgoing, Tally, Vault
+from state import RedisStore
+from state.connection import redis_client
+from tests.builders import study_text
+from tests.secured import LATE_PASSWORD, READER, Secured, secured_kafka
+
+PLAN = plan_of(parse_study(study_text(p=1, records=8, name="secured")))
+TOPICS = Topics.of(PLAN.study)
+#: A wrong setting took 8 to 30 seconds to come to light; a loaded machine may need some of this.
+QUICK_SECONDS = 4.0
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Yield a Kafka with the topics of a study."""
+    with secured_kafka(tmp_path_factory.mktemp("secured")) as found:
+        ensure_topics(found.plain, TOPICS.all())
+        yield found
+
+
+@pytest.fixture
+def quick() -> Iterator[None]:
+    """Fail if a test takes long."""
+    begun = time.monotonic()
+    yield
+    assert time.monotonic() - begun < QUICK_SECONDS
+
+
+def refusal(settings: Settings) -> VeilstreamError:
+    """Return what both ways to Kafka say, which must be the same."""
+    said = []
+    for start in (check_broker, _read_history):
+        with pytest.raises(VeilstreamError) as told:
+            start(settings)
+        said.append(told.value)
+    with pytest.raises(type(said[0])):
+        log_reader(settings, wait_ms=10)
+    assert str(said[0]) == str(said[1])
+    return said[0]
+
+
+def _read_history(settings: Settings) -> None:
+    with History(settings, TOPICS.releases.name, TOPICS.releases.partitions):
+        pass
+
+
+def test_each_listener_answers_those_who_talk_to_it_as_it_wants(secured: Secured) -> None:
+    for settings in (secured.plain, secured.users, secured.tls, secured.mutual):
+        check_broker(settings)
+        _read_history(settings)
+
+
+WRONG = {
+    "password": ("users", {"kafka_password": "wrong"}, "VEILSTREAM_KAFKA_PASSWORD"),
+    "user": ("users", {"kafka_username": "nobody"}, "VEILSTREAM_KAFKA_USERNAME"),
+    "mechanism": ("users", {"kafka_sasl": "SCRAM-SHA-512"}, "KAFKA_SASL must be one of PLAIN"),
+    "no user": ("users", {"kafka_security": "PLAINTEXT"}, "SECURITY must be SASL_PLAINTEXT"),
+    "a user too many": (
+        "plain",
+        {"kafka_security": "SASL_PLAINTEXT"},
+        "SECURITY must be PLAINTEXT",
+    ),
+    "authority": ("tls", {"kafka_ca": ""}, "VEILSTREAM_KAFKA_CA must name"),
+    "host": ("tls", {"kafka": "localhost"}, "VEILSTREAM_KAFKA the server as the certificate does"),
+    "no TLS": ("tls", {"kafka_security": "PLAINTEXT"}, "SECURITY must be SSL or SASL_SSL"),
+    "TLS": ("plain", {"kafka_security": "SSL"}, "must be PLAINTEXT or SASL_PLAINTEXT"),
+    "certificate": ("mutual", {"kafka_certificate": ""}, "VEILSTREAM_KAFKA_CERTIFICATE"),
+}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_setting_is_named_at_once(secured: Secured, name: str) -> None:
+    listener, change, words = WRONG[name]
+    right: Settings = getattr(secured, listener)
+    if "kafka" in change:
+        change = {"kafka": f"{change['kafka']}:{right.kafka.rsplit(':', 1)[1]}"}
+    fault = refusal(replace(right, **change))
+    assert fault.exit_code == 10
+    assert words in str(fault)
+    assert "wrong" not in str(fault)
+
+
+def test_another_authority_is_not_trusted(secured: Secured) -> None:
+    fault = refusal(replace(secured.tls, kafka_ca=secured.other_authority))
+    assert isinstance(fault, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"kafka_ca": "{folder}/none.pem"}, "VEILSTREAM_KAFKA_CA"),
+        ({"kafka_ca": "{folder}/empty.pem"}, "VEILSTREAM_KAFKA_CA"),
+        ({"kafka_certificate": "{folder}/none.pem"}, "VEILSTREAM_KAFKA_CERTIFICATE"),
+        ({"kafka_certificate": "{folder}/empty.pem"}, "VEILSTREAM_KAFKA_CERTIFICATE"),
+    ],
+)
+def test_a_file_that_is_missing_or_no_pem_is_named(
+    secured: Secured, tmp_path: Path, change: dict[str, str], names: str
+) -> None:
+    (tmp_path / "empty.pem").write_text("nothing")
+    given = {key: value.format(folder=tmp_path) for key, value in change.items()}
+    fault = refusal(replace(secured.tls, **given))
+    assert isinstance(fault, ConfigError)
+    assert names in str(fault)
+    assert str(tmp_path) in str(fault)
+
+
+@pytest.mark.usefixtures("quick")
+def test_nobody_there_a_name_that_is_not_known_and_silence_may_pass() -> None:
+    for address, words in (
+        (f"{HOST}:{free_port()}", "nothing listens there"),
+        ("no-such-host.invalid:9092", "VEILSTREAM_KAFKA must name a host"),
+    ):
+        fault = refusal(Settings(kafka=address))
+        assert isinstance(fault, BrokerError)
+        assert words in str(fault)
+
+
+def test_something_else_than_kafka_may_be_a_kafka_that_starts() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        server.settimeout(0.01)
+        found: list[VeilstreamError] = []
+
+        async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        async def ask() -> None:
+            closing = await asyncio.start_server(refuse, sock=server)
+            settings = Settings(kafka=f"{HOST}:{server.getsockname()[1]}")
+            async with closing:
+                try:
+                    await asyncio.to_thread(check_broker, settings)
+                except VeilstreamError as fault:
+                    found.append(fault)
+
+        asyncio.run(ask())
+    assert isinstance(found[0], BrokerError)
+    assert "closes the connection" in str(found[0])
+
+
+@pytest.fixture(scope="module")
+def reader(secured: Secured) -> Settings:
+    """Return the settings of a user who may see the study's topics, and write dead letters."""
+    permitted = [(topic, ACLOperation.DESCRIBE) for topic in TOPICS.all()]
+    rights = [
+        ACL(
+            f"User:{READER}",
+            "*",
+            operation,
+            ACLPermissionType.ALLOW,
+            ResourcePattern(ResourceType.TOPIC, topic.name),
+        )
+        for topic, operation in [*permitted, (TOPICS.dead_letters, ACLOperation.WRITE)]
+    ]
+    with KafkaAdminClient(bootstrap_servers=secured.plain.kafka) as admin:
+        admin.create_acls(rights)
+    return replace(secured.users, kafka_username=READER, kafka_password=LATE_PASSWORD)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_worker_learns_which_topic_it_may_not_write(reader: Settings) -> None:
+    async def run() -> None:
+        link = Link(reader)
+        try:
+            await link.start()
+            await link.send(TOPICS.estimates.name, b"k", b"v", ())
+        finally:
+            await link.stop()
+
+    with pytest.raises(
+        ConfigError, match=f"permit User:{READER} Write on topic {TOPICS.estimates.name}"
+    ):
+        asyncio.run(run())
+
+
+@pytest.mark.usefixtures("quick")
+def test_nobody_waits_for_a_topic_that_may_not_be_read(secured: Secured, reader: Settings) -> None:
+    owner = Link(secured.plain)
+
+    async def fill() -> None:
+        await owner.start()
+        for topic in (TOPICS.models, TOPICS.estimates):
+            await owner.send(topic.name, b"k", b"v", ())
+        await owner.stop()
+
+    async def read() -> None:
+        await Link(reader).read(TOPICS.models.name)
+
+    asyncio.run(fill())
+    words = f"permit User:{READER} Read on topic {TOPICS.models.name}"
+    with pytest.raises(ConfigError, match=words):
+        asyncio.run(read())
+    with pytest.raises(ConfigError, match=words):
+        ModelFeed(PLAN, reader, TOPICS, "north")
+    feed = Feed(PLAN.study, reader, beginning=True)
+    with pytest.raises(ConfigError, match=f"Read on topic {TOPICS.estimates.name}"):
+        feed.poll(5.0)
+    feed.close()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_client_learns_which_topic_it_may_not_write(reader: Settings, tmp_path: Path) -> None:
+    with Vault(tmp_path / "north.db", "north") as vault:
+        one_release(vault)
+        sender = Sender(vault, PLAN.study.name, reader, TOPICS)
+        with pytest.raises(ConfigError, match=f"Write on topic {TOPICS.releases.name}"):
+            sender.drain()
+        sender.close()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_topic_that_may_not_be_made_is_named(reader: Settings) -> None:
+    others = Topics.of(plan_of(parse_study(study_text(p=1, name="unseen"))).study)
+    with pytest.raises(ConfigError, match=r"Describe or Create on topic veil\.unseen"):
+        ensure_topics(reader, others.all())
+    with pytest.raises(ConfigError, match="this user may not see it"):
+        check_partitions(reader, others.releases.name, 1)
+
+
+def test_a_kafka_that_is_away_does_not_hide_why_a_client_ends(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing flushes what is unsent, and failed with an error of its own, and a traceback."""
+    monkeypatch.setattr(preflight, "PATIENCE_SECONDS", 0.3)
+    with Vault(tmp_path / "north.db", "north") as vault:
+        one_release(vault)
+        sender = Sender(vault, PLAN.study.name, secured.plain, TOPICS)
+        sender.drain()
+        one_release(vault, 1)
+        os.kill(secured.pid, signal.SIGSTOP)
+        try:
+            sender.pump()
+            sender.close()
+            with pytest.raises(BrokerError, match="does not answer within"):
+                check_broker(secured.plain)
+        finally:
+            os.kill(secured.pid, signal.SIGCONT)
+        assert vault.waiting(PLAN.study.name) == 1
+
+
+def one_release(vault: Vault, seq: int = 0) -> None:
+    """Put a release into an outbox."""
+    vault.open_stream(PLAN, "records")
+    vault.release(
+        PLAN, "records", [Outgoing(seq, b"bytes", [])],
+        position=b"", tally=Tally(records=1, rejected={}, clipped=0), now=1e9,
+    )  # fmt: skip
+
+
+def test_redis_behind_a_certificate_that_nobody_knows_is_a_setting(secured: Secured) -> None:
+    port = secured.tls.kafka.rsplit(":", 1)[1]
+    client = redis_client(Settings(redis=f"rediss://{HOST}:{port}/0"))
+    with pytest.raises(ConfigError, match="TLS connection to Redis"):
+        RedisStore(client, PLAN).ping()
