@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeline.errors import RecordError
 from pipeline.local.encode import Encoder
 from pipeline.local.plan import Plan
 from pipeline.local.windows import Window
@@ -15,6 +14,7 @@ from pipeline.messages.envelope import MSGPACK, headers, rfc3339
 from pipeline.messages.release import schema_of
 from pipeline.releasing import release_of
 from producers.event_time import EventTimes
+from producers.intake import GOOD, encoded
 from producers.models import ModelFeed
 from producers.sender import Sender
 from producers.sources import Slot, Source
@@ -143,17 +143,9 @@ class Client:
 
     def _take(self, slot: Slot) -> None:
         self.progress.records += 1
-        row = None
-        if slot.record is None:
-            # the reason without its line: a count for each line would grow without bound
-            self._faults[(slot.fault or "unreadable").split(": ", maxsplit=1)[-1]] += 1
-        else:
-            try:
-                if self._times is not None:
-                    self._times.note(slot.record)
-                row = self._encoder.encode(slot.record)
-            except RecordError as error:
-                self._faults[str(error)] += 1
+        row, reason = encoded(self._encoder, self._times, slot)
+        # a good record counts as well, under a name that is dropped: so it takes as long
+        self._faults[reason] += 1
         self._window.add(row, slot.position, self._clock())
 
     def _close(self) -> None:
@@ -176,6 +168,7 @@ class Client:
             content_type=MSGPACK,
             time=rfc3339(float(at)),
         )
+        self._faults.pop(GOOD, None)
         tally = Tally(len(window.rows), dict(self._faults), window.clipped)
         self._made.append((Outgoing(seq, payload, marks), tally, window.position))
         released = self._at_model[1] if self._at_model[0] == model.version else 0

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, RecordError
 from pipeline.local.levels import Levels
 from pipeline.local.response import Response, response_of
 from pipeline.local.values import Record, number_of
 from pipeline.study import Study
 from pipeline.types import Integers, Matrix, Vector
+
+#: Records whose clipped values are counted at once: good and clipped ones take as long.
+TOGETHER = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,22 @@ class Features:
         """
         return np.array([number_of(record.get(name), name) for name in self.names])
 
+    def read(self, record: Record, dummy: Record) -> tuple[list[float], RecordError | None]:
+        """Return the values of one record, or its first fault and values that mean nothing.
+
+        Behind a fault the columns of `dummy` are read: the time that a record takes shows in when
+        releases come, and must not tell of bad ones.
+        """
+        values: list[float] = []
+        fault: RecordError | None = None
+        for name in self.names:
+            try:
+                values.append(number_of(record.get(name), name))
+            except RecordError as error:
+                fault, record = error, dummy
+                values.append(0.0)
+        return values, fault
+
     def clip(self, values: Matrix | Vector) -> Matrix:
         """Clip finite values to their public ranges, shape (..., p)."""
         inside: Matrix = np.minimum(np.maximum(values, self._low), self._high)
@@ -143,15 +164,35 @@ class Encoder:
 
     Attributes
     ----------
-    clipped
-        How many values `encode` has cut to their public range, by column: counted from raw data.
+    dummy
+        A record that anybody could make up: to be encoded where there is none, so that it takes
+        as long.
     """
 
     def __init__(self, study: Study) -> None:
-        self.clipped: Counter[str] = Counter()
         self.features = Features.of(study)
         self.response: Response = response_of(study)
         self._levels = Levels(study.privacy.personal)
+        self._beyond = np.zeros(len(self.features.names), dtype=np.int64)
+        self._responses_beyond = 0
+        self._changed: list[NDArray[np.bool_]] = []
+        self._unchanged = np.zeros(len(self.features.names), dtype=np.bool_)
+        self.dummy = dummy_of(study)
+
+    @property
+    def clipped(self) -> Counter[str]:
+        """How many values `encode` has cut to their range, by column: counted from raw data."""
+        self._count()
+        counts = dict(zip(self.features.names, self._beyond.tolist(), strict=True))
+        found = Counter({name: count for name, count in counts.items() if count})
+        if self._responses_beyond:
+            found[self.response.name] += self._responses_beyond
+        return found
+
+    def _count(self) -> None:
+        if self._changed:
+            self._beyond += np.sum(self._changed, axis=0)
+            self._changed.clear()
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Refuse a source that lacks a column of the study.
@@ -172,14 +213,32 @@ class Encoder:
             If a column is missing, a value is no finite number, or the response is none that the
             study knows. The message names the column, never the value.
         """
-        values = self.features.values(record)
+        row, fault = self.attempt(record)
+        if fault is not None:
+            raise fault
+        return row
+
+    def attempt(self, record: Record) -> tuple[Row, RecordError | None]:
+        """Return what `encode` returns, or its error with a row that means nothing.
+
+        The same steps are taken for a record that is good, clipped or bad, in about one time.
+        """
+        found, fault = self.features.read(record, self.dummy)
+        values = np.array(found)
         inside = self.features.clip(values)
-        response, beyond = self.response.of_record(record)
-        clipped = int(np.count_nonzero(inside != values)) + beyond
-        if clipped:
-            self.clipped += self.features.outside(values)
-            self.clipped[self.response.name] += beyond
-        return Row(self.features.scale(inside), response, clipped, self._levels.of(record))
+        try:
+            response, beyond = self.response.of_record(record)
+        except RecordError as error:
+            fault, response, beyond = fault or error, math.nan, False
+        changed = inside != values
+        clipped = int(np.count_nonzero(changed)) + beyond
+        row = Row(self.features.scale(inside), response, clipped, self._levels.of(record))
+        usable = fault is None
+        self._changed.append(changed if usable else self._unchanged)
+        if len(self._changed) == TOGETHER:
+            self._count()
+        self._responses_beyond += beyond and usable
+        return row, fault
 
     def rows(self, values: Matrix, responses: Sequence[tuple[float, bool]]) -> list[Row]:
         """Encode records whose values have been read.
@@ -198,6 +257,15 @@ class Encoder:
             Row(features, response, beyond + count, self._levels.of({}))
             for features, (response, beyond), count in zip(scaled, responses, clipped, strict=True)
         ]
+
+
+def dummy_of(study: Study) -> dict[str, str]:
+    """Return a record of a study made of public numbers alone: the middle of every range."""
+    record = {name: repr(r.min / 2 + r.max / 2) for name, r in study.data.features.items()}
+    response = study.data.response
+    classes = response.kind == "class"
+    record[response.name] = response.classes[0] if classes else repr(response.ends[0])
+    return record
 
 
 def stack(rows: Rows, features: int) -> Arrays:

@@ -1,0 +1,134 @@
+"""How long a client takes for a record, by what is wrong with it: nobody must see it in arrivals.
+
+`python -m benchmarks.timing [--records N] [--rounds N] [--output FILE]`. Processor time of one slot
+from a source's record to its place in a window, for good records, clipped ones and bad ones of
+every kind, in turns; and of the release of a window of each. Prints medians over rounds with their
+spread, ratios to good records of the same round, and writes `benchmarks/results/timing.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline.local.encode import Encoder
+from pipeline.local.model import round_model
+from pipeline.local.plan import Plan
+from pipeline.local.windows import Window
+from pipeline.releasing import release_of
+from pipeline.study import parse_study
+from producers.intake import encoded
+from producers.sources import Slot
+
+RESULTS = Path(__file__).parent / "results" / "timing.json"
+FEATURES, SLOTS = 9, 250
+STUDY = f"""
+[study]
+name = "timing"
+[data]
+response = {{ name = "y", positive = "1", negative = "0" }}
+[data.features]
+{chr(10).join(f"x{i} = {{ min = -10, max = 10 }}" for i in range(FEATURES))}
+[estimator]
+loss = "logistic"
+[privacy]
+mechanism = "discrete-gaussian"
+epsilon = 1.0
+delta = 1e-6
+[window]
+records = {SLOTS}
+"""
+GOOD = {**{f"x{i}": f"{i - 4.37:.4f}" for i in range(FEATURES)}, "y": "1"}
+LAST = f"x{FEATURES - 1}"
+KINDS: dict[str, dict[str, str] | None] = {
+    "good": GOOD,
+    "one value clipped": {**GOOD, "x0": "12.5000"},
+    "all values clipped": {**GOOD, **{f"x{i}": "-33.2500" for i in range(FEATURES)}},
+    "first column no number": {**GOOD, "x0": "missing"},
+    "last column no number": {**GOOD, LAST: "missing"},
+    "a column is not finite": {**GOOD, "x3": "nan"},
+    "a column is empty": {**GOOD, "x3": ""},
+    "all columns no numbers": {**GOOD, **{f"x{i}": "?" for i in range(FEATURES)}},
+    "unknown class": {**GOOD, "y": "perhaps"},
+    "unreadable line": None,
+}
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=2000, help="of each kind in a round")
+    parser.add_argument("--rounds", type=int, default=21, help="in which all kinds take turns")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the results file")
+    options = parser.parse_args()
+    plan = Plan(parse_study(STUDY))
+    slots = {name: slot_of(record) for name, record in KINDS.items()}
+    encoder = Encoder(plan.study)
+    window = Window(SLOTS)
+
+    def take(slot: Slot) -> None:
+        row, _ = encoded(encoder, None, slot)
+        window.add(row, slot.position, 0.0)
+        if window.room == 0:
+            window.slots.clear()
+
+    model = round_model(1, plan.first_model.coefficients + 0.1, (1.0, 1.0))
+
+    def release(slot: Slot) -> None:
+        rows = [encoded(encoder, None, slot)[0]] * SLOTS
+        release_of(plan, rows, model, client="a", ledger="l", seq=0)
+
+    result = {
+        "records": options.records,
+        "rounds": options.rounds,
+        "microseconds of a record": compared(take, slots, options.records, options.rounds),
+        "microseconds of a window's release": compared(
+            release, slots, max(1, options.records // 100), options.rounds
+        ),
+    }
+    options.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def slot_of(record: dict[str, str] | None) -> Slot:
+    """Return a slot of a source with this record, or with none that could be read."""
+    fault = None if record is not None else "line 7: not 10 fields"
+    return Slot(record=record, fault=fault, position=b"1", line=7)
+
+
+def compared(
+    work: Callable[[Slot], None], slots: dict[str, Slot], count: int, rounds: int
+) -> dict[str, dict[str, float]]:
+    """Return for each kind the median processor time, and the ratio to good ones with its spread.
+
+    Ratios are taken within a round, so that what else the machine does falls on both.
+    """
+    times: dict[str, list[float]] = {name: [] for name in slots}
+    for number in range(rounds + 1):
+        for name, slot in slots.items():
+            began = time.process_time()
+            for _ in range(count):
+                work(slot)
+            # the first round warms up
+            if number:
+                times[name].append(1e6 * (time.process_time() - began) / count)
+    rows = {}
+    for name, found in times.items():
+        ratios = [one / good for one, good in zip(found, times["good"], strict=True)]
+        low, _, high = statistics.quantiles(ratios, n=4)
+        rows[name] = {
+            "median": round(statistics.median(found), 2),
+            "ratio": round(statistics.median(ratios), 3),
+            "ratio from": round(low, 3),
+            "ratio to": round(high, 3),
+        }
+        print(f"{name:26} {rows[name]['median']:9.2f} us   ratio {rows[name]['ratio']:6.3f} "
+              f"({low:.3f} to {high:.3f})", flush=True)  # fmt: skip
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""One slot of a source to a row, in a time that does not tell whether its record could be used.
+
+Everybody sees when releases come. While a file is read at full speed, the gaps between them are the
+time that their records took.
+"""
+
+from __future__ import annotations
+
+from pipeline.errors import RecordError
+from pipeline.local.encode import Encoder, Row
+from producers.event_time import EventTimes
+from producers.sources import Slot
+
+#: Stands for the reason of a record that could be used.
+GOOD = ""
+
+
+def encoded(encoder: Encoder, times: EventTimes | None, slot: Slot) -> tuple[Row | None, str]:
+    """Return the row of a slot and `GOOD`, or None and the reason why there is none.
+
+    Whatever is wrong, one record is encoded: in place of one that is not there, a public one.
+    """
+    # the reason without its line: a count for each line would grow without bound
+    reason = (slot.fault or "unreadable").split(": ", maxsplit=1)[-1]
+    record = slot.record
+    if times is not None and record is not None:
+        try:
+            times.note(record)
+        except RecordError as error:
+            record, reason = None, str(error)
+    row, fault = encoder.attempt(encoder.dummy if record is None else record)
+    if fault is not None:
+        return None, str(fault)
+    return (None, reason) if record is None else (row, GOOD)
