@@ -19,10 +19,11 @@ from pipeline.local.encode import Encoder, Row
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.fit import compose_fit, write_fit
+from pipeline.methods import METHODS
 from pipeline.methods import plan_of as make_plan
 from pipeline.methods.offline import OfflineMethod, offline_method
 from pipeline.offline import OfflineRun, by_client
-from pipeline.study import LIVE_KINDS, without_privacy
+from pipeline.study import without_privacy
 from producers.sources import Source, open_once
 
 #: Encoded records with their clients, in the order of the source; None for an empty slot.
@@ -63,7 +64,7 @@ def fit(
     if method is not None:
         if bare:
             raise ConfigError(
-                f"--without-privacy: it goes with {' and '.join(LIVE_KINDS)}; leave it out, since "
+                f"--without-privacy: it goes with {' and '.join(METHODS)}; leave it out, since "
                 f'kind = "{plan.study.estimator.kind}" keeps no guarantee anyway'
             )
         rows = _rows(plan, source, form, client_column)

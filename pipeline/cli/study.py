@@ -14,7 +14,7 @@ from pipeline.messages.topics import Topics
 from pipeline.methods import method_of
 from pipeline.methods.offline import guarantee_of, offline_method
 from pipeline.privacy.policy import loose_delta
-from pipeline.study import LIVE_KINDS, TEMPLATE
+from pipeline.study import TEMPLATE
 
 
 @click.group()
@@ -28,7 +28,7 @@ def study() -> None:
 def check(study: Path, as_json: bool) -> None:
     """Check STUDY and print what it means: guarantee, noise, topics."""
     plan = plan_of(study)
-    own = method_of(plan.study).warnings(plan) if plan.study.estimator.kind in LIVE_KINDS else ()
+    own = () if offline_method(plan.study) else method_of(plan.study).warnings(plan)
     warnings = (loose_delta(plan.guarantee.delta, plan.slots), _wide_residuals(plan), *own)
     for warning in filter(None, warnings):
         say(f"WARNING: {warning}")
@@ -66,7 +66,7 @@ def _kind(plan: Plan) -> dict[str, object]:
     kind = plan.study.estimator.kind
     method = offline_method(plan.study)
     if method is None:
-        return {"kind": kind, "method": LIVE_KINDS[kind]}
+        return {"kind": kind, "method": method_of(plan.study).title}
     return {
         "kind": kind,
         "method": method.meaning,

@@ -12,6 +12,7 @@ from rich.text import Text
 from pipeline.cli.words import counted
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
+from pipeline.methods import method_of
 from pipeline.study import Study
 
 #: Losses whose coefficients have the response's unit.
@@ -53,7 +54,7 @@ def intervals_table(message: EstimateMessage, study: Study) -> RenderableType:
     for i, row in enumerate(message.coefficients):
         cells = (_interval(message, ends[i]) for ends in message.intervals.values())
         grid.add_row(row.name, *cells)
-    known = study.path.intervals if study.path else ()
+    known = method_of(study).intervals(study)
     missing = [f"{name}: not known yet" for name in known if name not in message.intervals]
     told = [f"{name}: {needs}" for name, needs in message.interval_needs.items()]
     return Group(grid, *map(Text, [*told, *missing]))

@@ -27,6 +27,7 @@ from pipeline.privacy.mechanisms import (
 )
 from pipeline.privacy.policy import NO_PRIVACY, Guarantee, guarantee_of, simulation_of
 from pipeline.study import Study, revision_of
+from pipeline.study.release_tables import Split
 from pipeline.types import Matrix, Vector
 
 
@@ -103,6 +104,11 @@ class Plan(RecordBounds, ABC):
     @abstractmethod
     def exponents(self, version: int) -> tuple[int, ...]:
         """Return the units of the parts of a release at this model version, as powers of two."""
+
+    @property
+    def split(self) -> Split:
+        """Shares of the budget that go to gradient, curvature and counts."""
+        return self.study.privacy.split or Split()
 
     @property
     def counts_slots(self) -> bool:

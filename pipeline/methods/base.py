@@ -135,7 +135,48 @@ class Simulation(Protocol):
 
 
 class Method(Protocol):
-    """A way of estimating: what `estimator.kind` names."""
+    """A way of estimating: what `estimator.kind` names.
+
+    Attributes
+    ----------
+    title
+        The method in the field's words.
+    tables
+        Tables under [estimator] that it reads: "method", or one of its own.
+    losses
+        What it can minimise.
+    levels
+        Whether single records can have budgets of their own (`privacy.personal`).
+    server_side
+        Keys that only the worker reads, with what they decide: a replay may change them.
+    client_side
+        Why a replay may not change other keys of its tables, by the beginning of the key.
+    """
+
+    title: str
+    tables: tuple[str, ...]
+    losses: tuple[str, ...]
+    levels: bool
+    server_side: Mapping[str, str]
+    client_side: Mapping[str, str]
+
+    def check(self, study: Study) -> None:
+        """Refuse what a study says and the method does not allow.
+
+        Raises
+        ------
+        ConfigError
+            Naming the key, what is allowed and the way out.
+        """
+        ...
+
+    def enter(self, meaning: dict[str, Any], study: Study) -> None:
+        """Put into a study's meaning, of which the revision is a hash, what the method adds."""
+        ...
+
+    def intervals(self, study: Study) -> Sequence[str]:
+        """Return the kinds of intervals that can be had beside each other; none if there is one."""
+        ...
 
     def plan(self, study: Study, level: str | None = None) -> Plan:
         """Return the public numbers of a study; for `level` and errors see `Plan`."""

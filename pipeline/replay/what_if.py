@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.errors import ConfigError
+from pipeline.methods import method_of
 from pipeline.study import Study, check_key, with_keys
 
 #: The keys that may differ, with what reads them.
@@ -18,8 +19,6 @@ SERVER_SIDE = {
     "estimator.level": "the intervals",
     "estimator.ridge": "the estimate",
     "estimator.forgetting": "the buckets of the sums, and their weights",
-    "estimator.path.interval": "which intervals are shown",
-    "estimator.path.burn_in": "where the average of the path begins",
 }
 #: Why others may not, by the longest beginning of the key.
 REASONS = {
@@ -31,9 +30,6 @@ REASONS = {
     "estimator": "clients take their gradients by it, so it is in every release",
     "estimator.class_weights": "clients weigh classes by it, and it decides the noise",
     "estimator.noise_scale": "it decides what releases hold beside the gradient",
-    "estimator.path": "the live steps decided where clients took their gradients: other steps "
-    "would lead elsewhere, and gradients of those places do not exist",
-    "estimator.path.full": "it changes no number that is published",
     "estimator.method": "it belongs to methods that have no stream of releases",
 }
 
@@ -89,20 +85,22 @@ def altered(study: Study, changes: Mapping[str, Any]) -> Study:
         If a key is not one of `SERVER_SIDE`, does not belong to this kind of study, or the value is
         not allowed.
     """
+    method = method_of(study)
+    allowed = {**SERVER_SIDE, **method.server_side}
     for key in changes:
         check_key(key)
-        if key not in SERVER_SIDE and not key.startswith("estimator.forgetting."):
+        if key not in allowed and not key.startswith("estimator.forgetting."):
+            reason = _reason({**REASONS, **method.client_side}, key)
             raise ConfigError(
-                f"{key}: a replay cannot change it: {_reason(key)}. It may change "
-                f"{', '.join(SERVER_SIDE)}"
+                f"{key}: a replay cannot change it: {reason}. It may change {', '.join(allowed)}"
             )
     return with_keys(study, changes, name="the study as the replay would have it")
 
 
-def _reason(key: str) -> str:
-    while key and key not in REASONS:
+def _reason(reasons: Mapping[str, str], key: str) -> str:
+    while key and key not in reasons:
         key = key.rpartition(".")[0]
-    return REASONS[key]
+    return reasons[key]
 
 
 def _refuse(text: str) -> Any:

@@ -8,17 +8,16 @@
 - `variants`: the same study without privacy, with seeded noise, or with other keys.
 """
 
-from pipeline.study.kinds import LIVE_KINDS, require_live
+from pipeline.study.kinds import require_live
 from pipeline.study.load import check_key, load_study, parse_study, study_of
 from pipeline.study.model import LIVE, Study
-from pipeline.study.path_checks import require_no_level_column
+from pipeline.study.personal import require_no_level_column
 from pipeline.study.revision import revision_of
 from pipeline.study.template import TEMPLATE
 from pipeline.study.variants import simulated, with_keys, without_privacy
 
 __all__ = [
     "LIVE",
-    "LIVE_KINDS",
     "TEMPLATE",
     "Study",
     "check_key",

@@ -1,19 +1,13 @@
 """The kinds of estimator that a study can name: those that run live, and those of rooms.
 
-What a room needs and allows is its own to say; here it is only asked.
+What a method needs and allows is its own to say; here it is only asked.
 """
 
 from __future__ import annotations
 
 from pipeline.errors import ConfigError
-from pipeline.methods import OFFLINE, load
-from pipeline.study.model import LDP_SGD, LIVE, Study
-
-#: Kinds that run live, in the field's words.
-LIVE_KINDS = {
-    LIVE: "renewable estimation from releases",
-    LDP_SGD: "gradient descent on locally private gradients of records",
-}
+from pipeline.methods import METHODS, OFFLINE, load, method_of
+from pipeline.study.model import LIVE, Study
 
 
 def check_kind(study: Study) -> None:
@@ -24,20 +18,31 @@ def check_kind(study: Study) -> None:
     ConfigError
         Naming the key, what is allowed and the way out.
     """
-    kind = study.estimator.kind
+    kind, estimator = study.estimator.kind, study.estimator
     if kind in OFFLINE:
         load(kind).check(study)
         return
-    if kind not in LIVE_KINDS:
+    if kind not in METHODS:
         raise ConfigError(
-            f"estimator.kind: unknown kind; allowed: {', '.join(LIVE_KINDS)}, which run live, and "
+            f"estimator.kind: unknown kind; allowed: {', '.join(METHODS)}, which run live, and "
             f'for `veilstream fit` {", ".join(OFFLINE)}; example: kind = "{LIVE}"'
         )
-    if study.estimator.method is not None:
+    method = method_of(study)
+    for table in ("method", "path"):
+        if getattr(estimator, table) is not None and table not in method.tables:
+            raise ConfigError(
+                f'estimator.{table}: kind = "{kind}" has no keys in this table; remove it, or '
+                "choose the kind that it belongs to (estimator.kind)"
+            )
+    if estimator.loss not in method.losses:
+        raise ConfigError(f'estimator.loss: kind = "{kind}" has {", ".join(method.losses)}')
+    if study.privacy.personal is not None and not method.levels:
         raise ConfigError(
-            f'estimator.method: kind = "{kind}" has no keys in this table; remove it, or choose a '
-            f"kind that has: {', '.join(OFFLINE)}"
+            "privacy.personal: records can have levels of their own where each is noised by "
+            f'itself, and kind = "{kind}" noises sums of them; remove it, or choose another '
+            "estimator.kind"
         )
+    method.check(study)
 
 
 def require_live(study: Study, doing: str) -> None:

@@ -12,7 +12,6 @@ from pipeline.errors import ConfigError
 from pipeline.study.families import check_range, check_response
 from pipeline.study.kinds import check_kind
 from pipeline.study.model import Range, Study
-from pipeline.study.path_checks import check_path
 from pipeline.study.tables import check_known, strict
 
 #: A longer half-life is none.
@@ -84,7 +83,6 @@ def check_consistency(study: Study) -> None:
         raise ConfigError("data.features: the name 'intercept' belongs to the model")
     check_response(study)
     check_kind(study)
-    check_path(study)
     _check_forgetting(study)
     _check_privacy(study)
 

@@ -12,11 +12,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from pipeline.study.data_tables import Data, Heading, Range, Response, Strict
-from pipeline.study.path import Path
 from pipeline.study.release_tables import Privacy, Publish, Split, Stream, Window
 
 __all__ = [
-    "LDP_SGD",
     "LIVE",
     "ClassWeights",
     "Data",
@@ -34,8 +32,8 @@ __all__ = [
     "Window",
 ]
 
-#: Renewable estimation; and gradient descent on gradients of single records, see `path`.
-LIVE, LDP_SGD = "renewable", "ldp-sgd"
+#: The kind of a study that names none.
+LIVE = "renewable"
 
 
 class ClassWeights(Strict, frozen=True, kw_only=True):
@@ -74,7 +72,7 @@ class Estimator(Strict, frozen=True, kw_only=True):
     kind: Annotated[
         str,
         Meta(
-            description='"renewable" or "ldp-sgd", which run live; for `veilstream fit` also a '
+            description='a method that runs live, such as "renewable"; for `veilstream fit` also a '
             "published method",
             examples=["renewable"],
         ),
@@ -143,8 +141,8 @@ class Estimator(Strict, frozen=True, kw_only=True):
         Meta(gt=0, lt=1, description="confidence level, in (0, 1)", examples=[0.95]),
     ] = 0.95
     path: Annotated[
-        Path | None,
-        Meta(description="a table with the steps of ldp-sgd", examples=["{ eta0 = 1.0 }"]),
+        dict[str, Any] | None,
+        Meta(description="a table with the steps of a path", examples=["{ eta0 = 1.0 }"]),
     ] = None
     method: Annotated[
         dict[str, Any] | None,
@@ -180,20 +178,6 @@ class Study(Strict, frozen=True, kw_only=True):
     def coefficient_names(self) -> tuple[str, ...]:
         """Names of the coefficients: the intercept, then the features."""
         return ("intercept", *self.data.features)
-
-    @property
-    def path(self) -> Path | None:
-        """The steps of gradient descent; None for every other kind of estimator."""
-        if self.estimator.kind != LDP_SGD:
-            return None
-        return self.estimator.path or Path()
-
-    @property
-    def split(self) -> Split:
-        """Shares of the budget; beside gradients of single records a curvature needs little."""
-        if self.privacy.split is None and self.path is not None and self.path.matrices:
-            return Split(gradient=0.95, curvature=0.05)
-        return self.privacy.split or Split()
 
     @property
     def noised(self) -> bool:

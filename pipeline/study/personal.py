@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
+
+from pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pipeline.study.model import Study
 
 
 class Personal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,3 +42,24 @@ class Personal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def names(self) -> tuple[str, ...]:
         """Names of the levels, the strictest first."""
         return tuple(sorted(self.levels, key=lambda name: (self.levels[name], name)))
+
+
+def require_no_level_column(study: Study, doing: str) -> None:
+    """Refuse a study in which a column says how private each record is.
+
+    Parameters
+    ----------
+    doing
+        What does not read it, such as "a backtest".
+
+    Raises
+    ------
+    ConfigError
+        If there is such a column.
+    """
+    personal = study.privacy.personal
+    if personal is not None and personal.column is not None:
+        raise ConfigError(
+            f"privacy.personal.column: {doing} does not read levels of records; remove column, so "
+            "that all have the strictest, or use `veilstream fit`"
+        )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.study.path import INTERVALS
+from pipeline.methods.ldp_sgd.spec import INTERVALS
 from tests.sgd import drawn, study_text
 from tests.stage import Stage
 

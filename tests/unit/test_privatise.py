@@ -169,7 +169,7 @@ def test_every_sampler_is_covered_by_the_proof_and_by_the_slack(
     monkeypatch.setattr(DiscreteGaussian, "draw", noting)
     plan = plan_of(p=2)
     privatise(plan, SUMS, SeededStream(0))
-    split = plan.study.split
+    split = plan.split
     total = split.gradient + split.curvature + split.counts
     shares = {"gradient": split.gradient, "curvature": split.curvature, "counts": split.counts}
     needed = []

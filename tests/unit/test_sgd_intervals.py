@@ -26,11 +26,11 @@ from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.batch_means import batch_means
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients, open_gradients, record_gradients
 from pipeline.methods.ldp_sgd.limit_law import covariance, moments, standard_errors
+from pipeline.methods.ldp_sgd.spec import INTERVALS
 from pipeline.offline import OfflineRun
 from pipeline.privacy import gdp
 from pipeline.reducer import Partition, Reducer, combine, differences
 from pipeline.study import parse_study
-from pipeline.study.path import INTERVALS
 from tests.builders import LogEntry, relogged
 from tests.sgd import TRUTH, drawn, folded, log_of, path_of, plan_of, rows_of, streamed, study_text
 

@@ -18,9 +18,9 @@ from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn
 from pipeline.methods.ldp_sgd.random_scaling import RandomScaling, pooled
+from pipeline.methods.ldp_sgd.spec import INTERVALS
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.privacy.policy import PUBLISHED
-from pipeline.study.path import INTERVALS
 from pipeline.types import Vector
 
 #: The interval that needs all iterates, which a stream does not keep.

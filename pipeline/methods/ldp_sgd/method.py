@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from pipeline.local.plan import Plan
@@ -10,11 +12,38 @@ from pipeline.methods.ldp_sgd import facts
 from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.server import GradientServer
 from pipeline.methods.ldp_sgd.simulation import GradientStream
+from pipeline.methods.ldp_sgd.spec import LOSSES, check, enter, spec_of
 from pipeline.study import Study
 
 
 class LdpSgd:
     """As `methods.base.Method`."""
+
+    title = "gradient descent on locally private gradients of records"
+    tables = ("path",)
+    losses = LOSSES
+    levels = True
+    server_side = {  # noqa: RUF012
+        "estimator.path.interval": "which intervals are shown",
+        "estimator.path.burn_in": "where the average of the path begins",
+    }
+    client_side = {  # noqa: RUF012
+        "estimator.path": "the live steps decided where clients took their gradients: other steps "
+        "would lead elsewhere, and gradients of those places do not exist",
+        "estimator.path.full": "it changes no number that is published",
+    }
+
+    def check(self, study: Study) -> None:
+        """As `Method.check`."""
+        check(study)
+
+    def enter(self, meaning: dict[str, Any], study: Study) -> None:
+        """As `Method.enter`."""
+        enter(meaning, study)
+
+    def intervals(self, study: Study) -> tuple[str, ...]:
+        """As `Method.intervals`."""
+        return spec_of(study).intervals
 
     def plan(self, study: Study, level: str | None = None) -> GradientPlan:
         """As `Method.plan`."""

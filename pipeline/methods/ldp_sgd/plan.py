@@ -17,9 +17,10 @@ from pipeline.local.query import OpenQuery, Query
 from pipeline.methods.ldp_sgd import client
 from pipeline.methods.ldp_sgd.channels import Channels, of_single_records
 from pipeline.methods.ldp_sgd.gradients import mallows
+from pipeline.methods.ldp_sgd.spec import spec_of, split_of
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.study import Study
-from pipeline.study.path import Path
+from pipeline.study.release_tables import Split
 from pipeline.types import Matrix, Vector
 
 
@@ -33,12 +34,17 @@ class GradientPlan(Plan):
     """
 
     def __init__(self, study: Study, level: str | None = None) -> None:
-        self.path = study.path or Path()
+        self.path = spec_of(study)
         super().__init__(study, level)
 
     # gradients keep their slots: one that cannot be used would else move all behind it, and the
     # release would tell neighbours apart by far more than one gradient
     keeps_slots = True
+
+    @property
+    def split(self) -> Split:
+        """As `Plan.split`; beside gradients of single records a curvature needs little."""
+        return split_of(self.study, self.path)
 
     @property
     def counts_slots(self) -> bool:
@@ -73,7 +79,7 @@ class GradientPlan(Plan):
     @cached_property
     def shares(self) -> dict[str, float]:
         """Shares of the budget of what a release holds; they sum to one."""
-        names, split = self.path.releases.split("+"), self.study.split
+        names, split = self.path.releases.split("+"), self.split
         if "products" in names:
             return dict.fromkeys(names, 1 / 3)
         parts = (split.gradient, split.curvature)[: len(names)]

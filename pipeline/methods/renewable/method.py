@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from pipeline.local.plan import Plan
@@ -12,9 +15,33 @@ from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.private_server import PrivateServer
 from pipeline.study import Study
 
+#: Raised where the meaning of noised releases at the public start changes, by loss; else 1.
+START_SEMANTICS = {"logistic": 2}
+
 
 class Renewable:
     """As `methods.base.Method`."""
+
+    title = "renewable estimation from releases"
+    tables = ()
+    losses = ("gdwd", "logistic", "linear", "poisson")
+    levels = False
+    server_side: Mapping[str, str] = {}
+    client_side: Mapping[str, str] = {}
+
+    def check(self, study: Study) -> None:
+        """As `Method.check`."""
+        del study
+
+    def enter(self, meaning: dict[str, Any], study: Study) -> None:
+        """As `Method.enter`."""
+        if study.noised and study.estimator.loss in START_SEMANTICS:
+            meaning["start"] = START_SEMANTICS[study.estimator.loss]
+
+    def intervals(self, study: Study) -> tuple[str, ...]:
+        """As `Method.intervals`."""
+        del study
+        return ()
 
     def plan(self, study: Study, level: str | None = None) -> RenewablePlan:
         """As `Method.plan`."""

@@ -74,7 +74,7 @@ class RenewablePlan(Plan):
         Class weights are not known yet, and a record touches the sums of its own class alone, so
         the two gradients together have the sensitivity of one, at weight 1.
         """
-        split = self.study.split
+        split = self.split
         return self._channels(
             self.loss.start_slope_bound, 0.0, split.gradient + split.curvature, 0.0, self.counted(0)
         )
@@ -82,7 +82,7 @@ class RenewablePlan(Plan):
     @cached_property
     def step(self) -> Channels:
         """Channels of releases at any later model: weighted gradient and curvature."""
-        split, weight = self.study.split, self.largest_weight
+        split, weight = self.split, self.largest_weight
         slope, bend = weight * self.loss.slope_bound, weight * self.loss.curvature_bound
         return self._channels(slope, bend, split.gradient, split.curvature, self.counted(1))
 
@@ -123,7 +123,7 @@ class RenewablePlan(Plan):
         neighbours, order = self.study.privacy.neighbours, self.mechanism.order
         if neighbours == "add-remove":
             raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
-        counts = self.study.split.counts if counted else 0.0
+        counts = self.split.counts if counted else 0.0
         total = gradient + curvature + counts
         bounds = self.bounds
 

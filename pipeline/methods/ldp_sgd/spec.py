@@ -1,0 +1,250 @@
+"""What a study of this method must say: `[estimator.path]`, and what goes with it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from pipeline.errors import ConfigError
+from pipeline.study import Study
+from pipeline.study.release_tables import Split
+from pipeline.study.tables import strict
+
+Positive = Annotated[float, Meta(gt=0, le=1e12)]
+#: Every interval that a stream can show, and the releases that it is read from.
+INTERVALS = {
+    "random-scaling": "gradients",
+    "plug-in": "gradients",
+    "online-batch-means": "gradients",
+    "plug-in-curvature": "gradients+curvature",
+    "plug-in-products": "gradients+curvature+products",
+}
+
+
+class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Steps min(eta0 i^-alpha, cap) of record i; what is not given follows from the study."""
+
+    eta0: Annotated[Positive, Meta(description="scale of the steps, > 0", examples=[1.0])] = 1.0
+    alpha: Annotated[
+        Annotated[float, Meta(gt=0.5, lt=1)] | None,
+        Meta(
+            description="decay of the steps, in (1/2, 1); default 0.501 for linear, else 0.6",
+            examples=[0.501],
+        ),
+    ] = None
+    burn_in: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10**9,
+            description="records before averages begin; later 6 to 12 % are left out",
+            examples=[1000],
+        ),
+    ] = 1000
+    radius: Annotated[
+        Positive | None,
+        Meta(
+            description="records with a longer (1, features) weigh less, so that none moves a "
+            "gradient further; default: the root of the number of coefficients",
+            examples=[2.0],
+        ),
+    ] = None
+    curvature: Annotated[
+        Positive | None,
+        Meta(
+            description="public guess of a record's mean curvature; default 0.8 for linear, 0.4 "
+            "for expectile, 0.2 for logistic",
+            examples=[0.8],
+        ),
+    ] = None
+    kappa: Annotated[
+        Positive | None,
+        Meta(
+            description="how far noise may move a linear predictor, in variances of its largest "
+            "slope: the cap of the steps; default 0.5 for linear, else 0.25",
+            examples=[0.5],
+        ),
+    ] = None
+    behind: Annotated[
+        Annotated[int, Meta(ge=0, le=10**9)] | None,
+        Meta(
+            description="records that a client's model may be late, which caps the steps too; "
+            "default: twice window.records times stream.publish.releases",
+            examples=[1000],
+        ),
+    ] = None
+    partitions: Annotated[
+        Literal["pooled", "shared"] | None,
+        Meta(
+            description='with stream.partitions above 1: "shared" for one path that all of them '
+            'move, "pooled" for a path in each and the average of those',
+            examples=["shared"],
+        ),
+    ] = None
+    full: Annotated[
+        bool,
+        Meta(description="keep the whole matrix of random scaling", examples=["false"]),
+    ] = False
+    releases: Annotated[
+        Literal["gradients", "gradients+curvature", "gradients+curvature+products"],
+        Meta(
+            description='"gradients" of single records; "gradients+curvature": with the noised sum '
+            'of a window\'s curvatures; "gradients+curvature+products": and of its outer products. '
+            "All share one budget",
+            examples=["gradients"],
+        ),
+    ] = "gradients"
+    interval: Annotated[
+        Literal[
+            "random-scaling",
+            "plug-in",
+            "online-batch-means",
+            "plug-in-curvature",
+            "plug-in-products",
+        ],
+        Meta(
+            description='"random-scaling", "plug-in" or "online-batch-means"; with the releases '
+            'that they need, "plug-in-curvature" or "plug-in-products"',
+            examples=["random-scaling"],
+        ),
+    ] = "random-scaling"
+
+    @property
+    def matrices(self) -> int:
+        """How many matrices a release holds beside its gradients: 0, 1 or 2."""
+        return self.releases.count("+")
+
+    @property
+    def intervals(self) -> tuple[str, ...]:
+        """The intervals that can be read from these releases."""
+        return tuple(name for name, needed in INTERVALS.items() if self.releases.startswith(needed))
+
+
+#: Raised whenever the meaning of a release changes without a change of the study file.
+SEMANTICS = 2
+#: Losses with a bounded slope whose expectation is zero at the truth.
+LOSSES = ("linear", "logistic", "expectile")
+
+
+def spec_of(study: Study) -> Path:
+    """Return the steps that a study declares.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key that is wrong.
+    """
+    return strict(study.estimator.path or {}, Path, at="estimator.path")
+
+
+def split_of(study: Study, path: Path) -> Split:
+    """Return the shares of the budget of gradient and curvature."""
+    if study.privacy.split is None and path.matrices:
+        return Split(gradient=0.95, curvature=0.05)
+    return study.privacy.split or Split()
+
+
+def enter(meaning: dict[str, Any], study: Study) -> None:
+    """As `Method.enter`."""
+    path = spec_of(study)
+    meaning["gradients"] = SEMANTICS
+    meaning["privacy"]["split"] = msgspec.to_builtins(split_of(study, path))
+    if study.estimator.path is not None:
+        # which intervals are shown changes no release
+        given = {k: v for k, v in msgspec.to_builtins(path).items() if k != "interval"}
+        if not path.matrices:
+            del given["releases"]
+        meaning["estimator"]["path"] = {k: v for k, v in given.items() if v is not None}
+
+
+def check(study: Study) -> None:
+    """Refuse what does not go with the method.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key, what is allowed and the way out.
+    """
+    estimator = study.estimator
+    if estimator.loss not in LOSSES:
+        raise ConfigError(f'estimator.loss: kind = "ldp-sgd" has {", ".join(LOSSES)}')
+    if estimator.ridge > 0:
+        raise ConfigError(
+            'estimator.ridge: kind = "ldp-sgd" has no penalty; the default is 1e-3, so write '
+            "ridge = 0"
+        )
+    if estimator.loss != "logistic" and estimator.residual_bound is None:
+        raise ConfigError(
+            "estimator.residual_bound: must be given, as the noise is in proportion to it: about "
+            "1.345 times a public guess of the residuals' scale, in the response's unit"
+        )
+    for key in ("class_weights", "norm_bound", "noise_scale", "forgetting"):
+        if getattr(estimator, key) is not None:
+            instead = "; use estimator.path.radius" if key == "norm_bound" else ""
+            raise ConfigError(f'estimator.{key}: kind = "ldp-sgd" has none; remove it{instead}')
+    if study.noised and study.privacy.neighbours != "replace-one":
+        raise ConfigError(
+            "privacy.neighbours: the releases of single records are private against any other "
+            'value of the record; set neighbours = "replace-one"'
+        )
+    path = spec_of(study)
+    _check_personal(study, path)
+    _check_partitions(study, path)
+    if path.interval not in path.intervals:
+        raise ConfigError(
+            f'estimator.path.interval: "{path.interval}" is read from releases = '
+            f'"{INTERVALS[path.interval]}", and this study has "{path.releases}"; set '
+            f"estimator.path.releases to that, which shares the budget of a record among them, or "
+            f"choose one of {', '.join(path.intervals)}"
+        )
+    if path.matrices == 2 and study.privacy.split is not None:
+        raise ConfigError(
+            "privacy.split: gradient, curvature and products share the budget equally, as their "
+            'paper has them; remove it, or set estimator.path.releases = "gradients+curvature"'
+        )
+
+
+def _check_partitions(study: Study, path: Path) -> None:
+    """Refuse several partitions without a way to bring them together, and the other way round."""
+    several = path.partitions
+    if study.stream.partitions > 1 and several is None:
+        raise ConfigError(
+            'stream.partitions: kind = "ldp-sgd" moves one path through all records in their '
+            "order; set partitions = 1 (the default is 2), or say how several of them go together: "
+            'estimator.path.partitions = "shared" or "pooled"'
+        )
+    if study.stream.partitions == 1 and several is not None:
+        raise ConfigError(
+            "estimator.path.partitions: a stream of one partition has nothing to bring together; "
+            "remove it, or raise stream.partitions"
+        )
+
+
+def _check_personal(study: Study, path: Path) -> None:
+    """Refuse levels of privacy where they would not mean what they say."""
+    personal = study.privacy.personal
+    if personal is None:
+        return
+    if not study.noised:
+        raise ConfigError('privacy.personal: goes with noise; remove it, or mechanism = "none"')
+    if study.privacy.unit != "record":
+        raise ConfigError(
+            'privacy.personal: a level is one of a record; set unit = "record", or remove it'
+        )
+    if path.matrices:
+        raise ConfigError(
+            "privacy.personal: sums of a window have one noise for all its records; set "
+            'estimator.path.releases = "gradients", or remove it'
+        )
+    if study.privacy.epsilon != max(personal.levels.values()):
+        raise ConfigError(
+            "privacy.personal.levels: the largest must be privacy.epsilon, which is what the study "
+            f"may cost any record; here it is {max(personal.levels.values()):g}"
+        )
+    if personal.column in (*study.data.features, study.data.response.name):
+        raise ConfigError(
+            "privacy.personal.column: must be a column of its own, not a feature or the response: "
+            "the noise of a record shows its level to everybody"
+        )
