@@ -73,7 +73,15 @@ class Storm:
             self.stage.worker(worker)
         for client in CLIENTS:
             self._produce(client)
-        self._pass(6.0)
+        # the first copies are from before the first acknowledgement, or soon after it
+        deadline = time.monotonic() + REST
+        while not all(self._copies.values()):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the clients do not start")
+            for client in CLIENTS:
+                if not self._copies[client]:
+                    self._copy(client)
+            self._pass(0.1)
         for _ in range(blows):
             self._blow()
             self._pass(self.chance.uniform(0.2, 3.0))
@@ -115,8 +123,10 @@ class Storm:
                 contextlib.closing(sqlite3.connect(copy / here.name)) as target,
             ):
                 source.backup(target)
+                if not target.execute("SELECT 1 FROM identity").fetchall():
+                    return
         except sqlite3.Error:
-            # it has not been made yet, or nobody holds it who could let a reader in
+            # it is not whole yet, or nobody holds it who could let a reader in
             return
         shutil.copy(here.with_suffix(".lock"), copy)
         self._copies[client].append(copy)
@@ -125,18 +135,17 @@ class Storm:
     def _restore(self, client: str) -> None:
         """Put a copy back, the newest ones more often, with or without its lock file."""
         self.stage.kill(client)
-        if copies := self._copies[client]:
-            copy = copies[-1 - min(len(copies) - 1, int(self.chance.expovariate(0.3)))]
-            if self.chance.random() < 0.3:
-                # the oldest may be from before the first acknowledgement
-                copy = copies[0]
-            here = self.stage.database(client)
-            for end in ("-wal", "-shm"):
-                here.with_name(here.name + end).unlink(missing_ok=True)
-            shutil.copy(copy / here.name, here)
-            if self.chance.random() < 0.5:
-                shutil.copy(copy / f"{client}.lock", here.with_suffix(".lock"))
-            self._restored.add(client)
+        copies = self._copies[client]
+        copy = copies[-1 - min(len(copies) - 1, int(self.chance.expovariate(0.3)))]
+        if self.chance.random() < 0.3:
+            copy = copies[0]
+        here = self.stage.database(client)
+        for end in ("-wal", "-shm"):
+            here.with_name(here.name + end).unlink(missing_ok=True)
+        shutil.copy(copy / here.name, here)
+        if self.chance.random() < 0.5:
+            shutil.copy(copy / f"{client}.lock", here.with_suffix(".lock"))
+        self._restored.add(client)
         self._start(client)
 
     def _tend(self) -> None:
