@@ -118,7 +118,7 @@ def test_an_old_copy_learns_what_it_has_lost(tmp_path: Path) -> None:
         assert vault.heritage.take_file(whole) == 0
         # its releases go on, and are not charged beside themselves
         vault.open_stream(plan_of("second"), SOURCE)
-        vault.pass_over(plan_of("second"), SOURCE, range(1), position=None, now=1e9)
+        vault.charge_lost(plan_of("second"), SOURCE, range(1), owed=20, now=1e9)
     reached = ledger(path)[SOURCE]["spent"]["mu"]
     assert reached == pytest.approx(math.sqrt(2) * plan_of("first").cost.mu)
 
