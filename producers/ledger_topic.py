@@ -15,7 +15,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 from infra.connection import kafka_options, log_reader
-from pipeline.errors import BrokerError
+from infra.faults import told
+from pipeline.errors import BrokerError, VeilstreamError
 from pipeline.messages.spends import (
     NAME,
     SourceSpends,
@@ -48,8 +49,8 @@ class LedgerTopic:
 
     Raises
     ------
-    BrokerError
-        By every method, if Kafka does not answer.
+    BrokerError, ConfigError
+        By every method, if Kafka does not answer, or does not permit it.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class LedgerTopic:
                     else:
                         found.append(message)
         except KafkaError as error:
-            raise _unreachable("read", error) from error
+            raise self._fault("read", "Read", error) from error
         if passed:
             self._say(
                 f"WARNING: {passed} messages under this client's id on {NAME} are no accounts of "
@@ -138,7 +139,14 @@ class LedgerTopic:
             finally:
                 producer.close(timeout=2)
         except KafkaError as error:
-            raise _unreachable("written", error) from error
+            raise self._fault("written", "Write", error) from error
+
+    def _fault(self, done: str, operation: str, error: KafkaError) -> VeilstreamError:
+        otherwise = (
+            f"topic {NAME} cannot be {done} ({type(error).__name__}); nothing is lost: start this "
+            "client again when Kafka answers, or set VEILSTREAM_LEDGER_TOPIC=off"
+        )
+        return told(self._settings, error, otherwise, what=f"topic {NAME}", operation=operation)
 
 
 def _payloads(consumer: KafkaConsumer, place: TopicPartition, key: bytes) -> list[bytes]:
@@ -165,10 +173,3 @@ def _facts(message: SpendsMessage) -> list[SourceSpends]:
         )
         for entry in message.sources
     ]
-
-
-def _unreachable(done: str, error: KafkaError) -> BrokerError:
-    return BrokerError(
-        f"topic {NAME} cannot be {done} ({type(error).__name__}); nothing is lost: start this "
-        "client again when Kafka answers and lets it, or set VEILSTREAM_LEDGER_TOPIC=off"
-    )
