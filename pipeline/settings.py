@@ -33,6 +33,8 @@ class Settings:
         URL, `redis://`, `rediss://` or `unix://`; default: the local runtime's.
     folder
         Where the local runtime and the clients' databases live.
+    ledger_topic
+        "on" or "off": whether clients tell on the topic veil.ledger.v1 what they have spent.
     kafka_security, kafka_sasl
         As Kafka names them. `kafka_ca`, `kafka_certificate`, `kafka_key` are PEM files.
     kafka_home, kafka_archive, cache, java
@@ -42,6 +44,7 @@ class Settings:
     kafka: str = ""
     redis: str = ""
     folder: str = ".veilstream"
+    ledger_topic: str = "on"
     kafka_security: str = "PLAINTEXT"
     kafka_sasl: str = "SCRAM-SHA-512"
     kafka_username: str = ""
@@ -92,6 +95,7 @@ class Settings:
             Naming the variable and what is allowed.
         """
         for name, value, allowed in (
+            ("LEDGER_TOPIC", self.ledger_topic, ("on", "off")),
             ("KAFKA_SECURITY", self.kafka_security, SECURITY),
             ("KAFKA_SASL", self.kafka_sasl, SASL),
         ):

@@ -13,6 +13,7 @@ from pipeline.local.windows import Window
 from pipeline.messages.envelope import MSGPACK, headers, rfc3339
 from pipeline.messages.release import schema_of
 from pipeline.releasing import release_of
+from producers.admission import Admission
 from producers.event_time import EventTimes
 from producers.intake import GOOD, encoded
 from producers.models import ModelFeed
@@ -45,6 +46,10 @@ class Client:
     ----------
     plan, source, vault, sender, models
         The study, its records, the database, and the two ends at Kafka.
+    admission
+        Asked before anything is released; None: nobody else can have these records.
+    publish
+        Tells what was spent, once it is; before the release leaves.
     rate
         Slots per second at most; None for as fast as they come. For demonstrations.
     times
@@ -65,6 +70,8 @@ class Client:
         *,
         next_seq: int,
         source_name: str,
+        admission: Admission | None = None,
+        publish: Callable[[], None] = lambda: None,
         rate: float | None = None,
         times: EventTimes | None = None,
         ahead: float = 0.0,
@@ -72,6 +79,7 @@ class Client:
     ) -> None:
         self._plan, self._source, self._vault = plan, source, vault
         self._sender, self._models = sender, models
+        self._admission, self._publish, self._told = admission, publish, False
         self._encoder = Encoder(plan.study)
         self._seq, self._source_name = next_seq, source_name
         self._rate, self._times, self._clock = rate, times, clock
@@ -116,6 +124,11 @@ class Client:
         """Wait until Kafka has everything."""
         self._sender.drain()
 
+    def _guard(self) -> None:
+        """Refuse records that another client or name has released."""
+        if self._admission is not None:
+            self._admission.before_release()
+
     def _windows(self) -> int:
         """Return how many windows may be released now, up to a group; 0 says why in `progress`."""
         outbox = OUTBOX_LIMIT - self._vault.waiting(self._plan.study.name)
@@ -143,6 +156,8 @@ class Client:
 
     def _take(self, slot: Slot) -> None:
         self.progress.records += 1
+        if self._admission is not None:
+            self._admission.take(slot)
         row, reason = encoded(self._encoder, self._times, slot)
         # a good record counts as well, under a name that is dropped: so it takes as long
         self._faults[reason] += 1
@@ -197,7 +212,12 @@ class Client:
             ),
             now=float(int(time.time())),
             latest=None if self._times is None else self._times.closed,
+            guard=self._guard,
         )
+        if not self._told:
+            # later releases of a run cost nothing more
+            self._publish()
+            self._told = True
         self._source.forget(position)
         self._seq += len(group)
         self._made.clear()

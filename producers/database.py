@@ -171,9 +171,11 @@ class Database:
             if row is None:
                 if remembered:
                     raise LocalStoreError(
-                        f"the client database has lost ledger {remembered}: put the file back, or "
-                        "give this producer a new --client; a fresh ledger would release records "
-                        "again"
+                        f"the client database has lost ledger {remembered}: put the file back; a "
+                        "fresh ledger would release records again. If it is gone for good, remove "
+                        "the file beside it that ends in .lock: studies that it had begun are "
+                        "over, and new ones count what the ledger topic or `veilstream privacy "
+                        "ledger --import` says was spent"
                     )
                 row = (SCHEMA, self.client, secrets.token_hex(8), time.time())
                 self.write("INSERT INTO identity VALUES (1, ?, ?, ?, ?)", *row)

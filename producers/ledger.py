@@ -123,6 +123,15 @@ class Ledger:
             bool(cost and cost.apart),
         )  # fmt: skip
 
+    def released(self, source: str) -> bool:
+        """Whether any study of this ledger has released a source."""
+        return self._db.row("SELECT 1 FROM spends WHERE source = ?", source) is not None
+
+    def bare(self, source: str) -> bool:
+        """Whether a study without privacy has released a source, here or elsewhere."""
+        query = "SELECT 1 FROM charges WHERE source = ? AND mu IS NULL"
+        return self._db.row(query, source) is not None
+
     def budget(self, source: str) -> Budget:
         """Return the limit of a source."""
         row = self._db.row(
@@ -162,7 +171,7 @@ class Ledger:
                 "this study shows (privacy.personal.column): give --level with the strictest "
                 "level, or let the study be the first that reads a source"
             )
-        others = self._db.rows(f"{SPENT} AND study != ?", source, plan.study.name)
+        others = self._db.rows(f"{SPENT} AND NOT (own AND study = ?)", source, plan.study.name)
         spent = costs(others, budget.unit)
         own = budget.unit.convert(plan.cost, plan.study.privacy.neighbours)
         epsilon = total_epsilon([*spent, own], budget.delta)
@@ -189,8 +198,8 @@ class Ledger:
             )
 
 
-#: Costs of the studies that have released a source.
-SPENT = "SELECT mu, pure, apart, neighbours FROM spends WHERE source = ? AND mu IS NOT NULL"
+#: Costs of the studies that have released a source, here or elsewhere.
+SPENT = "SELECT mu, pure, apart, neighbours FROM charges WHERE source = ? AND mu IS NOT NULL"
 
 
 def costs(rows: Iterable[tuple[float, float | None, int, str]], unit: Unit) -> list[Cost]:

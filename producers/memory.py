@@ -67,8 +67,8 @@ class Memory:
         except OSError:
             self._file.close()
             raise AlreadyRunning(
-                f"another producer runs as client {client!r} from this folder; stop it, or give "
-                "this one another --client"
+                f"another producer runs as client {client!r} from this folder; stop it, or wait "
+                "until it has ended"
             ) from None
         self.says = parsed(self._file.read())
 

@@ -122,8 +122,9 @@ def lost_releases(
     if found.others:
         raise LedgerBehind(
             f"another ledger has released study {study!r} as client {vault.client!r}: put the "
-            "database back that this client had, or give these records another --client; if they "
-            "were released before, that is a second release, which no ledger counts"
+            "database back that this client had. If it is gone, this study is over for this "
+            "client, as nobody knows how far it came; a study with a new name counts what the "
+            "ledger topic or `veilstream privacy ledger --import` says was spent"
         )
     # without a topic that reaches back, the folder alone may know
     end = max(first_lost, first_lost + vault.missing.get(study, 0))

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import LocalStoreError
+from pipeline.messages.spends import SpendsMessage
 from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
 from pipeline.privacy.policy import loose_delta
 from producers.counts import absent
+from producers.heritage import account
 from producers.ledger import SPENT, costs, worded
 from producers.memory import Remembered, parsed
 
@@ -44,11 +46,7 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
         If the database cannot be read, or is of an older version.
     """
     with _reading(path) as database:
-        columns = database.execute("PRAGMA table_info(spends)").fetchall()
-        if "apart" not in {column[1] for column in columns}:
-            raise LocalStoreError(
-                "the client database was written by an older version: start its producer once"
-            )
+        _check_version(database)
         rows = database.execute(
             "SELECT source, epsilon, delta, unit_records, neighbours FROM sources ORDER BY source"
         ).fetchall()
@@ -62,6 +60,26 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
                 "has: it is an old copy, and more has been spent than it says"
             )
     return found
+
+
+def account_of(path: Path) -> SpendsMessage:
+    """Return the whole account of a client, for a file.
+
+    Raises
+    ------
+    LocalStoreError
+        If the database cannot be read, or is of an older version.
+    """
+    with _reading(path) as database:
+        _check_version(database)
+        return account(lambda statement, *values: database.execute(statement, values).fetchall())
+
+
+def _check_version(database: sqlite3.Connection) -> None:
+    if not database.execute("PRAGMA table_info(charges)").fetchall():
+        raise LocalStoreError(
+            "the client database was written by an older version: start its producer once"
+        )
 
 
 def _remembered(path: Path) -> Remembered:
@@ -101,12 +119,13 @@ def _source(
     spent = costs(database.execute(SPENT, (source,)).fetchall(), unit)
     reached = total_epsilon(spent, delta)
     studies = [_spend(database, row) for row in database.execute(STUDIES, (source,)).fetchall()]
+    elsewhere = [_elsewhere(row) for row in database.execute(ELSEWHERE, (source,)).fetchall()]
     refusals = database.execute(
         "SELECT refusals.study, refusals.at, refusals.reason FROM refusals "
         "JOIN streams ON streams.study = refusals.study WHERE streams.source = ?",
         (source,),
     ).fetchall()
-    bare = any(study["mu"] is None for study in studies)
+    bare = any(study["mu"] is None for study in [*studies, *elsewhere])
     return {
         "protects": worded(unit),
         "limit": None if epsilon is None else {"epsilon": epsilon, "delta": delta},
@@ -115,6 +134,7 @@ def _source(
         else {"epsilon": _finite(reached), "delta": delta, "mu": total_mu(spent)},
         "remaining": None if epsilon is None or bare else {"epsilon": max(0.0, epsilon - reached)},
         "studies": studies,
+        "elsewhere": elsewhere,
         "refusals": [
             {"study": study, "at": at, "reason": reason} for study, at, reason in refusals
         ],
@@ -127,6 +147,29 @@ STUDIES = (
     "SELECT study, mechanism, epsilon, delta, unit_records, neighbours, mu, pure, slots "
     "FROM spends WHERE source = ? ORDER BY study"
 )
+
+#: Spends of other ledgers, or of a lost state of this one.
+ELSEWHERE = (
+    "SELECT ledger, study, mechanism, epsilon, delta, mu, pure, neighbours, releases, origin, "
+    "counts FROM inherited WHERE source = ? ORDER BY study, ledger"
+)
+
+
+def _elsewhere(row: tuple[Any, ...]) -> dict[str, Any]:
+    ledger, study, mechanism, epsilon, delta, mu, pure, neighbours, releases, origin, counts = row
+    return {
+        "ledger": ledger,
+        "study": study,
+        "mechanism": mechanism,
+        "epsilon": epsilon,
+        "delta": delta,
+        "mu": mu,
+        "pure_epsilon": pure,
+        "neighbours": neighbours,
+        "releases": releases,
+        "told_by": origin,
+        "counts": bool(counts),
+    }
 
 
 def _spend(database: sqlite3.Connection, row: tuple[Any, ...]) -> dict[str, Any]:

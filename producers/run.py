@@ -13,14 +13,17 @@ from urllib.parse import quote, unquote
 from infra.signals import Stopping
 from infra.topics import ensure_topics, time_rules
 from pipeline.local.plan import Plan
+from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
 from pipeline.settings import Settings
 from pipeline.study import require_live
+from producers.admission import Admission
 from producers.client import Client, Progress
 from producers.client_id import check_id
 from producers.event_time import EventTimes
 from producers.ledger import Limit
+from producers.ledger_topic import LedgerTopic
 from producers.models import ModelFeed
 from producers.passing import owe, pass_over
 from producers.reconcile import lost_releases, named, refuse
@@ -55,6 +58,8 @@ class Job:
         now.
     begin
         When the first record is due at that rate, in seconds since 1970; None: at once.
+    other_data
+        The source holds other records than those which begin alike; see `KnownSources.check`.
     """
 
     client: str
@@ -67,6 +72,7 @@ class Job:
     skip_lost: bool = False
     event_time: str | None = None
     begin: float | None = None
+    other_data: bool = False
 
 
 def vault_path(folder: Path, client: str) -> Path:
@@ -111,10 +117,12 @@ def run_client(
     with ExitStack() as closing:
         vault = closing.enter_context(Vault(path, job.client))
         name = job.source_name or name_of(job.source, job.form)
-        if job.source != "-":
-            # a source that cannot be opened must not bind the study to it
-            open_source(job.source, None, folder=path.parent).close()
-        ensure_topics(settings, topics.all())
+        admission = Admission(
+            path.parent, job.client, name, job.source, follow=job.follow, other_data=job.other_data
+        )
+        # a source that cannot be opened, or is another's, must not bind the study to it
+        admission.enter(released=vault.released(name))
+        ensure_topics(settings, [*topics.all(), *ledger_topics(plan.study, settings)])
         # another revision than the running one is refused before it is bound to this client
         models = ModelFeed(plan, settings, topics, vault.client, say)
         closing.callback(models.close)
@@ -128,6 +136,8 @@ def run_client(
         if (lost.seqs or vault.missing) and not job.skip_lost:
             raise refuse(plan, lost, vault.missing)
         times = _event_times(plan, settings, job, known.latest)
+        account = LedgerTopic(settings, job.client, vault.heritage, say)
+        account.take_over(name, begun=known.next_seq > 0, other_data=job.other_data)
         stream_state = vault.open_stream(
             plan, name, job.limit, location=location_of(job.source), event_time=job.event_time
         )
@@ -138,6 +148,7 @@ def run_client(
                 f"WARNING: a study without privacy has released source {name!r}: its records are "
                 "not protected, whatever this study promises"
             )
+        admission.begins(stream_state.position)
         source = open_source(
             job.source,
             stream_state.position,
@@ -155,6 +166,7 @@ def run_client(
                 f"WARNING: {sum(vault.missing.values())} releases of this client are still unknown "
                 f"to its database: start {named(vault.missing)} with --skip-lost too"
             )
+        account.publish()
         sender = Sender(vault, plan.study.name, settings, topics)
         client = Client(
             plan,
@@ -166,6 +178,8 @@ def run_client(
             source_name=name,
             rate=job.rate,
             times=times,
+            admission=admission,
+            publish=account.publish,
             ahead=0.0 if job.begin is None else job.begin - time.time(),
         )
         try:

@@ -88,3 +88,38 @@ CREATE TABLE IF NOT EXISTS rejects (
   count INTEGER NOT NULL,
   PRIMARY KEY (study, reason)
 ) WITHOUT ROWID;
+-- What this client has spent under other ledgers, or under a state of this one that was lost, as an
+-- exported file or the ledger topic says. counts = 0: the data owner says that the source holds other
+-- records than the topic speaks of.
+CREATE TABLE IF NOT EXISTS inherited (
+  ledger TEXT NOT NULL,
+  study TEXT NOT NULL,
+  source TEXT NOT NULL,
+  mechanism TEXT NOT NULL,
+  epsilon REAL,
+  delta REAL,
+  unit_records INTEGER,
+  neighbours TEXT,
+  mu REAL,
+  pure REAL,
+  apart INTEGER NOT NULL,
+  slots INTEGER NOT NULL,
+  releases INTEGER NOT NULL,
+  origin TEXT NOT NULL,
+  counts INTEGER NOT NULL,
+  PRIMARY KEY (ledger, study, source)
+) WITHOUT ROWID;
+-- Sources, by name or by hash, that were released elsewhere and hold other records than this one.
+CREATE TABLE IF NOT EXISTS other_records (
+  source TEXT NOT NULL,
+  other TEXT NOT NULL,
+  PRIMARY KEY (source, other)
+) WITHOUT ROWID;
+-- All that counts against the limit of a source; own: the spend is this ledger's.
+CREATE VIEW IF NOT EXISTS charges AS
+  SELECT study, source, mu, pure, apart, neighbours, 1 AS own FROM spends
+  UNION ALL
+  SELECT study, source, mu, pure, apart, neighbours, inherited.ledger = identity.ledger
+  FROM inherited, identity WHERE counts = 1 AND NOT (inherited.ledger = identity.ledger AND EXISTS (
+    SELECT 1 FROM spends WHERE spends.study = inherited.study AND spends.source = inherited.source
+    AND spends.mu >= inherited.mu));

@@ -53,7 +53,7 @@ class Streams:
             said = f"with --event-time {begun}" if begun else "without --event-time"
             raise ConfigError(
                 f"this client began study {study!r} {said}: go on in the same way, or its times "
-                "would not be of one kind; other records belong to another --client"
+                "would not be of one kind"
             )
 
     def advance(self, study: str, seqs: Sequence[int], position: bytes, tally: Tally) -> None:

@@ -8,7 +8,7 @@ it, the same bytes are sent. Several windows that are ready at once share a tran
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -19,6 +19,7 @@ from pipeline.local.plan import Plan
 from pipeline.messages.envelope import Headers, rfc3339
 from producers.counts import Counts
 from producers.database import Database, damaged
+from producers.heritage import Heritage
 from producers.ledger import Ledger, Limit
 from producers.stored import Outgoing, Stream, Tally, check_whole, row_of
 from producers.streams import Streams
@@ -41,6 +42,8 @@ class Vault:
         self.client = client
         self._db = Database(path, client)
         self._budgets = Ledger(self._db)
+        self.heritage = Heritage(self._db)
+        self.released, self.bare = self._budgets.released, self._budgets.bare
         self.ledger = self._db.ledger
         self._streams = Streams(self._db)
         self._counts = Counts(self._db)
@@ -70,11 +73,6 @@ class Vault:
     def peek(self, study: str) -> Stream:
         """Return where a study stands, without registering anything."""
         return self._streams.peek(study)
-
-    def bare(self, source: str) -> bool:
-        """Whether a study without privacy has released this source."""
-        query = "SELECT 1 FROM spends WHERE source = ? AND mu IS NULL"
-        return self._db.row(query, source) is not None
 
     def open_stream(
         self,
@@ -131,9 +129,9 @@ class Vault:
             self._db.write("UPDATE streams SET revision = ? WHERE study = ?", plan.revision, name)
             if row[1] != source:
                 raise ConfigError(
-                    f"this client began study {name!r} on source {row[1]!r}, not {source!r}: other "
-                    "records belong to another --client; if it is the same file under another "
-                    f"name, say so with --source-name {row[1]!r}"
+                    f"this client began study {name!r} on source {row[1]!r}, not {source!r}: a "
+                    "study reads one source of a client. Name that one; if it is the same file "
+                    f"under another name, say so with --source-name {row[1]!r}"
                 )
             if row[3] == 0:
                 self._db.write("DELETE FROM event_times WHERE study = ?", name)
@@ -146,6 +144,7 @@ class Vault:
     def release(
         self, plan: Plan, source: str, group: Sequence[Outgoing], *, position: bytes,
         tally: Tally, now: float, latest: int | None = None,
+        guard: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Spend, store and move on: one durable transaction, or nothing.
 
@@ -157,6 +156,8 @@ class Vault:
             Where the source continues behind the last of them.
         latest
             Event time of the last of them, in milliseconds since 1970, where they have one.
+        guard
+            Asked once the budget allows them; its error leaves everything as it was.
 
         Raises
         ------
@@ -171,6 +172,7 @@ class Vault:
         try:
             with self._db.transaction():
                 self._budgets.charge(plan, source)
+                guard()
                 self._streams.advance(study, seqs, position, tally)
                 self._db.write("UPDATE event_times SET latest = ? WHERE study = ?", latest, study)
                 self._db.write_many(

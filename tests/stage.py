@@ -115,14 +115,18 @@ def until(condition: Callable[[], Found], what: str, seconds: float = PATIENCE) 
 class Stage:
     """One study, its folder, and the `veilstream` processes that a test starts for it."""
 
-    def __init__(self, folder: Path, kafka: str, redis_url: str, text: str) -> None:
+    def __init__(
+        self, folder: Path, kafka: str, redis_url: str, text: str, *, ledger_topic: str = "off"
+    ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.plan = plan_of(parse_study(text))
         self.topics = Topics.of(self.plan.study)
         self.study = folder / f"{self.plan.study.name}.toml"
         self.study.write_text(text)
-        self.settings = Settings(kafka=kafka, redis=redis_url, folder=str(folder / "home"))
+        self.settings = Settings(
+            kafka=kafka, redis=redis_url, folder=str(folder / "home"), ledger_topic=ledger_topic
+        )
         self.redis = redis_client(self.settings)
         self.store = RedisStore(self.redis, self.plan)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -132,6 +136,8 @@ class Stage:
             "VEILSTREAM_KAFKA": kafka,
             "VEILSTREAM_REDIS": redis_url,
             "VEILSTREAM_FOLDER": self.settings.folder,
+            # clients of other tests have the same ids
+            "VEILSTREAM_LEDGER_TOPIC": ledger_topic,
         }
 
     def __enter__(self) -> Stage:
@@ -168,12 +174,12 @@ class Stage:
         )  # fmt: skip
 
     def run(
-        self, *arguments: object, seconds: float = PATIENCE
+        self, *arguments: object, seconds: float = PATIENCE, stdin: Any = subprocess.DEVNULL
     ) -> subprocess.CompletedProcess[str]:
         """Run `veilstream ARGUMENTS` to its end."""
         return subprocess.run(
             [sys.executable, "-m", "pipeline.cli.main", *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             capture_output=True,
             text=True,
             env=self.environment,

@@ -41,7 +41,7 @@ class Failing:
     words: str
 
 
-_POOR = Failing(("small.csv", "--epsilon-limit", "0.5"), 31, "would reach epsilon")
+_POOR = Failing(("poor.csv", "--epsilon-limit", "0.5"), 31, "would reach epsilon")
 FAILING = {
     "lacking": Failing(("lacking.csv",), 20, "has no column 'load'"),
     "headless": Failing(("headless.csv",), 20, "has no column 'heat', 'load', 'failed'"),
@@ -112,15 +112,13 @@ def run(stage: Stage) -> Trial:
 
 def run_clients(stage: Stage) -> dict[Path, int]:
     """Run clients of every kind of source, and return the permissions of their files."""
-    small = stage.folder / "sources/small.csv"
+    small, desk = stage.folder / "sources/small.csv", stage.folder / "sources/desk.csv"
     produce(stage, "lines", "lines.jsonl", "--follow", umask=0)
     produce(stage, "site", "site.csv")
     produce(stage, "pipe", "-", stdin=small)
     for name, failing in FAILING.items():
         produce(stage, name, *failing.arguments)
-    outputs.at_terminal(
-        stage, "desk", "produce", stage.study, "--client", "desk", "--source", small
-    )
+    outputs.at_terminal(stage, "desk", "produce", stage.study, "--client", "desk", "--source", desk)
     ended(stage, "site", "pipe", "desk")
     until(lambda: len(honest(stage)) == 6, "the window of the client that still runs")
     clients = stage.settings.home / "clients"
@@ -221,6 +219,8 @@ def write_sources(folder: Path) -> None:
         "site.csv": ["\ufeff".encode(), head, *FIRST.csv(1), *SECOND.csv(2)],
         "lines.jsonl": LINES.json(3),
         "small.csv": [head, *SMALL.csv(4)],
+        "desk.csv": [head, *SMALL.csv(6)],
+        "poor.csv": [head, *SMALL.csv(7)],
         "last.csv": [head, *LAST.csv(5)],
         "lacking.csv": [f"heat,failed,{COLUMN}\n".encode(), data],
         "headless.csv": [data, data],

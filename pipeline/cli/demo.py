@@ -21,6 +21,7 @@ from pipeline.cli.stage import Site, Stage
 from pipeline.cli.state import verified
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.methods import plan_of
 from pipeline.settings import Settings
@@ -103,7 +104,9 @@ def run(name: str, folder: Path, rate: float | None) -> dict[str, object]:
             "VEILSTREAM_REDIS": settings.redis,
             "VEILSTREAM_FOLDER": settings.folder,
         }
-        ensure_topics(settings, Topics.of(plan.study).all())
+        ensure_topics(
+            settings, [*Topics.of(plan.study).all(), *ledger_topics(plan.study, settings)]
+        )
         processes = Processes(folder / "logs", environment)
         try:
             stage = Stage(plan, settings, processes, str(path), shown.sites)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, get_args
 
 import click
 
+from pipeline.cli.accounts import export_account, import_account
 from pipeline.cli.context import AS_JSON, put, say
 from pipeline.errors import ConfigError, LocalStoreError, PrivacyError
 from pipeline.privacy.calibration import Answer, Name, Question, solve
@@ -93,10 +95,31 @@ def _deviation(answer: Answer) -> float:
 
 @privacy.command()
 @click.argument("client", required=False)
+@click.option(
+    "--export", "export_to", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write the account of one client as JSON.",
+)  # fmt: skip
+@click.option(
+    "--import", "import_from", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Charge what an export says and this folder does not know, for a folder that was lost.",
+)  # fmt: skip
 @AS_JSON
-def ledger(client: str | None, as_json: bool) -> None:
+def ledger(
+    client: str | None, export_to: Path | None, import_from: Path | None, as_json: bool
+) -> None:
     """Print what studies have spent on each source of CLIENT, or of all clients of this folder."""
     home = Settings.read().home
+    if export_to is not None and import_from is not None:
+        raise ConfigError("--export, --import: give one of them")
+    if import_from is not None:
+        import_account(home, client, import_from)
+    elif export_to is not None:
+        export_account(home, client, export_to)
+    else:
+        _print(home, client, as_json=as_json)
+
+
+def _print(home: Path, client: str | None, *, as_json: bool) -> None:
     if client is not None:
         names = [client]
         if not vault_path(home, client).exists():
@@ -143,6 +166,12 @@ def _lines(client: str, source: str, facts: dict[str, Any]) -> Iterator[str]:
         yield (
             f"  study {study['study']}: {study['mechanism']}{budget}; {study['releases']} "
             f"releases{lost}, {study['first']} to {study['last']}"
+        )
+    for spend in facts["elsewhere"]:
+        counts = "" if spend["counts"] else ", which the data owner says were other records"
+        yield (
+            f"  elsewhere, ledger {spend['ledger']}, study {spend['study']}: {spend['mechanism']}; "
+            f"{spend['releases']} releases{counts}"
         )
     for refusal in facts["refusals"]:
         yield f"  refused {refusal['study']} at {refusal['at']}: {refusal['reason']}"

@@ -65,6 +65,10 @@ class Waiting:
     help="Releases carry the times of this column: for histories. Those times are public.",
 )  # fmt: skip
 @click.option("--source-name", help="Name of the source in the ledger; default: the source's own.")
+@click.option(
+    "--other-data", is_flag=True,
+    help="The source holds other records than a known one that begins alike. It is remembered.",
+)  # fmt: skip
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records per second.")
 @click.option(
     "--begin", type=click.FloatRange(min=0),
@@ -93,7 +97,7 @@ class Waiting:
 )  # fmt: skip
 def produce(
     study: Path, client: str, source: str, form: str, follow: bool, event_time: str | None,
-    source_name: str | None, rate: float | None, begin: float | None,
+    source_name: str | None, other_data: bool, rate: float | None, begin: float | None,
     epsilon_limit: float | None, delta_limit: float | None, level: str | None, skip_lost: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
@@ -130,7 +134,7 @@ def produce(
         settings,
         Job(
             client, source, form, follow, source_name, rate, Limit(epsilon_limit, delta_limit),
-            skip_lost, event_time, begin,
+            skip_lost, event_time, begin, other_data,
         ),
         report=report,
         say=lambda line: say(f"{client}: {line}"),

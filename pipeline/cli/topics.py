@@ -9,6 +9,7 @@ import click
 from infra.study_record import announce
 from infra.topics import ensure_topics
 from pipeline.cli.context import AS_JSON, STUDY, connected, live_plan_of, put, say
+from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 
@@ -24,16 +25,17 @@ from pipeline.settings import Settings
 def topics(study: Path, as_json: bool, replace: bool) -> None:
     """Make the topics of STUDY, and write its revision for clients to compare theirs with.
 
-    Clients and workers make the topics too, where they may; a worker writes the revision. Nothing
-    that is there already is changed.
+    The topic of all ledgers is made with them. Clients and workers make topics too, where they
+    may; a worker writes the revision. Nothing that is there already is changed.
     """
     plan = live_plan_of(study, "`veilstream topics`")
     settings = connected(Settings.read())
-    created = ensure_topics(settings, Topics.of(plan.study).all())
+    wanted = [*Topics.of(plan.study).all(), *ledger_topics(plan.study, settings)]
+    created = ensure_topics(settings, wanted)
     announce(plan, settings, overrule=replace, say=say)
     if as_json:
         put({"study": plan.study.name, "revision": plan.revision, "created": created})
         return
-    for topic in Topics.of(plan.study).all():
+    for topic in wanted:
         click.echo(f"{topic.name}: {'made' if topic.name in created else 'is there'}")
     click.echo(f"the running revision is {plan.revision}")

@@ -23,7 +23,7 @@ from producers.sources.flights import FlightRows
 from producers.sources.jsonl_file import JsonLinesFile
 from producers.sources.parquet_file import ParquetRows
 from producers.sources.pipe import Pipe
-from producers.sources.shuttle import STREAMED, ShuttleRows, heldout
+from producers.sources.shuttle import STREAMED, ShuttleRows, heldout, shared
 from producers.sources.spool import Spool, open_input
 
 __all__ = [
@@ -36,6 +36,8 @@ __all__ = [
     "name_of",
     "open_once",
     "open_source",
+    "packaged",
+    "share_rows",
 ]
 
 _SHUTTLE = re.compile(r"shuttle:([0-9]{1,9})/([0-9]{1,9})")
@@ -46,7 +48,7 @@ def name_of(spec: str, form: str = "csv") -> str:
     """Return the identity that `open_source` will give, without opening anything."""
     if spec == "-":
         return f"stdin:{form}"
-    if _packaged(spec):
+    if packaged(spec):
         return spec
     path = Path(spec)
     return f"{'csv' if path.suffix.lower() == '.csv' else 'jsonl'}:{path.name}"
@@ -56,7 +58,14 @@ def location_of(spec: str) -> str | None:
     """Return which data on this machine a source is, by whatever name; None for standard input."""
     if spec == "-":
         return None
-    return spec if _packaged(spec) else str(Path(spec).resolve())
+    return spec if packaged(spec) else str(Path(spec).resolve())
+
+
+def share_rows(one: str, other: str) -> bool:
+    """Whether two packaged sources, by their specifications, have a row in common."""
+    if (first := _SHUTTLE.fullmatch(one)) and (second := _SHUTTLE.fullmatch(other)):
+        return shared((int(first[1]), int(first[2])), (int(second[1]), int(second[2])))
+    return one == other
 
 
 def open_source(
@@ -138,7 +147,8 @@ def open_once(spec: str, *, form: str = "csv", stream: BinaryIO | None = None) -
     return CsvFile(pipe, None) if form == "csv" else JsonLinesFile(pipe, None)
 
 
-def _packaged(spec: str) -> bool:
+def packaged(spec: str) -> bool:
+    """Whether a specification is one of rows that come with a package."""
     return bool(_SHUTTLE.fullmatch(spec) or _FLIGHTS.fullmatch(spec))
 
 

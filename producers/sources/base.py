@@ -216,7 +216,7 @@ class RecordFile(ABC):
                 raise DataError(
                     f"{tape.name}: what lies before the stored position is not what was released "
                     "from; records may only be added at a file's end. The data owner must put the "
-                    "old file back, or give these records to another client"
+                    "old file back; what was released from it cannot be released again"
                 )
             self._at, self._line = place.at, place.line
         elif tape.base:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import islice
 
@@ -53,6 +54,17 @@ class ShuttleRows(PackagedRows):
         """Return this client's rows from number `start` on."""
         first = self._client + start * self._clients
         return islice(_rows(), first, max(first, STREAMED), self._clients)
+
+
+def shared(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two shares K/N of the streamed rows have a row in common."""
+    (k, n), (j, m) = one, other
+    step = math.gcd(n, m)
+    if (k - j) % step:
+        return False
+    # the Chinese remainder theorem gives the first row that is in both
+    first = k + n * ((j - k) // step * pow(n // step, -1, m // step) % (m // step))
+    return first < STREAMED
 
 
 def heldout() -> Iterator[dict[str, object]]:

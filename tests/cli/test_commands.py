@@ -348,7 +348,7 @@ def test_a_worker_stopped_by_a_signal_ends_with_0_and_goes_on_where_it_was(live:
 
 
 def test_a_mistyped_source_does_not_bind_the_client_to_it(live: Stage) -> None:
-    source = write_csv(live.folder / "right.csv", 20)
+    source = write_csv(live.folder / "right.csv", 20, 10)
     client = ["produce", live.study, "--client", "z", "--quiet", "--source"]
     assert live.run(*client, live.folder / "wrong.csv").returncode == 20
     done = live.run(*client, source)

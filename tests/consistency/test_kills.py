@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agents.refold import refold
-from pipeline.messages.release import read
+from benchmarks.storm_checks import noised_twice, payloads
 from pipeline.offline import OfflineRecord
 from pipeline.reducer import Partition, Reducer, differences
 from tests.stage import PATIENCE, Stage, study_text, write_csv
@@ -144,14 +144,11 @@ class Play:
 
 def _check_ledgers(stage: Stage, clients: dict[str, int], log: list[Any]) -> None:
     """Every record is in exactly one release, and every release is in the log."""
-    payloads: dict[tuple[str, int], set[bytes]] = {}
-    for record in log:
-        release = read(record.value)
-        payloads.setdefault((release.client, release.seq), set()).add(record.value)
-    assert [key for key, found in payloads.items() if len(found) > 1] == []
+    found = payloads(log)
+    assert noised_twice(found) == []
     for name, count in clients.items():
         windows = -(-count // SLOTS)
-        assert sorted(seq for client, seq in payloads if client == name) == list(range(windows))
+        assert sorted(seq for client, _, seq in found if client == name) == list(range(windows))
         [(next_seq, records, rejected, position)] = stage.query(
             name, "SELECT next_seq, records, rejected, position FROM streams"
         )

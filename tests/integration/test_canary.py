@@ -167,7 +167,12 @@ def test_only_their_owner_can_read_the_clients_own_files(result: Trial) -> None:
     # beside them are folders, and locks with the ledger's id, which is in every release, and the
     # number of its releases, which the topic tells
     clients = result.stage.settings.home / "clients"
-    assert {path.suffix for path in set(result.modes) - set(raw)} <= {".lock", ".input", ""}
+    assert {path.suffix for path in set(result.modes) - set(raw)} <= {
+        ".lock",
+        ".input",
+        ".sqlite",
+        "",
+    }
     sent = [record.value for record in result.stage.releases() if record.key == b"lines"]
     ledger, count = (clients / "lines.lock").read_bytes().split()
     assert all(ledger in release for release in sent)

@@ -96,7 +96,7 @@ def test_redis_killed_in_mid_stream_stops_the_worker_which_later_goes_on(
     after = stage.partitions()
     assert [differences(a, b) for a, b in zip(before, after, strict=True)] == [[], []]
     # the state outlived Redis, and the worker that lived on takes new releases to it
-    more = write_csv(stage.folder / "west.csv", 100)
+    more = write_csv(stage.folder / "west.csv", 100, 9)
     if stage.processes["w0"].poll() is not None:
         stage.worker()
     stage.produce("west", more)

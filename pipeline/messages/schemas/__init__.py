@@ -15,6 +15,7 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.messages.model import ModelMessage
 from pipeline.messages.model_file import ModelFile
+from pipeline.messages.spends import SpendsMessage
 from pipeline.messages.study import StudyMessage
 
 TYPES: dict[str, type[msgspec.Struct]] = {
@@ -23,6 +24,7 @@ TYPES: dict[str, type[msgspec.Struct]] = {
     "model.v1": ModelMessage,
     "model-file.v1": ModelFile,
     "study.v1": StudyMessage,
+    "spends.v1": SpendsMessage,
 }
 FOLDER = Path(__file__).parent
 

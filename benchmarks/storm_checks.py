@@ -1,0 +1,110 @@
+"""What must hold after a storm of crashes and restores: every record noised once, nothing repeated.
+
+One feature of a planted study is the record's own number. Its sums leave without privacy and are
+exact, as numbers below 2^16 on a range of a power of two are dyadic: count, sum and sum of squares
+tell whether the records of a window follow each other, and from which on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from pipeline.local.plan import Plan
+from pipeline.messages.release import OpenRelease, read
+from tests.stage import Stage
+
+#: Numbers of planted records are below this.
+MARKS = 1 << 16
+PLANTED = f"""\
+[study]
+name = "{{name}}"
+[data]
+response = {{{{ name = "failed", kind = "number", min = -1, max = 1 }}}}
+[data.features]
+mark = {{{{ min = 0, max = {MARKS} }}}}
+load = {{{{ min = -1, max = 1 }}}}
+[estimator]
+loss = "linear"
+[privacy]
+mechanism = "none"
+[window]
+records = {{records}}
+[stream]
+partitions = 2
+retention = "forever"
+publish = {{{{ releases = 4, seconds = 0.2, pause = 0.05 }}}}
+"""
+
+Identity = tuple[str, str, int]
+
+
+def payloads(log: Iterable[Any]) -> dict[Identity, set[bytes]]:
+    """Return the bytes that every (client, ledger, number) has had in a log."""
+    found: dict[Identity, set[bytes]] = {}
+    for record in log:
+        release = read(record.value)
+        found.setdefault((release.client, release.ledger, release.seq), set()).add(record.value)
+    return found
+
+
+def noised_twice(found: dict[Identity, set[bytes]]) -> list[Identity]:
+    """Return the numbers that have had more than one noise."""
+    return sorted(identity for identity, held in found.items() if len(held) > 1)
+
+
+def marks(plan: Plan, payload: bytes) -> range | None:
+    """Return the numbers of the records in a window of a planted study; None if they jump."""
+    release = read(payload)
+    assert isinstance(release, OpenRelease)
+    sums = np.frombuffer(release.sums.data, "<f8")[plan.size :]
+    # the packed upper triangle of (1, mark, load): 1, mark, load, mark^2, ...
+    count, first, square = int(sums[0]), float(sums[1]), float(sums[3])
+    start = ((first / count + 1) * MARKS - (count - 1)) / 2
+    found = range(int(start), int(start) + count)
+    x = 2 * np.arange(start, start + count) / MARKS - 1
+    whole = start == int(start) and count == release.records
+    return found if whole and float(x.sum()) == first and float(x @ x) == square else None
+
+
+def shared_records(plan: Plan, found: dict[Identity, set[bytes]]) -> list[str]:
+    """Return what is wrong with the records in the releases of a planted study."""
+    faults, seen = [], dict[tuple[str, int], Identity]()
+    for identity in sorted(found):
+        for payload in found[identity]:
+            window = marks(plan, payload)
+            if window is None:
+                faults.append(f"{identity}: its records do not follow each other")
+            for mark in window or ():
+                other = seen.setdefault((identity[0], mark), identity)
+                if other != identity:
+                    faults.append(f"record {mark} is in {other} and in {identity}")
+    return faults
+
+
+def uncounted(
+    stage: Stage, client: str, rows: int, found: dict[Identity, set[bytes]]
+) -> tuple[list[str], int]:
+    """Return what is wrong with a client's accounts, and how many of its releases never left.
+
+    All windows are full: a record in two releases would make more of them than the source has.
+    """
+    [(next_seq, records, rejected, owed)] = stage.query(
+        client, "SELECT next_seq, records, rejected, owed FROM streams"
+    )
+    lost = {seq for (seq,) in stage.query(client, "SELECT seq FROM ledger WHERE lost = 1")}
+    sent = {seq for name, _, seq in found if name == client}
+    slots, faults = stage.plan.slots, []
+    if next_seq * slots - owed != rows:
+        faults.append(f"{client}: {next_seq} releases of {slots} slots, and {rows} records")
+    if owed or records + rejected + len(lost) * slots != rows:
+        faults.append(f"{client}: {records} used, {len(lost)} releases lost, {owed} slots owed")
+    if not sent <= set(range(next_seq)) or set(range(next_seq)) - sent - lost:
+        faults.append(f"{client}: numbers are not those of its ledger")
+    if len({ledger for name, ledger, _ in found if name == client}) > 1:
+        faults.append(f"{client}: more than one ledger")
+    if stage.query(client, "SELECT count(*) FROM outbox") != [(0,)]:
+        faults.append(f"{client}: releases were not sent")
+    return faults, next_seq - len(sent)

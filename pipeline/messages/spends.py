@@ -1,0 +1,179 @@
+"""What the studies of one client have spent: public facts as JSON, on a topic or in a file.
+
+Nothing in it is computed from records. On the topic a source has a hash for its name, because file
+names may say more than anybody should read; salted with the client id, so that two clients' equal
+names do not show. It hides a name from the eye, not from whoever can guess it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from pipeline.messages.topics import Topic
+from pipeline.settings import Settings
+from pipeline.study import Study
+
+#: The topic of all clients: compacted, one key for each.
+NAME = "veil.ledger.v1"
+#: What hashed names begin with; no name of a source does.
+HASHED = "hash:"
+
+_Name = Annotated[str, Meta(min_length=1, max_length=1000)]
+_Share = Annotated[float, Meta(ge=0, lt=1)]
+_Positive = Annotated[float, Meta(gt=0, le=1e9)]
+_Count = Annotated[int, Meta(ge=0, le=2**53)]
+_Records = Annotated[int, Meta(ge=1, le=2**53)]
+_Neighbours = Literal["zero-out", "replace-one"]
+
+
+class Spend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one study has cost one record.
+
+    Attributes
+    ----------
+    ledger
+        Id of the ledger that released it.
+    mu, pure
+        The cost, see `pipeline.privacy.accounting.Cost`; mu null: no privacy at all.
+    apart
+        Whether every record has noise of its own.
+    slots
+        Record slots of a release.
+    releases
+        How many there were when this was written.
+    """
+
+    ledger: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    study: _Name
+    mechanism: _Name
+    epsilon: _Positive | None
+    delta: _Share | None
+    unit_records: _Records | None
+    neighbours: _Neighbours | None
+    mu: _Positive | None
+    pure: _Positive | None
+    apart: bool
+    slots: _Records
+    releases: _Count
+
+    def __post_init__(self) -> None:
+        """Refuse a cost that does not say against which change it protects."""
+        if self.mu is not None and self.neighbours is None:
+            raise ValueError("`neighbours` must be zero-out or replace-one where there is a `mu`")
+        if self.mu is None and self.pure is not None:
+            raise ValueError("`pure` must be null where `mu` is null")
+
+
+class SourceSpends(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What studies have spent on one source, and the most that they may.
+
+    Attributes
+    ----------
+    source
+        Its name, or the hash of it.
+    epsilon, delta
+        The limit; epsilon null: none.
+    """
+
+    source: _Name
+    epsilon: _Positive | None
+    delta: _Share
+    unit_records: _Records
+    neighbours: _Neighbours
+    spends: list[Spend]
+
+
+class SpendsMessage(
+    msgspec.Struct, frozen=True, tag="spends/1", tag_field="type", forbid_unknown_fields=True
+):
+    """The account of one client.
+
+    Attributes
+    ----------
+    ledger
+        Id of the ledger that writes it.
+    """
+
+    client: _Name
+    ledger: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    sources: list[SourceSpends]
+
+
+def read_spends(payload: bytes) -> SpendsMessage:
+    """Read an account.
+
+    Raises
+    ------
+    msgspec.DecodeError
+        Naming the field and what is allowed there.
+    """
+    return msgspec.json.decode(payload, type=SpendsMessage)
+
+
+def write_spends(message: SpendsMessage) -> bytes:
+    """Write an account."""
+    return msgspec.json.encode(message)
+
+
+def hashed(client: str, source: str) -> str:
+    """Return what stands for the name of a source on the topic."""
+    key = hashlib.blake2b(client.encode(), digest_size=32).digest()
+    return HASHED + hashlib.blake2b(source.encode(), key=key, digest_size=16).hexdigest()
+
+
+def hide(message: SpendsMessage) -> SpendsMessage:
+    """Return an account with hashes for the names of sources."""
+    sources = [
+        msgspec.structs.replace(entry, source=hashed(message.client, entry.source))
+        for entry in message.sources
+    ]
+    return msgspec.structs.replace(message, sources=sources)
+
+
+def worse(one: Spend, other: Spend) -> Spend:
+    """Return what two statements of one study cost at most, so that neither lowers the other."""
+    if one.mu is None or other.mu is None:
+        # a number counts against a limit; where there is none, nothing does
+        return other if one.mu is None else one
+    pure = None if one.pure is None or other.pure is None else max(one.pure, other.pure)
+    larger = one if one.mu >= other.mu else other
+    return msgspec.structs.replace(
+        larger,
+        pure=pure,
+        apart=one.apart and other.apart,
+        neighbours="zero-out"
+        if "zero-out" in (one.neighbours, other.neighbours)
+        else "replace-one",
+        releases=max(one.releases, other.releases),
+    )
+
+
+def merge(entries: Iterable[SourceSpends]) -> list[SourceSpends]:
+    """Return one entry for each source, and in it the worst that any says of each study.
+
+    Limits are those of the first.
+    """
+    found: dict[str, SourceSpends] = {}
+    spends: dict[str, dict[tuple[str, str], Spend]] = {}
+    for entry in entries:
+        found.setdefault(entry.source, entry)
+        held = spends.setdefault(entry.source, {})
+        for spend in entry.spends:
+            key = spend.ledger, spend.study
+            held[key] = worse(held[key], spend) if key in held else spend
+    return [
+        msgspec.structs.replace(found[name], spends=[held[key] for key in sorted(held)])
+        for name, held in sorted(spends.items())
+    ]
+
+
+def ledger_topics(study: Study, settings: Settings) -> list[Topic]:
+    """Return the topic of all clients' accounts, replicated as a study's own; none if it is off."""
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
+    topic = Topic(NAME, 1, study.stream.replication, config)
+    return [topic] if settings.ledger_topic == "on" else []

@@ -1,0 +1,148 @@
+"""Whether one run of a client may release its source: asked at its start and before it releases."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from pipeline.errors import DataError
+from producers.heads import MOST, Head, Marks, head_of
+from producers.known_sources import KnownSources, Looks
+from producers.sources import Slot, location_of, open_source, packaged
+
+
+class Admission:
+    """The source of one run, as the folder's register knows it.
+
+    Parameters
+    ----------
+    folder
+        Where the clients' databases are.
+    client, name
+        Client id, and the source's name in its ledger.
+    spec
+        As `producers.sources.open_source` takes it.
+    other_data
+        See `KnownSources.check`.
+    """
+
+    def __init__(
+        self, folder: Path, client: str, name: str, spec: str, *, follow: bool, other_data: bool
+    ) -> None:
+        self._folder, self._client, self._name = folder, client, name
+        self._spec, self._follow, self._other_data = spec, follow, other_data
+        self._known = KnownSources(folder, lambda: earlier(folder))
+        self._input: Head | None = None
+        self._seen: object = None
+
+    def enter(self, *, released: bool) -> None:
+        """Refuse a source that another client or name has released; see `KnownSources.check`.
+
+        Parameters
+        ----------
+        released
+            Whether this client has released it under this name.
+
+        Raises
+        ------
+        ConfigError
+            Naming who has it.
+        DataError
+            If it cannot be opened.
+        LocalStoreError
+            If the register cannot be used.
+        """
+        # nothing of standard input has been read yet
+        if self._spec != "-":
+            self._check(looks_of(self._spec, self._follow), releases=released)
+
+    def begins(self, position: bytes | None) -> None:
+        """Say where this run reads on: the head of standard input is only seen from its start."""
+        if self._spec == "-" and position is None:
+            self._input = Head()
+
+    def take(self, slot: Slot) -> None:
+        """See the next slot of the source."""
+        if self._input is not None:
+            self._input.take(slot.record)
+
+    def before_release(self) -> None:
+        """Enter the register, or refuse as `enter`; until there are enough records to be known by.
+
+        A file that was empty at the start has a head by now.
+        """
+        if self._spec == "-":
+            marks: Marks = {} if self._input is None else self._input.marks
+            if marks and marks != self._seen:
+                self._check(Looks("input", "", None, None, marks), releases=True)
+                self._seen = marks
+            return
+        path = Path(self._spec)
+        size = path.stat().st_size if path.exists() else 0
+        if self._seen in (size, MOST):
+            return
+        looks = looks_of(self._spec, self._follow)
+        self._check(looks, releases=True)
+        self._seen = MOST if looks.kind == "packaged" or MOST in looks.marks else size
+
+    def _check(self, looks: Looks, *, releases: bool) -> None:
+        self._known.check(
+            self._client, self._name, looks, releases=releases, other_data=self._other_data
+        )
+
+
+def looks_of(spec: str, follow: bool) -> Looks:
+    """Return what a source can be known by; not of standard input, which is read once.
+
+    Raises
+    ------
+    DataError
+        If it cannot be opened.
+    """
+    place = location_of(spec) or ""
+    source = open_source(spec, None, folder=Path(), follow=follow)
+    try:
+        if packaged(spec):
+            return Looks("packaged", place, None, None, {})
+        found = Path(spec).stat()
+        return Looks("file", place, found.st_dev, found.st_ino, head_of(source).marks)
+    except OSError as error:
+        raise DataError(
+            f"{Path(spec).name}: cannot be read ({error.strerror}); the data owner must name a "
+            "file that this process may read"
+        ) from None
+    finally:
+        source.close()
+
+
+def earlier(folder: Path) -> list[tuple[str, str, Looks]]:
+    """Return what clients of a folder released before it had a register, the oldest client first.
+
+    Files that are gone by now, and standard input, cannot be looked at; they enter with nothing but
+    their path or not at all.
+    """
+    found = []
+    for path in folder.glob("*.db"):
+        try:
+            database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+            try:
+                found += database.execute(
+                    "SELECT created_at, client, source, location FROM identity, locations "
+                    "WHERE source IN (SELECT source FROM spends)"
+                ).fetchall()
+            finally:
+                database.close()
+        except sqlite3.Error:
+            # a damaged database is its own client's matter
+            continue
+    return [
+        (client, source, _looks_now(location))
+        for _, client, source, location in sorted(found, key=lambda row: tuple(map(str, row)))
+    ]
+
+
+def _looks_now(location: str) -> Looks:
+    try:
+        return looks_of(location, follow=True)
+    except DataError:
+        return Looks("packaged" if packaged(location) else "file", location, None, None, {})

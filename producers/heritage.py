@@ -1,0 +1,196 @@
+"""What a client has spent elsewhere: under a ledger that is lost, or that another folder has.
+
+It comes from an exported file or from the ledger topic, stands in a table of its own, and counts
+against the limit of its source beside this ledger's own spends. Nothing here lowers a spend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from pipeline.errors import ConfigError
+from pipeline.messages.spends import (
+    HASHED,
+    SourceSpends,
+    Spend,
+    SpendsMessage,
+    hashed,
+    merge,
+    worse,
+)
+from producers.database import Database
+
+Rows = Callable[..., list[tuple[Any, ...]]]
+
+_OWN = """
+    SELECT identity.ledger, study, mechanism, epsilon, delta, unit_records, neighbours, mu, pure,
+    apart, slots, (SELECT count(*) FROM ledger WHERE ledger.study = spends.study)
+    FROM spends, identity WHERE source = ?"""
+_INHERITED = """
+    SELECT ledger, study, mechanism, epsilon, delta, unit_records, neighbours, mu, pure, apart,
+    slots, releases FROM inherited WHERE source = ?"""
+_TAKE = """
+    INSERT INTO inherited VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
+    ON CONFLICT (ledger, study, source) DO UPDATE SET mechanism = excluded.mechanism,
+    epsilon = excluded.epsilon, delta = excluded.delta, unit_records = excluded.unit_records,
+    neighbours = excluded.neighbours, mu = excluded.mu, pure = excluded.pure,
+    apart = excluded.apart, slots = excluded.slots, releases = excluded.releases"""
+
+
+def account(rows: Rows) -> SpendsMessage:
+    """Return the whole account of a client, with the names of its sources.
+
+    Parameters
+    ----------
+    rows
+        Asks the client's database.
+    """
+    [(client, ledger)] = rows("SELECT client, ledger FROM identity")
+    limits = rows("SELECT source, epsilon, delta, unit_records, neighbours FROM sources")
+    entries = []
+    for source, epsilon, delta, records, neighbours in limits:
+        found = rows(_OWN, source) + rows(_INHERITED, source)
+        if found:
+            spends = [_spend(row) for row in found]
+            entries.append(SourceSpends(source, epsilon, delta, records, neighbours, spends))
+    return SpendsMessage(client, ledger, merge(entries))
+
+
+class Heritage:
+    """The inherited spends in a client's database."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def account(self) -> SpendsMessage:
+        """Return the whole account of this client, as `account`."""
+        return account(self._db.rows)
+
+    def take_file(self, message: SpendsMessage) -> int:
+        """Charge what a file says that this database lacks; return how many spends that changed.
+
+        Raises
+        ------
+        ConfigError
+            If it is another client's, or its names are hashed.
+        """
+        if message.client != self._db.client:
+            raise ConfigError(
+                f"--import: client: the file is of client {message.client!r}, this is "
+                f"{self._db.client!r}; a ledger belongs to one client for ever"
+            )
+        if any(entry.source.startswith(HASHED) for entry in message.sources):
+            raise ConfigError(
+                "--import: sources[...].source: a name is needed; hashes stand on the ledger topic "
+                "alone. Take what `veilstream privacy ledger --export` wrote"
+            )
+        with self._db.transaction():
+            for entry in message.sources:
+                self._db.write(
+                    "INSERT INTO sources VALUES (?, ?, ?, ?, ?) ON CONFLICT (source) DO NOTHING",
+                    entry.source, entry.epsilon, entry.delta, entry.unit_records, entry.neighbours,
+                )  # fmt: skip
+            return sum(self._take(entry.source, entry.spends, "file") for entry in message.sources)
+
+    def take_topic(
+        self, source: str, messages: Sequence[SpendsMessage], *, begun: bool, other_data: bool
+    ) -> int:
+        """Charge what the ledger topic says of sources that are known here by name.
+
+        Parameters
+        ----------
+        source
+            The source that is to be released; it need not be known yet.
+        messages
+            All accounts of this client on the topic; none where it is not used.
+        begun
+            Whether the study has been charged already: then nothing is refused.
+        other_data
+            Whether the data owner says that the records are none of those that were released
+            elsewhere. That is remembered for this source.
+
+        Returns
+        -------
+        int
+            How many spends that changed.
+
+        Raises
+        ------
+        ConfigError
+            If there are sources of which nobody can tell whether they hold these records.
+        """
+        client, changed = self._db.client, 0
+        own = {name for (name,) in self._db.rows("SELECT source FROM streams")}
+        imported = {name for (name,) in self._db.rows("SELECT source FROM inherited")}
+        names = {hashed(client, name): name for name in {source} | own | imported}
+        strange = imported - own - {source}
+        with self._db.transaction():
+            for entry in (entry for message in messages for entry in message.sources):
+                if entry.source in names:
+                    changed += self._take(names[entry.source], entry.spends, "topic")
+                elif any(spend.ledger != self._db.ledger for spend in entry.spends):
+                    strange.add(entry.source)
+            answered = self._db.rows("SELECT other FROM other_records WHERE source = ?", source)
+            strange -= {other for (other,) in answered}
+            if other_data:
+                self._db.write_many(
+                    "INSERT INTO other_records VALUES (?, ?) ON CONFLICT DO NOTHING",
+                    [(source, other) for other in strange],
+                )
+                # what the topic says may be anybody's word; the owner's counts
+                self._db.write(
+                    "UPDATE inherited SET counts = 0 WHERE source = ? AND origin = 'topic'", source
+                )
+        if strange and not begun and not other_data:
+            raise self._unmatched(strange)
+        return changed
+
+    def _take(self, source: str, spends: Sequence[Spend], origin: str) -> int:
+        return sum(self._charge(source, spend, origin) for spend in spends)
+
+    def _charge(self, source: str, spend: Spend, origin: str) -> bool:
+        """Charge one spend; return whether that changed anything."""
+        if spend.ledger == self._db.ledger:
+            own = [
+                _spend(row) for row in self._db.rows(f"{_OWN} AND study = ?", source, spend.study)
+            ]
+            if own and _same(worse(own[0], spend), own[0]):
+                return False
+        found = self._db.rows(
+            f"{_INHERITED} AND ledger = ? AND study = ?", source, spend.ledger, spend.study
+        )
+        known = _spend(found[0]) if found else None
+        charged = spend if known is None else worse(known, spend)
+        if charged == known:
+            return False
+        self._db.write(
+            _TAKE,
+            charged.ledger, charged.study, source, charged.mechanism, charged.epsilon,
+            charged.delta, charged.unit_records, charged.neighbours, charged.mu, charged.pure,
+            charged.apart, charged.slots, charged.releases, origin,
+        )  # fmt: skip
+        return True
+
+    def _unmatched(self, strange: set[str]) -> ConfigError:
+        named = sorted(repr(name) for name in strange if not name.startswith(HASHED))
+        known = f" ({', '.join(named)})" if named else ""
+        return ConfigError(
+            f"--source: client {self._db.client!r} has released {len(strange)} sources that this "
+            f"folder has never opened{known}, and nobody can tell whether these records are among "
+            "them. If they are, give the name that they had with --source-name: what was spent "
+            "counts then (`veilstream privacy ledger --import FILE` of an export brings names "
+            "back). If they are not, say so once with --other-data"
+        )
+
+
+def _same(one: Spend, other: Spend) -> bool:
+    """Whether two statements cost the same; the number of releases costs nothing."""
+    return msgspec.structs.replace(one, releases=0) == msgspec.structs.replace(other, releases=0)
+
+
+def _spend(row: tuple[Any, ...]) -> Spend:
+    values = dict(zip(Spend.__struct_fields__, row, strict=True))
+    return Spend(**{**values, "apart": bool(values["apart"])})

@@ -1,0 +1,175 @@
+"""The accounts of all clients on one compacted topic: a folder that is lost is not forgotten.
+
+A client reads its own account there before it spends, and writes it before the first release of a
+study leaves. What another folder of the same client wrote is written again with it, as the newest
+message of a key replaces the others. Whatever cannot be read is passed over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+
+from infra.connection import kafka_options, log_reader
+from infra.faults import told
+from pipeline.errors import BrokerError, VeilstreamError
+from pipeline.messages.spends import (
+    NAME,
+    SourceSpends,
+    SpendsMessage,
+    hide,
+    merge,
+    read_spends,
+    write_spends,
+)
+from pipeline.settings import Settings
+from producers.heritage import Heritage
+
+#: How long Kafka may hand out nothing of what it has, or take nothing, in seconds.
+PATIENCE = 60.0
+#: Bytes of an account, at most: what Kafka takes by default, less what it adds.
+MOST = 900_000
+
+
+class LedgerTopic:
+    """One client's account on the topic; where it is switched off nothing is read or written.
+
+    Parameters
+    ----------
+    settings
+        Where Kafka is, and whether the topic is used.
+    client, heritage
+        Whose account, and where it stands.
+    say
+        Told of messages that are passed over.
+
+    Raises
+    ------
+    BrokerError, ConfigError
+        By every method, if Kafka does not answer, or does not permit it.
+    """
+
+    def __init__(
+        self, settings: Settings, client: str, heritage: Heritage, say: Callable[[str], None]
+    ) -> None:
+        self._settings, self._client, self._heritage, self._say = settings, client, heritage, say
+        self._on = settings.ledger_topic == "on"
+        self._there: Sequence[SpendsMessage] = ()
+        self._newest: list[SourceSpends] | None = None
+
+    def take_over(self, source: str, *, begun: bool, other_data: bool) -> None:
+        """Charge what the topic says this client has spent on a source; see `Heritage.take_topic`.
+
+        Raises
+        ------
+        ConfigError
+            If nobody can tell whether its records were released elsewhere.
+        """
+        if self._on:
+            self._there = self._read()
+            self._newest = _facts(self._there[-1]) if self._there else None
+        changed = self._heritage.take_topic(source, self._there, begun=begun, other_data=other_data)
+        if changed:
+            self._say(
+                f"{NAME} has {changed} spends of this client on source {source!r} that this folder "
+                "did not know; they count now"
+            )
+
+    def publish(self) -> None:
+        """Write the account, if the topic's newest says something else.
+
+        It must be there before a release leaves that it speaks of.
+        """
+        if not self._on:
+            return
+        own = hide(self._heritage.account())
+        others = [entry for message in self._there for entry in message.sources]
+        message = msgspec.structs.replace(own, sources=merge([*own.sources, *others]))
+        if len(write_spends(message)) > MOST:
+            self._say(
+                f"WARNING: {NAME} holds too much under this client's id: own spends alone stay"
+            )
+            message = own
+        if not message.sources or _facts(message) == self._newest:
+            return
+        self._send(write_spends(message))
+        self._newest = _facts(message)
+
+    def _read(self) -> list[SpendsMessage]:
+        place, found, passed = TopicPartition(NAME, 0), [], 0
+        try:
+            with log_reader(self._settings, wait_ms=200) as consumer:
+                consumer.assign([place])
+                consumer.seek_to_beginning(place)
+                for payload in _payloads(consumer, place, self._client.encode()):
+                    try:
+                        message = read_spends(payload)
+                    except (msgspec.DecodeError, UnicodeDecodeError):
+                        message = None
+                    if message is None or message.client != self._client:
+                        passed += 1
+                    else:
+                        found.append(message)
+        except KafkaError as error:
+            raise self._fault("read", "Read", error) from error
+        if passed:
+            self._say(
+                f"WARNING: {passed} messages under this client's id on {NAME} are no accounts of "
+                "it and are passed over; the operator must see to who may write there"
+            )
+        return found
+
+    def _send(self, payload: bytes) -> None:
+        try:
+            producer = KafkaProducer(
+                **kafka_options(self._settings),
+                enable_idempotence=True,
+                acks="all",
+                delivery_timeout_ms=int(PATIENCE * 1000),
+                request_timeout_ms=15_000,
+                max_block_ms=int(PATIENCE * 1000),
+                bootstrap_timeout_ms=10_000,
+            )
+            try:
+                producer.send(NAME, key=self._client.encode(), value=payload).get(PATIENCE)
+            finally:
+                producer.close(timeout=2)
+        except KafkaError as error:
+            raise self._fault("written", "Write", error) from error
+
+    def _fault(self, done: str, operation: str, error: KafkaError) -> VeilstreamError:
+        otherwise = (
+            f"topic {NAME} cannot be {done} ({type(error).__name__}); nothing is lost: start this "
+            "client again when Kafka answers, or set VEILSTREAM_LEDGER_TOPIC=off"
+        )
+        return told(self._settings, error, otherwise, what=f"topic {NAME}", operation=operation)
+
+
+def _payloads(consumer: KafkaConsumer, place: TopicPartition, key: bytes) -> list[bytes]:
+    """Return what the topic has under a key, in the order of the log."""
+    found: list[bytes] = []
+    end = consumer.end_offsets([place])[place]
+    deadline = time.monotonic() + PATIENCE
+    while consumer.position(place) < end:
+        batches = consumer.poll(timeout_ms=200, max_records=5000)
+        if batches:
+            deadline = time.monotonic() + PATIENCE
+        elif time.monotonic() > deadline:
+            raise BrokerError(f"topic {NAME} gives nothing for {PATIENCE:g} s")
+        for records in batches.values():
+            found += [r.value for r in records if r.key == key and r.value is not None]
+    return found
+
+
+def _facts(message: SpendsMessage) -> list[SourceSpends]:
+    """Return what is worth another message: not that there are more releases."""
+    return [
+        msgspec.structs.replace(
+            entry, spends=[msgspec.structs.replace(spend, releases=0) for spend in entry.spends]
+        )
+        for entry in message.sources
+    ]

@@ -1,0 +1,269 @@
+"""What was spent elsewhere counts: exports, imports, and what a topic may say."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli.privacy import privacy
+from pipeline.errors import BudgetExceeded, ConfigError
+from pipeline.local.plan import Plan
+from pipeline.messages.spends import (
+    SpendsMessage,
+    hashed,
+    hide,
+    read_spends,
+    worse,
+    write_spends,
+)
+from pipeline.study import parse_study
+from producers.ledger import Limit
+from producers.report import account_of, ledger
+from producers.run import vault_path
+from producers.vault import Outgoing, Tally, Vault
+from tests.stage import study_text
+
+SOURCE = "csv:data.csv"
+
+
+def plan_of(name: str, epsilon: float = 1.0) -> Plan:
+    budget = f'mechanism = "discrete-gaussian"\nepsilon = {epsilon}\ndelta = 1e-5'
+    return Plan(parse_study(study_text(name, privacy=budget)))
+
+
+def release(vault: Vault, plan: Plan, seq: int = 0, source: str = SOURCE) -> None:
+    vault.release(
+        plan, source, [Outgoing(seq, b"bytes", [])], position=b"place", now=1e9,
+        tally=Tally(20, {}, 0),
+    )  # fmt: skip
+
+
+def spent(folder: Path, *studies: str, limit: float = 1.0) -> SpendsMessage:
+    """Let client site spend in a folder, and return its account."""
+    path = vault_path(folder, "site")
+    with Vault(path, "site") as vault:
+        for name in studies:
+            vault.open_stream(plan_of(name), SOURCE, Limit(limit, 1e-5))
+            release(vault, plan_of(name))
+    return account_of(path)
+
+
+def command(folder: Path, *arguments: object) -> tuple[int, str]:
+    environment = {"VEILSTREAM_FOLDER": str(folder)}
+    done = CliRunner().invoke(
+        privacy, ["ledger", *map(str, arguments)], env=environment, standalone_mode=False
+    )
+    if done.exception is None:
+        return 0, done.output
+    return getattr(done.exception, "exit_code", -1), str(done.exception)
+
+
+def test_an_export_read_into_an_empty_folder_gives_the_same_account(tmp_path: Path) -> None:
+    was = spent(tmp_path / "old", "first", "second", limit=2.0)
+    file = tmp_path / "site.json"
+    assert command(tmp_path / "old", "--export", file)[0] == 0
+    assert read_spends(file.read_bytes()) == was
+    for changed in (2, 0):
+        code, said = command(tmp_path / "new", "site", "--import", file)
+        assert code == 0, said
+        assert f"{changed} spends" in said
+    assert account_of(vault_path(tmp_path / "new", "site")).sources == was.sources
+    old, new = (
+        ledger(vault_path(tmp_path / name, "site"))[SOURCE]["spent"] for name in ("old", "new")
+    )
+    assert old == new
+
+
+def test_what_was_imported_counts_against_the_limit(tmp_path: Path) -> None:
+    """The same source in a new folder had a fresh budget."""
+    message = spent(tmp_path / "old", "first")
+    with Vault(vault_path(tmp_path / "new", "site"), "site") as vault:
+        vault.heritage.take_file(message)
+        vault.open_stream(plan_of("later"), SOURCE)
+        with pytest.raises(BudgetExceeded, match="1 other studies"):
+            release(vault, plan_of("later"))
+        # a study of the same name under another ledger is another spend
+        vault.open_stream(plan_of("first"), SOURCE)
+        with pytest.raises(BudgetExceeded):
+            release(vault, plan_of("first"))
+
+
+def test_an_import_into_the_folder_that_wrote_it_changes_nothing(tmp_path: Path) -> None:
+    message = spent(tmp_path, "first")
+    with Vault(vault_path(tmp_path, "site"), "site") as vault:
+        assert vault.heritage.take_file(message) == 0
+        release(vault, plan_of("first"), 1)
+    assert account_of(vault_path(tmp_path, "site")).sources[0].spends[0].releases == 2
+
+
+def test_an_old_copy_learns_what_it_has_lost(tmp_path: Path) -> None:
+    """The file of this very ledger may know a study that the database does not."""
+    copy = tmp_path / "copy"
+    spent(tmp_path, "first", limit=2.0)
+    path = vault_path(tmp_path, "site")
+    copy.write_bytes(path.read_bytes())
+    whole = spent(tmp_path, "second", limit=2.0)
+    for end in ("-wal", "-shm"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+    path.write_bytes(copy.read_bytes())
+    with Vault(path, "site") as vault:
+        assert vault.heritage.take_file(whole) == 1
+        assert vault.heritage.take_file(whole) == 0
+        # its releases go on, and are not charged beside themselves
+        vault.open_stream(plan_of("second"), SOURCE)
+        vault.charge_lost(plan_of("second"), SOURCE, range(1), owed=20, now=1e9)
+    reached = ledger(path)[SOURCE]["spent"]["mu"]
+    assert reached == pytest.approx(math.sqrt(2) * plan_of("first").cost.mu)
+
+
+def test_nothing_that_comes_later_lowers_what_was_taken(tmp_path: Path) -> None:
+    message = spent(tmp_path / "old", "first")
+
+    def changed(**fields: Any) -> SpendsMessage:
+        [entry] = message.sources
+        spends = [msgspec.structs.replace(entry.spends[0], **fields)]
+        entry = msgspec.structs.replace(entry, epsilon=100.0, spends=spends)
+        return msgspec.structs.replace(message, sources=[entry])
+
+    lower: list[dict[str, Any]] = [
+        {"mu": 1e-9}, {"mu": None, "pure": None}, {"pure": 1e-9}, {"apart": True},
+        {"neighbours": "replace-one"}, {"releases": 0},
+    ]  # fmt: skip
+    path = vault_path(tmp_path / "new", "site")
+    with Vault(path, "site") as vault:
+        vault.heritage.take_file(message)
+        before = vault.heritage.account().sources
+        for fields in lower:
+            vault.heritage.take_file(changed(**fields))
+            vault.heritage.take_topic(SOURCE, [hide(changed(**fields))], begun=False,
+                                      other_data=False)  # fmt: skip
+        assert vault.heritage.account().sources == before
+        assert vault.heritage.take_file(changed(mu=50.0)) == 1
+        assert vault.heritage.take_file(message) == 0
+    assert ledger(path)[SOURCE]["spent"]["mu"] == 50.0
+
+
+def test_the_worse_of_two_statements_is_no_lower_than_either(tmp_path: Path) -> None:
+    [spend] = spent(tmp_path, "first").sources[0].spends
+    bare = msgspec.structs.replace(spend, mu=None, pure=None)
+    pure = msgspec.structs.replace(spend, pure=0.3, apart=True, neighbours="replace-one")
+    assert worse(bare, spend) == worse(spend, bare) == spend
+    assert worse(pure, spend) == worse(spend, pure)
+    found = worse(pure, spend)
+    assert (found.pure, found.apart, found.neighbours) == (None, False, spend.neighbours)
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        (("sources", 0, "spends", 0, "mu"), -1.0, r"> 0\.0 - at .*spends\[0\]\.mu"),
+        (("sources", 0, "spends", 0, "mu"), "much", r"spends\[0\]\.mu"),
+        (("sources", 0, "spends", 0, "neighbours"), "none", "neighbours"),
+        (("sources", 0, "spends", 0, "neighbours"), None, "zero-out or replace-one"),
+        (("sources", 0, "spends", 0, "unit_records"), 0, ">= 1"),
+        (("sources", 0, "spends", 0, "ledger"), "../..", "ledger"),
+        (("sources", 0, "spends", 0, "extra"), 1, "extra"),
+        (("sources", 0, "delta"), 1.5, "< 1"),
+        (("sources", 0, "source"), "", "source"),
+        (("client",), "other", "'other'"),
+        (("type",), "spends/2", "type"),
+    ],
+)
+def test_a_file_that_is_no_account_of_this_client_is_refused(
+    tmp_path: Path, where: tuple[Any, ...], value: object, said: str
+) -> None:
+    data = json.loads(write_spends(spent(tmp_path / "old", "first")))
+    place = data
+    for key in where[:-1]:
+        place = place[key]
+    place[where[-1]] = value
+    file = tmp_path / "site.json"
+    file.write_text(json.dumps(data))
+    code, message = command(tmp_path / "new", "site", "--import", file)
+    assert code == 10
+    assert "--import" in message
+    assert re.search(said, message), message
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "\xff", '{"type": "spends/1"'])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "site.json"
+    file.write_bytes(text.encode("latin-1"))
+    assert command(tmp_path, "site", "--import", file)[0] == 10
+    assert command(tmp_path, "site", "--import", tmp_path / "none.json")[0] == 10
+
+
+def test_hashed_names_cannot_be_imported_and_an_export_needs_one_client(tmp_path: Path) -> None:
+    file = tmp_path / "site.json"
+    file.write_bytes(write_spends(hide(spent(tmp_path, "first"))))
+    assert command(tmp_path, "site", "--import", file)[0] == 10
+    Vault(vault_path(tmp_path, "other"), "other").close()
+    code, said = command(tmp_path, "--export", file)
+    assert code == 10
+    assert "2 clients" in said
+    assert command(tmp_path, "nobody", "--export", file)[0] == 10
+
+
+def test_names_are_hashed_with_the_client(tmp_path: Path) -> None:
+    message = spent(tmp_path, "first")
+    payload = write_spends(hide(message))
+    assert b"data.csv" not in payload
+    assert hashed("site", SOURCE).encode() in payload
+    assert hashed("site", SOURCE) != hashed("sit", "e" + SOURCE)
+
+
+def test_a_source_that_cannot_be_matched_asks_for_a_name_or_an_answer(tmp_path: Path) -> None:
+    message = hide(spent(tmp_path / "old", "first"))
+    with Vault(vault_path(tmp_path / "new", "site"), "site") as vault:
+        take = vault.heritage.take_topic
+        with pytest.raises(ConfigError, match=r"--source-name.*--import.*--other-data"):
+            take("csv:renamed.csv", [message], begun=False, other_data=False)
+        assert take("csv:renamed.csv", [message], begun=True, other_data=False) == 0
+        assert take(SOURCE, [message], begun=False, other_data=False) == 1
+        # it has a name now, and nothing of it was ever opened here
+        with pytest.raises(ConfigError, match=r"'csv:data\.csv'"):
+            take("csv:new.csv", [message], begun=False, other_data=False)
+        take("csv:new.csv", [message], begun=False, other_data=True)
+        take("csv:new.csv", [message], begun=False, other_data=False)
+        with pytest.raises(ConfigError, match="never opened"):
+            take("csv:third.csv", [], begun=False, other_data=False)
+
+
+def test_a_false_word_on_the_topic_shuts_nobody_out_for_ever(tmp_path: Path) -> None:
+    """Whoever may write to it can claim any spend; the data owner's word is stronger."""
+    message = hide(spent(tmp_path / "old", "first"))
+    with Vault(vault_path(tmp_path / "new", "site"), "site") as vault:
+        vault.heritage.take_topic(SOURCE, [message], begun=False, other_data=False)
+        vault.open_stream(plan_of("later"), SOURCE)
+        with pytest.raises(BudgetExceeded):
+            release(vault, plan_of("later"))
+        vault.heritage.take_topic(SOURCE, [message], begun=False, other_data=True)
+        release(vault, plan_of("later"))
+        # it is remembered, and still told to others
+        assert vault.heritage.take_topic(SOURCE, [message], begun=True, other_data=False) == 0
+        assert len(vault.heritage.account().sources[0].spends) == 2
+        release(vault, plan_of("later"), 1)
+
+
+def test_a_claim_of_no_privacy_lifts_no_limit(tmp_path: Path) -> None:
+    message = spent(tmp_path / "old", "first")
+    [entry] = message.sources
+    bare = msgspec.structs.replace(entry.spends[0], mu=None, pure=None, study="bare")
+    message = msgspec.structs.replace(
+        message, sources=[msgspec.structs.replace(entry, spends=[bare])]
+    )
+    with Vault(vault_path(tmp_path / "new", "site"), "site") as vault:
+        vault.heritage.take_topic(SOURCE, [hide(message)], begun=False, other_data=False)
+        vault.open_stream(plan_of("one"), SOURCE, Limit(1.0, 1e-5))
+        release(vault, plan_of("one"))
+        vault.open_stream(plan_of("two"), SOURCE)
+        with pytest.raises(BudgetExceeded):
+            release(vault, plan_of("two"))
+        assert vault.bare(SOURCE)

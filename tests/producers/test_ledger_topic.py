@@ -1,0 +1,180 @@
+"""A folder that is lost is not forgotten: accounts on the ledger topic, on a real Kafka."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from infra.topics import ensure_topics
+from pipeline.messages.spends import (
+    NAME,
+    SourceSpends,
+    Spend,
+    SpendsMessage,
+    hashed,
+    ledger_topics,
+    read_spends,
+    write_spends,
+)
+from producers.ledger_topic import LedgerTopic
+from producers.report import ledger
+from producers.vault import Vault
+from tests.producers.test_heritage import plan_of, release
+from tests.stage import PRIVATE, Stage, read_topic, send, study_text, write_csv
+
+Build = Callable[..., Stage]
+
+
+@pytest.fixture
+def build(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Build]:
+    """Return a function that makes stages in one folder, each with a study of its own."""
+    made: list[Stage] = []
+
+    def make(ledger_topic: str = "on") -> Stage:
+        text = study_text(stream="lead = 0", privacy=PRIVATE)
+        made.append(Stage(tmp_path / "stage", kafka, redis_url, text, ledger_topic=ledger_topic))
+        return made[-1]
+
+    yield make
+    for stage in made:
+        stage.remove()
+
+
+@pytest.fixture
+def client() -> str:
+    """Return a client id that nobody has used: the topic is one for all tests."""
+    return f"site-{uuid.uuid4().hex[:8]}"
+
+
+def produce(stage: Stage, client: str, source: Path, *options: object) -> tuple[int, str]:
+    done = stage.run(
+        "produce", stage.study, "--client", client, "--source", source, "--quiet", *options
+    )
+    return done.returncode, done.stderr
+
+
+def accounts(stage: Stage, client: str) -> list[SpendsMessage]:
+    return [
+        read_spends(record.value)
+        for record in read_topic(stage.settings.kafka, NAME)
+        if record.key == client.encode()
+    ]
+
+
+def test_a_new_study_counts_what_a_lost_folder_had_spent(build: Build, client: str) -> None:
+    """Each step is a start of the command; before, the new study had a fresh budget."""
+    first, second = build(), build()
+    source = write_csv(first.folder / "data.csv", 60)
+    assert produce(first, client, source)[0] == 0
+    [account] = accounts(first, client)
+    assert account.sources[0].source == hashed(client, "csv:data.csv")
+    assert account.sources[0].spends[0].study == first.plan.study.name
+    shutil.rmtree(first.settings.home / "clients")
+
+    code, said = produce(second, client, source)
+    assert code == 31, said
+    assert "they count now" in said
+    assert not second.releases()
+    [facts] = ledger(second.database(client)).values()
+    assert [spend["study"] for spend in facts["elsewhere"]] == [first.plan.study.name]
+    moved = source.rename(source.with_name("moved.csv"))
+    code, said = produce(second, client, moved)
+    assert code == 10
+    assert "csv:data.csv" in said
+
+
+def test_a_renamed_source_of_a_lost_folder_asks(build: Build, client: str) -> None:
+    first, second = build(), build()
+    source = write_csv(first.folder / "data.csv", 20)
+    assert produce(first, client, source)[0] == 0
+    shutil.rmtree(first.settings.home / "clients")
+    moved = source.rename(source.with_name("moved.csv"))
+    code, said = produce(second, client, moved)
+    assert code == 10
+    assert "--source-name" in said
+    assert "--other-data" in said
+    assert produce(second, client, moved, "--source-name", "csv:data.csv")[0] == 31
+    other = write_csv(source.with_name("other.csv"), 20, 5)
+    code, said = produce(build(), client, other, "--other-data")
+    assert code == 0, said
+    # what another folder had spent is still on the topic, beside what this one has
+    newest = accounts(first, client)[-1]
+    assert {entry.source for entry in newest.sources} == {
+        hashed(client, "csv:data.csv"), hashed(client, "csv:other.csv"),
+    }  # fmt: skip
+
+
+def test_switched_off_nothing_is_told_or_taken(build: Build, client: str) -> None:
+    first, second = build("off"), build("off")
+    source = write_csv(first.folder / "data.csv", 20)
+    assert produce(first, client, source)[0] == 0
+    assert accounts(first, client) == []
+    shutil.rmtree(first.settings.home / "clients")
+    assert produce(second, client, source)[0] == 0
+
+
+@pytest.fixture
+def stage(build: Build) -> Stage:
+    made = build()
+    made.ensure_topics()
+    return made
+
+
+def topic_of(stage: Stage, vault: Vault, said: list[str]) -> LedgerTopic:
+    ensure_topics(stage.settings, ledger_topics(stage.plan.study, stage.settings))
+    return LedgerTopic(stage.settings, vault.client, vault.heritage, said.append)
+
+
+def claim(client: str, source: str, **fields: object) -> SpendsMessage:
+    spend = Spend(
+        "0" * 16, "claimed", "discrete-gaussian", 1.0, 1e-5, 1, "zero-out", 0.5, None, False, 20, 1
+    )
+    spends = [msgspec.structs.replace(spend, **fields)]
+    entry = SourceSpends(hashed(client, source), 1.0, 1e-5, 1, "zero-out", spends)
+    return SpendsMessage(client, "0" * 16, [entry])
+
+
+def test_messages_that_are_no_account_are_passed_over(stage: Stage, client: str) -> None:
+    good = write_spends(claim(client, "csv:a.csv"))
+    lower = write_spends(claim(client, "csv:a.csv", mu=1e-6))
+    said: list[str] = []
+    with Vault(stage.database(client), client) as vault:
+        topic = topic_of(stage, vault, said)
+        payloads = [b"", b"\xff", b"{}", good.replace(b"zero-out", b"zero-ou"), good, lower,
+                    write_spends(claim("other", "csv:a.csv")), None]  # fmt: skip
+        key = client.encode()
+        send(stage.settings.kafka, NAME, [{"key": key, "value": value} for value in payloads])
+        topic.take_over("csv:a.csv", begun=False, other_data=False)
+        assert any("5 messages" in line and "passed over" in line for line in said)
+        rows = stage.query(client, "SELECT study, mu FROM inherited")
+    assert rows == [("claimed", 0.5)]
+
+
+def test_an_account_is_told_once_and_again_when_the_topic_lacks_it(
+    stage: Stage, client: str
+) -> None:
+    with Vault(stage.database(client), client) as vault:
+        vault.open_stream(plan_of("one"), "csv:data.csv")
+        release(vault, plan_of("one"))
+        for _ in range(2):
+            topic = topic_of(stage, vault, [])
+            topic.take_over("csv:data.csv", begun=True, other_data=False)
+            topic.publish()
+            release(vault, plan_of("one"), vault.peek("one").next_seq)
+            topic.publish()
+        assert len(accounts(stage, client)) == 1
+        # somebody else's word in its place
+        forged = write_spends(claim(client, "csv:other.csv"))
+        send(stage.settings.kafka, NAME, [{"key": client.encode(), "value": forged}])
+        topic = topic_of(stage, vault, [])
+        topic.take_over("csv:data.csv", begun=True, other_data=False)
+        topic.publish()
+        newest = accounts(stage, client)[-1]
+    assert [entry.source for entry in newest.sources] == sorted(
+        hashed(client, name) for name in ("csv:data.csv", "csv:other.csv")
+    )
