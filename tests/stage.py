@@ -115,6 +115,9 @@ def until(condition: Callable[[], Found], what: str, seconds: float = PATIENCE) 
 class Stage:
     """One study, its folder, and the `veilstream` processes that a test starts for it."""
 
+    #: What Python is told to run as `veilstream`.
+    program: tuple[str, ...] = ("-m", "pipeline.cli.main")
+
     def __init__(
         self, folder: Path, kafka: str, redis_url: str, text: str, *, ledger_topic: str = "off"
     ) -> None:
@@ -151,7 +154,7 @@ class Stage:
         self._arguments[name] = arguments
         with self.log(name).open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "pipeline.cli.main", *map(str, arguments)],
+                [sys.executable, *self.program, *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -178,7 +181,7 @@ class Stage:
     ) -> subprocess.CompletedProcess[str]:
         """Run `veilstream ARGUMENTS` to its end."""
         return subprocess.run(
-            [sys.executable, "-m", "pipeline.cli.main", *map(str, arguments)],
+            [sys.executable, *self.program, *map(str, arguments)],
             stdin=stdin,
             capture_output=True,
             text=True,

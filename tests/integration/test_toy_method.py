@@ -1,0 +1,130 @@
+"""A method of one file and one line of a registry has the whole life of every other."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.methods import METHODS
+from pipeline.study import parse_study
+from tests.stage import Stage, until
+
+KIND, ENTRY = "private-mean", "tests.toy_mean:METHOD"
+PROGRAM = (
+    "from pipeline.methods import METHODS\n"
+    f"METHODS[{KIND!r}] = {ENTRY!r}\n"
+    "from pipeline.cli.main import main\n"
+    "main()\n"
+)
+TEXT = f"""\
+[study]
+name = "toy-{random.Random().getrandbits(48):x}"
+[data]
+response = {{ name = "y", kind = "number", min = 0, max = 10 }}
+[data.features]
+x = {{ min = 0, max = 1 }}
+[estimator]
+kind = "{KIND}"
+loss = "linear"
+method = {{ least = 200 }}
+[privacy]
+mechanism = "discrete-gaussian"
+epsilon = 2.0
+delta = 1e-6
+[window]
+records = 50
+[stream]
+partitions = 2
+lead = 0
+publish = {{ releases = 4, seconds = 0.2, pause = 0.05 }}
+"""
+MEAN, RECORDS = 4.0, 1500
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, KIND, ENTRY)
+
+
+@pytest.fixture
+def stage(registered: None, tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
+    made = Stage(tmp_path, kafka, redis_url, TEXT)
+    made.program = ("-c", PROGRAM)
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+def source(folder: Path, name: str, seed: int) -> Path:
+    chance = random.Random(seed)
+    rows = [f"{chance.random():.4f},{chance.gauss(MEAN, 1):.4f}" for _ in range(RECORDS)]
+    path = folder / f"{name}.csv"
+    path.write_text("x,y\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_a_toy_method_lives_the_whole_life(stage: Stage, tmp_path: Path) -> None:
+    """One runtime for all of it: it takes the seconds of a worker's two starts."""
+    checked = stage.run("study", "check", stage.study, "--json")
+    facts = json.loads(checked.stdout)
+    assert facts["estimator"] == {"kind": KIND, "method": "the mean of the response"}
+    assert facts["noise"]["sum_sd"] > 0
+
+    stage.ensure_topics()
+    stage.worker()
+    one, two = (source(tmp_path, name, seed) for seed, name in enumerate(("north", "south")))
+    stage.produce("north", one)
+    until(lambda: sum(stage.watermarks()) >= 5, "some releases are folded")
+    stage.kill("w0")
+    stage.produce("south", two)
+    assert stage.code("north") == 0, stage.said("north")
+    assert stage.code("south") == 0, stage.said("south")
+    stage.worker()
+    stage.caught_up()
+    estimate = stage.final_estimate()
+    assert estimate.status == "ready"
+    mean, slope = estimate.coefficients
+    assert mean.interval is not None
+    assert mean.interval[0] < MEAN < mean.interval[1]
+    assert slope.interval is None
+    assert estimate.records == 2 * RECORDS
+    assert stage.verified()
+    [(spent,)] = stage.query("north", "SELECT epsilon FROM spends")
+    assert spent == 2.0
+
+    seen = stage.run("watch", stage.study, "--json", "--from", "beginning", "--count", 1)
+    assert json.loads(seen.stdout)["estimator"] == KIND
+    replayed = stage.run("replay", stage.study, "--check", "--json")
+    assert replayed.returncode == 0, replayed.stderr
+
+    tested = stage.run("backtest", stage.study, "--input", one, "--json", "--simulate", 1)
+    assert tested.returncode == 0, tested.stderr
+    pooled = json.loads(tested.stdout)["pooled"]["coefficients"]
+    # what a backtest compares with is what the method says that it aims at
+    rows = [float(line.split(",")[1]) for line in one.read_text().splitlines()[1:]]
+    assert pooled[0] == pytest.approx(sum(rows) / len(rows), abs=1e-3)
+    doctor = stage.run(
+        "doctor", "coverage", stage.study, "--records", 4000, "--replications", 8, "--json"
+    )
+    assert doctor.returncode == 0, doctor.stderr
+    assert json.loads(doctor.stdout)["coverage"]["ready"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("least = 200", "least = 1.5"),
+        ('loss = "linear"', 'loss = "poisson"'),
+        ("method = { least = 200 }", "path = { eta0 = 1.0 }"),
+    ],
+)
+def test_its_study_file_is_strict(registered: None, change: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=r"estimator\.(method\.least|loss|path)|data\.response"):
+        parse_study(TEXT.replace(change, words))
+    parse_study(TEXT)

@@ -1,0 +1,209 @@
+"""A method in one file: the private mean of a response. It shows what a method has to bring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from pipeline.errors import ConfigError, PrivacyError, StateError
+from pipeline.estimators.estimate import Estimate
+from pipeline.local.encode import Arrays
+from pipeline.local.model import COEFFICIENT_EXPONENT, Model, Part
+from pipeline.local.plan import Plan
+from pipeline.local.query import Exact, OpenQuery, Query, VectorPart
+from pipeline.messages.release import PrivateRelease, Release
+from pipeline.methods.facts import Missed, Sizes
+from pipeline.methods.layout import Layout
+from pipeline.privacy.channel import INTEGER_LIMIT, Channel
+from pipeline.privacy.sensitivity import rounding_of_vector
+from pipeline.study import Study
+from pipeline.study.tables import strict
+from pipeline.types import Vector
+
+#: Responses are whole multiples of 2^-20 before they are summed.
+BITS = 20
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[estimator.method]`: how many records an interval needs."""
+
+    least: int = 100
+
+
+class MeanPlan(Plan):
+    """A release is the noised sum of a window's responses, in [-1, 1]."""
+
+    touched = 1
+
+    @property
+    def channel(self) -> Channel:
+        neighbours, order = self.study.privacy.neighbours, self.mechanism.order
+        distance = 2.0 if neighbours == "replace-one" else 1.0
+        return self.mechanism.channel(distance, rounding_of_vector(1, order), self.budget, 1.0)
+
+    @property
+    def penalty(self) -> Vector:
+        return np.append(0.0, np.full(self.size - 1, 1e6))
+
+    def check_fit(self) -> None:
+        if self.channel.largest(self.slots) >= INTEGER_LIMIT:
+            raise PrivacyError("window.records: use smaller windows")
+
+    def exponents(self, version: int) -> tuple[int, ...]:
+        return (self.channel.exponent,)
+
+    def query(self, window: Arrays, model: Model) -> Query:
+        whole = np.trunc(np.ldexp(np.clip(window.responses, -1.0, 1.0), BITS)).sum()
+        total = Exact(np.array([whole], dtype=np.int64), np.array([-BITS]))
+        return Query(model, {"sum": VectorPart(total, self.channel, self.slots)})
+
+    def open_query(self, window: Arrays, model: Model) -> OpenQuery:
+        total = {"sum": np.array([window.responses.sum()])}
+        return OpenQuery(model, len(window.responses), model.coefficients, total)
+
+
+@dataclass
+class MeanState:
+    """The sum, and how many releases and slots it is of: Python's integers have no end."""
+
+    total: int = 0
+    releases: int = 0
+    slots: int = 0
+    dirty: set[str] = field(default_factory=set)
+    names = ["mean"]  # noqa: RUF012
+
+    @property
+    def begun(self) -> bool:
+        return self.releases > 0
+
+    def add(self, other: MeanState) -> None:
+        self.total += other.total
+        self.releases += other.releases
+        self.slots += other.slots
+
+    def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        held = msgspec.msgpack.encode((str(self.total), self.releases, self.slots))
+        return dict.fromkeys(self.names if names is None else names, held)
+
+
+class MeanServer:
+    """As `methods.base.Server`, for studies with noise."""
+
+    interval = "normal, variance at most 1"
+
+    def __init__(self, plan: MeanPlan) -> None:
+        self._plan, self._part = plan, plan.channel
+        self._least = strict(plan.study.estimator.method or {}, Spec, at="estimator.method").least
+        self._point = Layout("expansion", "<i8", plan.size, (COEFFICIENT_EXPONENT,))
+        self._sum = Layout("sums", "<i8", 1, plan.exponents(0))
+
+    def check(self, release: Release) -> None:
+        self._point.check(release.expansion)
+        self._sum.check(release.sums)
+
+    def join(self, releases: Sequence[Release]) -> list[int]:
+        return [int.from_bytes(r.sums.data, "little", signed=True) for r in releases]
+
+    def sound(self, batch: list[int]) -> bool:
+        return all(abs(value) <= self._part.largest(self._plan.slots) for value in batch)
+
+    def slots(self, releases: Sequence[Release]) -> int:
+        return sum(r.slots for r in releases if isinstance(r, PrivateRelease))
+
+    def empty(self, *, trace: bool = False) -> MeanState:
+        return MeanState()
+
+    def read(self, fields: dict[str, bytes]) -> MeanState:
+        try:
+            held = msgspec.msgpack.decode(fields["mean"], type=tuple[str, int, int])
+        except (KeyError, msgspec.DecodeError):
+            raise StateError("the stored mean cannot be read") from None
+        return MeanState(int(held[0]), held[1], held[2])
+
+    def fold(self, state: MeanState, batch: list[int]) -> None:
+        state.total += sum(batch)
+        state.releases += len(batch)
+        state.slots += len(batch) * self._plan.slots
+        state.dirty.add("mean")
+
+    def estimate(
+        self, parts: Sequence[tuple[float, MeanState]], partitions: Sequence[int]
+    ) -> Estimate:
+        size, [(_, state)] = self._plan.size, parts
+        slots, noise = max(state.slots, 1), self._part.standard_deviation**2
+        ready = state.slots >= self._least
+        coefficients, privacy = np.zeros(size), np.full((size, size), np.nan)
+        coefficients[0] = state.total * self._part.unit / slots
+        privacy[0, 0] = state.releases * noise / slots**2
+        return Estimate(
+            coefficients=coefficients,
+            covariance=privacy + 1 / slots if ready else None,
+            privacy_covariance=privacy if ready else None,
+            weights=(1.0, 1.0),
+            status="ready" if ready else "warming" if state.slots else "empty",
+            reason="" if ready else f"intervals need {self._least} records",
+            records=state.slots,
+            releases=state.releases,
+            condition=None,
+            floored=0,
+            interval=self.interval,
+        )
+
+    def start_is_over(self, states: Sequence[MeanState], furthest: int) -> bool:
+        return True
+
+    def part(self, slots: int, state: MeanState | None) -> Part | None:
+        return None
+
+
+class PrivateMean:
+    """As `methods.base.Method`."""
+
+    title = "the mean of the response"
+    tables, losses, levels = ("method",), ("linear",), False
+    server_side: Mapping[str, str] = {"estimator.method.least": "when intervals are shown"}
+    client_side: Mapping[str, str] = {"estimator.method": "releases are made by it"}
+
+    def check(self, study: Study) -> None:
+        strict(study.estimator.method or {}, Spec, at="estimator.method")
+        if not study.noised:
+            raise ConfigError('privacy.mechanism: "private-mean" needs noise')
+
+    def enter(self, meaning: dict[str, Any], study: Study) -> None:
+        meaning["estimator"].pop("method", None)
+
+    def intervals(self, study: Study) -> Sequence[str]:
+        return ()
+
+    def plan(self, study: Study, level: str | None = None) -> MeanPlan:
+        return MeanPlan(study, level)
+
+    def server(self, plan: Plan) -> MeanServer:
+        assert isinstance(plan, MeanPlan)
+        return MeanServer(plan)
+
+    def facts(self, plan: Plan) -> Mapping[str, object]:
+        assert isinstance(plan, MeanPlan)
+        return {"noise": {"sum_sd": plan.channel.standard_deviation} if plan.study.noised else {}}
+
+    def warnings(self, plan: Plan) -> Sequence[str]:
+        return ()
+
+    def sizes(self, plan: Plan, records: int) -> Sizes:
+        return Sizes(100)
+
+    def better(self, plan: Plan, missed: Missed) -> Sequence[str]:
+        return ("",)
+
+    def whole_log(self, plan: Plan) -> str:
+        return ""
+
+    def simulation(self, plan: Plan, rng: np.random.Generator) -> None:
+        return None
+
+
+METHOD = PrivateMean()
