@@ -13,6 +13,7 @@ from yarl import URL
 from agents.folding import Folding
 from agents.health import Health
 from agents.link import Link, ReleasesLog
+from agents.progress import Progress
 from agents.publishing import Publishing
 from agents.transport import BatchSchema, BatchTransport, NoTables
 from infra.faults import told
@@ -57,7 +58,8 @@ def create_app(
 
     folding = Folding(plan, topics, store, link.send, log.reread, log.bounds)
     publishing = Publishing(plan, topics, store, folding, link.send, link.read, link.ends)
-    pages = Health(folding, publishing)
+    progress = Progress(folding, log.left)
+    pages = Health(folding, publishing, progress)
     app = faust.App(
         f"veilstream-{plan.study.name}",
         broker=[URL(f"kafka://{server}") for server in settings.kafka.split(",")],
@@ -116,7 +118,7 @@ def create_app(
     @app.task  # type: ignore[untyped-decorator]
     async def watch_kafka() -> None:
         try:
-            await link.watch()
+            await asyncio.gather(link.watch(), progress.run())
         except asyncio.CancelledError:
             raise
         except BaseException as error:

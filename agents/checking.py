@@ -11,7 +11,7 @@ import msgspec
 
 from agents.history import History
 from agents.refold import history_of
-from pipeline.errors import OffsetGap, StateError
+from pipeline.errors import OffsetGap
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
@@ -38,6 +38,11 @@ class Checked:
         How many were not compared, by reason.
     first, message
         The first difference, and the published estimate that has it.
+    places
+        Offsets, in the topic of estimates, of those that differ.
+    impossible
+        Likewise, of those that stand for positions that the log does not have: somebody else wrote
+        them, or the log was made anew.
     """
 
     compared: int = 0
@@ -45,6 +50,13 @@ class Checked:
     apart: Counter[str] = field(default_factory=Counter)
     first: Difference | None = None
     message: EstimateMessage | None = None
+    places: list[int] = field(default_factory=list)
+    impossible: list[int] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether every estimate that could be compared is that of the log."""
+        return not self.places and not self.impossible
 
 
 class Follower:
@@ -67,24 +79,20 @@ class Follower:
         self._held: dict[int, list[LogRecord]] = {n: [] for n in starts}
         history.seek({n: Span(starts[n], self._ends[n]) for n in starts})
 
+    def possible(self, live: EstimateMessage) -> bool:
+        """Whether the log reaches as far as an estimate says it stands for."""
+        named = [place.partition for place in live.watermark]
+        return sorted(named) == sorted(self.states) and all(
+            0 <= place.next_offset <= self._ends[place.partition] for place in live.watermark
+        )
+
     def behind(self, positions: Mapping[int, int]) -> bool:
         """Whether a partition is further than these positions."""
         return any(self.states[n].head.next_offset > at for n, at in positions.items())
 
     def move(self, positions: Mapping[int, int]) -> None:
-        """Fold each partition up to its position.
-
-        Raises
-        ------
-        StateError
-            If the log ends before it: it is not the log of that estimate.
-        """
+        """Fold each partition up to its position, which is `possible`."""
         for number, at in positions.items():
-            if at > self._ends[number]:
-                raise StateError(
-                    f"{self._history.topic}[{number}]: an estimate stands for offsets up to {at}, "
-                    f"and the log ends at {self._ends[number]}: the topic was made anew"
-                )
             state = self.states[number]
             while state.head.next_offset < at:
                 held = self._held[number] or self._history.more(number)
@@ -113,8 +121,6 @@ def check(
     ------
     OffsetGap
         If retention took the start of the log, and that is not accepted.
-    StateError
-        If the log is another one.
     BrokerError, StoreError
         If Kafka or Redis fails.
     """
@@ -138,6 +144,9 @@ def check(
                 live = _usable(plan, record, found)
                 if live is None:
                     continue
+                if not follower.possible(live):
+                    found.impossible.append(record.offset)
+                    continue
                 positions = {place.partition: place.next_offset for place in live.watermark}
                 if any(at < starts[n] for n, at in positions.items()):
                     found.apart["from before what retention has left"] += 1
@@ -146,7 +155,8 @@ def check(
                     again.append(record.offset)
                     continue
                 follower.move(positions)
-                _compare(plan, live, follower.states, releases.topic, found, erased)
+                if _differs(plan, live, follower.states, releases.topic, found, erased):
+                    found.places.append(record.offset)
             only = again
             first = again[0] if again else first
     return found
@@ -181,25 +191,26 @@ def _usable(plan: Plan, record: LogRecord, found: Checked) -> EstimateMessage | 
     return None
 
 
-def _compare(
+def _differs(
     plan: Plan,
     live: EstimateMessage,
     states: Mapping[int, Partition],
     topic: str,
     found: Checked,
     erased: frozenset[str],
-) -> None:
+) -> bool:
     _, replayed = combine(plan, states, topic=topic, model_version=None, published_at=0.0)
     if erased and live.diagnostics.erased < replayed.diagnostics.erased:
         found.apart["from before a client was taken out"] += 1
-        return
+        return False
     found.compared += 1
     different = difference(live, replayed)
     if different is None:
-        return
+        return False
     found.different += 1
     if found.first is None:
         found.first, found.message = different, live
+    return True
 
 
 def _offset(record: LogRecord) -> int:

@@ -10,7 +10,7 @@ from pipeline.errors import OffsetGap, StateError
 from pipeline.local.plan import Plan
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.topics import Topics
-from pipeline.reducer import LogRecord, Partition, Reducer
+from pipeline.reducer import Head, LogRecord, Partition, Reducer
 from state import RedisStore
 
 log = logging.getLogger("veilstream.folding")
@@ -57,6 +57,7 @@ class Folding:
         self.partitions: dict[int, Partition] = {}
         #: Set after each commit: the estimate step waits on it.
         self.moved = asyncio.Event()
+        #: How many releases this worker has added to sums.
         self.releases = 0
 
     @property
@@ -102,7 +103,7 @@ class Folding:
         state = self.partitions.get(partition)
         if state is None:
             return False
-        before = state.head.next_offset
+        before, counted = state.head.next_offset, state.head
         if not await self._continues(partition, before, records):
             return False
         letters = self._reducer.fold(state, records, holes=True)
@@ -110,7 +111,7 @@ class Folding:
             return True
         await self._send_letters(partition, letters)
         self._store.commit(partition, state, expected=before)
-        self.releases += len(records) - len(letters)
+        self.releases += sum(r.offset >= before for r in records) - _set_aside(counted, state.head)
         self.moved.set()
         return True
 
@@ -166,6 +167,14 @@ class Folding:
                 for letter in letters
             )
         )
+
+
+def _set_aside(before: Head, after: Head) -> int:
+    """Return how many records between two heads are in no sum: repeats, letters, erased ones."""
+    return sum(
+        getattr(after, name) - getattr(before, name)
+        for name in ("duplicates", "dead_letters", "erased")
+    )
 
 
 def check_log(topic: str, partition: int, watermark: int, first: int, after: int) -> None:

@@ -6,10 +6,12 @@ The metrics come from noised releases and log positions; none names a client.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from aiohttp import web
 
 from agents.folding import Folding
+from agents.progress import Progress
 from agents.publishing import Publishing
 
 
@@ -18,12 +20,12 @@ class Health:
 
     Parameters
     ----------
-    folding, publishing
+    folding, publishing, progress
         What is reported on.
     """
 
-    def __init__(self, folding: Folding, publishing: Publishing) -> None:
-        self._folding, self._publishing = folding, publishing
+    def __init__(self, folding: Folding, publishing: Publishing, progress: Progress) -> None:
+        self._folding, self._publishing, self._progress = folding, publishing, progress
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> None:
@@ -41,10 +43,22 @@ class Health:
             await self._runner.cleanup()
 
     async def _healthz(self, _request: web.Request) -> web.Response:
-        """Answer 200 once partitions are assigned: a fault that matters ends the process."""
-        ready = bool(self._folding.partitions)
-        facts = {"status": "ok" if ready else "starting", "publishes": self._publishing.owner}
-        return web.json_response(facts, status=200 if ready else 503)
+        """Answer 200 while the worker gets on, and 503 with a status and reasons while not."""
+        facts = self.facts()
+        return web.json_response(facts, status=200 if facts["status"] == "ok" else 503)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what `/healthz` answers.
+
+        "starting" before partitions are assigned; "stalled" when something is left to fold, or an
+        estimate is due, and nothing has come of it for `agents.progress.STALLED_SECONDS`.
+        """
+        reasons: list[str] = []
+        status = "starting"
+        if self._folding.partitions:
+            reasons = self._progress.faults() + self._publishing.faults()
+            status = "stalled" if reasons else "ok"
+        return {"status": status, "publishes": self._publishing.owner, "reasons": reasons}
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         return web.Response(text=self.exposition(time.time()), content_type="text/plain")
@@ -57,6 +71,11 @@ class Health:
             *(
                 f'veilstream_state_watermark_offset{{partition="{n}"}} {head.next_offset}'
                 for n, head in heads.items()
+            ),
+            "# TYPE veilstream_lag_records gauge",
+            *(
+                f'veilstream_lag_records{{partition="{n}"}} {left}'
+                for n, left in sorted(self._progress.left.items())
             ),
             "# TYPE veilstream_releases_applied_total counter",
             f"veilstream_releases_applied_total {self._folding.releases}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -54,6 +54,38 @@ class ReleasesLog:
         first = await self._consumer().earliest_offsets(place)
         after = await self._consumer().highwaters(place)
         return first[place], after[place]
+
+    async def left(self, folded: Mapping[int, int]) -> dict[int, int] | None:
+        """Return how many records of each partition are still to be folded; None if nobody says.
+
+        The end of a transaction takes an offset that nobody is handed: where the consumer is at
+        the end, and all that it handed over is folded, nothing is left.
+
+        Parameters
+        ----------
+        folded
+            Watermarks; partitions that have been taken away are left out of the answer.
+        """
+        found = dict[int, int]()
+        places = {n: place for n in folded if (place := self._place(n)) is not None}
+        if not places:
+            return found
+        consumer = self._consumer()
+        try:
+            ends = await consumer.highwaters(*places.values())
+            for number, place in places.items():
+                found[number] = max(0, ends[place] - folded[number])
+                handed = consumer._read_offset[place]
+                if (
+                    found[number]
+                    and (handed is None or handed < folded[number])
+                    and await consumer.position(place) >= ends[place]
+                ):
+                    found[number] = 0
+        except (IllegalStateError, KafkaError, TimeoutError):
+            # it is asked again soon
+            return None
+        return found
 
     def _place(self, partition: int) -> Any:
         for place in self._consumer().assignment():

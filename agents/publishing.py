@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from agents.folding import Folding, Send
+from agents.progress import STALLED_SECONDS
 from pipeline.errors import NumericError, PayloadError, StateError
 from pipeline.local.plan import Plan
 from pipeline.messages.envelope import JSON, headers, rfc3339
@@ -55,6 +56,8 @@ class Publishing:
         Returns all messages that a small topic holds.
     ends
         Tells how long the releases topic is.
+    now
+        A clock in seconds that never goes back.
     """
 
     def __init__(
@@ -66,23 +69,37 @@ class Publishing:
         send: Send,
         read: Read,
         ends: Ends,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan, self._topics, self._store = plan, topics, store
         self._folding, self._send, self._read, self._ends = folding, send, read, ends
+        self._now = now
         self._last = Published()
         self._resent = False
         #: Partitions of other workers as they were last read, with the bytes of their heads.
         self._others: dict[int, Held] = {}
+        #: Time of this worker's last estimate, seconds since 1970; None before the first.
+        self.published_at: float | None = None
+        #: Since when a step is on its way, and since when none has come to its end, and why.
+        self._begun: float | None = None
+        self._failing: tuple[float, str] | None = None
 
     @property
     def owner(self) -> bool:
         """Whether this worker publishes."""
         return 0 in self._folding.partitions
 
-    @property
-    def published_at(self) -> float | None:
-        """Time of this worker's last estimate, seconds since 1970, or None before the first."""
-        return self._last.at or None
+    def faults(self) -> list[str]:
+        """Return a sentence if the estimate step has failed, or hung, for `STALLED_SECONDS`."""
+        now = self._now()
+        if not self.owner:
+            return []
+        if self._begun is not None and now - self._begun >= STALLED_SECONDS:
+            return [f"an estimate has been on its way for {now - self._begun:.0f} s"]
+        if self._failing is not None and now - self._failing[0] >= STALLED_SECONDS:
+            since, why = self._failing
+            return [f"there has been no estimate for {now - since:.0f} s: {why}"]
+        return []
 
     async def run(self) -> None:
         """Publish at the study's rhythm until cancelled."""
@@ -90,11 +107,13 @@ class Publishing:
         while True:
             await self._wait(rhythm.seconds)
             if not self.owner:
-                self._resent = False
+                self._resent, self._failing = False, None
                 continue
+            self._begun = self._now()
             if not self._resent:
                 await self._send_again()
             await self.publish_if_due(time.time())
+            self._begun = None
             await asyncio.sleep(rhythm.pause)
 
     async def publish_if_due(self, now: float) -> bool:
@@ -108,11 +127,14 @@ class Publishing:
             return False
         if releases == 0 and not any(state.head.erased for state in partitions.values()):
             return False
-        await self._publish(partitions, now)
+        done = await self._publish(partitions, now)
+        # after a failure, too: the next one waits for as many new releases as any other
         self._last = Published(releases, now)
-        return True
+        if done:
+            self.published_at, self._failing = now, None
+        return done
 
-    async def _publish(self, partitions: dict[int, Summed], now: float) -> None:
+    async def _publish(self, partitions: dict[int, Summed], now: float) -> bool:
         held = self._store.newest_model()
         version, seen, known = self._next(held, partitions)
         # the estimate goes out in any case; the first model may have to wait for more releases, and
@@ -131,7 +153,9 @@ class Publishing:
             model = model_after(self._plan, partitions, estimate, version, seen)
         except NumericError as error:
             log.warning("no estimate at this point: %s", error)
-            return
+            since = self._now() if self._failing is None else self._failing[0]
+            self._failing = since, str(error)
+            return False
         study, written = self._plan.study.name, write_estimate(message)
         marks = headers(
             identity=f"{study}/{self._plan.revision}/{message.state_version}",
@@ -151,6 +175,7 @@ class Publishing:
             self._store.store_model(version, payload)
             sends.append(self._send_model(version, payload, now))
         await asyncio.gather(*sends)
+        return True
 
     def _next(
         self, held: tuple[int, bytes] | None, partitions: dict[int, Summed]

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pipeline.local.encode import Encoder
 from pipeline.local.model import round_model
-from pipeline.local.plan import Plan
 from pipeline.local.windows import Window
+from pipeline.methods import plan_of
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from producers.intake import encoded
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=21, help="in which all kinds take turns")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the results file")
     options = parser.parse_args()
-    plan = Plan(parse_study(STUDY))
+    plan = plan_of(parse_study(STUDY))
     slots = {name: slot_of(record) for name, record in KINDS.items()}
     encoder = Encoder(plan.study)
     window = Window(SLOTS)

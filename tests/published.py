@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
-from pipeline.local.encode import Row
+from pipeline.local.encode import Row, stack
 from pipeline.local.plan import Plan
 from pipeline.methods import plan_of as make_plan
-from pipeline.methods.offline import Clients, OfflineFit, OfflineMethod, offline_method
+from pipeline.methods.offline import OfflineFit, OfflineMethod, offline_method
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector
 from tests.builders import rows_of, simulate, study_text
@@ -52,9 +53,10 @@ def method_of(plan: Plan) -> OfflineMethod:
     return found
 
 
-def fit_of(plan: Plan, clients: Clients) -> OfflineFit:
+def fit_of(plan: Plan, clients: Mapping[str, Sequence[Row | None]]) -> OfflineFit:
     """Run the method that a study names."""
-    return method_of(plan).fit(plan, clients)
+    held = {name: stack(rows, plan.size - 1) for name, rows in clients.items()}
+    return method_of(plan).fit(plan, held)
 
 
 def sample(seed: int = 0, n: int = 900, p: int = 2) -> tuple[Matrix, Vector]:

@@ -177,6 +177,10 @@ def run_grid(
     """
     if draws < 1:
         raise ConfigError("--draws: it must be at least 1")
+    if options.beside and (axes or draws > 1):
+        raise ConfigError(
+            "--beside: it goes with one setting and one draw; leave --grid and --draws out"
+        )
     if history == "-":
         raise ConfigError("--grid: each run reads the history; give a file instead of -")
     begun = time.perf_counter()
@@ -213,7 +217,7 @@ def _tasks(settings: Sequence[Setting], options: Options, draws: int) -> Iterato
             yield number, draw, setting.study, one
         if private and (label := _open_label(setting)) not in bare:
             bare.add(label)
-            one = dataclasses.replace(options, without_privacy=True, simulate=None)
+            one = dataclasses.replace(options, without_privacy=True, simulate=None, beside=())
             yield number, None, setting.study, one
 
 

@@ -44,6 +44,8 @@ class Options:
         The most bins of time, in [2, 1000].
     pooled
         Whether to fit all records without privacy as well, and see which intervals hold that.
+    beside
+        Kinds of methods that run over files alone, to score on the same records.
 
     Raises
     ------
@@ -66,6 +68,7 @@ class Options:
     seed: int = 0
     bins: int = 60
     pooled: bool = True
+    beside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse options that do not go together."""

@@ -54,6 +54,7 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
         *_settings(grid, advice),
         *_pictures(grid, shown),
         _estimate(result),
+        *_beside(result),
         _promise(result),
         _how(grid, result, created_at),
     ]
@@ -181,6 +182,24 @@ def _estimate(result: BacktestResult) -> str:
         + _table(heads, rows)
         + (f"<p class='small'>{html.escape(' '.join(reasons))}</p>" if reasons else "")
         + "</section>"
+    )
+
+
+def _beside(result: BacktestResult) -> Iterator[str]:
+    if result.beside is None:
+        return
+    score = result.ranking_score
+    rows = [f"<tr>{_cells(row)}</tr>" for row in result.beside.compared(score, result.scores)]
+    heads = [f"{WORDS[score]} of", "each record before it is learnt", "all records in the end"]
+    said = "".join(
+        f"<li>{html.escape(kinds)}: {html.escape(text)}</li>"
+        for kinds, text in result.beside.said()
+    )
+    yield (
+        "<section><h2>Beside other methods</h2>"
+        + _table(heads, rows)
+        + "<p class='small'>In the end, the last coefficients predict records that they have seen. "
+        f"What these methods keep private:</p><ul class='small'>{said}</ul></section>"
     )
 
 

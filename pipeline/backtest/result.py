@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.backtest.beside import Beside
 from pipeline.backtest.scoring import Scores
 from pipeline.errors import ConfigError
 from pipeline.messages.envelope import rfc3339
@@ -154,6 +155,8 @@ class BacktestResult:
         The same over time, in order.
     seconds
         How long the run took.
+    beside
+        Other methods on the same records; None if none was asked for.
     """
 
     study: str
@@ -179,6 +182,7 @@ class BacktestResult:
     budget: Budget
     bins: list[Bin]
     seconds: float
+    beside: Beside | None = None
 
     @property
     def main_score(self) -> tuple[str, float | None]:
@@ -186,6 +190,14 @@ class BacktestResult:
         if self.estimate.class_weights:
             return "balanced_accuracy", self.scores.balanced_accuracy
         return "mean_absolute_error", self.scores.mean_absolute_error
+
+    @property
+    def ranking_score(self) -> str:
+        """Name of the AUC where there is one, else of the main score.
+
+        A rare class hardly ever has the larger probability, and the ranking still says something.
+        """
+        return "auc" if self.scores.auc is not None else self.main_score[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data for JSON; times of event time are RFC 3339."""

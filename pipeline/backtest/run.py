@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.backtest.beside import beside, plans_beside
 from pipeline.backtest.engine import Engine
 from pipeline.backtest.history import History, Reading
 from pipeline.backtest.options import Options
@@ -73,11 +74,13 @@ def run_backtest(
 ) -> BacktestResult:
     """Run one backtest; `form` is what standard input holds, and the rest is as in `backtest`."""
     begun = time.perf_counter()
-    plan = plan_of(options.study_of(study_of(study)))
-    if isinstance(history, str) and history == "-" and options.pooled:
+    given = study_of(study)
+    plan = plan_of(options.study_of(given))
+    others = plans_beside(given, options)
+    if isinstance(history, str) and history == "-" and (options.pooled or others):
         raise ConfigError(
-            "the pooled fit reads the history more than once, and standard input can be read once; "
-            "give a file, or --no-pooled"
+            "the pooled fit and --beside read the history more than once, and standard input can "
+            "be read once; give a file, or --no-pooled without --beside"
         )
     reading = Reading(plan.study, options, history, form)
     since = options.clock(options.freeze, "--freeze")
@@ -99,7 +102,7 @@ def run_backtest(
     if since is not None and since > last:
         raise ConfigError("--freeze: no record comes after it; give an earlier time")
     engine.finish()
-    _, message = engine.run.estimate(time.time())
+    estimate, message = engine.run.estimate(time.time())
     target, reason = _target(plan, history, options, form, reading, progress)
     usable = max(reading.records - reading.unusable, 1)
     names = plan.study.feature_names
@@ -127,6 +130,9 @@ def run_backtest(
         clipped={n: int(c) / usable for n, c in zip(names, reading.clipped, strict=True)},
         budget=_budget(plan, engine),
         bins=spans,
+        beside=beside(plan, others, history, options, form, estimate.coefficients)
+        if others
+        else None,
         seconds=time.perf_counter() - begun,
     )
 

@@ -14,6 +14,7 @@ from pipeline.cli.backtest_grid import backtest_grid, is_many
 from pipeline.cli.backtest_output import check_file, tables, write_series
 from pipeline.cli.context import STUDY, plan_of, put, say
 from pipeline.errors import ConfigError
+from pipeline.methods import OFFLINE
 from pipeline.study import require_live
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -64,6 +65,10 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--bins", type=int, default=60, show_default=True, help="Most bins of time.")
 @click.option("--pooled/--no-pooled", default=True, help="Fit all records without privacy as well.")
 @click.option(
+    "--beside", default="", metavar="METHODS",
+    help=f"Published methods on the same records, with commas: {', '.join(OFFLINE)}.",
+)  # fmt: skip
+@click.option(
     "--grid", multiple=True, metavar="KEY=VALUES",
     help="A key of the study file with its values: 'privacy.epsilon=0.5,1,2'. May be repeated.",
 )  # fmt: skip
@@ -83,7 +88,7 @@ def backtest(
     study: Path, source: str, form: str, client_column: str | None, split: int | None, by: str,
     event_time: str | None, late: str, start: str | None, end: str | None, delay: str,
     label_delay: str, freeze: str | None, without_privacy: bool, simulate: int | None, seed: int,
-    bins: int, pooled: bool, grid: tuple[str, ...], draws: int, jobs: int | None,
+    bins: int, pooled: bool, beside: str, grid: tuple[str, ...], draws: int, jobs: int | None,
     report: Path | None, as_json: bool, out: Path | None,
 ) -> None:  # fmt: skip
     """Run a raw history through clients and fold of STUDY, and score it record by record.
@@ -98,6 +103,7 @@ def backtest(
         client_column=client_column, split=split, by=by, event_time=event_time, late=late,
         start=start, end=end, delay=delay, label_delay=label_delay, freeze=freeze,
         without_privacy=without_privacy, simulate=simulate, seed=seed, bins=bins, pooled=pooled,
+        beside=tuple(filter(None, (name.strip() for name in beside.split(",")))),
     )  # fmt: skip
     plan = plan_of(study)
     require_live(plan.study, "a backtest")

@@ -17,6 +17,7 @@ from pipeline.backtest.axes import parse_axis, text_of
 from pipeline.backtest.grid import GridResult, Mean, Run, run_grid
 from pipeline.backtest.report import report_of
 from pipeline.cli.backtest_output import check_file, write_whole
+from pipeline.cli.beside_output import beside_table
 from pipeline.cli.context import put, say
 from pipeline.cli.cores import one_core_each
 from pipeline.errors import ConfigError
@@ -115,7 +116,8 @@ def summary(result: GridResult) -> RenderableType:
     if advice.place is not None:
         told.append(Text(f"recommended: {advice.place.setting.label}", style="bold"))
     told += [Text(advice.reason), *(Text(f"- {text}") for text in advice.warnings)]
-    return Group(table, *told, Text(NOT_PRIVATE, style="bold"))
+    other = beside_table(result.places[0].runs[0].result)
+    return Group(table, *told, other, Text(NOT_PRIVATE, style="bold"))
 
 
 def to_dict(result: GridResult) -> dict[str, Any]:
@@ -138,6 +140,7 @@ def to_dict(result: GridResult) -> dict[str, Any]:
         "recommended": None if advice.place is None else dict(advice.place.setting.changes),
         "reason": advice.reason,
         "warnings": list(advice.warnings),
+        "beside": result.places[0].runs[0].result.to_dict()["beside"],
         "seconds": round(result.seconds, 3),
     }
 

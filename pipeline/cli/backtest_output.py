@@ -16,6 +16,7 @@ from rich.text import Text
 
 from pipeline.backtest import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.scoring import Scores
+from pipeline.cli.beside_output import beside_table
 from pipeline.cli.table import information_line, line, privacy_line, unit_line, value
 from pipeline.errors import ConfigError
 
@@ -36,7 +37,7 @@ def tables(result: BacktestResult) -> RenderableType:
     """Return coefficients, scores over time and in total, and what they rest on."""
     told = [Text(text) for text in _lines(result) if text]
     unit = Text(unit_line(result.estimate))
-    tail = [*told, Text(NOT_PRIVATE, style="bold")]
+    tail = [*told, beside_table(result), Text(NOT_PRIVATE, style="bold")]
     return Group(_coefficients(result), unit, _over_time(result), *tail)
 
 
@@ -129,8 +130,7 @@ def _coefficients(result: BacktestResult) -> RenderableType:
 
 def _over_time(result: BacktestResult) -> RenderableType:
     # a terminal is narrow; `--out` and `--json` have every score
-    # a rare class hardly ever has the larger probability, and the ranking still says something
-    main = "auc" if result.scores.auc is not None else result.main_score[0]
+    main = result.ranking_score
     names = [main, f"frozen_{main}"] if result.freeze is not None else [main]
     titles = ["updating", "frozen"] if result.freeze is not None else [SCORES[main]]
     step, count = _step(result), len(result.bins)

@@ -15,7 +15,7 @@ from pipeline.cli.context import SAVE_MODEL, STUDY, plan_of, save_model, say
 from pipeline.cli.table import fit_table, intervals_table, table
 from pipeline.cli.words import clipped_line, counted
 from pipeline.errors import ConfigError, DataError, RecordError
-from pipeline.local.encode import Encoder, Row
+from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.fit import compose_fit, write_fit
@@ -121,8 +121,9 @@ def _offline(
         clients.setdefault(client, []).append(row)
     every = [row for client in clients.values() for row in client]
     _say_faults(source, len(every), every.count(None))
+    held = {name: stack(found, plan.size - 1) for name, found in clients.items()}
     message = compose_fit(
-        plan, method, method.fit(plan, clients),
+        plan, method, method.fit(plan, held),
         slots=len(every), clients=len(clients), published_at=time.time(),
     )  # fmt: skip
     if as_json:

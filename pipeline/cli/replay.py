@@ -213,15 +213,29 @@ def _check(plan: Plan, *, as_json: bool, accept_loss: bool) -> None:
         )
     for reason, count in sorted(found.apart.items()):
         say(f"{count} not compared: {reason}")
-    if not found.compared:
-        raise NumericError("there is no published estimate that could be compared")
+    if found.impossible:
+        say(
+            f"{len(found.impossible)} stand for log positions that there are none of, at offsets "
+            f"{_some(found.impossible)} of the topic of estimates: somebody else wrote them, or "
+            "the releases topic was made anew"
+        )
     if found.first is not None and found.message is not None:
         say(
             f"first difference, at state version {found.message.state_version} of "
             f"{found.message.published_at}: {found.first.field} is {found.first.live} live and "
-            f"{found.first.replayed} replayed"
+            f"{found.first.replayed} replayed; offsets that differ: {_some(found.places)}"
         )
+    say(NOTHING_SPENT if plan.study.private else NOTHING_KEPT)
+    if not found.sound:
         sys.exit(40)
+    if not found.compared:
+        raise NumericError("there is no published estimate that could be compared")
+
+
+def _some(offsets: list[int]) -> str:
+    """Name some offsets, the first ones of many."""
+    more = f" and {len(offsets) - 10} more" if len(offsets) > 10 else ""
+    return ", ".join(map(str, offsets[:10])) + more
 
 
 def _as_json(plan: Plan, found: Checked) -> dict[str, Any]:
@@ -236,9 +250,12 @@ def _as_json(plan: Plan, found: Checked) -> dict[str, Any]:
         }
     return {
         "study": plan.study.name,
-        "equal": not found.different and found.compared > 0,
+        "equal": found.sound and found.compared > 0,
         "compared": found.compared,
         "different": found.different,
         "not_compared": dict(sorted(found.apart.items())),
         "first_difference": first,
+        "offsets_different": found.places,
+        "offsets_impossible": found.impossible,
+        "privacy_spent": 0,
     }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, cast
 
-from pipeline.local.encode import Row
+from pipeline.errors import ConfigError
+from pipeline.local.encode import Arrays
 from pipeline.local.plan import Plan
 from pipeline.methods import OFFLINE, load
 from pipeline.privacy.policy import Guarantee
@@ -16,8 +17,8 @@ from pipeline.types import Matrix, Vector
 #: "converged": the stopping rule was met; "unconverged": it was not, or there is no minimiser;
 #: "one-pass": an online method, which has no stopping rule.
 FitStatus = Literal["converged", "unconverged", "one-pass"]
-#: Encoded records of each client in the order of its source; None for an empty slot.
-Clients = Mapping[str, Sequence[Row | None]]
+#: Encoded record slots of each client in the order of its source.
+Clients = Mapping[str, Arrays]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,20 @@ def offline_method(study: Study) -> OfflineMethod | None:
     """Return the method of a study that runs over a file alone; None of one that runs live."""
     kind = study.estimator.kind
     return cast("OfflineMethod", load(kind)) if kind in OFFLINE else None
+
+
+def offline_methods(kinds: Iterable[str], option: str) -> list[OfflineMethod]:
+    """Return methods by their kinds.
+
+    Raises
+    ------
+    ConfigError
+        If one is unknown, naming the option that it came with, and all that are known.
+    """
+    for kind in kinds:
+        if kind not in OFFLINE:
+            raise ConfigError(f"{option}: no method {kind!r}; allowed: {', '.join(OFFLINE)}")
+    return [load(kind) for kind in kinds]
 
 
 def guarantee_of(plan: Plan) -> Guarantee:

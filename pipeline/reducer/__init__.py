@@ -8,7 +8,7 @@
 """
 
 from pipeline.reducer.fold import LogRecord, Reducer
-from pipeline.reducer.head import HEAD
+from pipeline.reducer.head import HEAD, Head
 from pipeline.reducer.merging import (
     combine,
     estimate_of,
@@ -21,6 +21,7 @@ from pipeline.reducer.partition import Partition, Snapshot, Summed, differences
 
 __all__ = [
     "HEAD",
+    "Head",
     "LogRecord",
     "Partition",
     "Reducer",

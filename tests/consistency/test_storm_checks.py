@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.storm_checks import MARKS, PLANTED, marks, noised_twice, payloads, shared_records
 from pipeline.local.encode import Encoder
-from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 
-PLAN = Plan(parse_study(PLANTED.format(name="planted", records=20)))
+PLAN = plan_of(parse_study(PLANTED.format(name="planted", records=20)))
 ENCODER = Encoder(PLAN.study)
 
 

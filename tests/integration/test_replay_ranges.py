@@ -362,8 +362,12 @@ def test_a_published_estimate_that_the_log_does_not_give_is_found(
     tampered = json.loads(json.dumps(good[2]))
     tampered["coefficients"][1]["value"] = np.nextafter(tampered["coefficients"][1]["value"], 9)
     other = {**good[3], "study_revision": "00112233445566ff"}
+    first, *rest = good[3]["watermark"]
+    far = {**good[3], "watermark": [{**first, "next_offset": 10**15}, *rest]}
+    below = {**good[3], "watermark": [{**first, "next_offset": -1}, *rest]}
+    unknown = {**good[3], "watermark": [{**first, "partition": 7}, *rest]}
     # the fourth goes back, as after a rebuild, and is checked all the same
-    for message in (good[0], good[1], good[3], good[1], tampered, other):
+    for message in (*(good[0], far, below, unknown, good[1]), *(good[3], good[1], tampered, other)):
         send(
             stage.settings.kafka,
             stage.topics.estimates.name,
@@ -376,9 +380,13 @@ def test_a_published_estimate_that_the_log_does_not_give_is_found(
     said = capfd.readouterr()
     found = json.loads(said.out)
     assert (found["compared"], found["different"]) == (5, 1)
-    assert found["not_compared"] == {"of another revision": 1}
+    assert found["not_compared"] == {"of another revision": 1, "no estimate": 1}
     assert found["first_difference"]["field"] == "coefficients[1].value"
+    assert (found["offsets_impossible"], found["offsets_different"]) == ([1, 3], [7])
+    assert not found["equal"]
     assert "first difference, at state version" in said.err
+    assert "2 stand for log positions that there are none of, at offsets 1, 3 of" in said.err
+    assert "privacy spent: 0" in said.err
 
 
 def _published(stage: Stage, capfd: pytest.CaptureFixture[str]) -> list[str]:

@@ -23,6 +23,7 @@ from pipeline.messages.spends import (
     worse,
     write_spends,
 )
+from pipeline.methods import plan_of as make_plan
 from pipeline.study import parse_study
 from producers.ledger import Limit
 from producers.report import account_of, ledger
@@ -35,7 +36,7 @@ SOURCE = "csv:data.csv"
 
 def plan_of(name: str, epsilon: float = 1.0) -> Plan:
     budget = f'mechanism = "discrete-gaussian"\nepsilon = {epsilon}\ndelta = 1e-5'
-    return Plan(parse_study(study_text(name, privacy=budget)))
+    return make_plan(parse_study(study_text(name, privacy=budget)))
 
 
 def release(vault: Vault, plan: Plan, seq: int = 0, source: str = SOURCE) -> None:

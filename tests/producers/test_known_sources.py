@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, LocalStoreError
-from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.study import parse_study
 from producers.admission import Admission
 from producers.known_sources import NAME
@@ -280,7 +280,7 @@ def test_airlines_share_no_flights() -> None:
 
 def spend(folder: Folder, client: str, spec: Path | str, study: str = "old") -> None:
     """Write what a client of an earlier version had: a database, and no register."""
-    plan, name = Plan(parse_study(study_text(study))), name_of(str(spec))
+    plan, name = plan_of(parse_study(study_text(study))), name_of(str(spec))
     with Vault(folder.path / f"{client}.db", client) as vault:
         vault.open_stream(plan, name, location=location_of(str(spec)))
         vault.release(

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from pipeline.errors import VeilstreamError
 from pipeline.messages.release import OpenRelease, read
+from producers import reconcile
 from producers.report import report
 from producers.run import Job, run_client
+from producers.vault import Stream, Vault
 from tests.stage import OPEN, PRIVATE, Stage, lines, send, study_text, until
 
 Build = Callable[..., Stage]
@@ -216,3 +219,39 @@ def test_another_ledger_is_found_by_a_client_that_has_released(build: Build) -> 
     foreign = mine.value.replace(read(mine.value).ledger.encode(), b"0123456789abcdef")
     send(stage.settings.kafka, mine.topic, [{"key": b"site", "value": foreign}])
     assert "another ledger has released" in refused(stage)
+
+
+def test_a_search_goes_on_where_retention_has_cut_and_says_how_far_it_is(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = build()
+    grow(stage, 3 * SLOTS, 1)
+    goes(stage)
+    save(stage, lock=False)
+    grow(stage, 3 * SLOTS, 2)
+    goes(stage)
+    with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
+        admin.delete_records({TopicPartition(stage.topics.releases.name, 0): 5})
+    # its own last release is still there: nothing to say
+    assert "WARNING" not in goes(stage)
+    restore(stage)
+    monkeypatch.setattr(reconcile, "TELL", 0.0)
+    assert "the releases topic has 6" in refused(stage)
+    said = goes(stage, skip_lost=True)
+    assert "no longer reaches back" in said
+    assert "1 of 1 messages" in said
+    assert numbers(stage) == [5]
+    grow(stage, SLOTS, 3)
+    assert "WARNING" not in goes(stage)
+    assert numbers(stage) == [5, 6]
+
+
+def test_a_search_that_is_asked_to_end_does(build: Build) -> None:
+    stage = build()
+    grow(stage, 3 * SLOTS, 1)
+    goes(stage)
+    with Vault(stage.database("site"), "site") as vault:
+        lost = reconcile.lost_releases(
+            stage.plan, stage.settings, vault, Stream(None, 0), [].append, lambda: True
+        )
+    assert lost == reconcile.Lost(range(0))

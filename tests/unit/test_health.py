@@ -12,13 +12,15 @@ def health(published_at):
     folding = SimpleNamespace(
         partitions={n: SimpleNamespace(head=head) for n, head in heads.items()}, releases=14
     )
-    return Health(folding, SimpleNamespace(owner=True, published_at=published_at))
+    publishing = SimpleNamespace(owner=True, published_at=published_at, faults=list)
+    return Health(folding, publishing, SimpleNamespace(left={0: 3, 3: 0}, faults=list))
 
 
 def test_metrics_name_partitions_and_totals():
     lines = health(published_at=100.0).exposition(now=102.5).splitlines()
     assert 'veilstream_state_watermark_offset{partition="0"} 12' in lines
     assert 'veilstream_state_watermark_offset{partition="3"} 5' in lines
+    assert 'veilstream_lag_records{partition="0"} 3' in lines
     assert "veilstream_duplicates_dropped_total 1" in lines
     assert "veilstream_dead_letters_total 2" in lines
     assert "veilstream_estimate_age_seconds 2.500" in lines

@@ -6,15 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pipeline
 from pipeline.errors import ConfigError
+from pipeline.local.encode import stack
 from pipeline.methods import OFFLINE, load
+from pipeline.methods import plan_of as make_plan
 from pipeline.methods.offline import offline_method
 from pipeline.study import parse_study, require_live
 from tests.builders import study_text
-from tests.published import KEYS, NOISED, plan_of, text_of
+from tests.published import KEYS, NOISED, plan_of, rows_by_client, sample, text_of
 
 ROOT = Path(pipeline.__file__).parent.parent
 SHIPPED = ("pipeline", "producers", "agents", "state", "infra")
@@ -83,6 +86,9 @@ def test_the_same_study_can_be_had_with_each_method(kind: str) -> None:
     if kind in NOISED:
         assert (keys["epsilon"], keys["seed"]) == (0.7, 5)
         assert keys.get("delta", 1e-6) == 1e-6
+    # its noise has a scale, and so there is an estimate
+    clients = {name: stack(rows, 2) for name, rows in rows_by_client(*sample()).items()}
+    assert np.isfinite(load(kind).fit(make_plan(beside), clients).coefficients).all()
     # numbers have no such method
     numbers = parse_study(study_text(loss="linear", private=False))
     with pytest.raises(ConfigError, match=rf'--beside {kind}: estimator\.loss: kind = "{kind}"'):

@@ -103,7 +103,7 @@ class MessageNoise:
         return math.sqrt(self.clients / (self.clients - self.tolerated))
 
     def gradient_deviation(self, loss: Loss, *, first: bool) -> float:
-        """Return sigma of a gradient; the first message has no curvature and no class weights."""
+        """Return sigma of a gradient; the first message has neither curvature nor weights."""
         share = 1 - self.counts_share - (0.0 if first else CURVATURE_SHARE)
         weight = 1.0 if first else self.largest_weight
         sensitivity = of_gradient(self._bounds, weight * loss.slope_bound, _NEIGHBOURS, 2)

@@ -19,7 +19,7 @@ from pipeline.methods.published.spec import Online, Spec, Trusted, Undamped, spe
 from pipeline.methods.published.task import Task, task_of
 from pipeline.methods.published.trusted_noise import least_stabiliser
 from pipeline.privacy.policy import NO_PRIVACY, Guarantee
-from pipeline.study import study_of
+from pipeline.study import study_of, without_privacy
 from pipeline.study.model import LIVE, Study
 from pipeline.types import Vector
 
@@ -160,7 +160,7 @@ class Published:
         if issubclass(self.keys, Undamped):
             keys |= {"rounds": 1, "ridge_matrix": "identity"}
         if issubclass(self.keys, Trusted):
-            plan = OfflinePlan(study)
+            plan = OfflinePlan(without_privacy(study))
             held = least_stabiliser(epsilon, plan.norm_bound, plan.loss.curvature_bound, 0.0)
             keys |= {"stabiliser": held}
         tables["estimator"] = {**estimator, "kind": self.kind, "method": keys}

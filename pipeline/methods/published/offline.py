@@ -112,13 +112,8 @@ def federated_fit(
     the majoriser joins the curvature; with all of it the whole step always descends. Clients send
     the majoriser, their sum of (1, x)(1, x)', once.
 
-    Parameters
-    ----------
-    tolerance
-        Of the score of the result.
-    rounds
-        At most; fewer than needed give a start, with `converged` false. It is false as well where
-        the classes are separable without a ridge, so that there is no minimiser.
+    Fewer `rounds` than the `tolerance` of the score needs give a start, with `converged` false. It
+    is false as well where the classes are separable without a ridge: there is no minimiser.
 
     Raises
     ------

@@ -6,7 +6,6 @@ appear; a client whose records have ended sends nothing more, but still adds its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -15,7 +14,7 @@ import numpy as np
 from pipeline.errors import DataError
 from pipeline.estimators.estimate import class_weights
 from pipeline.estimators.pooled import Objective
-from pipeline.local.encode import Row, stack
+from pipeline.local.encode import Arrays
 from pipeline.local.plan import Plan
 from pipeline.losses import Loss
 from pipeline.methods.offline import Clients
@@ -69,21 +68,19 @@ def task_of(plan: Plan, keys: Keys, loss: Loss, clients: Clients) -> Task[Keys]:
     weight, slots = plan.study.estimator.ridge, plan.slots
     matrix: Printed = getattr(keys, "ridge_matrix", "intercept-free")
     ridge = Ridge.as_printed(weight) if matrix == "as-printed" else Ridge(weight, matrix)
-    if not any(row is not None for rows in clients.values() for row in rows):
+    if all(np.isnan(held.responses).all() for held in clients.values()):
         raise DataError("no record could be used: the data owner must mend the source")
-    longest = max(map(len, clients.values()))
-    windows = [
-        [rows[start : start + slots] for rows in clients.values()]
-        for start in range(0, longest, slots)
-    ]
+    longest = max(len(held.responses) for held in clients.values())
+    windows = [slice(start, start + slots) for start in range(0, longest, slots)]
     return Task(
         plan, keys, loss, ridge,
-        [_records(plan, rows) for rows in clients.values()],
-        [[_records(plan, window) for window in batch] for batch in windows],
-        [sum(map(len, batch)) for batch in windows],
+        [_records(plan, held, slice(None)) for held in clients.values()],
+        [[_records(plan, held, cut) for held in clients.values()] for cut in windows],
+        [sum(len(held.responses[cut]) for held in clients.values()) for cut in windows],
     )  # fmt: skip
 
 
-def _records(plan: Plan, rows: Sequence[Row | None]) -> Records:
-    records = Records.of(*stack([row for row in rows if row is not None], plan.size - 1)[:2])
+def _records(plan: Plan, held: Arrays, cut: slice) -> Records:
+    sound = Arrays(held.features[cut], held.responses[cut]).sound
+    records = Records.of(sound.features, sound.responses)
     return records.clipped(l2=plan.norm_bound) if plan.norm_bound < plan.longest else records

@@ -55,10 +55,9 @@ class LaplaceNoise:
         Claimed for each release, > 0.
     l1_bound, l2_bound
         Public bounds C1, C2 > 1 of the norms of (1, x); records are clipped to them.
-    step_bound
-        r >= 0, the assumed length of theta_b - theta_{b-1}: C_{p-1} / sqrt(N_{b-1}) in the paper.
-    stabiliser
-        rho >= 0.
+    step_bound, stabiliser
+        r >= 0, the assumed length of theta_b - theta_{b-1}, C_{p-1} / sqrt(N_{b-1}) in the paper;
+        and rho >= 0.
     """
 
     epsilon: float
@@ -125,8 +124,7 @@ class GaussianNoise:
         PrivacyError if T2 > epsilon / 2.
         """
         spent = determinant_loss(self.l2_bound, curvature_bound, penalty + self.stabiliser)
-        # a hair of room: the rho that solves T2 = epsilon / 2 exactly is allowed
-        if spent > self.epsilon / 2 * (1 + 1e-12):
+        if spent > self.epsilon / 2 * (1 + 1e-12):  # rounding: the rho that solves it is allowed
             raise PrivacyError(_refusal(spent, "epsilon / 2", self.epsilon / 2))
         reach = 2 * self.l2_bound * (1 + curvature_bound * self.l2_bound * self.step_bound)
         twice = 2 * math.log(1 / self.delta)

@@ -1,0 +1,193 @@
+"""When a worker is called stalled, and what counts as folded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agents import publishing as publishing_module
+from agents.folding import Folding
+from agents.health import Health
+from agents.progress import STALLED_SECONDS, Progress
+from agents.publishing import Publishing
+from pipeline.errors import NumericError
+from pipeline.messages.topics import Topics
+from pipeline.methods import plan_of
+from pipeline.reducer import Partition, Reducer
+from pipeline.study import parse_study
+from tests.builders import LogEntry, relogged, sample_log, study_text
+
+PLAN = plan_of(parse_study(study_text(p=1, records=8)))
+TOPICS = Topics.of(PLAN.study)
+
+
+@dataclass
+class Scene:
+    """A clock, watermarks, and what Kafka says is left."""
+
+    now: float = 0.0
+    watermarks: dict[int, int] = field(default_factory=lambda: {0: 5, 1: 7})
+    left: dict[int, int] | None = field(default_factory=lambda: {0: 3, 1: 0})
+
+    def progress(self) -> Progress:
+        async def ask(_folded: Mapping[int, int]) -> Mapping[int, int] | None:
+            return self.left
+
+        return Progress(self, ask, lambda: self.now)  # type: ignore[arg-type]
+
+    @property
+    def partitions(self) -> dict[int, Any]:
+        return {n: SimpleNamespace(head=SimpleNamespace(next_offset=w))
+                for n, w in self.watermarks.items()}  # fmt: skip
+
+
+def look(progress: Progress, scene: Scene, seconds: float) -> list[str]:
+    """Let time pass, look, and return what is wrong."""
+    scene.now += seconds
+    asyncio.run(progress.look())
+    return progress.faults()
+
+
+def test_something_left_and_nothing_folded_for_long_is_a_stall_until_it_moves() -> None:
+    scene = Scene()
+    progress = scene.progress()
+    assert look(progress, scene, 0.0) == []
+    assert look(progress, scene, STALLED_SECONDS - 1) == []
+    [fault] = look(progress, scene, 1.0)
+    assert "partition 0: 3 records are left" in fault
+    assert progress.left == {0: 3, 1: 0}
+    scene.watermarks[0] += 1
+    assert look(progress, scene, 1.0) == []
+    assert look(progress, scene, STALLED_SECONDS) != []
+
+
+def test_a_log_that_is_folded_to_its_end_is_no_stall_however_long() -> None:
+    scene = Scene(left={0: 0, 1: 0})
+    progress = scene.progress()
+    for _ in range(3):
+        assert look(progress, scene, 2 * STALLED_SECONDS) == []
+    # what comes then has its time
+    scene.left = {0: 1, 1: 0}
+    assert look(progress, scene, 5.0) == []
+    assert look(progress, scene, STALLED_SECONDS - 6) == []
+
+
+def test_a_partition_that_was_taken_away_is_none_of_ours() -> None:
+    scene = Scene()
+    progress = scene.progress()
+    look(progress, scene, 0.0)
+    del scene.watermarks[0]
+    assert look(progress, scene, 2 * STALLED_SECONDS) == []
+
+
+def test_ends_that_nobody_tells_are_a_fault_too() -> None:
+    scene = Scene()
+    progress = scene.progress()
+    look(progress, scene, 0.0)
+    scene.left = None
+    assert look(progress, scene, STALLED_SECONDS - 1) == []
+    assert "Kafka has not said" in look(progress, scene, 1.0)[0]
+
+
+class Steps:
+    """An estimate step with a store and a topic that hold what a test puts there."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.sent: list[str] = []
+        state = Partition.empty(PLAN)
+        self.folding: Any = SimpleNamespace(partitions={0: state, 1: Partition.empty(PLAN)})
+        store: Any = SimpleNamespace(
+            newest_model=lambda: None, summed=lambda *_: {}, store_model=lambda *_: None
+        )
+        self.publishing = Publishing(
+            *(PLAN, TOPICS, store, self.folding),
+            *(self.send, self.read, self.ends, lambda: self.now),
+        )
+        Reducer(PLAN).fold(state, sample_log(PLAN, releases=20, clients=2))
+
+    async def send(self, topic: str, *_: object) -> None:
+        self.sent.append(topic)
+
+    async def read(self, _topic: str) -> list[Any]:
+        return []
+
+    async def ends(self, _topic: str, _count: int) -> int:
+        return 0
+
+
+def test_an_estimate_step_that_fails_for_long_is_a_stall_and_publishes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise NumericError("no finite estimate")
+
+    steps = Steps()
+    with monkeypatch.context() as broken:
+        broken.setattr(publishing_module, "combine", fail)
+        assert not asyncio.run(steps.publishing.publish_if_due(1e9))
+        assert (steps.publishing.published_at, steps.publishing.faults()) == (None, [])
+        steps.now = STALLED_SECONDS
+        assert "no finite estimate" in steps.publishing.faults()[0]
+    steps.publishing._last.releases = -1
+    assert asyncio.run(steps.publishing.publish_if_due(2e9))
+    assert (steps.publishing.published_at, steps.publishing.faults()) == (2e9, [])
+    assert TOPICS.estimates.name in steps.sent
+
+
+def test_an_estimate_step_that_hangs_is_a_stall() -> None:
+    steps = Steps()
+
+    async def run() -> list[str]:
+        never = asyncio.Event()
+
+        async def hang(*_: object) -> None:
+            await never.wait()
+
+        steps.publishing._send_again = hang  # type: ignore[method-assign]
+        steps.folding.moved = asyncio.Event()
+        steps.folding.moved.set()
+        task = asyncio.create_task(steps.publishing.run())
+        await asyncio.sleep(0.01)
+        steps.now = STALLED_SECONDS
+        found = steps.publishing.faults()
+        task.cancel()
+        return found
+
+    assert "on its way for 60 s" in asyncio.run(run())[0]
+
+
+def test_healthz_says_what_is_wrong() -> None:
+    folding = SimpleNamespace(partitions={}, releases=0)
+    publishing = SimpleNamespace(owner=True, published_at=None, faults=lambda: ["b"])
+    pages = Health(folding, publishing, SimpleNamespace(left={}, faults=lambda: ["a"]))  # type: ignore[arg-type]
+    assert pages.facts()["status"] == "starting"
+    folding.partitions = {0: None}
+    assert pages.facts() == {"status": "stalled", "publishes": True, "reasons": ["a", "b"]}
+    publishing.faults = pages._progress.faults = list  # type: ignore[method-assign]
+    assert pages.facts()["status"] == "ok"
+
+
+def test_repeats_bad_records_and_old_ones_are_not_counted_as_applied() -> None:
+    log = sample_log(PLAN, releases=6, clients=2)
+    bad = LogEntry(0, b"client-0", b"none")
+    entries = relogged([*log[:4], log[0], bad, *log[4:], log[1]])
+
+    async def run() -> int:
+        async def sent(*_: object) -> None:
+            return None
+
+        store = SimpleNamespace(commit=lambda *_, **__: None)
+        folding = Folding(PLAN, TOPICS, store, sent, sent, sent)  # type: ignore[arg-type]
+        folding.partitions[0] = Partition.empty(PLAN)
+        assert await folding.handle(0, entries[:5])
+        # the first of them are folded already
+        assert await folding.handle(0, entries[3:])
+        return folding.releases
+
+    assert asyncio.run(run()) == 6
