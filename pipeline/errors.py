@@ -142,3 +142,22 @@ class RuntimeSetupError(VeilstreamError):
     """The local Kafka or Redis cannot be set up."""
 
     exit_code = 70
+
+
+class VeilstreamWarning(UserWarning):
+    """Base of all warnings that programs and notebooks get; they name features, never data."""
+
+
+class DataWarning(VeilstreamWarning):
+    """Some records could not be used; their slots stayed empty."""
+
+
+class RangeWarning(VeilstreamWarning):
+    """Values do not fit the public ranges: they lie outside, or use only a sliver of them.
+
+    A scaler in front of a learner does that: the model then learns in the wrong unit.
+    """
+
+
+class NotReadyWarning(VeilstreamWarning):
+    """A model predicts whose estimate is not ready: its coefficients are not determined yet."""

@@ -20,8 +20,7 @@ from pipeline.backtest.options import Options
 from pipeline.backtest.result import BacktestResult
 from pipeline.backtest.run import run_backtest
 from pipeline.errors import ConfigError
-from pipeline.learning.stream import StudySource, study_of
-from pipeline.study import Study
+from pipeline.study import Study, StudySource, read_study
 
 #: Told of a run that has ended, how many have by now, and of how many.
 Report = Callable[["Run", int, int], None]
@@ -184,7 +183,7 @@ def run_grid(
     if history == "-":
         raise ConfigError("--grid: each run reads the history; give a file instead of -")
     begun = time.perf_counter()
-    settings = settings_of(study_of(study), axes)
+    settings = settings_of(read_study(study), axes)
     tasks = list(_tasks(settings, options, draws))
     # a wrong setting is found out before the first run
     for _, _, changed, one in tasks:

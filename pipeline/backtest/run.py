@@ -20,10 +20,10 @@ from pipeline.backtest.scoring import Tally
 from pipeline.backtest.timeline import Snapshot
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import class_weights
-from pipeline.learning.stream import StudySource, study_of
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import plan_of
+from pipeline.study import StudySource, read_study
 from pipeline.types import Vector
 
 #: Told of what is going on, how many records have been read, and which share of the history.
@@ -61,7 +61,7 @@ def backtest(
     if unknown:
         known = ", ".join(field.name for field in dataclasses.fields(Options))
         raise ConfigError(f"{unknown[0]} is no option of a backtest; allowed: {known}")
-    return run_backtest(study_of(study), history, Options(**options), progress=progress)
+    return run_backtest(read_study(study), history, Options(**options), progress=progress)
 
 
 def run_backtest(
@@ -74,7 +74,7 @@ def run_backtest(
 ) -> BacktestResult:
     """Run one backtest; `form` is what standard input holds, and the rest is as in `backtest`."""
     begun = time.perf_counter()
-    given = study_of(study)
+    given = read_study(study)
     plan = plan_of(options.study_of(given))
     others = plans_beside(given, options)
     if isinstance(history, str) and history == "-" and (options.pooled or others):

@@ -17,8 +17,8 @@ from rich.text import Text
 from pipeline.backtest import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.scoring import Scores
 from pipeline.cli.beside_output import beside_table
-from pipeline.cli.table import information_line, line, privacy_line, unit_line, value
 from pipeline.errors import ConfigError
+from pipeline.library.table import information_line, line, privacy_line, unit_line, value
 
 #: Names of the scores for people.
 SCORES = {

@@ -1,8 +1,7 @@
-"""What commands share: the study argument, settings with the local runtime's addresses, output."""
+"""What commands share: the study argument, options that several have, output."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -10,15 +9,12 @@ from typing import Any
 
 import click
 
-from infra.local import LocalRuntime, Places
-from pipeline.errors import ConfigError, RuntimeSetupError
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.methods import plan_of as make_plan
 from pipeline.methods.offline import guarantee_of
 from pipeline.prediction import rule_of
-from pipeline.settings import Settings
 from pipeline.study import load_study, require_live
 
 STUDY = click.argument("study", type=click.Path(dir_okay=False, path_type=Path))
@@ -66,41 +62,6 @@ def _said(plan: Plan) -> Plan:
             f"nobody's data is protected ({guarantee_of(plan).guarantee})"
         )
     return plan
-
-
-def places(settings: Settings) -> Places:
-    """Return where the operator keeps the programs of the local runtime."""
-    given = {
-        "cache": settings.cache,
-        "kafka_home": settings.kafka_home,
-        "archive": settings.kafka_archive,
-        "java_home": settings.java,
-    }
-    return Places(**{name: Path(value) for name, value in given.items() if value})
-
-
-def connected(settings: Settings) -> Settings:
-    """Fill in the addresses of the local runtime where the environment names none.
-
-    Raises
-    ------
-    ConfigError
-        If neither says where Kafka and Redis are.
-    """
-    if settings.kafka and settings.redis:
-        return settings
-    try:
-        addresses = LocalRuntime(settings.home, places(settings)).addresses()
-    except RuntimeSetupError:
-        raise ConfigError(
-            "nothing says where Kafka and Redis are: run `veilstream up`, or set VEILSTREAM_KAFKA "
-            "and VEILSTREAM_REDIS"
-        ) from None
-    return dataclasses.replace(
-        settings,
-        kafka=settings.kafka or addresses.kafka,
-        redis=settings.redis or addresses.redis,
-    )
 
 
 def save_model(plan: Plan, message: EstimateMessage | FitMessage, path: Path) -> None:

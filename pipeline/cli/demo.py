@@ -11,9 +11,10 @@ from typing import Protocol
 
 import click
 
+from infra.addresses import places
 from infra.local import LocalRuntime
 from infra.topics import ensure_topics
-from pipeline.cli.context import places, put, say
+from pipeline.cli.context import put, say
 from pipeline.cli.flights import Flights
 from pipeline.cli.processes import Processes, signals_as_exit
 from pipeline.cli.shuttle import Shuttle

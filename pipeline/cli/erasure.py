@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from agents.refold import refold
-from pipeline.cli.context import ACCEPT_LOSS, STUDY, connected, live_plan_of, say
+from infra.addresses import connected
+from pipeline.cli.context import ACCEPT_LOSS, STUDY, live_plan_of, say
 from pipeline.errors import OffsetGap, StateError
 from pipeline.local.plan import Plan
 from pipeline.reducer import Partition, holds_releases

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from pipeline.cli.context import say
 from pipeline.cli.stage import Site
-from pipeline.cli.table import covering, covers, half, half_widths, value
 from pipeline.errors import RecordError
 from pipeline.estimators.target import study_rows, target
+from pipeline.library.table import covering, covers, half, half_widths, value
 from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import Coefficient, EstimateMessage

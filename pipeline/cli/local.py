@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
+from infra.addresses import places
 from infra.local import LocalRuntime, supervise
 from infra.local.logs import follow as follow_log
-from pipeline.cli.context import places
 from pipeline.settings import Settings
 
 FOLDER = click.option(

@@ -11,10 +11,11 @@ from typing import TextIO
 
 import click
 
-from pipeline.cli.context import STUDY, connected, plan_of, say
-from pipeline.cli.feed import newest_estimate
+from infra.addresses import connected
+from pipeline.cli.context import STUDY, plan_of, say
 from pipeline.cli.predictions import write_predictions
 from pipeline.errors import ConfigError
+from pipeline.library.feed import newest_estimate
 from pipeline.local.plan import Plan
 from pipeline.prediction import Rule, load_model, rule_of
 from pipeline.settings import Settings

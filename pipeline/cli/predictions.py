@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO, TypeAlias
 
-from pipeline.cli.words import clipped_line, counted
+from pipeline.library.words import clipped_line, counted
 from pipeline.local.values import Record
 from pipeline.prediction import (
     Confusion,

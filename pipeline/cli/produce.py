@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.context import STUDY, connected, live_plan_of, say
-from pipeline.cli.words import counted
+from infra.addresses import connected
+from pipeline.cli.context import STUDY, live_plan_of, say
 from pipeline.errors import ConfigError
+from pipeline.library.words import counted
 from pipeline.settings import Settings
 from producers.client import Progress
 from producers.ledger import Limit

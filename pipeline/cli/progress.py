@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pipeline.cli.table import line, table, value
+from pipeline.library.table import line, table, value
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.study import Study
 

@@ -15,8 +15,9 @@ from agents.history import Interrupted
 from agents.outputs import File, Output, Shown, TopicOf, is_regular
 from agents.parquet import require_parquet
 from agents.replaying import Job, Outcome, run_replay
+from infra.addresses import connected
 from infra.signals import Stopping
-from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, connected, live_plan_of, put, say
+from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_plan_of, put, say
 from pipeline.cli.progress import Bar, Screen, put_line
 from pipeline.errors import ConfigError, NumericError
 from pipeline.local.plan import Plan

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pipeline.cli.context import say
 from pipeline.cli.stage import Site
-from pipeline.cli.table import comparison
+from pipeline.library.table import comparison
 from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.live import Live
 
 from pipeline.cli.context import say
-from pipeline.cli.feed import Feed
 from pipeline.cli.processes import Processes
-from pipeline.cli.table import line, privacy_line, table
 from pipeline.errors import VeilstreamError
+from pipeline.library.feed import Feed
+from pipeline.library.table import line, privacy_line, table
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.settings import Settings

@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from agents.refold import log_ends, refold
-from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, connected, live_plan_of, put, say
+from infra.addresses import connected
+from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_plan_of, put, say
 from pipeline.cli.erasure import forget
 from pipeline.local.plan import Plan
 from pipeline.reducer import Partition, differences

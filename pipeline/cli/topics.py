@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
+from infra.addresses import connected
 from infra.study_record import announce
 from infra.topics import ensure_topics
-from pipeline.cli.context import AS_JSON, STUDY, connected, live_plan_of, put, say
+from pipeline.cli.context import AS_JSON, STUDY, live_plan_of, put, say
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings

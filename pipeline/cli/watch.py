@@ -9,10 +9,11 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from pipeline.cli.context import SAVE_MODEL, STUDY, connected, live_plan_of, save_model, say
-from pipeline.cli.feed import PATIENCE_SECONDS, Feed, newest_estimate
+from infra.addresses import connected
+from pipeline.cli.context import SAVE_MODEL, STUDY, live_plan_of, save_model, say
 from pipeline.cli.progress import estimate_line
-from pipeline.cli.table import table
+from pipeline.library.feed import PATIENCE_SECONDS, Feed, newest_estimate
+from pipeline.library.table import table
 from pipeline.settings import Settings
 
 

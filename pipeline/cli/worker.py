@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.context import STUDY, connected, live_plan_of
+from infra.addresses import connected
+from pipeline.cli.context import STUDY, live_plan_of
 from pipeline.settings import Settings
 
 

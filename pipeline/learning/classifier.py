@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from pipeline import losses
 from pipeline.learning.conventions import Classifier, tell_river
 from pipeline.learning.learner import CLIENT, StreamLearner
-from pipeline.learning.stream import StudySource, study_of
 from pipeline.local.columns import Table
 from pipeline.local.response import Label
 from pipeline.local.values import Record
 from pipeline.losses import Likelihood
 from pipeline.messages.model_file import ModelFile
 from pipeline.prediction import LinearClassifier
+from pipeline.study import StudySource, read_study
 from pipeline.types import Matrix, Vector
 
 
@@ -130,7 +130,7 @@ class StreamClassifier(StreamLearner[LinearClassifier], Classifier):
         return dict(zip(self.classes_.tolist(), chances, strict=True))
 
     def _require_likelihood(self, method: str) -> None:
-        study = study_of(self.study) if self._stream is None else self._stream.plan.study
+        study = read_study(self.study) if self._stream is None else self._stream.plan.study
         loss = study.estimator.loss
         probable = isinstance(losses.build(loss), Likelihood)
         if not probable:

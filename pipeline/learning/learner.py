@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError, NumericError
-from pipeline.learning.stream import Stream, StudySource, study_of
+from pipeline.learning.stream import Stream
 from pipeline.local.columns import Table
 from pipeline.local.values import Record
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import ModelFile
 from pipeline.prediction import LinearModel
-from pipeline.study import Study
+from pipeline.study import Study, StudySource, read_study
 from pipeline.types import Vector
 
 #: The client of records that name none.
@@ -179,7 +179,7 @@ class StreamLearner(ABC, Generic[Rule]):
         return self._stream
 
     def _study(self) -> Study:
-        study = study_of(self.study)
+        study = read_study(self.study)
         kind = study.data.response.kind
         if kind not in self.explains:
             raise ConfigError(

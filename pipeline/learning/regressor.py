@@ -6,11 +6,11 @@ from typing import Any
 
 from pipeline.learning.conventions import Regressor, tell_river
 from pipeline.learning.learner import CLIENT, StreamLearner
-from pipeline.learning.stream import StudySource
 from pipeline.local.columns import Table
 from pipeline.local.values import Record
 from pipeline.messages.model_file import ModelFile
 from pipeline.prediction import LinearRegressor
+from pipeline.study import StudySource
 from pipeline.types import Vector
 
 

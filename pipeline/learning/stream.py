@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from pipeline.local.columns import Table, by_row, labels_of, values_of
 from pipeline.local.encode import Encoder, Row
@@ -15,25 +14,7 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import ModelFile, compose_model_file
 from pipeline.methods import plan_of
 from pipeline.offline import OfflineRun
-from pipeline.study import Study, load_study, parse_study, require_no_level_column
-
-#: What says which study it is: the study, a path, or the text of a study file.
-StudySource: TypeAlias = Study | Path | str
-
-
-def study_of(source: StudySource) -> Study:
-    """Return the study; a string with a line break is the text of its file, else its path.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read, or says something that is not allowed.
-    """
-    if isinstance(source, Study):
-        return source
-    if isinstance(source, str) and "\n" in source:
-        return parse_study(source)
-    return load_study(Path(source))
+from pipeline.study import Study, require_no_level_column
 
 
 class Stream:

@@ -180,6 +180,11 @@ class Encoder:
         self.dummy = dummy_of(study)
 
     @property
+    def level_columns(self) -> tuple[str, ...]:
+        """The column with the levels of records; none where the study has none."""
+        return self._levels.columns
+
+    @property
     def clipped(self) -> Counter[str]:
         """How many values `encode` has cut to their range, by column: counted from raw data."""
         self._count()
@@ -202,7 +207,7 @@ class Encoder:
         DataError
             Naming the columns that are missing.
         """
-        self.features.check_columns(columns, self.response.name, *self._levels.columns)
+        self.features.check_columns(columns, self.response.name, *self.level_columns)
 
     def encode(self, record: Record) -> Row:
         """Encode one record.

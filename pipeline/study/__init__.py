@@ -1,7 +1,7 @@
 """The study file: one strict model, its errors, its revision and a template.
 
 - `model`: every key with its range, meaning and example.
-- `load`: reading and checking.
+- `load`: reading and checking; `source`: from whatever a caller has.
 - `kinds`: the kinds of estimator; `tables`: strict tables, and what to say of a wrong one.
 - `revision`: the hash that releases carry.
 - `template`: the file that `veilstream study init` writes.
@@ -13,6 +13,7 @@ from pipeline.study.load import check_key, load_study, parse_study, study_of
 from pipeline.study.model import LIVE, Study
 from pipeline.study.personal import require_no_level_column
 from pipeline.study.revision import revision_of
+from pipeline.study.source import StudySource, read_study
 from pipeline.study.template import TEMPLATE
 from pipeline.study.variants import simulated, with_keys, without_privacy
 
@@ -20,9 +21,11 @@ __all__ = [
     "LIVE",
     "TEMPLATE",
     "Study",
+    "StudySource",
     "check_key",
     "load_study",
     "parse_study",
+    "read_study",
     "require_live",
     "require_no_level_column",
     "revision_of",

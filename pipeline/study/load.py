@@ -18,7 +18,7 @@ from pipeline.study.tables import check_known, strict
 LONGEST_HALF_LIFE = 1e15
 
 
-def load_study(path: Path) -> Study:
+def load_study(path: Path | str) -> Study:
     """Read and check the study file at `path`.
 
     Raises
@@ -27,7 +27,7 @@ def load_study(path: Path) -> Study:
         If the file cannot be read, is not TOML, or says something that is not allowed.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read the study file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

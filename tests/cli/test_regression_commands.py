@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.table import spread_line, title
 from pipeline.learning import StreamRegressor
+from pipeline.library.table import spread_line, title
 from pipeline.messages.estimate import read_estimate
 from pipeline.offline import OfflineRecord
 from pipeline.prediction import LinearRegressor

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli.flights import ASKED, MAIN, Flights
-from pipeline.cli.table import covers
+from pipeline.library.table import covers
 from pipeline.local.plan import Plan
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import plan_of

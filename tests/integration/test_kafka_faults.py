@@ -27,8 +27,8 @@ from infra import preflight
 from infra.connection import log_reader
 from infra.local.ports import HOST, free_port
 from infra.topics import check_broker, check_partitions, ensure_topics
-from pipeline.cli.feed import Feed
 from pipeline.errors import BrokerError, ConfigError, VeilstreamError
+from pipeline.library.feed import Feed
 from pipeline.messages.topics import Topics
 from pipeline.methods import plan_of
 from pipeline.settings import Settings

@@ -17,14 +17,13 @@ from pipeline.backtest.engine import Engine
 from pipeline.backtest.history import Reading
 from pipeline.backtest.windows import Moment, Windows
 from pipeline.errors import ConfigError, DataError, RecordError
-from pipeline.learning.stream import study_of
 from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
 from pipeline.methods import plan_of
 from pipeline.offline import OfflineRun
 from pipeline.reducer import differences
-from pipeline.study import Study
+from pipeline.study import Study, read_study
 from tests.builders import oracle
 
 CLASSES = """
@@ -160,7 +159,7 @@ def engine_of(study: Study, table: Any, options: Options) -> Engine:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_without_delay_it_is_the_offline_run_bit_by_bit(name: str) -> None:
-    study = study_of(STUDIES[name])
+    study = read_study(STUDIES[name])
     table = history(study)
     expected = offline(plan_of(study), table)
     engine = engine_of(study, table, Options(client_column="who"))
@@ -195,7 +194,7 @@ def test_batches_change_nothing(
     records: int, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = STUDIES["classes"].replace("records = 50", "records = 50\nseconds = 100")
-    study, table = study_of(text), timed(history(study_of(text), 600))
+    study, table = read_study(text), timed(history(read_study(text), 600))
     # sums over the history are added batch by batch: the pooled fit is left out
     options = dataclasses.replace(options, pooled=False)
     expected = watched(study, table, options)
@@ -231,7 +230,7 @@ def timed(table: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, A
 @pytest.mark.parametrize("late", [0, 1, 130])
 def test_each_record_is_predicted_before_its_label_is_learnt(late: int) -> None:
     """Record by record, with nothing of the engine: labels that have come are learnt first."""
-    study = study_of(STUDIES["classes"])
+    study = read_study(STUDIES["classes"])
     table = history(study, 900)
     plan, encoder = plan_of(study), Encoder(study)
     run, waiting, said = OfflineRun(plan), list[Row | None](), list[tuple[float, float]]()
@@ -272,7 +271,7 @@ def test_each_record_is_predicted_before_its_label_is_learnt(late: int) -> None:
 
 
 def test_delays_make_releases_late_and_keep_a_clients_order() -> None:
-    study = study_of(STUDIES["classes"])
+    study = read_study(STUDIES["classes"])
     table = history(study)
     prompt = backtest(study, table, client_column="who", pooled=False)
     options = {"client_column": "who", "delay": "exponential:200 records", "pooled": False}
@@ -287,7 +286,7 @@ def test_delays_make_releases_late_and_keep_a_clients_order() -> None:
 def test_releases_of_all_clients_overtake_each_other_and_those_of_one_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    study = study_of(STUDIES["classes"])
+    study = read_study(STUDIES["classes"])
     made: list[tuple[str, int]] = []
     folded: list[tuple[str, int]] = []
     release, fold = OfflineRun.release, OfflineRun.fold
@@ -313,7 +312,7 @@ def test_releases_of_all_clients_overtake_each_other_and_those_of_one_do_not(
 
 
 def test_windows_close_by_event_time() -> None:
-    study = study_of(STUDIES["classes"].replace("records = 50", "records = 50\nseconds = 30"))
+    study = read_study(STUDIES["classes"].replace("records = 50", "records = 50\nseconds = 30"))
     times = np.array([0.0, 10.0, 29.0, 30.0, 100.0, 300.0])
     table = {"a": np.zeros(6), "b": np.zeros(6), "y": np.array(["yes", "no"] * 3), "t": times}
     closed: list[tuple[float, int]] = []
@@ -329,7 +328,7 @@ def test_windows_close_by_event_time() -> None:
 
 def test_seconds_of_forgetting_are_event_time() -> None:
     text = CLASSES + 'forgetting = { half_life = 100, of = "seconds" }' + NOISED + WINDOW
-    study, table = study_of(text), timed(history(study_of(text)))
+    study, table = read_study(text), timed(history(read_study(text)))
     result = backtest(study, table, event_time="t")
     assert result.estimate.diagnostics.effective_records < 0.5 * result.estimate.records
     assert "forgets" in result.pooled.reason
@@ -340,7 +339,7 @@ def test_seconds_of_forgetting_are_event_time() -> None:
 
 
 def test_a_frozen_estimate_is_that_of_its_time() -> None:
-    study = study_of(STUDIES["classes"])
+    study = read_study(STUDIES["classes"])
     table = history(study, 3_000)
     result = backtest(study, table, freeze=1_000, pooled=False)
     # the newest estimate of the records before alone, and its scores on those behind
@@ -379,7 +378,7 @@ BATCH = [
 
 @pytest.mark.parametrize("name", BATCH)
 def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
-    study = study_of(STUDIES[name])
+    study = read_study(STUDIES[name])
     table = history(study, 4_000)
     result = backtest(study, table)
     encoder, rows = Encoder(study), []
@@ -418,7 +417,7 @@ def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
 
 def test_the_pooled_fit_of_gdwd_is_that_of_an_independent_solver() -> None:
     # it starts where the loss has no curvature at all
-    study = study_of(STUDIES["classes"].replace("logistic", "gdwd"))
+    study = read_study(STUDIES["classes"].replace("logistic", "gdwd"))
     table = history(study, 4_000)
     encoder, rows = Encoder(study), []
     for record in records_of(table):
@@ -433,7 +432,7 @@ def test_the_pooled_fit_of_gdwd_is_that_of_an_independent_solver() -> None:
 def test_the_pooled_fit_starts_at_a_sample_and_ends_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    study = study_of(STUDIES["classes"])
+    study = read_study(STUDIES["classes"])
     table = history(study, 3_000)
     whole = backtest(study, table).pooled.coefficients
     monkeypatch.setattr("pipeline.backtest.pooled.SAMPLE", 100)
@@ -442,7 +441,7 @@ def test_the_pooled_fit_starts_at_a_sample_and_ends_at_all(
 
 
 def test_one_class_alone_has_no_pooled_fit_and_no_ranking() -> None:
-    study = study_of(STUDIES["classes"])
+    study = read_study(STUDIES["classes"])
     table = history(study) | {"y": np.full(2_000, "yes")}
     result = backtest(study, table)
     assert result.pooled.coefficients is None
@@ -454,7 +453,7 @@ def test_one_class_alone_has_no_pooled_fit_and_no_ranking() -> None:
 
 def test_counts_and_numbers_are_scored_in_their_own_unit() -> None:
     for name in ("numbers", "counts"):
-        study = study_of(STUDIES[name])
+        study = read_study(STUDIES[name])
         result = backtest(study, history(study))
         assert result.scores.accuracy is None
         # the noise of the data is about 1 (numbers), and about the mean of 2 (counts)
@@ -463,7 +462,7 @@ def test_counts_and_numbers_are_scored_in_their_own_unit() -> None:
 
 
 def test_clipping_is_counted_by_feature() -> None:
-    study = study_of(STUDIES["classes, open"])
+    study = read_study(STUDIES["classes, open"])
     table = {
         "a": np.array([0.0, 3.0, -3.0, np.nan]),
         "b": np.array([0.0, 1.0, 5.0, 9.0]),
@@ -476,4 +475,4 @@ def test_clipping_is_counted_by_feature() -> None:
 def test_a_published_method_is_refused_by_name() -> None:
     text = STUDIES["classes, open"].replace("[estimator]", '[estimator]\nkind = "pooled"')
     with pytest.raises(ConfigError, match="pooled"):
-        backtest(text, history(study_of(STUDIES["classes"])))
+        backtest(text, history(read_study(STUDIES["classes"])))

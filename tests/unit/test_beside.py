@@ -14,15 +14,15 @@ from pipeline.backtest import backtest
 from pipeline.backtest.beside import ends_of
 from pipeline.backtest.scoring import Judge, Tally
 from pipeline.errors import ConfigError
-from pipeline.learning.stream import study_of
 from pipeline.local.encode import Arrays, Encoder
 from pipeline.methods import OFFLINE, load, plan_of
+from pipeline.study import read_study
 from pipeline.types import Matrix, Vector
 from tests.published import run
 from tests.unit.test_backtest import STUDIES
 
 TEXT = STUDIES["weighted"]
-STUDY = study_of(TEXT)
+STUDY = read_study(TEXT)
 
 
 def table(count: int = 900, seed: int = 1) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_a_method_without_an_estimate_says_why_and_the_others_go_on() -> None:
     text = TEXT.replace("[estimator]", "[estimator]\nridge = 0")
     history = table()
     history["y"] = np.where(history["a"] > 0, "yes", "no")
-    result = backtest(study_of(text), history, beside=("pooled", "online-newton-distributed"))
+    result = backtest(read_study(text), history, beside=("pooled", "online-newton-distributed"))
     pooled, other = result.beside.others
     assert pooled.after is None
     assert "separable" in pooled.reason
@@ -117,7 +117,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_read(
     study: str, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        backtest(study_of(STUDIES[study]), "nothing.csv", **options)
+        backtest(read_study(STUDIES[study]), "nothing.csv", **options)
 
 
 def test_the_command_prints_scores_and_what_is_really_kept(tmp_path: Path) -> None:

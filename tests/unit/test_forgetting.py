@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from numpy.testing import assert_allclose
 
 from pipeline.cli.main import cli
-from pipeline.cli.table import information_line, line
 from pipeline.errors import ConfigError, StateError
 from pipeline.estimators.forgetting import (
     KEPT,
@@ -23,6 +22,7 @@ from pipeline.estimators.forgetting import (
     effective,
 )
 from pipeline.learning import StreamClassifier
+from pipeline.library.table import information_line, line
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan

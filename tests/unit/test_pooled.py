@@ -15,10 +15,9 @@ from pipeline.doctor import Population, simulated, target_of
 from pipeline.errors import DataError, NumericError
 from pipeline.estimators.pooled import TOLERANCE, Rows, pooled_fit
 from pipeline.estimators.target import study_rows, target
-from pipeline.learning.stream import study_of
 from pipeline.local.encode import stack
 from pipeline.losses import GeneralisedDWD, Linear, Logistic
-from pipeline.study import parse_study
+from pipeline.study import parse_study, read_study
 from tests.builders import simulate
 from tests.builders import study_text as renewable
 from tests.sgd import drawn, plan_of, rows_of
@@ -52,7 +51,7 @@ def golden() -> dict[str, Any]:
 @pytest.mark.parametrize("name", [*BATCH, "gdwd"])
 def test_a_backtest_finds_what_it_found(name: str, golden: dict[str, Any]) -> None:
     text = STUDIES["classes"].replace("logistic", "gdwd") if name == "gdwd" else STUDIES[name]
-    study = study_of(text)
+    study = read_study(text)
     found = backtest(study, history(study, 2_000)).pooled.coefficients
     # its last step was 1e-7 at most, and responses are up to 40 wide
     assert found == pytest.approx(golden["backtest"][name], abs=4e-6)

@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose
 from rich.console import Console
 from scipy import stats
 
-from pipeline.cli.table import intervals_table
 from pipeline.errors import ConfigError, NumericError
+from pipeline.library.table import intervals_table
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local.model import round_model
 from pipeline.local.plan import Plan

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from pipeline.cli.produce import PATIENCE, Waiting
-from pipeline.cli.table import line, table, unit_line
-from pipeline.cli.words import clipped_line, counted
+from pipeline.library.table import line, table, unit_line
+from pipeline.library.words import clipped_line, counted
 from pipeline.offline import OfflineRun
 from tests.builders import plan_of
 

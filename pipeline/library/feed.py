@@ -73,6 +73,17 @@ class Feed:
                 continue
         return found
 
+    def until_now(self) -> Iterator[tuple[EstimateMessage, bytes]]:
+        """Yield the estimates that are there at the first call, and end."""
+        with asking(self._settings, f"topic {self._place.topic}", "Read"):
+            end = self._consumer.end_offsets([self._place])[self._place]
+        while self._behind(end):
+            yield from self.poll(0.5)
+
+    def _behind(self, end: int) -> bool:
+        with asking(self._settings, f"topic {self._place.topic}", "Read"):
+            return bool(self._consumer.position(self._place) < end)
+
     def ready(self, seconds: float) -> bool:
         """Whether an estimate comes within `seconds`; it is kept for the iteration."""
         deadline = time.monotonic() + seconds

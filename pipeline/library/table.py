@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.cli.words import counted
+from pipeline.library.words import counted
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.methods import method_of

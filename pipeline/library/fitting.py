@@ -1,0 +1,120 @@
+"""A study over records that are all at hand: the whole pipeline in one process, without Kafka."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConfigError, DataWarning
+from pipeline.library.records import Records, Rows
+from pipeline.library.results import Result
+from pipeline.local.encode import Row, stack
+from pipeline.local.plan import Plan
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.fit import FitMessage, compose_fit
+from pipeline.methods import plan_of
+from pipeline.methods.offline import offline_method
+from pipeline.offline import OfflineRun, by_client
+from pipeline.study import StudySource, read_study
+
+
+def fit(
+    study: StudySource,
+    data: Any,
+    y: Any = None,
+    *,
+    client_column: str | None = None,
+    all_intervals: bool = False,
+) -> Result:
+    """Estimate a study from records, through the same functions as the live stream.
+
+    With a private study the result is a release of its own under the study's guarantee: it draws
+    fresh noise, and no ledger is charged. Every fit of the same records is one more release of
+    them, and nobody counts them.
+
+    Parameters
+    ----------
+    study
+        A study, the path of a study file, or its text (a string with a line break).
+    data
+        The path of a .csv, .jsonl, .ndjson or .parquet file; a pandas frame or a mapping from names
+        to columns, with the response; or an array (n, p) in the study's order of features. A
+        record that cannot be used leaves its slot empty.
+    y
+        The responses, shape (n,), where `data` does not hold them.
+    client_column
+        Column that says whose record it is; default: all are one client's.
+    all_intervals
+        Whether to keep what every interval of the method needs, as `veilstream fit --intervals`.
+
+    Raises
+    ------
+    ConfigError
+        If the study, or what is given beside it, cannot be used.
+    DataError
+        If the records cannot be read, or none of them can be used.
+    NumericError
+        If no estimate can be formed from them.
+
+    Warns
+    -----
+    DataWarning
+        If some records could not be used.
+    """
+    if isinstance(data, (str, Path)) and str(data) == "-":
+        raise ConfigError("data: standard input belongs to the command line; name a file")
+    plan = plan_of(read_study(study))
+    records = Records(plan, data, y, client_column=client_column)
+    fitting = Fitting(plan, trace=all_intervals)
+    fitting.take(iter(records))
+    records.check()
+    if records.faults_line:
+        warnings.warn(records.faults_line, DataWarning, stacklevel=2)
+    return Result(plan.study, fitting.message())
+
+
+class Fitting:
+    """One study from encoded rows to its message, whichever way its method runs.
+
+    Parameters
+    ----------
+    plan
+        The study; a published method runs over all its records at once.
+    trace
+        As `OfflineRun` has it.
+    """
+
+    def __init__(self, plan: Plan, *, trace: bool = False) -> None:
+        self._plan, self._method = plan, offline_method(plan.study)
+        self._run = None if self._method else OfflineRun(plan, trace=trace)
+        self._clients: dict[str, list[Row | None]] = {}
+
+    def take(self, rows: Rows) -> None:
+        """Take all rows: windows are released when they are full, and those that stay open last."""
+        if self._run is None:
+            for client, row in rows:
+                self._clients.setdefault(client, []).append(row)
+            return
+        for client, window in by_client(rows, self._plan.slots):
+            self._run.add(client, window)
+
+    def message(self) -> EstimateMessage | FitMessage:
+        """Return the estimate, or the fit of a published method.
+
+        Raises
+        ------
+        NumericError
+            If none can be formed.
+        """
+        now = time.time()
+        if self._run is not None:
+            return self._run.estimate(now)[1]
+        assert self._method is not None  # noqa: S101  one of the two is there
+        plan, clients = self._plan, self._clients
+        held = {name: stack(found, plan.size - 1) for name, found in clients.items()}
+        return compose_fit(
+            plan, self._method, self._method.fit(plan, held),
+            slots=sum(map(len, clients.values())), clients=len(clients), published_at=now,
+        )  # fmt: skip

@@ -1,0 +1,52 @@
+"""An estimate drawn: coefficients with their intervals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pipeline.library.results import Result
+
+
+def draw(result: Result, axes: Any = None) -> Any:
+    """Draw a result, and return the matplotlib axes.
+
+    Coefficients go from top to bottom; one without an interval is a bare point.
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is not installed.
+    """
+    rows = result.message.coefficients
+    if axes is None:
+        axes = _axes(len(rows))
+    places = np.arange(len(rows))[::-1]
+    known = [(place, row) for place, row in zip(places, rows, strict=True) if row.interval]
+    axes.axvline(0.0, color="0.7", linewidth=0.8, zorder=0)
+    axes.hlines(
+        [place for place, _ in known],
+        [row.interval[0] for _, row in known if row.interval],
+        [row.interval[1] for _, row in known if row.interval],
+    )
+    axes.plot([row.value for row in rows], places, "o")
+    axes.set_yticks(places, [row.name for row in rows])
+    message = result.message
+    axes.set_xlabel(f"coefficient, {message.level:.0%} interval ({message.interval_method})")
+    axes.set_title(f"{message.study} ({message.status})")
+    return axes
+
+
+def _axes(count: int) -> Any:
+    try:
+        from matplotlib import pyplot  # noqa: PLC0415  an extra
+    except ImportError:
+        raise ConfigError(
+            "plot needs matplotlib, which is not installed; the operator must install "
+            "veilstream[backtest]"
+        ) from None
+    return pyplot.subplots(figsize=(7, 1 + 0.35 * count), layout="constrained")[1]

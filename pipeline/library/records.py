@@ -1,0 +1,174 @@
+"""Records as callers hold them (a file, a frame, arrays) to encoded rows with their clients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pipeline.backtest.history import table_batches
+from pipeline.errors import ConfigError, DataError, RecordError
+from pipeline.library.words import counted
+from pipeline.local.encode import Encoder, Row
+from pipeline.local.plan import Plan
+from pipeline.local.values import Record
+from producers.sources import open_once
+
+#: The client of records that name none, and of those whose column is empty.
+CLIENT, NO_NAME = "client", "(no name)"
+#: Encoded records with their clients, in the order of the source; None for an empty slot.
+Rows: TypeAlias = Iterator[tuple[str, Row | None]]
+
+
+class Records:
+    """The encoded records of one source, read once.
+
+    Parameters
+    ----------
+    plan
+        The study.
+    data
+        The path of a .csv, .jsonl, .ndjson or .parquet file, "-" for standard input, a data frame,
+        a mapping from names to columns; or, with `y`, an array (n, p) in the study's order of
+        features, or a data frame without the response.
+    y
+        The responses, shape (n,), where `data` does not hold them.
+    client_column
+        Column that says whose record it is; None: all are one client's.
+    form
+        What standard input holds: "csv" or "jsonl".
+
+    Attributes
+    ----------
+    count, faults
+        Record slots that have been read, and those without a sound record.
+    name
+        What messages call the source.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        data: Any,
+        y: Any = None,
+        *,
+        client_column: str | None = None,
+        form: str = "csv",
+    ) -> None:
+        self._encoder = Encoder(plan.study)
+        self._data, self._y, self._form = data, y, form
+        self._client_column = client_column
+        self.count = self.faults = 0
+        self.name = str(data) if self._is_file else "the table"
+
+    @property
+    def clipped(self) -> Counter[str]:
+        """How many values were cut to their public range, by column: counted from raw data."""
+        return self._encoder.clipped
+
+    @property
+    def _is_file(self) -> bool:
+        return isinstance(self._data, (str, Path))
+
+    def __iter__(self) -> Rows:
+        """Yield the rows.
+
+        Raises
+        ------
+        DataError
+            If the source cannot be read, lacks a column, or has columns of different lengths.
+        ConfigError
+            If it is Parquet and pyarrow is not installed, or `y` goes with a file.
+        """
+        client = CLIENT
+        for record in self._of_file() if self._is_file else self._of_table():
+            self.count += 1
+            # nobody can tell whose a lost record was: it takes a slot of the client before it
+            if record is not None and self._client_column is not None:
+                client = _name(record.get(self._client_column))
+            row = None if record is None else self._encoded(record)
+            self.faults += row is None
+            yield client, row
+
+    def check(self) -> None:
+        """Refuse a source that has been read and had nothing to use.
+
+        Raises
+        ------
+        DataError
+            If it held no records, or none that can be used.
+        """
+        if self.count == 0:
+            raise DataError(f"{self.name} holds no records")
+        if self.faults == self.count:
+            raise DataError(
+                f"{self.name}: none of its {counted(self.count, 'record')} could be used; their "
+                "columns or values are not those that the study file declares"
+            )
+
+    @property
+    def faults_line(self) -> str:
+        """How many records could not be used, in words; empty if all could."""
+        if not self.faults:
+            return ""
+        return (
+            f"{self.faults} of {counted(self.count, 'record')} could not be used; such slots "
+            "stayed empty"
+        )
+
+    def _encoded(self, record: Record) -> Row | None:
+        try:
+            return self._encoder.encode(record)
+        except RecordError:
+            return None
+
+    def _of_file(self) -> Iterator[Record | None]:
+        if self._y is not None:
+            raise ConfigError("y: a file holds the responses itself; the caller must leave y out")
+        source = open_once(str(self._data), form=self._form)
+        try:
+            if source.columns is not None:
+                self._check_columns(source.columns)
+            while not source.ended:
+                for slot in source.read(1000, 1.0):
+                    yield slot.record
+        finally:
+            source.close()
+
+    def _of_table(self) -> Iterator[Record]:
+        encoder, others = self._encoder, list[str]()
+        table = self._data if self._y is None else self._joined()
+        if self._client_column is not None:
+            others = [self._client_column]
+        columns = [*encoder.features.names, encoder.response.name, *encoder.level_columns, *others]
+        for batch in table_batches(table, list(dict.fromkeys(columns))):
+            names = list(batch.columns)
+            for values in zip(*(batch.columns[name].tolist() for name in names), strict=True):
+                yield dict(zip(names, values, strict=True))
+
+    def _joined(self) -> dict[str, Any]:
+        """Return the columns of features and responses that came apart."""
+        names, response = self._encoder.features.names, self._encoder.response.name
+        if hasattr(self._data, "columns") or isinstance(self._data, Mapping):
+            return {**{name: self._data[name] for name in self._data}, response: self._y}
+        array = np.asarray(self._data)
+        if array.ndim != 2 or array.shape[1] != len(names):
+            raise DataError(
+                f"X has shape {array.shape}; the study needs (n, {len(names)}) with the features "
+                f"in this order: {', '.join(names)}"
+            )
+        return {**dict(zip(names, array.T, strict=True)), response: self._y}
+
+    def _check_columns(self, columns: Any) -> None:
+        self._encoder.check_columns(columns)
+        if self._client_column is not None and self._client_column not in columns:
+            raise DataError(f"--client-column: the source has no column {self._client_column!r}")
+
+
+def _name(value: object) -> str:
+    # NaN is what a frame has for a missing name
+    missing = value is None or value != value  # noqa: PLR0124
+    return ("" if missing else str(value)) or NO_NAME

@@ -1,0 +1,91 @@
+"""Private streaming estimation: the names that programs and notebooks use.
+
+>>> import veilstream as vs
+>>> result = vs.fit("study.toml", "readings.csv")  # doctest: +SKIP
+>>> print(result.summary())  # doctest: +SKIP
+
+A name is imported when it is first used, so that this module costs nothing: docs/python.md.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.backtest import BacktestResult, backtest
+    from pipeline.errors import (
+        BrokerError,
+        ConfigError,
+        DataError,
+        DataWarning,
+        NotReadyWarning,
+        NumericError,
+        RangeWarning,
+        VeilstreamError,
+        VeilstreamWarning,
+    )
+    from pipeline.learning import StreamClassifier, StreamRegressor
+    from pipeline.library.checking import check_study
+    from pipeline.library.fitting import fit
+    from pipeline.library.reading import estimates, newest_estimate
+    from pipeline.library.results import Result
+    from pipeline.prediction import LinearClassifier, LinearRegressor, load_model
+    from pipeline.study import Study, load_study, parse_study, without_privacy
+
+__all__ = [
+    "BacktestResult",
+    "BrokerError",
+    "ConfigError",
+    "DataError",
+    "DataWarning",
+    "LinearClassifier",
+    "LinearRegressor",
+    "NotReadyWarning",
+    "NumericError",
+    "RangeWarning",
+    "Result",
+    "StreamClassifier",
+    "StreamRegressor",
+    "Study",
+    "VeilstreamError",
+    "VeilstreamWarning",
+    "backtest",
+    "check_study",
+    "estimates",
+    "fit",
+    "load_model",
+    "load_study",
+    "newest_estimate",
+    "parse_study",
+    "without_privacy",
+]
+
+#: Modules with the names that they have.
+_HOMES = {
+    "pipeline.backtest": ("BacktestResult", "backtest"),
+    "pipeline.errors": (
+        "BrokerError", "ConfigError", "DataError", "DataWarning", "NotReadyWarning",
+        "NumericError", "RangeWarning", "VeilstreamError", "VeilstreamWarning",
+    ),
+    "pipeline.learning": ("StreamClassifier", "StreamRegressor"),
+    "pipeline.library.checking": ("check_study",),
+    "pipeline.library.fitting": ("fit",),
+    "pipeline.library.reading": ("estimates", "newest_estimate"),
+    "pipeline.library.results": ("Result",),
+    "pipeline.prediction": ("LinearClassifier", "LinearRegressor", "load_model"),
+    "pipeline.study": ("Study", "load_study", "parse_study", "without_privacy"),
+}  # fmt: skip
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'veilstream' has no attribute {name!r}")
+    found = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
