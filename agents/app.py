@@ -60,8 +60,9 @@ def create_app(
     publishing = Publishing(plan, topics, store, folding, link.send, link.read, link.ends)
     progress = Progress(folding, log.left)
     pages = Health(folding, publishing, progress)
+    group = f"veilstream-{plan.study.name}"
     app = faust.App(
-        f"veilstream-{plan.study.name}",
+        group,
         broker=[URL(f"kafka://{server}") for server in settings.kafka.split(",")],
         broker_credentials=_credentials(settings),
         TableManager=NoTables,
@@ -80,7 +81,7 @@ def create_app(
         stream_wait_empty=False,
         worker_redirect_stdouts=False,
     )
-    app.transport = BatchTransport(app.conf.broker, app, _Guarded(folding, settings, fatal))
+    app.transport = BatchTransport(app.conf.broker, app, _Guarded(folding, settings, group, fatal))
 
     @app.agent(app.topic(topics.releases.name, schema=BatchSchema()), concurrency=1)  # type: ignore[untyped-decorator]
     async def fold(stream: Any) -> None:
@@ -130,8 +131,9 @@ def create_app(
 class _Guarded:
     """Positions whose faults stop the worker: Faust would log them and read on from anywhere."""
 
-    def __init__(self, folding: Folding, settings: Settings, fatal: Fatal) -> None:
-        self._folding, self._settings, self._fatal = folding, settings, fatal
+    def __init__(self, folding: Folding, settings: Settings, group: str, fatal: Fatal) -> None:
+        self._folding, self._settings, self._group = folding, settings, group
+        self._fatal = fatal
 
     @property
     def topic(self) -> str:
@@ -146,7 +148,8 @@ class _Guarded:
 
     def failed(self, error: Exception) -> None:
         otherwise = f"Kafka at {self._settings.kafka} cannot be read ({type(error).__name__})"
-        kind = "the worker's group" if "Group" in type(error).__name__ else f"topic {self.topic}"
+        refused = "Group" in type(error).__name__
+        kind = f"group {self._group}" if refused else f"topic {self.topic}"
         self._fatal(told(self._settings, error, otherwise, what=kind, operation="Read"))
 
 

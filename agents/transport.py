@@ -13,14 +13,17 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 import faust
-from aiokafka.errors import IllegalStateError, KafkaError
+from aiokafka.errors import GroupAuthorizationFailedError, IllegalStateError, KafkaError
 from faust.events import Event
 from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
+from mode import Service
 from yarl import URL
 
 #: How often the places of an assignment are looked up before it is given up, and how long after.
 ATTEMPTS, PAUSE_SECONDS = 20, 0.1
+#: Seconds between two looks at whether the worker may be in its group.
+RIGHTS_SECONDS = 1.0
 
 
 class Positions(Protocol):
@@ -73,6 +76,20 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
             await self.seek_wait({tp: offset})
             self._read_offset[tp] = offset - 1 if offset else None
             self._committed_offset[tp] = offset or None
+
+    @Service.task  # type: ignore[untyped-decorator]
+    async def _watch_rights(self) -> None:
+        """End the worker if it may not be in its group: it would wait for an assignment for ever.
+
+        Faust takes records past the coordinator, which keeps this fault for a reader to raise; and
+        tasks of the application do not begin before the first assignment.
+        """
+        while not self.should_stop:
+            await self.sleep(RIGHTS_SECONDS)
+            coordinator = getattr(self._thread._consumer, "_coordinator", None)
+            fault = getattr(coordinator, "_pending_exception", None)
+            if isinstance(fault, GroupAuthorizationFailedError):
+                self.transport.positions.failed(fault)
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[Any, Any]]:
         """Yield one message for each partition that has records: the batch as its value."""

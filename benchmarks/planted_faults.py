@@ -33,50 +33,52 @@ _SGD, _LEDGER = "tests/unit/test_sgd_study.py", "tests/producers/test_ledger.py"
 _SENSITIVITY, _PERSONAL = "tests/property/test_sensitivity.py", "tests/unit/test_personal.py"
 _ACCOUNTING, _PRIVATISE = "tests/unit/test_accounting.py", "tests/unit/test_privatise.py"
 _MECHANISMS, _LOST = "tests/unit/test_mechanisms.py", "tests/producers/test_lost_databases.py"
+_FOUND = "tests/producers/test_found.py"
 _PLAN, _NEWEST = "pipeline/local/plan.py", "tests/unit/test_newest.py"
+_RENEWABLE = "pipeline/methods/renewable/plan.py"
 
 FAULTS = (
     Fault(
         "a user's records compose as a root although they share a matrix",
-        _PLAN,
-        "return self.by_record and not self.beside",
-        "return self.by_record",
+        "pipeline/methods/ldp_sgd/plan.py",
+        "return not self.beside",
+        "return True",
         (_SGD,),
         test_is_new=True,
     ),
     Fault(
         "a user's records in windows compose as a root",
         _PLAN,
-        "return mechanism.budget(numbers * records) / records",
-        "return mechanism.budget(numbers * records) / math.sqrt(records)",
+        "return mechanism.budget(self.touched * records) / share",
+        "return mechanism.budget(self.touched * records) / math.sqrt(records)",
         (_MECHANISMS, _PRIVATISE, "tests/unit/test_calibration.py", _LEDGER),
     ),
     Fault(
         "class counts outside of the shares",
-        _PLAN,
+        _RENEWABLE,
         "total = gradient + curvature + counts\n",
         "total = gradient + curvature\n",
         (_MECHANISMS, _PRIVATISE),
     ),
     Fault(
         "products calibrated for slopes, not for their squares",
-        "pipeline/local/channels.py",
+        "pipeline/methods/ldp_sgd/channels.py",
         'matrix("products", loss.slope_bound**2)',
         'matrix("products", loss.slope_bound)',
         ("tests/unit/test_sgd_intervals.py", _SENSITIVITY),
     ),
     Fault(
         "a looser level than the client's own",
-        "pipeline/local/privatise.py",
-        "places = np.minimum(np.where(known, asked, 0), plan.ceiling)",
-        "places = np.where(known, asked, 0)",
+        "pipeline/methods/ldp_sgd/client.py",
+        "np.minimum(np.where(known, self.levels, 0), self.ceiling)",
+        "np.where(known, self.levels, 0)",
         (_PERSONAL,),
     ),
     Fault(
-        "the diagonal of a matrix without noise",
-        "pipeline/local/privatise.py",
-        "    values[diagonal] = part.noised(values[diagonal], plan.slots, stream)\n",
-        "",
+        "the diagonal of a matrix with the noise of its other entries",
+        "pipeline/local/query.py",
+        "Piece(on, values[on], self.diagonal)",
+        "Piece(on, values[on], self.off_diagonal)",
         (_PRIVATISE, _MECHANISMS),
     ),
     Fault(
@@ -101,12 +103,11 @@ FAULTS = (
         (_SENSITIVITY, "tests/unit/test_calibration.py", _MECHANISMS),
     ),
     Fault(
-        "slopes at a hostile start not cut",
-        "pipeline/local/summarise.py",
-        "        slope = np.clip(slope, -bound, bound)\n",
-        "",
+        "the start calibrated for half of its slopes",
+        _RENEWABLE,
+        "            self.loss.start_slope_bound, 0.0,",
+        "            self.loss.start_slope_bound / 2, 0.0,",
         (_SENSITIVITY,),
-        test_is_new=True,
     ),
     Fault(
         "a replacement charged as one absence",
@@ -160,16 +161,23 @@ FAULTS = (
     Fault(
         "the folder forgets how many releases there were",
         "producers/vault.py",
-        "        self._remember(len(group))\n",
+        "        self._counts.add(study, len(group))\n",
         "",
-        (_LOST, "tests/producers/test_group_commit.py"),
+        (_LOST,),
+    ),
+    Fault(
+        "the first lost release taken for the newest",
+        "producers/reconcile.py",
+        "if self.newest is None or stamp.seq >= self.newest.seq:",
+        "if self.newest is None:",
+        (_FOUND,),
     ),
     Fault(
         "another ledger's releases taken for this one's",
         "producers/reconcile.py",
-        "(release.ledger != vault.ledger) == others",
-        "(release.ledger != vault.ledger) != others",
-        (_LOST,),
+        "        if stamp.ledger != ledger:\n",
+        "        if not stamp.ledger:\n",
+        (_FOUND,),
     ),
     Fault(
         "versions in models that no release can say",
@@ -181,7 +189,7 @@ FAULTS = (
     ),
     Fault(
         "noise of the start changed without a new revision",
-        "pipeline/study/revision.py",
+        "pipeline/methods/renewable/method.py",
         'START_SEMANTICS = {"logistic": 2}',
         "START_SEMANTICS: dict[str, int] = {}",
         ("tests/unit/test_study.py",),

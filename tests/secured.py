@@ -22,8 +22,8 @@ from pipeline.settings import Settings
 from tests.stage import until
 
 PASSWORD, LATE_PASSWORD = "right-password", "late-password"
-#: Who may do everything; who may read topics and no more.
-OWNER, READER = "owner", "reader"
+#: Who may do everything; whom tests permit a part of it.
+OWNER, READER, WORKER = "owner", "reader", "worker"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
         ports.append(free_port(avoid=set(ports)))
     plain, users, tls, mutual = ports
     jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    known = f'user_{OWNER}="{PASSWORD}" user_{READER}="{LATE_PASSWORD}"'
+    known = f'user_{OWNER}="{PASSWORD}" user_{READER}="{LATE_PASSWORD}" '
+    known += f'user_{WORKER}="{LATE_PASSWORD}"'
     extra = {
         "listeners": f",USERS://{HOST}:{users},TLS://{HOST}:{tls},MUTUAL://{HOST}:{mutual}",
         "listener.security.protocol.map": ",USERS:SASL_PLAINTEXT,TLS:SSL,MUTUAL:SSL",

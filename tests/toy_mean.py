@@ -94,6 +94,7 @@ class MeanServer:
     """As `methods.base.Server`, for studies with noise."""
 
     interval = "normal, variance at most 1"
+    ordered = False
 
     def __init__(self, plan: MeanPlan) -> None:
         self._plan, self._part = plan, plan.channel
@@ -119,8 +120,9 @@ class MeanServer:
 
     def read(self, fields: dict[str, bytes]) -> MeanState:
         try:
-            held = msgspec.msgpack.decode(fields["mean"], type=tuple[str, int, int])
-        except (KeyError, msgspec.DecodeError):
+            [(_, data)] = fields.items()
+            held = msgspec.msgpack.decode(data, type=tuple[str, int, int])
+        except (ValueError, msgspec.DecodeError):
             raise StateError("the stored mean cannot be read") from None
         return MeanState(int(held[0]), held[1], held[2])
 

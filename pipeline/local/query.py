@@ -5,11 +5,12 @@ A query is raw data, so nothing can encode it. `privatise` turns the parts of on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.linalg import upper_is_diagonal
 from pipeline.local.model import Model
@@ -30,8 +31,32 @@ class Exact:
 NOTHING = Exact(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
+class Piece(NamedTuple):
+    """Numbers that one channel noises: where they stand in their part, and on which lattice point.
+
+    Attributes
+    ----------
+    places
+        Which entries of the part they are: a mask or a slice.
+    """
+
+    places: slice | NDArray[np.bool_]
+    values: Integers
+    channel: Channel
+
+
 class Part(Protocol):
     """Some numbers of a window, and how they are noised."""
+
+    def pieces(self) -> Sequence[Piece]:
+        """Return all numbers, rounded to their lattice and without noise.
+
+        Raises
+        ------
+        PrivacyError
+            If a number does not fit the lattice.
+        """
+        ...
 
     def noised(self, stream: SecureStream) -> Integers:
         """Return the numbers on their public lattice with noise from `stream`.
@@ -58,10 +83,14 @@ class VectorPart:
     channel: Channel
     slots: int
 
+    def pieces(self) -> tuple[Piece, ...]:
+        """As `Part.pieces`."""
+        rounded = self.channel.round(self.sums.integers, self.sums.exponents)
+        return (Piece(slice(None), rounded, self.channel),)
+
     def noised(self, stream: SecureStream) -> Integers:
         """As `Part.noised`."""
-        rounded = self.channel.round(self.sums.integers, self.sums.exponents)
-        return self.channel.noised(rounded, self.slots, stream)
+        return with_noise(self.pieces(), self.slots, stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +111,29 @@ class MatrixPart:
     size: int
     slots: int
 
-    def noised(self, stream: SecureStream) -> Integers:
-        """As `Part.noised`."""
+    def pieces(self) -> tuple[Piece, ...]:
+        """As `Part.pieces`: the diagonal, and the entries off it."""
         values = self.diagonal.round(self.sums.integers, self.sums.exponents)
         on = upper_is_diagonal(self.size)
-        values[on] = self.diagonal.noised(values[on], self.slots, stream)
-        values[~on] = self.off_diagonal.noised(values[~on], self.slots, stream)
-        return values
+        return Piece(on, values[on], self.diagonal), Piece(~on, values[~on], self.off_diagonal)
+
+    def noised(self, stream: SecureStream) -> Integers:
+        """As `Part.noised`."""
+        return with_noise(self.pieces(), self.slots, stream)
+
+
+def with_noise(pieces: Sequence[Piece], slots: int, stream: SecureStream) -> Integers:
+    """Return the numbers of some pieces in their places, each with the noise of its channel.
+
+    Parameters
+    ----------
+    slots
+        Most records that contribute to one number.
+    """
+    whole = np.empty(sum(len(piece.values) for piece in pieces), dtype=np.int64)
+    for piece in pieces:
+        whole[piece.places] = piece.channel.noised(piece.values, slots, stream)
+    return whole
 
 
 @dataclass(frozen=True, slots=True)

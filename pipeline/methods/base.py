@@ -33,6 +33,11 @@ class Server(Protocol[S, B]):
     """
 
     @property
+    def ordered(self) -> bool:
+        """Whether the order of releases shows in the state; else any order gives the same bits."""
+        ...
+
+    @property
     def interval(self) -> str:
         """By what method the intervals of the study are made."""
         ...

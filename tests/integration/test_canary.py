@@ -29,6 +29,7 @@ from pipeline.local.encode import Encoder, stack
 from pipeline.local.model import start_model
 from pipeline.local.plan import Plan
 from pipeline.methods.renewable.summarise import summarise_bounded
+from producers.known_sources import NAME
 from tests import canaries, outputs, trial
 from tests.canaries import BEYOND, HEAT, LABEL, LOAD, TEXT, Form, counts_found, found, text
 from tests.stage import OPEN, Stage, study_text
@@ -164,19 +165,17 @@ def test_only_their_owner_can_read_the_clients_own_files(result: Trial) -> None:
     assert {path.suffix for path in raw if path.parts[0] == "pipe.input"} == {".spool", ".json"}
     assert {name: oct(mode) for name, mode in raw.items() if mode != 0o600} == {}
     assert result.modes[Path("pipe.input") / result.stage.plan.study.name] == 0o700
-    # beside them are folders, and locks with the ledger's id, which is in every release, and the
-    # number of its releases, which the topic tells
+    # beside them are folders, hashes of first records, and locks with the ledger's id, which is in
+    # every release, and the numbers of its releases, which the topics tell
     clients = result.stage.settings.home / "clients"
-    assert {path.suffix for path in set(result.modes) - set(raw)} <= {
-        ".lock",
-        ".input",
-        ".sqlite",
-        "",
-    }
+    others = {path.suffix for path in set(result.modes) - set(raw)}
+    assert others == {".lock", ".input", ".sqlite", ""}
+    assert result.modes[Path(NAME)] == 0o600
     sent = [record.value for record in result.stage.releases() if record.key == b"lines"]
-    ledger, count = (clients / "lines.lock").read_bytes().split()
+    ledger, *counts, study = (clients / "lines.lock").read_bytes().split()
     assert all(ledger in release for release in sent)
-    assert int(count) == len(sent)
+    assert [int(count) for count in counts] == [len(sent)] * 2
+    assert study.decode() == result.stage.plan.study.name
 
 
 def holds_raw(path: Path) -> bool:

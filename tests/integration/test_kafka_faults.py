@@ -39,7 +39,9 @@ from producers.vault import Outgoing, Tally, Vault
 from state import RedisStore
 from state.connection import redis_client
 from tests.builders import study_text
-from tests.secured import LATE_PASSWORD, READER, Secured, secured_kafka
+from tests.secured import LATE_PASSWORD, READER, WORKER, Secured, secured_kafka
+from tests.stage import Stage
+from tests.stage import study_text as live_study
 
 PLAN = plan_of(parse_study(study_text(p=1, records=8, name="secured")))
 TOPICS = Topics.of(PLAN.study)
@@ -179,19 +181,8 @@ def test_something_else_than_kafka_may_be_a_kafka_that_starts() -> None:
 @pytest.fixture(scope="module")
 def reader(secured: Secured) -> Settings:
     """Return the settings of a user who may see the study's topics, and write dead letters."""
-    permitted = [(topic, ACLOperation.DESCRIBE) for topic in TOPICS.all()]
-    rights = [
-        ACL(
-            f"User:{READER}",
-            "*",
-            operation,
-            ACLPermissionType.ALLOW,
-            ResourcePattern(ResourceType.TOPIC, topic.name),
-        )
-        for topic, operation in [*permitted, (TOPICS.dead_letters, ACLOperation.WRITE)]
-    ]
-    with KafkaAdminClient(bootstrap_servers=secured.plain.kafka) as admin:
-        admin.create_acls(rights)
+    permitted = [(topic.name, ACLOperation.DESCRIBE) for topic in TOPICS.all()]
+    permit(secured, READER, [*permitted, (TOPICS.dead_letters.name, ACLOperation.WRITE)])
     return replace(secured.users, kafka_username=READER, kafka_password=LATE_PASSWORD)
 
 
@@ -274,6 +265,41 @@ def test_a_kafka_that_is_away_does_not_hide_why_a_client_ends(
         finally:
             os.kill(secured.pid, signal.SIGCONT)
         assert vault.waiting(PLAN.study.name) == 1
+
+
+def permit(secured: Secured, user: str, rights: list[tuple[str, ACLOperation]]) -> None:
+    """Add rights on topics to Kafka's access control list."""
+    added = [
+        ACL(
+            *(f"User:{user}", "*", operation, ACLPermissionType.ALLOW),
+            ResourcePattern(ResourceType.TOPIC, topic),
+        )
+        for topic, operation in rights
+    ]
+    with KafkaAdminClient(bootstrap_servers=secured.plain.kafka) as admin:
+        admin.create_acls(added)
+
+
+def test_a_worker_that_may_not_be_in_its_group_ends(
+    secured: Secured, redis_url: str, tmp_path: Path
+) -> None:
+    """It waited for ever. A whole worker has to start: only its own consumer joins the group."""
+    needed = (ACLOperation.READ, ACLOperation.WRITE, ACLOperation.DESCRIBE_CONFIGS)
+    with Stage(tmp_path, secured.plain.kafka, redis_url, live_study()) as stage:
+        stage.ensure_topics()
+        permit(secured, WORKER, [(t.name, right) for t in stage.topics.all() for right in needed])
+        stage.environment |= {
+            "VEILSTREAM_KAFKA": secured.users.kafka,
+            "VEILSTREAM_KAFKA_SECURITY": "SASL_PLAINTEXT",
+            "VEILSTREAM_KAFKA_SASL": "PLAIN",
+            "VEILSTREAM_KAFKA_USERNAME": WORKER,
+            "VEILSTREAM_KAFKA_PASSWORD": LATE_PASSWORD,
+        }
+        stage.worker()
+        assert stage.code("w0") == 10
+        group = f"veilstream-{stage.plan.study.name}"
+        assert f"does not permit User:{WORKER} Read on group {group}" in stage.said("w0")
+        assert "Traceback" not in stage.said("w0")
 
 
 def one_release(vault: Vault, seq: int = 0) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.linalg import pack_upper
 from pipeline.local.encode import Arrays
 from pipeline.local.model import Model
-from pipeline.local.query import Exact, MatrixPart, OpenQuery, Part, Query
+from pipeline.local.query import Exact, MatrixPart, OpenQuery, Part, Piece, Query, with_noise
 from pipeline.methods.ldp_sgd.gradients import RecordSums, bounded_gradients, open_gradients
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.randomness import SecureStream
@@ -42,21 +42,22 @@ class RecordsPart:
     ceiling: int
     size: int
 
-    def noised(self, stream: SecureStream) -> Integers:
-        """As `Part.noised`; a level that is none counts as the strictest: no slot is left bare."""
+    def pieces(self) -> tuple[Piece, ...]:
+        """As `Part.pieces`: by level; one that is none counts as the strictest."""
         channels = self.channels
         rounded = channels[-1].round(self.sums.integers, self.sums.exponents)
         if len(channels) == 1:
-            return channels[0].noised(rounded, 1, stream)
+            return (Piece(slice(None), rounded, channels[0]),)
         known = (self.levels > 0) & (self.levels < len(channels))
-        places = np.minimum(np.where(known, self.levels, 0), self.ceiling)
-        values = rounded.reshape(-1, self.size)
-        noised = np.empty_like(values)
-        for place, channel in enumerate(channels):
-            slots = places == place
-            part = channel.noised(values[slots].ravel(), 1, stream)
-            noised[slots] = part.reshape(-1, self.size)
-        return noised.ravel()
+        places = np.repeat(np.minimum(np.where(known, self.levels, 0), self.ceiling), self.size)
+        return tuple(
+            Piece(places == place, rounded[places == place], channel)
+            for place, channel in enumerate(channels)
+        )
+
+    def noised(self, stream: SecureStream) -> Integers:
+        """As `Part.noised`: one record alone contributes to each number."""
+        return with_noise(self.pieces(), 1, stream)
 
 
 def query(plan: GradientPlan, window: Arrays, model: Model) -> Query:

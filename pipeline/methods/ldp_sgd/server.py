@@ -24,6 +24,8 @@ _ROUNDING = 2.0**-30
 class GradientServer:
     """As `methods.base.Server`, for paths, with or without noise."""
 
+    ordered = True
+
     def __init__(self, plan: GradientPlan) -> None:
         self._plan, self._rule = plan, rule_of(plan)
         self._slots, self._size = plan.slots, plan.size

@@ -23,6 +23,8 @@ LARGEST_FLOAT = 1e100
 class OpenServer:
     """As `methods.base.Server`, for float sums."""
 
+    ordered = True
+
     def __init__(self, plan: RenewablePlan) -> None:
         self._plan, self._size = plan, plan.size
         packed = plan.size * (plan.size + 1) // 2

@@ -20,6 +20,8 @@ from pipeline.types import Integers
 class PrivateServer:
     """As `methods.base.Server`, for integer sums."""
 
+    ordered = False
+
     def __init__(self, plan: RenewablePlan) -> None:
         self._plan, self._shape, self._slots = plan, Shape.of(plan), plan.slots
         step, start, size = plan.step, plan.start, plan.size

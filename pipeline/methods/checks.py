@@ -1,0 +1,256 @@
+"""What every method must keep: the compliance suite, for methods of this project and of others.
+
+Each check takes a `Case`, a study with records for it, and raises AssertionError where the method
+breaks what the rest of the pipeline relies on. `CHECKS` has all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from pipeline.errors import PayloadError, StateError
+from pipeline.local.encode import Arrays, stack
+from pipeline.local.model import Model, round_model
+from pipeline.local.plan import Plan
+from pipeline.local.privatise import disclose, privatise
+from pipeline.local.query import Query
+from pipeline.messages.estimate import Provenance, compose, write_estimate
+from pipeline.messages.release import Release, read, seal
+from pipeline.methods import method_of, plan_of, server_of
+from pipeline.privacy.simulation import SeededStream
+from pipeline.study import Study
+
+#: Neighbouring windows that are tried, and by how much rounding may pass the budget.
+PAIRS, ROUNDING = 200, 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A study and encoded records that fit it.
+
+    Attributes
+    ----------
+    windows
+        Full windows, each at most `window.records` long; at least six, of which two differ.
+    """
+
+    study: Study
+    windows: Sequence[Arrays]
+
+    @property
+    def plan(self) -> Plan:
+        """The study's plan."""
+        return plan_of(self.study)
+
+    def models(self) -> list[Model]:
+        """Return a model for each window: the public start first, then some that moved on."""
+        plan, rng = self.plan, np.random.default_rng(7)
+        found = []
+        for number in range(len(self.windows)):
+            version = max(0, number - 1)
+            if not version:
+                found.append(plan.first_model)
+                continue
+            point = rng.normal(0.0, 0.2, plan.size)
+            found.append(round_model(version, point, (1.0, 1.0), seen=number * plan.slots))
+        return found
+
+    def releases(self) -> list[Release]:
+        """Return the releases of all windows, with noise from a seed."""
+        plan, made = self.plan, []
+        for seq, (window, model) in enumerate(zip(self.windows, self.models(), strict=True)):
+            if plan.study.noised:
+                shown = window if plan.keeps_slots else window.sound
+                answer = privatise(plan, plan.query(shown, model), SeededStream(3, "check", seq))
+                payload = seal(plan, answer, client="c", ledger="l", seq=seq)
+            else:
+                opened = disclose(plan, plan.open_query(window.sound, model))
+                payload = seal(plan, opened, client="c", ledger="l", seq=seq)
+            made.append(read(payload))
+        return made
+
+
+def splitting_changes_nothing(case: Case) -> None:
+    """Folding a batch equals folding its releases one by one, bit for bit."""
+    server, releases = server_of(case.plan), case.releases()
+    whole = _folded(server, [releases])
+    for cut in (1, 2, len(releases) - 1):
+        assert _folded(server, [releases[:cut], releases[cut:]]) == whole
+    assert _folded(server, [[release] for release in releases]) == whole
+
+
+def order_shows_only_where_it_is_said(case: Case) -> None:
+    """Releases in any order give the same bits, unless the method says that order matters."""
+    server, releases = server_of(case.plan), case.releases()
+    turned = _folded(server, [releases[::-1]])
+    assert server.ordered or turned == _folded(server, [releases])
+
+
+def merging_is_adding(case: Case) -> None:
+    """Two partitions together say what one log of all releases says, where states add up."""
+    server, releases = server_of(case.plan), case.releases()
+    half = len(releases) // 2
+    one, two = _state(server, [releases[:half]]), _state(server, [releases[half:]])
+    before = two.encode()
+    one.add(two)
+    assert two.encode() == before, "merging changes the state that is added"
+    assert (one.releases, one.slots) == (len(releases), _state(server, [releases]).slots)
+    if not server.ordered:
+        assert one.encode() == _folded(server, [releases])
+
+
+def states_survive_storage(case: Case) -> None:
+    """States are read as they were stored; what is missing or unknown is refused."""
+    server = server_of(case.plan)
+    for batches in ([], [case.releases()]):
+        state = _state(server, batches)
+        fields = state.encode()
+        assert set(fields) == set(state.names)
+        assert server.read(fields).encode() == fields
+        for broken in ({}, {**fields, "unheard-of": b""}, {n: d[:-1] for n, d in fields.items()}):
+            try:
+                server.read(broken)
+            except StateError:
+                continue
+            raise AssertionError("a damaged state is read as if it were whole")
+
+
+def only_its_own_form_is_folded(case: Case) -> None:
+    """Honest releases pass; one with fewer numbers, another unit or point is refused."""
+    server, releases = server_of(case.plan), case.releases()
+    for release in releases:
+        server.check(release)
+        sums = release.sums
+        for numbers in (
+            _with(sums, length=sums.length - 1, data=sums.data[:-8]),
+            _with(sums, exponents=(*sums.exponents, 0)),
+            _with(sums, data=sums.data[:-1]),
+        ):
+            try:
+                server.check(_with(release, sums=numbers))
+            except PayloadError:
+                continue
+            raise AssertionError("a release of another form is taken")
+    assert server.sound(server.join(releases))
+
+
+def forged_numbers_are_out_of_range(case: Case) -> None:
+    """Numbers that no honest client can send are found out before they are folded."""
+    server, release = server_of(case.plan), case.releases()[-1]
+    kind = release.sums.dtype
+    largest = np.full(release.sums.length, 2**62 if kind == "<i8" else 1e200).astype(kind)
+    forged = _with(release, sums=_with(release.sums, data=largest.tobytes()))
+    server.check(forged)
+    assert not server.sound(server.join([forged]))
+
+
+def neighbours_cost_no_more_than_the_budget(case: Case) -> None:
+    """Whatever one record is, all parts of its release together cost at most its budget."""
+    plan = case.plan
+    if not plan.study.noised:
+        return
+    rng, models = np.random.default_rng(5), case.models()
+    low, high = plan.ends
+    zero_out = plan.study.privacy.neighbours == "zero-out"
+    for number in range(PAIRS):
+        window, model = case.windows[number % len(case.windows)], models[number % len(models)]
+        features, responses = window.features.copy(), window.responses.copy()
+        ends = [np.where(rng.random(len(low)) < 0.5, low, high), rng.choice(responses)]
+        before = plan.query(Arrays(features, responses), model)
+        place = int(rng.integers(len(responses)))
+        features[place], responses[place] = ends
+        absent = zero_out and bool(number % 2)
+        if absent:
+            responses[place] = math.nan
+        changed = Arrays(features, responses)
+        after = plan.query(changed if plan.keeps_slots else changed.sound, model)
+        # an exchange is two absences
+        changes = 2.0 if zero_out and not absent else 1.0
+        cost = _cost(plan, before, after)
+        assert cost <= changes * plan.budget * (1 + ROUNDING), (cost, changes, plan.budget)
+
+
+def estimates_are_numbers_for_everybody(case: Case) -> None:
+    """From nothing to all releases there is an estimate that JSON can hold, and always the same."""
+    plan = case.plan
+    server, releases = server_of(plan), case.releases()
+    for count in range(len(releases) + 1):
+        state = _state(server, [releases[:count]] if count else [])
+        begun = [0] if state.begun else []
+        one, two = (server.estimate([(1.0, state)], begun) for _ in range(2))
+        where = Provenance(1, 0, 0, 0, None, [], None, "2026-01-01T00:00:00Z")
+        message = write_estimate(compose(plan, one, where))
+        assert message == write_estimate(compose(plan, two, where))
+        assert json.loads(message)["status"] == one.status
+        assert bool(one.reason) or one.status == "ready"
+        assert (one.status == "empty") == (count == 0)
+
+
+def it_says_what_it_is(case: Case) -> None:
+    """Facts, warnings and sizes are there for people and programs."""
+    plan = case.plan
+    method = method_of(case.study)
+    assert method.title
+    assert json.dumps(dict(method.facts(plan)))
+    assert all(isinstance(words, str) for words in method.warnings(plan))
+    assert method.sizes(plan, 10_000).records_for_intervals > 0
+    assert case.study.estimator.loss in method.losses
+
+
+#: Every check.
+CHECKS: tuple[Callable[[Case], None], ...] = (
+    splitting_changes_nothing,
+    order_shows_only_where_it_is_said,
+    merging_is_adding,
+    states_survive_storage,
+    only_its_own_form_is_folded,
+    forged_numbers_are_out_of_range,
+    neighbours_cost_no_more_than_the_budget,
+    estimates_are_numbers_for_everybody,
+    it_says_what_it_is,
+)
+
+
+def windows_of(plan: Plan, rows: Arrays) -> list[Arrays]:
+    """Cut records into full windows of a study."""
+    size = plan.slots
+    return [
+        stack(Arrays(rows.features[at : at + size], rows.responses[at : at + size]), plan.size - 1)
+        for at in range(0, len(rows.responses) - size + 1, size)
+    ]
+
+
+def _state(server: Any, batches: Iterable[Sequence[Release]]) -> Any:
+    state = server.empty()
+    for batch in batches:
+        server.fold(state, server.join(batch))
+    return state
+
+
+def _folded(server: Any, batches: Iterable[Sequence[Release]]) -> dict[str, bytes]:
+    fields: dict[str, bytes] = _state(server, batches).encode()
+    return fields
+
+
+def _cost(plan: Plan, one: Query, two: Query) -> float:
+    """Return what two windows that differ so cost, in the mechanism's own terms: mu or epsilon."""
+    total, order = 0.0, plan.mechanism.order
+    for name, part in one.parts.items():
+        for left, right in zip(part.pieces(), two.parts[name].pieces(), strict=True):
+            deviation = left.channel.noise.standard_deviation
+            # a Laplace law's scale is its deviation over the root of two
+            unit = deviation if order == 2 else deviation / math.sqrt(2)
+            moved = np.abs(left.values - right.values) / unit
+            total += float((moved**order).sum())
+    return float(total ** (1 / order))
+
+
+def _with(struct: Any, **fields: object) -> Any:
+    return msgspec.structs.replace(struct, **fields)

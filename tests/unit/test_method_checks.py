@@ -1,0 +1,105 @@
+"""Every method of the registry, and a toy, keeps what the compliance suite asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from pipeline.local.encode import Arrays
+from pipeline.methods import METHODS, plan_of
+from pipeline.methods.checks import CHECKS, Case, windows_of
+from pipeline.methods.renewable import private_state
+from pipeline.privacy import sensitivity
+from pipeline.study import parse_study
+from tests import sgd
+from tests.builders import study_text
+
+TOY = "private-mean"
+
+
+def small(**settings: object) -> str:
+    """Return a study of small windows; the rest is as in `study_text`."""
+    return study_text(**{"p": 2, "records": 12, "releases": 4} | settings)  # type: ignore[arg-type]
+
+
+def toy_text() -> str:
+    text = small(loss="linear", residual_bound=2.0)
+    return text.replace("[estimator]\n", f'[estimator]\nkind = "{TOY}"\nmethod = {{ least = 5 }}\n')
+
+
+#: Studies of each kind, in the forms that differ in what they release and fold.
+STUDIES: dict[str, dict[str, Callable[[], str]]] = {
+    "renewable": {
+        "gdwd": lambda: small(maximum=4.0),
+        "logistic-laplace": lambda: small(loss="logistic", mechanism="discrete-laplace"),
+        "linear-exchange": lambda: small(loss="linear", neighbours="replace-one"),
+        "poisson": lambda: small(loss="poisson", most=9.0),
+        "open": lambda: small(private=False),
+    },
+    "ldp-sgd": {
+        "logistic": lambda: sgd.study_text(loss="logistic"),
+        "matrices": lambda: sgd.study_text(path='releases = "gradients+curvature+products"'),
+        "open": lambda: sgd.study_text(mechanism="none"),
+    },
+    TOY: {"noised": toy_text},
+}
+NAMES = [(kind, name) for kind, forms in STUDIES.items() for name in forms]
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, TOY, "tests.toy_mean:METHOD")
+
+
+def case_of(kind: str, name: str) -> Case:
+    study = parse_study(STUDIES[kind][name]())
+    plan, rng = plan_of(study), np.random.default_rng(11)
+    low, high = plan.ends
+    features = rng.uniform(low, high, (8 * plan.slots, plan.size - 1))
+    responses = {
+        "class": lambda: np.where(rng.random(len(features)) < 0.5, 1.0, -1.0),
+        "number": lambda: rng.uniform(-1, 1, len(features)),
+        "count": lambda: rng.integers(0, 9, len(features)).astype(float),
+    }[study.data.response.kind]()
+    return Case(study, windows_of(plan, Arrays(features, responses)))
+
+
+@pytest.mark.parametrize(("kind", "name"), NAMES, ids=["-".join(pair) for pair in NAMES])
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+def test_a_method_keeps_what_is_asked(check: Callable[[Case], None], kind: str, name: str) -> None:
+    check(case_of(kind, name))
+
+
+def test_every_method_of_the_registry_is_checked() -> None:
+    assert set(STUDIES) == set(METHODS)
+
+
+def broken(name: str) -> Callable[[Case], None]:
+    return next(check for check in CHECKS if check.__name__ == name)
+
+
+def test_a_state_that_depends_on_batches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    fold = private_state.PrivateState.fold
+
+    def careless(self: private_state.PrivateState, batch: private_state.PrivateBatch) -> None:
+        fold(self, batch)
+        self.counts = self.counts + self.counts
+
+    monkeypatch.setattr(private_state.PrivateState, "fold", careless)
+    with pytest.raises(AssertionError):
+        broken("splitting_changes_nothing")(case_of("renewable", "gdwd"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "formula"),
+    [("renewable", "linear-exchange", "of_gradient"), ("ldp-sgd", "logistic", "of_record")],
+)
+def test_a_sensitivity_of_a_third_is_found(
+    kind: str, name: str, formula: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = getattr(sensitivity, formula)
+    monkeypatch.setattr(sensitivity, formula, lambda *given: true(*given) / 3)
+    with pytest.raises(AssertionError):
+        broken("neighbours_cost_no_more_than_the_budget")(case_of(kind, name))
