@@ -15,12 +15,12 @@ from typing import TypeAlias
 
 import pytest
 
-from pipeline.cli import feed
 from pipeline.cli.main import main
 from pipeline.cli.predictions import Summary, write_predictions
 from pipeline.errors import DataError, NumericError
 from pipeline.estimators.estimate import FAR
 from pipeline.learning import StreamClassifier
+from pipeline.library import feed
 from pipeline.prediction import LinearClassifier
 from producers.sources import open_once
 from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, until, write_csv

@@ -1,0 +1,190 @@
+"""What a notebook gets: one fit from any form of the records, and what it says of itself."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+import veilstream as vs
+from pipeline.messages.estimate import EstimateMessage, read_estimate
+from tests.builders import simulate, study_text
+from tests.sgd import study_text as sgd_text
+
+OPEN = study_text(p=3, private=False, loss="logistic", records=50, releases=3)
+PRIVATE = study_text(p=3, loss="logistic", records=50, epsilon=4.0)
+POOLED = OPEN.replace("[estimator]", '[estimator]\nkind = "pooled"')
+
+
+def table(n: int = 400, seed: int = 0) -> dict[str, np.ndarray]:
+    X, signs = simulate(np.random.default_rng(seed), n, 3)
+    columns = {f"x{i}": column for i, column in enumerate(X.T)}
+    return {**columns, "y": (signs > 0).astype(int)}
+
+
+def written(path: Path, columns: dict[str, Any]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    return path
+
+
+def numbers(result: vs.Result) -> dict[str, Any]:
+    return {name: value for name, value in result.to_dict().items() if name != "published_at"}
+
+
+@pytest.mark.parametrize("text", [OPEN, POOLED], ids=["live method", "published method"])
+def test_every_form_of_the_same_records_gives_the_same_estimate(text: str, tmp_path: Path) -> None:
+    columns = table()
+    X = np.column_stack([columns[f"x{i}"] for i in range(3)])
+    frame = pd.DataFrame(columns)
+    once = numbers(vs.fit(text, written(tmp_path / "all.csv", columns)))
+    assert once["records"] == 400
+    for other in (
+        vs.fit(text, frame),
+        vs.fit(text, columns),
+        vs.fit(text, X, columns["y"]),
+        vs.fit(text, frame.drop(columns="y"), frame["y"]),
+        vs.fit(vs.parse_study(text), str(tmp_path / "all.csv")),
+    ):
+        assert numbers(other) == once
+
+
+def test_the_command_line_gives_the_same_estimate(tmp_path: Path) -> None:
+    study, data = tmp_path / "study.toml", written(tmp_path / "all.csv", table())
+    study.write_text(OPEN)
+    script = "import sys; from pipeline.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "fit", str(study), "--input", str(data), "--json"],
+        capture_output=True, check=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert numbers(vs.Result(OPEN, read_estimate(done.stdout))) == numbers(vs.fit(study, data))
+
+
+def test_records_belong_to_the_clients_of_their_column() -> None:
+    columns = table(200)
+    columns["ward"] = np.array(["a", "b"])[np.arange(200) % 2]
+    found = vs.fit(OPEN, columns, client_column="ward")
+    assert (found.message.clients, found.message.releases) == (2, 4)
+    frame = pd.DataFrame(columns)
+    frame.loc[frame.index >= 150, "ward"] = None
+    assert vs.fit(OPEN, frame, client_column="ward").message.clients == 3
+
+
+def test_what_cannot_be_used_is_said_by_name() -> None:
+    columns = table(100)
+    columns["x1"][[3, 9]] = np.nan
+    with pytest.warns(vs.DataWarning, match="2 of 100 records could not be used"):
+        found = vs.fit(OPEN, columns)
+    assert found.message.records == 98
+    for bad, error, words in [
+        ({"x0": [1.0]}, vs.DataError, "no column 'x1'"),
+        ([[1.0, 2.0]], vs.DataError, "mapping from names to columns"),
+        ({**columns, "x0": np.full(100, np.nan)}, vs.DataError, "none of its 100 records"),
+        ({name: column[:0] for name, column in columns.items()}, vs.DataError, "no records"),
+        ("-", vs.ConfigError, "standard input"),
+    ]:
+        with pytest.raises(error, match=words):
+            vs.fit(OPEN, bad)
+    with pytest.raises(vs.DataError, match=r"shape \(2, 2\).*x0, x1, x2"):
+        vs.fit(OPEN, np.zeros((2, 2)), [0, 1])
+    with pytest.raises(vs.ConfigError, match="leave y out"):
+        vs.fit(OPEN, "all.csv", [0, 1])
+
+
+def test_a_summary_has_coefficients_intervals_and_the_guarantee() -> None:
+    found = vs.fit(PRIVATE, table())
+    text = found.summary()
+    assert str(found) == text
+    for words in ("intercept", "x2", "95% interval", "(4, 1e-05)-differential", "400 record slots"):
+        assert words in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert "\x1b" not in text
+    assert found.guarantee in repr(found)
+    assert vs.fit(POOLED, table()).summary().count("interval") == 1
+
+
+def test_intervals_come_by_name_and_by_method() -> None:
+    path = sgd_text(mechanism="none")
+    columns = table(4000)
+    live = vs.fit(path, {**columns, "y": columns["x0"]}, all_intervals=True)
+    assert isinstance(live.message, EstimateMessage)
+    assert len(live.message.intervals) > 1
+    for method, listed in live.message.intervals.items():
+        assert [*live.conf_int(method).values()] == listed
+    found = vs.fit(OPEN, table())
+    ends = found.conf_int()
+    assert list(ends) == ["intercept", "x0", "x1", "x2"] == list(found.coefficients)
+    for name, interval in ends.items():
+        assert interval is not None
+        assert interval[0] < found.coefficients[name] < interval[1]
+    with pytest.raises(vs.ConfigError, match="no interval 'nothing'"):
+        found.conf_int("nothing")
+    early = vs.fit(PRIVATE, table(50))
+    assert early.status != "ready"
+    assert early.reason
+    assert set(early.conf_int().values()) == {None}
+
+
+def test_a_frame_has_a_row_for_each_coefficient() -> None:
+    found = vs.fit(OPEN, table())
+    frame = found.to_pandas()
+    assert frame["estimate"].to_dict() == found.coefficients
+    assert list(zip(frame["lower"], frame["upper"], strict=True)) == [*found.conf_int().values()]
+    assert vs.fit(PRIVATE, table(50)).to_pandas()["lower"].isna().all()
+
+
+def test_a_plot_has_a_point_and_an_interval_for_each_coefficient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    axes = Figure().subplots()
+    found = vs.fit(OPEN, table())
+    assert found.plot(axes) is axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(found.coefficients)
+    assert len(axes.collections[0].get_segments()) == 4
+    assert list(axes.lines[-1].get_xdata()) == [*found.coefficients.values()]
+    # without an interval there is a point alone
+    bare = vs.fit(PRIVATE, table(50)).plot(Figure().subplots())
+    assert len(bare.collections[0].get_segments()) == 0
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(vs.ConfigError, match=r"veilstream\[backtest\]"):
+        found.plot()
+
+
+def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = vs.fit(OPEN, table())
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(vs.ConfigError, match=r"veilstream\[backtest\]"):
+        found.to_pandas()
+
+
+def test_a_result_predicts_and_is_saved(tmp_path: Path) -> None:
+    columns = table()
+    X = np.column_stack([columns[f"x{i}"] for i in range(3)])
+    found = vs.fit(OPEN, columns)
+    found.save(tmp_path / "model.json")
+    again = vs.load_model(tmp_path / "model.json")
+    assert again.predict(X).tolist() == found.model.predict(X).tolist()
+    learner = vs.StreamClassifier(OPEN).fit(X, columns["y"])
+    assert numbers(vs.Result(OPEN, learner.estimate_)) == numbers(found)
+    with pytest.raises(vs.ConfigError, match="of study 'test', and not of 'other'"):
+        vs.Result(OPEN.replace('"test"', '"other"'), found.message)
+
+
+def test_a_study_is_checked_as_the_command_does(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(PRIVATE)
+    facts = vs.check_study(str(path))
+    assert facts["study"] == "test"
+    assert facts["warnings"] == []
+    assert vs.load_study(str(path)) == vs.load_study(path) == vs.parse_study(PRIVATE)
+    loose = vs.check_study(PRIVATE.replace("delta = 1e-05", "delta = 0.1"))
+    assert "delta" in str(loose["warnings"])
