@@ -47,7 +47,7 @@ def test_a_run_begins_and_ends_with_a_line(stage: Stage) -> None:
 
 
 def test_the_same_as_json_at_the_end_and_nothing_when_quiet(stage: Stage) -> None:
-    write_csv(stage.folder / "b.csv", 60)
+    write_csv(stage.folder / "b.csv", 60, 1)
     done = produce(stage, "b", "--json", "--quiet")
     assert done.exit_code == 0, done.output
     assert done.stderr == ""
