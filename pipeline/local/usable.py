@@ -111,6 +111,9 @@ class Jumps:
         pooled = (bad + self._unusable) / (slots + self._seen)
         parts = 1 / slots + (1 / self._seen if self._seen else 0.0)
         error = math.sqrt(pooled * (1 - pooled) * parts)
+        told = f"of the last {slots} record slots cannot be used, {before:.0%} before"
+        if not self._seen:
+            told = f"of the first {slots} record slots cannot be used"
         # what follows is compared with the new share, whichever way it went
         changed = abs(share - before) >= max(JUMP, ERRORS * error)
         self._seen = slots if changed else self._seen + slots
@@ -119,7 +122,6 @@ class Jumps:
         if not changed or share < before:
             return ""
         return (
-            f"WARNING: {share:.0%} of the last {slots} record slots cannot be used, {before:.0%} "
-            f"before: {worded(faults)}. They are spent like others, on noise alone: the data owner "
-            "must look at the source"
+            f"WARNING: {share:.0%} {told}: {worded(faults)}. They are spent like others, on noise "
+            "alone: the data owner must look at the source"
         )

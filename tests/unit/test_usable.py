@@ -75,7 +75,9 @@ def test_a_jump_is_told_once_and_the_next_one_again() -> None:
 
 def test_a_bad_start_a_short_run_and_chance() -> None:
     jumps = Jumps()
-    assert "0% before" in "".join(jumps.take("bad") for _ in range(BLOCK))
+    assert f"100% of the first {BLOCK} record slots" in "".join(
+        jumps.take("bad") for _ in range(BLOCK)
+    )
     short = Jumps(5000, 50)
     assert not any(short.take("bad") for _ in range(30))
     assert "100% of the last 30" in short.close()
