@@ -72,12 +72,11 @@ def test_the_clients_own_report_has_the_counts(result: Trial) -> None:
 
 def test_a_producer_counts_for_local_eyes_and_is_silent_when_quiet(result: Trial) -> None:
     """A terminal shows how many slots were read; with --quiet there are warnings alone."""
-    for client in ("alone", "pipe"):
-        assert result.stage.said(client) == ""
-    # a quarter of their records are bad
-    for client in ("site", "lines"):
+    assert result.stage.said("alone") == ""
+    # many of their records are bad
+    for client in ("site", "lines", "pipe"):
         [warning] = result.stage.said(client).splitlines()
-        assert "of the first 250 record slots cannot be used" in warning
+        assert re.search(r"WARNING: \d+% of the first \d+ record slots cannot be used", warning)
     shown = result.stage.said("desk").splitlines()
     assert f"desk: {SMALL.slots} records (100%), 1 release" in shown
     assert shown[-1].startswith(f"desk: {SMALL.used} records used, ")
