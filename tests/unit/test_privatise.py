@@ -2,10 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import mpmath
@@ -23,7 +19,6 @@ from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from pipeline.privacy.randomness import SecureStream
 from tests.builders import SeededStream, plan_of, simulate, some_model
 
-ROOT = Path(__file__).parents[2]
 PRIVATE = plan_of(p=2)
 OPEN = plan_of(p=2, private=False)
 FEATURES, RESPONSES = simulate(np.random.default_rng(0), 50, 2)
@@ -88,31 +83,6 @@ def test_something_that_only_looks_like_a_release_is_not_written() -> None:
 def test_open_sums_are_not_written_as_a_release_of_a_private_study() -> None:
     with pytest.raises(PrivacyError):
         seal(PRIVATE, disclose(OPEN, SUMMARY, 1), **IDENTITY)
-
-
-def test_mypy_refuses_raw_sums_where_a_release_is_written(tmp_path: Path) -> None:
-    code = tmp_path / "raw_sums.py"
-    code.write_text(
-        "from pipeline.local.plan import Plan\n"
-        "from pipeline.methods.renewable.summarise import BoundedSums, Summary\n"
-        "from pipeline.messages.release import seal\n\n\n"
-        "def leak(plan: Plan, summary: Summary, sums: BoundedSums) -> None:\n"
-        '    seal(plan, summary, client="c", ledger="l", seq=0)\n'
-        '    seal(plan, sums, client="c", ledger="l", seq=0)\n',
-        encoding="utf-8",
-    )
-    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file", tmp_path / "mypy.ini", "--cache-dir",
-         ROOT / ".mypy_cache" / "tests", "--follow-imports", "silent", code],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "MYPYPATH": str(ROOT)},
-    )  # fmt: skip
-    errors = [line.split("error: ")[1] for line in done.stdout.splitlines() if "error: " in line]
-    wanted = 'Argument 2 to "seal" has incompatible type "{}"; expected "NoisedSums | OpenSums"'
-    assert errors == [
-        f"{wanted.format(name)}  [arg-type]" for name in ("Summary", "BoundedSums")
-    ], done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("version", [0, 1])
