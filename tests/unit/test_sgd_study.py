@@ -394,7 +394,8 @@ def test_keys_of_a_path_belong_to_its_kind_alone() -> None:
     ):
         with pytest.raises(ConfigError, match=key):
             parse_study(text.replace(old, new))
-    with pytest.raises(ConfigError, match="expectile"):
+    allowed = 'estimator.loss: kind = "renewable" has gdwd, logistic, linear, poisson'
+    with pytest.raises(ConfigError, match=allowed):
         parse_study(
             text.replace('kind = "ldp-sgd"\nloss = "linear"', 'loss = "expectile"').replace(
                 "path = {  }\n", ""
