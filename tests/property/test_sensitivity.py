@@ -69,7 +69,9 @@ def distances(plan: Plan, pair: Neighbours) -> dict[str, float]:
 def channel_of(part: Part) -> Channel:
     """Return what noises a part: of a matrix the diagonal, of records the loosest level."""
     if isinstance(part, MatrixPart):
-        assert part.off_diagonal == part.diagonal.off_diagonal()
+        beside, wanted = part.off_diagonal, part.diagonal.off_diagonal()
+        assert beside.exponent == wanted.exponent
+        assert beside.standard_deviation == wanted.standard_deviation
         return part.diagonal
     if isinstance(part, RecordsPart):
         return part.channels[-1]

@@ -199,7 +199,7 @@ def test_levels_change_the_revision_and_their_absence_does_not() -> None:
     [
         (study_text(epsilon=4.0).replace('"discrete-gaussian"', '"none"'), "mechanism"),
         (study_text(epsilon=3.0), "the largest must be privacy.epsilon"),
-        (renewable(epsilon=4.0), 'estimator.kind = "ldp-sgd"'),
+        (renewable(epsilon=4.0), 'kind = "renewable" noises sums of them; remove it, or choose'),
         (study_text(epsilon=4.0).replace("epsilon", 'unit = "user"\nrecords = 3\nepsilon'), "unit"),
     ],
 )
