@@ -25,17 +25,19 @@ RELEASE, CLIENT = "pipeline/messages/release.py", "producers/client.py"
 WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewable/summarise.py"
 RECORDS, GRADIENTS = "pipeline/methods/ldp_sgd/client.py", "pipeline/methods/ldp_sgd/gradients.py"
 PLANS = {"pipeline/methods/renewable/plan.py", "pipeline/methods/ldp_sgd/plan.py"}
-QUERY = "pipeline/local/query.py"
+#: A suite for methods: it makes releases of records that its caller gives, and keeps them.
+CHECKS = "pipeline/methods/checks.py"
 VAULT, SENDER = "producers/vault.py", "producers/sender.py"
+LEDGER_TOPIC = "producers/ledger_topic.py"
 
 #: Function to the files that may import it, or reach for it in its module.
 USERS = {
-    "seal": {RELEASING},
-    "privatise": {RELEASING},
-    "disclose": {RELEASING},
+    "seal": {RELEASING, CHECKS},
+    "privatise": {RELEASING, CHECKS},
+    "disclose": {RELEASING, CHECKS},
     # a plan hands them to its method's client module, and nothing else asks a plan but a release
-    "query": {RELEASING, *PLANS},
-    "open_query": {RELEASING, *PLANS},
+    "query": {RELEASING, CHECKS, *PLANS},
+    "open_query": {RELEASING, CHECKS, *PLANS},
     "query_of": set(),
     "open_query_of": set(),
     "summarise": {WINDOW},
@@ -47,7 +49,9 @@ USERS = {
     # the doctor's records are simulated, and never leave the process
     "release_of": {CLIENT, "pipeline/offline.py", "pipeline/doctor/streams.py"},
     "_SEAL": set(),
-    "KafkaProducer": {SENDER, "infra/study_record.py"},
+    "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py"},
+    # to the topic, and to a file that the client asks for
+    "write_spends": {LEDGER_TOPIC, "pipeline/cli/accounts.py"},
     "announce": {"agents/worker.py", "pipeline/cli/topics.py"},
     "AIOKafkaProducer": {"agents/link.py"},
 }
@@ -83,7 +87,7 @@ CLIENT_SIDE = (
         "pipeline/privacy/",
         "pipeline/linalg.py",
     ),
-    *(RELEASING, RELEASE, "pipeline/offline.py", "pipeline/backtest/", "pipeline/types.py"),
+    *(RELEASING, RELEASE, CHECKS, "pipeline/offline.py", "pipeline/backtest/", "pipeline/types.py"),
 )
 #: Modules that carry data out of a process, or make objects past their constructors.
 OUTWARD = {"socket", "ssl", "http", "urllib.request", "requests", "aiohttp", "aiokafka", "faust",
@@ -230,7 +234,7 @@ def strings(tree: ast.AST) -> str:
 def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
     for path, tree in TREES.items():
         if path.startswith("producers/"):
-            assert bool(calls(tree, "send")) == (path == SENDER), path
+            assert bool(calls(tree, "send")) == (path in {SENDER, LEDGER_TOPIC}), path
             assert not calls(tree, "send_and_wait"), path
     [call] = calls(TREES[SENDER], "send")
     sent = {word.arg: ast.unparse(word.value) for word in call.keywords}
@@ -246,8 +250,33 @@ def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
     assert ast.unparse(call.args[0]) == "self._topic"
 
 
+def test_the_ledger_topic_gets_accounts_of_what_was_spent_alone() -> None:
+    tree = TREES[LEDGER_TOPIC]
+    [send] = calls(tree, "send")
+    sent = {word.arg: ast.unparse(word.value) for word in send.keywords}
+    assert sent == {"key": "self._client.encode()", "value": "payload"}
+    assert [ast.unparse(call) for call in calls(tree, "_send")] == [
+        "self._send(write_spends(message))"
+    ]
+    written = {ast.unparse(call.args[0]) for call in calls(tree, "write_spends")}
+    assert written == {"message"}
+    made = {ast.unparse(value) for value in assigned(tree, "message")}
+    replaced = "msgspec.structs.replace(own, sources=merge([*own.sources, *others]))"
+    assert made == {replaced, "own", "read_spends(payload)", "None"}
+    assert [ast.unparse(value) for value in assigned(tree, "own")] == [
+        "hide(self._heritage.account())"
+    ]
+
+
+def test_no_part_of_the_product_runs_the_checks_of_methods() -> None:
+    users = [
+        path for path, tree in TREES.items() if "pipeline.methods.checks" in set(imports(tree))
+    ]
+    assert users == []
+
+
 def test_what_sees_raw_data_has_no_other_way_out() -> None:
-    kafka = {"producers/sender.py", "producers/models.py", "producers/reconcile.py"}
+    kafka = {SENDER, LEDGER_TOPIC, "producers/models.py", "producers/reconcile.py"}
     seen = [path for path in TREES if is_client_side(path)]
     assert len(seen) > 30
     for path in seen:

@@ -175,7 +175,7 @@ def test_an_interval_without_its_release_is_refused_with_the_way_out(
 ) -> None:
     text = study_text(path=f'interval = "{interval}", releases = "{releases}"')
     if releases.startswith(INTERVALS[interval]):
-        assert interval in parse_study(text).path.intervals  # type: ignore[union-attr]
+        assert interval in plan_of_text(text).path.intervals
         return
     with pytest.raises(ConfigError, match=r"estimator\.path\.interval") as refused:
         parse_study(text)
