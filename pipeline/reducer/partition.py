@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -182,7 +183,8 @@ def stored_sums(plan: Plan, head: Head, fields: dict[str, bytes]) -> Buckets:
 def empty_sums(plan: Plan, *, trace: bool = False) -> Buckets:
     """Return the sums of a study before the first release; for `trace` see `Server.empty`."""
     server = server_of(plan)
-    return Buckets(lambda: server.empty(trace=trace))
+    # a partial, as learners that hold one are sent to other processes
+    return Buckets(partial(server.empty, trace=trace))
 
 
 def read_sums(plan: Plan, fields: dict[str, bytes]) -> Buckets:
