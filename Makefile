@@ -32,7 +32,7 @@ demo: .venv/ready  ## Real data, a crash, live private estimates: sensors, or ST
 
 .PHONY: test
 test: .venv/ready  ## All tests but the slow statistics, on a real Kafka and Redis
-	@$(BIN)/python -m pytest -m "not slow" -q -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -m "not slow" -q -n 2 --dist loadfile --no-loadscope-reorder --durations=20
 
 .PHONY: test-slow
 test-slow: .venv/ready  ## The slow statistics

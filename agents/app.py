@@ -12,6 +12,7 @@ from yarl import URL
 
 from agents.folding import Folding
 from agents.health import Health
+from agents.idle import tell_of_waits
 from agents.link import Link, ReleasesLog
 from agents.progress import Progress
 from agents.publishing import Publishing
@@ -36,6 +37,7 @@ def create_app(
     folder: Path,
     health: tuple[str, int] | None,
     fatal: Fatal,
+    say: Callable[[str], None] = lambda _: None,
 ) -> faust.App:
     """Build the application; nothing is opened before it starts.
 
@@ -50,6 +52,8 @@ def create_app(
         Host and port of `/healthz` and `/metrics`, or None for neither.
     fatal
         Called with any error of the infrastructure, before anything is acknowledged.
+    say
+        Told what the worker waits for.
     """
     topics = Topics.of(plan.study)
     store = RedisStore(redis_client(settings), plan)
@@ -115,6 +119,10 @@ def create_app(
             raise
         except BaseException as error:
             fatal(error)
+
+    @app.task  # type: ignore[untyped-decorator]
+    async def tell() -> None:
+        await tell_of_waits(folding, say)
 
     @app.task  # type: ignore[untyped-decorator]
     async def watch_kafka() -> None:

@@ -56,7 +56,15 @@ def run_worker(
         file=sys.stderr,
         flush=True,
     )
-    app = create_app(plan, settings, instance=instance, folder=folder, health=health, fatal=stop)
+    app = create_app(
+        plan,
+        settings,
+        instance=instance,
+        folder=folder,
+        health=health,
+        fatal=stop,
+        say=_say,
+    )
     worker = faust.Worker(
         app,
         loglevel="warning",

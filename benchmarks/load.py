@@ -12,14 +12,13 @@ import aiokafka
 import numpy as np
 
 from infra.topics import ensure_topics
+from pipeline.local.encode import Arrays
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
-from pipeline.local.privatise import NoisedSums, privatise
+from pipeline.local.privatise import Answer, privatise
 from pipeline.messages.release import seal
 from pipeline.messages.topics import Topics
 from pipeline.methods import plan_of as make_plan
-from pipeline.methods.ldp_sgd.gradients import bounded_gradients
-from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.privacy.randomness import SecureStream
 from pipeline.settings import Settings
 from pipeline.study import parse_study
@@ -82,18 +81,17 @@ def plan_of(name: str, partitions: int = 1, kind: str = "renewable") -> Plan:
     return make_plan(parse_study(study_text(name, partitions, kind)))
 
 
-def summaries(plan: Plan, count: int = 200) -> list[NoisedSums]:
+def summaries(plan: Plan, count: int = 200) -> list[Answer]:
     """Return noised windows at various models; the payloads of a load are made of them."""
     rng = np.random.default_rng(20)
     stream = SecureStream()
-    bounded = bounded_gradients if plan.keeps_slots else summarise_bounded
     made = []
     for i in range(count):
         features = rng.uniform(-1, 1, (plan.slots, FEATURES))
         responses = np.where(features[:, 0] + 0.5 * rng.normal(size=plan.slots) > 0, 1.0, -1.0)
         lattice = rng.integers(-4096, 4096, plan.size)
         model = Model(33 + i % 24, lattice, (600, 4000))
-        made.append(privatise(plan, bounded(plan, features, responses, model), stream))
+        made.append(privatise(plan, plan.query(Arrays(features, responses), model), stream))
     return made
 
 

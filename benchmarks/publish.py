@@ -28,13 +28,13 @@ import numpy as np
 from benchmarks.load import study_text
 from infra.local.ports import free_port
 from infra.local.services import Redis
+from pipeline.local.encode import Arrays
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
-from pipeline.local.privatise import NoisedSums, privatise
+from pipeline.local.privatise import Answer, privatise
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.release import seal
 from pipeline.methods import plan_of
-from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import Partition, Reducer, Summed, combine
@@ -110,7 +110,7 @@ def states_of(held: Mapping[int, Held]) -> dict[int, Summed]:
     return {number: state for number, (_, state) in held.items()}
 
 
-def stored(plan: Plan, made: list[NoisedSums], number: int, clients: int) -> Partition:
+def stored(plan: Plan, made: list[Answer], number: int, clients: int) -> Partition:
     """Return a state of releases of all epochs, with as many clients."""
     first = f"client-{number}"
     log = [
@@ -133,14 +133,14 @@ def stored(plan: Plan, made: list[NoisedSums], number: int, clients: int) -> Par
     return state
 
 
-def windows(plan: Plan) -> list[NoisedSums]:
+def windows(plan: Plan) -> list[Answer]:
     """Return a noised window of each epoch, of which there is one for each power of two."""
     rng, stream, made = np.random.default_rng(20), SecureStream(), []
     for epoch in range(EPOCHS):
         features = rng.uniform(-1, 1, (plan.slots, plan.size - 1))
         responses = np.where(features[:, 0] + 0.5 * rng.normal(size=plan.slots) > 0, 1.0, -1.0)
         model = Model(2**epoch, rng.integers(-4096, 4096, plan.size), (600, 4000))
-        made.append(privatise(plan, summarise_bounded(plan, features, responses, model), stream))
+        made.append(privatise(plan, plan.query(Arrays(features, responses), model), stream))
     return made
 
 

@@ -25,7 +25,6 @@ from pipeline.local.privatise import privatise
 from pipeline.messages.envelope import MSGPACK, headers, rfc3339
 from pipeline.messages.release import schema_of, seal
 from pipeline.methods import plan_of as make_plan
-from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.privacy.randomness import SecureStream
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
@@ -127,13 +126,13 @@ def steps(plan: Plan, windows: list[list[Row]], model: Model) -> dict[str, float
     """Return the time of each step of one release, in microseconds."""
     stream, rows = SecureStream(), windows[0]
     arrays = stack(rows, plan.size - 1)
-    sums = summarise_bounded(plan, arrays.features, arrays.responses, model)
-    noised = privatise(plan, sums, stream)
+    query = plan.query(arrays, model)
+    noised = privatise(plan, query, stream)
     return {
         "arrays": once(lambda: stack(rows, plan.size - 1)),
-        "sums": once(lambda: summarise_bounded(plan, arrays.features, arrays.responses, model)),
+        "sums": once(lambda: plan.query(arrays, model)),
         "key": once(SecureStream),
-        "noise": once(lambda: privatise(plan, sums, stream)),
+        "noise": once(lambda: privatise(plan, query, stream)),
         "encoding": once(
             lambda: (seal(plan, noised, client="client", ledger="l", seq=1), marks(plan, 1))
         ),

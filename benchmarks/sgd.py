@@ -34,6 +34,7 @@ from pipeline.local.encode import Row
 from pipeline.local.model import round_model
 from pipeline.local.plan import Plan
 from pipeline.methods.ldp_sgd.path import SgdPath
+from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.reducer import Partition, Reducer
 from pipeline.releasing import release_of
@@ -62,7 +63,9 @@ def main() -> None:
     options = parser.parse_args()
     # one thread, so that processor time is time
     threadpool_limits(1)
-    parts = parts_of(plan_of("bench-path", kind="ldp-sgd"))
+    plan = plan_of("bench-path", kind="ldp-sgd")
+    assert isinstance(plan, GradientPlan)
+    parts = parts_of(plan)
     if options.profile:
         for name in TARGETS:
             print(name)
@@ -104,7 +107,7 @@ def report(rates: dict[str, list[float]], rounds: int) -> None:
     (RESULTS / "sgd.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
-def parts_of(plan: Plan) -> dict[str, tuple[int, Callable[[], object]]]:
+def parts_of(plan: GradientPlan) -> dict[str, tuple[int, Callable[[], object]]]:
     """Return what is timed, with the number of records that one call takes."""
     rng = np.random.default_rng(1)
     features = rng.uniform(-1, 1, (100 * BLOCK, SIZE - 1))
@@ -121,10 +124,10 @@ def parts_of(plan: Plan) -> dict[str, tuple[int, Callable[[], object]]]:
     }
 
 
-def path_part(plan: Plan, rng: np.random.Generator, releases: int) -> Callable[[], object]:
+def path_part(plan: GradientPlan, rng: np.random.Generator, releases: int) -> Callable[[], object]:
     """Return the update of a path past its burn-in, 500 releases at a time."""
     path = SgdPath(rule_of(plan))
-    deviation = plan.step.gradient.standard_deviation
+    deviation = plan.channels.gradient.standard_deviation
     gradients = rng.normal(0, deviation, (500, BLOCK, SIZE))
     points = rng.normal(0, 0.1, (500, SIZE))
     path.fold(gradients, points)

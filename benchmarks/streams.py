@@ -11,12 +11,12 @@ import numpy as np
 from benchmarks.autoregressive import Autoregressive
 from benchmarks.grouped import Grouped
 from pipeline.estimators.estimate import Estimate
+from pipeline.local.encode import Arrays
 from pipeline.local.model import round_model, start_model
-from pipeline.local.plan import Plan
 from pipeline.local.privatise import disclose, privatise
 from pipeline.messages.release import seal
 from pipeline.methods import plan_of as make_plan
-from pipeline.methods.renewable.summarise import local_fit, summarise, summarise_bounded
+from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
@@ -83,7 +83,7 @@ class Cell:
 
 
 @lru_cache(maxsize=64)
-def plan_of(cell: Cell) -> Plan:
+def plan_of(cell: Cell) -> RenewablePlan:
     """Return the plan of its study."""
     population, reach, scaling, bound = cell.population, 1, "", ""
     if isinstance(population, Autoregressive):
@@ -98,14 +98,13 @@ def plan_of(cell: Cell) -> Plan:
     private = 'mechanism = "none"'
     if cell.epsilon is not None:
         private = NOISED.format(epsilon=cell.epsilon)
-    return make_plan(
-        parse_study(
-            STUDY.format(
-                features=names, scaling=scaling, q=cell.q, ridge=RIDGE, bound=bound,
-                forgetting=forgetting, privacy=private, records=cell.records,
-            )
-        )
+    text = STUDY.format(
+        features=names, scaling=scaling, q=cell.q, ridge=RIDGE, bound=bound,
+        forgetting=forgetting, privacy=private, records=cell.records,
     )  # fmt: skip
+    plan = make_plan(parse_study(text))
+    assert isinstance(plan, RenewablePlan)
+    return plan
 
 
 @lru_cache(maxsize=64)
@@ -134,12 +133,10 @@ def rounds_of(cell: Cell, seed: int) -> Iterator[tuple[Partition, Estimate]]:
                 y = -y
             if cell.epsilon is not None:
                 noise = SeededStream(seed, client, number)
-                sums = privatise(plan, summarise_bounded(plan, x, y, model), noise)
+                sums = privatise(plan, plan.query(Arrays(x, y), model), noise)
                 payload = seal(plan, sums, client=client, ledger="l", seq=number)
             else:
-                point = model.coefficients if number else local_fit(plan.loss, x, y, RIDGE)
-                found = summarise(plan, x, y, point, model.class_weights)
-                opened = disclose(plan, found, model.version, model.seen)
+                opened = disclose(plan, plan.open_query(Arrays(x, y), model))
                 payload = seal(plan, opened, client=client, ledger="l", seq=number)
             log.append(OfflineRecord(number * cell.clients + c, client.encode(), payload))
         letters = reducer.fold(partition, log)

@@ -25,11 +25,13 @@ import numpy as np
 
 from benchmarks.release import model_of
 from pipeline.local.blocks import blocks, predictors, with_intercept
+from pipeline.local.encode import Arrays
 from pipeline.local.model import round_model
-from pipeline.local.plan import Plan
-from pipeline.local.privatise import NoisedSums, OpenSums, disclose, privatise
+from pipeline.local.privatise import Answer, OpenAnswer, disclose, privatise
 from pipeline.messages.release import seal
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.renewable.client import open_query_of
+from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.summarise import summarise, summarise_bounded
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
@@ -147,7 +149,7 @@ def window(loss: str, features: int, records: int, rounds: int) -> dict[str, obj
     }  # fmt: skip
 
 
-def parts(plan: Plan, x: Matrix, y: Vector) -> dict[str, float]:
+def parts(plan: RenewablePlan, x: Matrix, y: Vector) -> dict[str, float]:
     """Return the median time of each step of a private window, in microseconds."""
     coefficients = model_of(plan).coefficients
     design = with_intercept(x)
@@ -216,19 +218,19 @@ def fold_and_estimate(
     }  # fmt: skip
 
 
-def releases(plan: Plan, count: int) -> list[OfflineRecord]:
+def releases(plan: RenewablePlan, count: int) -> list[OfflineRecord]:
     """Return a log made of a few windows, each sealed again and again under the next number."""
     rng, stream = np.random.default_rng(4), SecureStream()
-    sums: list[NoisedSums | OpenSums] = []
+    sums: list[Answer | OpenAnswer] = []
     for version in VERSIONS:
         x, y = rng.uniform(-1, 1, (plan.slots, plan.size - 1)), rng.choice([-1.0, 1.0], plan.slots)
         model = round_model(version, rng.normal(0, 0.1, plan.size), (1.0, 1.0))
         if plan.study.noised:
-            sums.append(privatise(plan, summarise_bounded(plan, x, y, model), stream))
+            sums.append(privatise(plan, plan.query(Arrays(x, y), model), stream))
         else:
             weights = model.class_weights
             found = summarise(plan, x, y, model.coefficients, weights)
-            sums.append(disclose(plan, found, version))
+            sums.append(disclose(plan, open_query_of(found, model)))
     return [
         OfflineRecord(i, b"a", seal(plan, sums[i % len(sums)], client="a", ledger="l", seq=i))
         for i in range(count)
@@ -253,13 +255,14 @@ def seconds(action: Action) -> float:
     return time.thread_time() - began
 
 
-def plan_of(loss: str, features: int, records: int, epsilon: float | None) -> Plan:
+def plan_of(loss: str, features: int, records: int, epsilon: float | None) -> RenewablePlan:
     """Return the plan of a study; without epsilon it has no privacy."""
     names = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(features))
     privacy = 'mechanism = "none"' if epsilon is None else NOISED.format(epsilon=epsilon)
-    return make_plan(
-        parse_study(STUDY.format(loss=loss, features=names, privacy=privacy, records=records))
-    )
+    text = STUDY.format(loss=loss, features=names, privacy=privacy, records=records)
+    plan = make_plan(parse_study(text))
+    assert isinstance(plan, RenewablePlan)
+    return plan
 
 
 def spread(values: list[float]) -> list[float]:

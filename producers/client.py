@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pipeline.local.encode import Encoder
 from pipeline.local.plan import Plan
+from pipeline.local.usable import Jumps
 from pipeline.local.windows import Window
 from pipeline.messages.envelope import MSGPACK, headers, rfc3339
 from pipeline.messages.release import schema_of
@@ -56,6 +57,10 @@ class Client:
         The times of the records, where releases carry those; None: the client's own clock.
     ahead
         Seconds until the first slot is due at that rate; below 0 some are due at once.
+    opened
+        When the first slot came, if somebody has seen it already.
+    say
+        Told when the share of unusable records jumps.
     clock
         Monotonic seconds.
     """
@@ -75,6 +80,8 @@ class Client:
         rate: float | None = None,
         times: EventTimes | None = None,
         ahead: float = 0.0,
+        opened: float | None = None,
+        say: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan, self._source, self._vault = plan, source, vault
@@ -83,8 +90,9 @@ class Client:
         self._encoder = Encoder(plan.study)
         self._seq, self._source_name = next_seq, source_name
         self._rate, self._times, self._clock = rate, times, clock
-        self._window = Window(plan.slots)
+        self._window = Window(plan.slots, opened)
         self._faults: Counter[str] = Counter()
+        self._jumps, self._say = Jumps(*vault.tests.counts(plan.study.name)), say
         self._made: list[tuple[Outgoing, Tally, bytes]] = []
         self._at_model: tuple[int, int] = (0, 0)
         self._started = clock() + ahead
@@ -109,7 +117,10 @@ class Client:
             self._models.poll(TURN_SECONDS)
             return True
         if allowance := self._allowance(windows):
-            for slot in self._source.read(allowance, TURN_SECONDS):
+            slots = self._source.read(allowance, TURN_SECONDS)
+            if not slots and not self._source.ended:
+                self.progress.waiting_for = "records from the source"
+            for slot in slots:
                 self._take(slot)
                 if self._window.room == 0:
                     self._close()
@@ -122,6 +133,8 @@ class Client:
 
     def finish(self) -> None:
         """Wait until Kafka has everything."""
+        if line := self._jumps.close():
+            self._say(line)
         self._sender.drain()
 
     def _guard(self) -> None:
@@ -158,9 +171,12 @@ class Client:
         self.progress.records += 1
         if self._admission is not None:
             self._admission.take(slot)
-        row, reason = encoded(self._encoder, self._times, slot)
+        note = None if self._times is None else self._times.note
+        row, reason = encoded(self._encoder, note, slot)
         # a good record counts as well, under a name that is dropped: so it takes as long
         self._faults[reason] += 1
+        if line := self._jumps.take(reason):
+            self._say(line)
         self._window.add(row, slot.position, self._clock())
 
     def _close(self) -> None:

@@ -84,10 +84,21 @@ class EventTimes:
         RecordError
             If it has none, or one of the future, which Kafka would refuse.
         """
+        found = self.time_of(record)
+        self._latest = max(self._latest or 0, found - found % 1000)
+
+    def time_of(self, record: Record) -> int:
+        """Return the time of a record in milliseconds, without taking it.
+
+        Raises
+        ------
+        RecordError
+            As `note`.
+        """
         found = time_of(record.get(self.column), self.column)
         if found > self._clock() * 1000 + AHEAD_MS:
             raise RecordError(f"column {self.column!r} holds a time of the future")
-        self._latest = max(self._latest or 0, found - found % 1000)
+        return found
 
     def at_close(self) -> int:
         """Return the time of the window that closes now, in milliseconds, a whole second.

@@ -6,26 +6,36 @@ time that their records took.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pipeline.errors import RecordError
 from pipeline.local.encode import Encoder, Row
-from producers.event_time import EventTimes
+from pipeline.local.values import Record
 from producers.sources import Slot
 
 #: Stands for the reason of a record that could be used.
 GOOD = ""
 
 
-def encoded(encoder: Encoder, times: EventTimes | None, slot: Slot) -> tuple[Row | None, str]:
+def encoded(
+    encoder: Encoder, note: Callable[[Record], object] | None, slot: Slot
+) -> tuple[Row | None, str]:
     """Return the row of a slot and `GOOD`, or None and the reason why there is none.
 
     Whatever is wrong, one record is encoded: in place of one that is not there, a public one.
+
+    Parameters
+    ----------
+    note
+        Told of a record before anything else is looked at, for the time that it states: that is
+        public, so no other column may decide whether it counts. It may refuse the record.
     """
     # the reason without its line: a count for each line would grow without bound
     reason = (slot.fault or "unreadable").split(": ", maxsplit=1)[-1]
     record = slot.record
-    if times is not None and record is not None:
+    if note is not None and record is not None:
         try:
-            times.note(record)
+            note(record)
         except RecordError as error:
             record, reason = None, str(error)
     row, fault = encoder.attempt(encoder.dummy if record is None else record)

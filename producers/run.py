@@ -18,6 +18,7 @@ from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
 from pipeline.settings import Settings
 from pipeline.study import require_live
+from producers import source_test
 from producers.admission import Admission
 from producers.client import Client, Progress
 from producers.client_id import check_id
@@ -56,6 +57,8 @@ class Job:
     event_time
         The column with the times of the records, for histories; None: releases carry the time of
         now.
+    accept
+        Begin with a source that is refused otherwise, because its records cannot be used.
     begin
         When the first record is due at that rate, in seconds since 1970; None: at once.
     other_data
@@ -73,6 +76,7 @@ class Job:
     event_time: str | None = None
     begin: float | None = None
     other_data: bool = False
+    accept: bool = False
 
 
 def vault_path(folder: Path, client: str) -> Path:
@@ -92,6 +96,7 @@ def run_client(
     *,
     report: Report,
     say: Callable[[str], None] = lambda _: None,
+    started: Callable[[], None] = lambda: None,
     stream: BinaryIO | None = None,
 ) -> Progress:
     """Run one client until its source ends or a signal asks it to stop.
@@ -100,6 +105,8 @@ def run_client(
     ----------
     report, say
         Told of progress, and of what people should know.
+    started
+        Called when the study and its source are registered, before anything is read.
     stream
         What to read as standard input.
 
@@ -141,13 +148,8 @@ def run_client(
         stream_state = vault.open_stream(
             plan, name, job.limit, location=location_of(job.source), event_time=job.event_time
         )
-        if warning := loose_delta(plan.guarantee.delta, (stream_state.next_seq + 1) * plan.slots):
-            say(f"WARNING: {warning}")
-        if plan.study.private and vault.bare(name):
-            say(
-                f"WARNING: a study without privacy has released source {name!r}: its records are "
-                "not protected, whatever this study promises"
-            )
+        started()
+        _warn(plan, vault, name, stream_state.next_seq, say)
         admission.begins(stream_state.position)
         source = open_source(
             job.source,
@@ -158,6 +160,7 @@ def run_client(
             form=job.form,
             stream=stream,
         )
+        closing.callback(source.close)
         if lost.seqs:
             say(f"{len(lost.seqs)} releases are lost: the ledger counts them as spent")
             owe(plan, vault, name, lost, time.time())
@@ -167,10 +170,25 @@ def run_client(
                 f"to its database: start {named(vault.missing)} with --skip-lost too"
             )
         account.publish()
+        progress = Progress()
+        held = source_test.passed(
+            plan,
+            source,
+            vault.tests,
+            name=name,
+            stamp=source_test.stamp_of(job.source, plan.revision),
+            accept=job.accept,
+            times=times,
+            stopped=lambda: stopping.asked,
+            say=say,
+            report=_paced(lambda: report(progress, None), progress),
+        )
+        if held is None:
+            return progress
         sender = Sender(vault, plan.study.name, settings, topics)
         client = Client(
             plan,
-            source,
+            held,
             vault,
             sender,
             models,
@@ -180,18 +198,29 @@ def run_client(
             times=times,
             admission=admission,
             publish=account.publish,
+            opened=held.opened,
+            say=say,
             ahead=0.0 if job.begin is None else job.begin - time.time(),
         )
         try:
             if pass_over(
                 plan, vault, source, say=say, stopped=lambda: stopping.asked, meanwhile=sender.pump
             ):
-                _loop(client, stopping, lambda: report(client.progress, source.progress))
+                _loop(client, stopping, lambda: report(client.progress, held.progress))
             client.finish()
         finally:
             sender.close()
-            source.close()
         return client.progress
+
+
+def _warn(plan: Plan, vault: Vault, name: str, releases: int, say: Callable[[str], None]) -> None:
+    if warning := loose_delta(plan.guarantee.delta, (releases + 1) * plan.slots):
+        say(f"WARNING: {warning}")
+    if plan.study.private and vault.bare(name):
+        say(
+            f"WARNING: a study without privacy has released source {name!r}: its records are "
+            "not protected, whatever this study promises"
+        )
 
 
 def _event_times(plan: Plan, settings: Settings, job: Job, latest: int | None) -> EventTimes | None:
@@ -200,6 +229,20 @@ def _event_times(plan: Plan, settings: Settings, job: Job, latest: int | None) -
         return None
     rules = time_rules(settings, Topics.of(plan.study).releases.name)
     return EventTimes(plan.study, job.event_time, latest, rules)
+
+
+def _paced(report: Callable[[], None], progress: Progress) -> Callable[[int], None]:
+    """Return a report of how many slots a test still waits for, made once a second."""
+    reported = time.monotonic()
+
+    def tell(awaited: int) -> None:
+        nonlocal reported
+        progress.waiting_for = f"{awaited} more records, to test the source" if awaited else ""
+        if time.monotonic() - reported >= REPORT_SECONDS:
+            report()
+            reported = time.monotonic()
+
+    return tell
 
 
 def _loop(client: Client, stopping: Stopping, report: Callable[[], None]) -> None:

@@ -23,6 +23,12 @@ CREATE TABLE IF NOT EXISTS streams (
   owed INTEGER NOT NULL DEFAULT 0,
   tested INTEGER NOT NULL DEFAULT 0
 );
+-- Noised tests of a study's source before its first release, and the file that was last tested.
+CREATE TABLE IF NOT EXISTS source_tests (
+  study TEXT PRIMARY KEY,
+  tries INTEGER NOT NULL,
+  stamp TEXT NOT NULL
+);
 -- What all studies together may learn about one unit of a source; epsilon NULL: no limit, because
 -- the source was opened to studies without privacy.
 CREATE TABLE IF NOT EXISTS sources (

@@ -21,6 +21,7 @@ from producers.counts import Counts
 from producers.database import Database, damaged
 from producers.heritage import Heritage
 from producers.ledger import Ledger, Limit
+from producers.source_test import Trials
 from producers.stored import Outgoing, Stream, Tally, check_whole, row_of
 from producers.streams import Streams
 
@@ -44,7 +45,7 @@ class Vault:
         self._budgets = Ledger(self._db)
         self.heritage = Heritage(self._db)
         self.released, self.bare = self._budgets.released, self._budgets.bare
-        self.ledger = self._db.ledger
+        self.ledger, self.tests = self._db.ledger, Trials(self._db)
         self._streams = Streams(self._db)
         self._counts = Counts(self._db)
 

@@ -18,6 +18,7 @@ from pipeline.local.privatise import disclose, privatise
 from pipeline.messages.release import seal
 from pipeline.methods import plan_of as make_plan
 from pipeline.methods.renewable.client import open_query_of
+from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.summarise import local_fit, summarise
 from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
@@ -102,9 +103,11 @@ def study_text(
     return "\n".join(lines) + "\n"
 
 
-def plan_of(**settings: object) -> Plan:
+def plan_of(**settings: object) -> RenewablePlan:
     """Return the plan of `study_text(**settings)`."""
-    return make_plan(parse_study(study_text(**settings)))  # type: ignore[arg-type]
+    plan = make_plan(parse_study(study_text(**settings)))  # type: ignore[arg-type]
+    assert isinstance(plan, RenewablePlan)
+    return plan
 
 
 class SeededStream(SecureStream):

@@ -168,7 +168,8 @@ def files(stage: Stage, *, apart: set[Path], local: set[str], unnumbered: str) -
 
 def command(stage: Stage, *arguments: object) -> list[Output]:
     """Run a command and return its standard output and its standard error."""
-    done = stage.run(*arguments)
+    # a process of its own, as several run at once, and what it says must be all of it
+    done = stage.run(*arguments, apart=True)
     name = " ".join(Path(str(argument)).name for argument in arguments)
     assert done.returncode == 0, (name, done.stderr)
     return [text(f"{name}, stdout", done.stdout), text(f"{name}, stderr", done.stderr)]

@@ -20,6 +20,10 @@ from infra.local import LocalRuntime
 
 KAFKA_IMAGE = "confluentinc/cp-kafka:7.9.1"
 REDIS_IMAGE = "redis:7.4.2-alpine"
+#: Folder of the shared runtime within the session's own.
+RUNTIME = "runtime"
+#: Folders whose tests start processes: they take longest.
+FIRST = {"consistency", "integration", "infra", "cli", "producers", "packaging"}
 
 
 @pytest.fixture(scope="session")
@@ -45,15 +49,33 @@ def redis_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def local_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRuntime]:
-    """Yield the runtime that all tests of the session share; do not kill what it runs."""
-    yield from _up_then_down(tmp_path_factory.mktemp("runtime"))
+def local_runtime(tmp_path_factory: pytest.TempPathFactory) -> LocalRuntime:
+    """Return the runtime that all tests share, in all processes; do not kill what it runs."""
+    runtime = LocalRuntime(_shared_folder(tmp_path_factory))
+    # the first process starts it, the others find it up
+    runtime.up()
+    return runtime
 
 
-@pytest.fixture
-def fresh_runtime(tmp_path: Path) -> Iterator[LocalRuntime]:
-    """Yield a runtime of the test's own, up, for tests that kill Kafka or Redis."""
-    yield from _up_then_down(tmp_path / "runtime")
+@pytest.fixture(scope="module")
+def frail_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRuntime]:
+    """Yield the runtime of the tests of a module that kill Kafka or Redis, and start them again."""
+    runtime = LocalRuntime(tmp_path_factory.mktemp("frail"))
+    with runtime:
+        yield runtime
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End the shared runtime when the tests of all processes are over."""
+    # a worker of xdist ends before the others do
+    if not hasattr(session.config, "workerinput"):
+        factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
+        LocalRuntime(factory.getbasetemp() / RUNTIME).down()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests with processes of their own first, so that no process ends with a long file."""
+    items.sort(key=lambda item: FIRST.isdisjoint(item.path.parts))
 
 
 @pytest.fixture(scope="session")
@@ -75,10 +97,10 @@ def redis_container() -> Iterator[str]:
         yield f"redis://{host}:{port}/0"
 
 
-def _up_then_down(folder: Path) -> Iterator[LocalRuntime]:
-    runtime = LocalRuntime(folder)
-    with runtime:
-        yield runtime
+def _shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the shared runtime: beside the folders of xdist's workers."""
+    base = factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / RUNTIME
 
 
 def _in_containers() -> bool:

@@ -10,6 +10,7 @@ from pipeline.local.model import round_model
 from pipeline.local.plan import Plan
 from pipeline.methods import plan_of as make_plan
 from pipeline.methods.ldp_sgd.path import SgdPath
+from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, Reducer
@@ -75,9 +76,16 @@ publish = {{ releases = {publish} }}
 """
 
 
-def plan_of(**settings: object) -> Plan:
+def plan_of(**settings: object) -> GradientPlan:
     """Return the plan of `study_text(**settings)`."""
-    return make_plan(parse_study(study_text(**settings)))  # type: ignore[arg-type]
+    return plan_of_text(study_text(**settings))  # type: ignore[arg-type]
+
+
+def plan_of_text(text: str, level: str | None = None) -> GradientPlan:
+    """Return the plan of a study file of this kind."""
+    plan = make_plan(parse_study(text), level)
+    assert isinstance(plan, GradientPlan)
+    return plan
 
 
 def drawn(loss: str, count: int, seed: int, truth: Vector = TRUTH) -> tuple[Matrix, list[object]]:

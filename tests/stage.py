@@ -27,6 +27,7 @@ from pipeline.study import parse_study
 from producers.run import vault_path
 from state import RedisStore
 from state.connection import redis_client
+from tests.program import APART, run_here
 
 Found = TypeVar("Found")
 #: Seconds that a slow and busy machine may need for anything: only a test that fails waits so long.
@@ -177,12 +178,21 @@ class Stage:
         )  # fmt: skip
 
     def run(
-        self, *arguments: object, seconds: float = PATIENCE, stdin: Any = subprocess.DEVNULL
+        self, *arguments: object, seconds: float = PATIENCE, stdin: Any = None, apart: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        """Run `veilstream ARGUMENTS` to its end."""
+        """Run `veilstream ARGUMENTS` to its end: in this process, if the command allows it.
+
+        Parameters
+        ----------
+        apart
+            Whether it must be a process of its own, as it is where it reads `stdin`.
+        """
+        words = [str(argument) for argument in arguments]
+        if stdin is None and not apart and words[0] not in APART:
+            return run_here(words, self.environment)
         return subprocess.run(
-            [sys.executable, *self.program, *map(str, arguments)],
-            stdin=stdin,
+            [sys.executable, *self.program, *words],
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
             capture_output=True,
             text=True,
             env=self.environment,

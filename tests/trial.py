@@ -135,9 +135,9 @@ def produce(
     stdin: Path | None = None,
     umask: int = 0o022,
 ) -> None:
-    """Start a producer that may say what it likes."""
+    """Start a producer that may say what leaves its machine."""
     path = source if source == "-" else stage.folder / "sources" / source
-    arguments = ("produce", stage.study, "--client", client, "--source", path, *options)
+    arguments = ("produce", stage.study, "--client", client, "--source", path, "--quiet", *options)
     with stdin.open("rb") if stdin else nullcontext() as stream:
         outputs.launch(
             stage, client, *arguments, stdin=stream, umask=umask, loud=client.startswith(LOUD)

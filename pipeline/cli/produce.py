@@ -8,41 +8,16 @@ from pathlib import Path
 import click
 
 from infra.addresses import connected
-from pipeline.cli.context import STUDY, live_plan_of, say
-from pipeline.errors import ConfigError
+from infra.waiting import Waiting
+from pipeline.cli.context import AS_JSON, STUDY, live_plan_of, put, say
+from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.library.words import counted
 from pipeline.settings import Settings
+from producers.account import begun, closing, run_of, standing
 from producers.client import Progress
+from producers.client_id import shown
 from producers.ledger import Limit
-from producers.run import Job, run_client
-
-#: So many reports in a row, a second or more apart, make a wait worth a line.
-PATIENCE = 5
-
-
-class Waiting:
-    """What a client waits for, said once for each thing."""
-
-    def __init__(self) -> None:
-        self._what, self._reports = "", 0
-        self._said: set[str] = set()
-
-    def hint(self, what: str) -> str:
-        """Return what to say at this report, mostly nothing.
-
-        Parameters
-        ----------
-        what
-            As `Progress.waiting_for`.
-        """
-        self._reports = self._reports + 1 if what and what == self._what else int(bool(what))
-        self._what = what
-        if self._reports < PATIENCE or what in self._said:
-            return ""
-        self._said.add(what)
-        # only a worker publishes models
-        who = ": `veilstream worker` must be running on this study" if "model" in what else ""
-        return f"waiting for {what}{who}"
+from producers.run import Job, run_client, vault_path
 
 
 @click.command()
@@ -72,7 +47,7 @@ class Waiting:
 )  # fmt: skip
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records per second.")
 @click.option(
-    "--begin", type=click.FloatRange(min=0),
+    "--begin", "begin_at", type=click.FloatRange(min=0),
     help="With --rate: when its first record is due, in seconds since 1970. Clients that begin "
     "together go through their records side by side.",
 )  # fmt: skip
@@ -93,14 +68,16 @@ class Waiting:
     help="After an old copy of the client's database came back: go on behind what it has lost.",
 )  # fmt: skip
 @click.option(
-    "--quiet", is_flag=True,
-    help="No progress lines (without a terminal they say only what it waits for).",
+    "--accept-unusable", is_flag=True,
+    help="Begin although (nearly) no record of the source can be used.",
 )  # fmt: skip
+@AS_JSON
+@click.option("--quiet", is_flag=True, help="Nothing but warnings and errors.")
 def produce(
     study: Path, client: str, source: str, form: str, follow: bool, event_time: str | None,
-    source_name: str | None, other_data: bool, rate: float | None, begin: float | None,
+    source_name: str | None, other_data: bool, rate: float | None, begin_at: float | None,
     epsilon_limit: float | None, delta_limit: float | None, level: str | None, skip_lost: bool,
-    quiet: bool,
+    accept_unusable: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Read raw records, release noised windows of them to STUDY, and keep the ledger.
 
@@ -108,14 +85,18 @@ def produce(
     lost, and none enters two releases. Standard input cannot be read again: what was still in the
     pipe is lost, and what is fed a second time is released a second time.
     """
-    if begin is not None and rate is None:
+    if begin_at is not None and rate is None:
         raise ConfigError("--begin: it says when a rate starts to count; give --rate too")
     plan = live_plan_of(study, "a client", level)
     settings = connected(Settings.read())
     if not plan.study.private and (epsilon_limit or delta_limit):
         raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")
 
-    wait = Waiting()
+    wait, path, name = Waiting(), vault_path(settings.home, client), shown(client)
+
+    def tell(line: str) -> None:
+        if not quiet or line.startswith("WARNING"):
+            say(f"{name}: {line}")
 
     def report(progress: Progress, share: float | None) -> None:
         if quiet:
@@ -123,20 +104,39 @@ def produce(
         if not sys.stderr.isatty():
             # counts of an open window are for the person at the terminal, not for a log collector
             if hint := wait.hint(progress.waiting_for):
-                say(f"{client}: {hint}")
+                tell(hint)
             return
         done = "" if share is None else f" ({share:.0%})"
         waiting = f", waiting for {progress.waiting_for}" if progress.waiting_for else ""
         releases = counted(progress.releases, "release")
-        say(f"{client}: {counted(progress.records, 'record')}{done}, {releases}{waiting}")
+        tell(f"{counted(progress.records, 'record')}{done}, {releases}{waiting}")
 
-    run_client(
-        plan,
-        settings,
-        Job(
-            client, source, form, follow, source_name, rate, Limit(epsilon_limit, delta_limit),
-            skip_lost, event_time, begin, other_data,
-        ),
-        report=report,
-        say=lambda line: say(f"{client}: {line}"),
-    )  # fmt: skip
+    def begin() -> None:
+        now = standing(path, plan.study.name)
+        tell(begun(plan.revision, now, study=plan.study.name, follow=follow))
+
+    before, code = standing(path, plan.study.name), 1
+    try:
+        run_client(
+            plan,
+            settings,
+            Job(
+                client, source, form, follow, source_name, rate, Limit(epsilon_limit, delta_limit),
+                skip_lost, event_time, begin_at, other_data, accept_unusable,
+            ),
+            report=report,
+            say=tell,
+            started=begin,
+        )  # fmt: skip
+        code = 0
+    except VeilstreamError as error:
+        code = error.exit_code
+        raise
+    finally:
+        after = standing(path, plan.study.name)
+        done = run_of(before, after)
+        if after:
+            tell(closing(done, after))
+        if as_json:
+            names = {"client": client, "study": plan.study.name, "revision": plan.revision}
+            put({**names, "source": after.get("source"), "exit_code": code, **done})

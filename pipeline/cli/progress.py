@@ -9,16 +9,18 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from infra.waiting import Minutes
 from pipeline.library.table import line, table, value
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.study import Study
 
 
 class Bar:
-    """A bar on standard error with rate and time left; nothing where that is no terminal."""
+    """A bar on standard error with rate and time left; without a terminal, a line a minute."""
 
     def __init__(self, what: str) -> None:
         self.console = Console(stderr=True)
+        self._what, self._minutes = what, Minutes()
         self._progress = Progress(
             TextColumn(what),
             BarColumn(),
@@ -47,6 +49,10 @@ class Bar:
 
     def report(self, done: int, total: int) -> None:
         """Move it."""
+        if not self.console.is_terminal:
+            if self._minutes.due():
+                click.echo(f"{done} of {total} {self._what}", err=True)
+            return
         speed = self._progress.tasks[0].speed
         rate = "" if speed is None else f"{speed:,.0f}/s"
         self._progress.update(self._task, completed=done, total=total, rate=rate)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.live import Live
 
+from infra.waiting import Waiting
 from pipeline.cli.context import say
 from pipeline.cli.processes import Processes
 from pipeline.errors import VeilstreamError
@@ -89,7 +90,7 @@ class Stage:
         expected = sum(-(-site.records // self.plan.slots) for site in self.sites)
         console = Console()
         deadline = time.monotonic() + PATIENCE_SECONDS
-        feed = Feed(self.plan.study, self.settings, beginning=True)
+        feed, waits = Feed(self.plan.study, self.settings, beginning=True), Waiting()
         live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         try:
             if live:
@@ -102,6 +103,8 @@ class Stage:
                         live.update(table(message, self.plan.study), refresh=True)
                 if live is None:
                     self._say_now_and_then()
+                    if hint := waits.hint("" if self._newest else "the first estimate"):
+                        say(hint)
                 newest = self._newest
                 if newest and not self._killed and newest.releases >= KILL_AFTER * expected:
                     self._crash()

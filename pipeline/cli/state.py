@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from agents.refold import log_ends, refold
 from infra.addresses import connected
+from infra.waiting import Minutes
 from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_plan_of, put, say
 from pipeline.cli.erasure import forget
 from pipeline.local.plan import Plan
@@ -57,7 +59,7 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
     """
     plan, settings = live_plan_of(study, DOING), connected(Settings.read())
     store = RedisStore(redis_client(settings), plan)
-    rows = []
+    rows, progress = [], _progress()
     ends = log_ends(plan, settings)
     for number in range(plan.study.stream.partitions):
         stored = store.load(number)
@@ -69,7 +71,7 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
             until=end,
             accept_loss=accept_loss,
             erased=stored.erased,
-            report=_progress,
+            report=progress,
         )
         found = differences(stored, folded)
         ahead = max(0, ends[number] - end)
@@ -97,10 +99,10 @@ def rebuild(study: Path, accept_loss: bool) -> None:
     """Fold the log of STUDY from its start and store the result."""
     plan, settings = live_plan_of(study, DOING), connected(Settings.read())
     store = RedisStore(redis_client(settings), plan)
-    erased = store.erased()
+    erased, progress = store.erased(), _progress()
     for number in range(plan.study.stream.partitions):
         folded = refold(
-            plan, settings, number, accept_loss=accept_loss, erased=erased, report=_progress
+            plan, settings, number, accept_loss=accept_loss, erased=erased, report=progress
         )
         store.replace(number, folded)
         say(f"partition {number}: rebuilt up to {folded.head.next_offset}")
@@ -118,9 +120,17 @@ def verified(plan: Plan, settings: Settings) -> bool:
     return True
 
 
-def _progress(done: int, total: int) -> None:
-    if sys.stderr.isatty():
-        say(f"\rfolded {done} of {total}")
+def _progress() -> Callable[[int, int], None]:
+    """Return what says how far a fold is: at a terminal at once, else once a minute."""
+    minutes = Minutes()
+
+    def tell(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            say(f"\rfolded {done} of {total}")
+        elif minutes.due():
+            say(f"folded {done} of {total}")
+
+    return tell
 
 
 def _row(number: int, partition: Partition) -> dict[str, object]:

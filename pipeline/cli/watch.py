@@ -45,6 +45,8 @@ def watch(
     drawn = console.is_terminal and not as_json
     live = Live(console=console, auto_refresh=False) if drawn else None
     seen = 0
+    if live is None:
+        feed.say = say
     try:
         if live:
             live.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import msgspec
@@ -12,6 +12,7 @@ from kafka.errors import KafkaError
 
 from infra.connection import log_reader
 from infra.faults import asking, told
+from infra.waiting import AGAIN, Waiting
 from pipeline.errors import NumericError
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
@@ -43,6 +44,9 @@ class Feed:
     ) -> None:
         self._kept: list[tuple[EstimateMessage, bytes]] = []
         self._settings = settings
+        self._waits = Waiting(first=AGAIN)
+        #: Told, once a minute, that no estimate comes.
+        self.say: Callable[[str], None] = lambda _: None
         self._place = TopicPartition(topic or Topics.of(study).estimates.name, 0)
         try:
             self._consumer = log_reader(settings, wait_ms=100)
@@ -100,7 +104,10 @@ class Feed:
         """Yield estimates for ever."""
         yield from self._kept
         while True:
-            yield from self.poll(0.5)
+            found = self.poll(0.5)
+            yield from found
+            if line := self._waits.hint("" if found else "an estimate"):
+                self.say(line)
 
     def close(self) -> None:
         """Close the connection."""

@@ -5,9 +5,9 @@ Messages can be made from the two result types alone, and only this module makes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import InitVar, dataclass
-from typing import final
+from typing import Generic, TypeVar, final
 
 from pipeline.errors import PrivacyError
 from pipeline.local.model import Model
@@ -17,6 +17,27 @@ from pipeline.privacy.randomness import SecureStream
 from pipeline.types import Integers, Vector
 
 _SEAL = object()
+Numbers = TypeVar("Numbers", Integers, Vector)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Parts(Mapping[str, Numbers], Generic[Numbers]):
+    """Arrays by name, in their order; none can be put in another's place, as in a dict."""
+
+    pairs: tuple[tuple[str, Numbers], ...]
+
+    def __getitem__(self, name: str) -> Numbers:
+        """Return the array of a part."""
+        return dict(self.pairs)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names."""
+        return (name for name, _ in self.pairs)
+
+    def __len__(self) -> int:
+        """Return how many parts there are."""
+        return len(self.pairs)
 
 
 @final
@@ -36,7 +57,7 @@ class Answer:
 
     model: Model
     slots: int
-    parts: Mapping[str, Integers]
+    parts: Parts[Integers]
     seal: InitVar[object] = None
 
     def __post_init__(self, seal: object) -> None:
@@ -65,7 +86,7 @@ class OpenAnswer:
     model: Model
     records: int
     expansion: Vector
-    parts: Mapping[str, Vector]
+    parts: Parts[Vector]
     seal: InitVar[object] = None
 
     def __post_init__(self, seal: object) -> None:
@@ -92,7 +113,7 @@ def privatise(plan: Plan, query: Query, stream: SecureStream) -> Answer:
     return Answer(
         model=query.model,
         slots=plan.slots,
-        parts={name: noised[name] for name in query.parts},
+        parts=Parts(tuple((name, noised[name]) for name in query.parts)),
         seal=_SEAL,
     )
 
@@ -111,7 +132,7 @@ def disclose(plan: Plan, query: OpenQuery) -> OpenAnswer:
         model=query.model,
         records=query.records,
         expansion=query.expansion.copy(),
-        parts={name: part.copy() for name, part in query.parts.items()},
+        parts=Parts(tuple((name, part.copy()) for name, part in query.parts.items())),
         seal=_SEAL,
     )
 

@@ -183,7 +183,7 @@ def stored_sums(plan: Plan, head: Head, fields: dict[str, bytes]) -> Buckets:
 def empty_sums(plan: Plan, *, trace: bool = False) -> Buckets:
     """Return the sums of a study before the first release; for `trace` see `Server.empty`."""
     server = server_of(plan)
-    # no local function: a learner that holds sums is sent to other processes
+    # a partial, as learners that hold one are sent to other processes
     return Buckets(partial(server.empty, trace=trace))
 
 

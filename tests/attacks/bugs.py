@@ -12,10 +12,12 @@ from unittest import mock
 
 import numpy as np
 
-from pipeline.local import summarise as summarise_module
 from pipeline.local.model import COEFFICIENT_LIMIT, Model
-from pipeline.local.plan import Channels, Plan
+from pipeline.local.plan import Plan
 from pipeline.messages.model import LARGEST_WEIGHT
+from pipeline.methods.renewable import client as client_module
+from pipeline.methods.renewable import summarise as summarise_module
+from pipeline.methods.renewable.plan import Channels, RenewablePlan
 from pipeline.methods.renewable.summarise import BoundedSums
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import Channel, Noise
@@ -119,14 +121,14 @@ class Silence(DiscreteGaussian):
 
 
 def _bare_counts() -> AbstractContextManager[object]:
-    original = Plan._channels
+    original = RenewablePlan._channels
 
-    def bare(self: Plan, *bounds_and_shares: float) -> Channels:
+    def bare(self: RenewablePlan, *bounds_and_shares: float) -> Channels:
         made = original(self, *bounds_and_shares)  # type: ignore[arg-type]
         assert made.counts is not None
         return replace(made, counts=replace(made.counts, noise=Silence(1.0)))
 
-    return mock.patch.object(Plan, "_channels", bare)
+    return mock.patch.object(RenewablePlan, "_channels", bare)
 
 
 def _second_norm() -> AbstractContextManager[object]:
@@ -137,13 +139,15 @@ def _second_norm() -> AbstractContextManager[object]:
 def _heavy_weights() -> Iterator[None]:
     original = summarise_module.summarise_bounded
 
-    def uncut(plan: Plan, features: Matrix, responses: Vector, model: Model) -> BoundedSums:
+    def uncut(
+        plan: RenewablePlan, features: Matrix, responses: Vector, model: Model
+    ) -> BoundedSums:
         # the channels keep the public maximum, the sums know of none
         loose = copy.copy(plan)
         loose.largest_weight = LARGEST_WEIGHT
         return original(loose, features, responses, model)
 
-    with mock.patch.object(summarise_module, "summarise_bounded", uncut):
+    with mock.patch.object(client_module, "summarise_bounded", uncut):
         yield
 
 

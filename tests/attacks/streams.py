@@ -20,6 +20,7 @@ from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
 from pipeline.messages import release as wire
+from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.offline import OfflineRun, cut
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.randomness import SecureStream
@@ -56,7 +57,7 @@ Slots = list[Row | None]
 class StreamAttack:
     """Two streams of one client, slot by slot, that differ by one change."""
 
-    plan: Plan
+    plan: RenewablePlan
     left: Slots
     right: Slots
 
@@ -117,7 +118,9 @@ def stream_attack(change: Change, mechanism: Mechanism, windows: int) -> StreamA
     return StreamAttack(plan, left, right)
 
 
-def sightings(plan: Plan, slots: Slots, draws: int, stream: SecureStream) -> list[Sighting]:
+def sightings(
+    plan: RenewablePlan, slots: Slots, draws: int, stream: SecureStream
+) -> list[Sighting]:
     """Run a stream so many times, from slots to the last estimate, and watch."""
     windows = list(cut(slots, plan.slots))
     seen: list[Sighting] = []
@@ -202,11 +205,11 @@ def learnt(left: Matrix, right: Matrix) -> Scores:
     return Scores(left @ direction, right @ direction)
 
 
-def _centre(plan: Plan, rows: Sequence[Row | None], model: Model) -> Vector:
+def _centre(plan: RenewablePlan, rows: Sequence[Row | None], model: Model) -> Vector:
     return centre(plan, stack([row for row in rows if row is not None], plan.size - 1)[:2], model)
 
 
-def _scale(plan: Plan, version: int) -> Vector:
+def _scale(plan: RenewablePlan, version: int) -> Vector:
     """Return the noise scale of each number of a release, up to a factor, in lattice units."""
     channels = plan.channels(version)
     pure = plan.study.privacy.delta is None

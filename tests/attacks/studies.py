@@ -12,6 +12,7 @@ import numpy as np
 from pipeline.local.model import Model, start_model
 from pipeline.local.plan import Plan
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.privacy.sensitivity import Neighbours
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector
@@ -73,9 +74,11 @@ def study_text(
     return "\n".join(lines) + "\n"
 
 
-def plan_of(mechanism: Mechanism, neighbours: str, **settings: object) -> Plan:
+def plan_of(mechanism: Mechanism, neighbours: str, **settings: object) -> RenewablePlan:
     """Return the plan of such a study."""
-    return make_plan(parse_study(study_text(mechanism, neighbours, **settings)))  # type: ignore[arg-type]
+    plan = make_plan(parse_study(study_text(mechanism, neighbours, **settings)))  # type: ignore[arg-type]
+    assert isinstance(plan, RenewablePlan)
+    return plan
 
 
 def window_of(plan: Plan, *records: Record) -> Window:
@@ -175,7 +178,7 @@ class Attack:
         Whether the generator starts again for every window, as a copied process would have it.
     """
 
-    plan: Plan
+    plan: RenewablePlan
     model: Model
     left: tuple[Window, ...]
     right: tuple[Window, ...]

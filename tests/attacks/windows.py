@@ -8,21 +8,20 @@ whole way from records to a payload instead, and `few_at_a_time` keeps the look-
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.linalg import upper_is_diagonal
-from pipeline.local import privatise as privatise_module
-from pipeline.local import summarise as summarise_module
-from pipeline.local.encode import Row
+from pipeline.local import query as query_module
+from pipeline.local.encode import Arrays, Row
 from pipeline.local.model import Model
 from pipeline.local.plan import Plan
-from pipeline.local.privatise import NoisedSums
+from pipeline.local.privatise import privatise
+from pipeline.local.query import Exact, MatrixPart, Part, Query, VectorPart
 from pipeline.messages import release as wire
-from pipeline.methods.renewable.summarise import BoundedSums, Exact
 from pipeline.privacy import gdp
 from pipeline.privacy.randomness import SecureStream
 from pipeline.releasing import release_of
@@ -79,21 +78,19 @@ def side_by_side(
     plan: Plan, window: Window, model: Model, draws: int, stream: SecureStream
 ) -> Integers:
     """Release a window so many times at once, shape (draws, numbers)."""
-    sums = summarise_module.summarise_bounded(plan, *window, model)
 
-    def copies(part: Exact) -> Exact:
-        return Exact(np.tile(part.integers, draws), np.tile(part.exponents, draws))
+    def copies(part: Part) -> Part:
+        assert isinstance(part, VectorPart | MatrixPart)
+        sums = part.sums
+        many = Exact(np.tile(sums.integers, draws), np.tile(sums.exponents, draws))
+        return replace(part, sums=many)
 
-    many = BoundedSums(
-        model,
-        copies(sums.gradient),
-        None if sums.curvature is None else copies(sums.curvature),
-        copies(sums.counts),
-    )
+    asked = plan.query(Arrays(*window), model)
+    many = Query(asked.model, {name: copies(part) for name, part in asked.parts.items()})
     diagonal = np.tile(upper_is_diagonal(plan.size), draws)
-    with mock.patch.object(privatise_module, "upper_is_diagonal", return_value=diagonal):
-        noised = privatise_module.privatise(plan, many, stream)
-    return np.hstack([part.reshape(draws, -1) for part in _parts(noised)])
+    with mock.patch.object(query_module, "upper_is_diagonal", return_value=diagonal):
+        noised = privatise(plan, many, stream)
+    return np.hstack([part.reshape(draws, -1) for part in noised.parts.values()])
 
 
 def few_at_a_time(
@@ -117,13 +114,12 @@ def one_by_one(
 
 def centre(plan: Plan, window: Window, model: Model) -> Vector:
     """Return what a release of this window holds before noise, in the order of the payload."""
-    sums = summarise_module.summarise_bounded(plan, *window, model)
-    channels = plan.channels(model.version)
-    parts = [channels.gradient.round(sums.gradient.integers, sums.gradient.exponents)]
-    if channels.curvature is not None and sums.curvature is not None:
-        parts.append(channels.curvature.round(sums.curvature.integers, sums.curvature.exponents))
-    parts.append(channels.counts.round(sums.counts.integers, sums.counts.exponents))
-    return np.concatenate(parts).astype(float)
+    rounded = []
+    for part in plan.query(Arrays(*window), model).parts.values():
+        assert isinstance(part, VectorPart | MatrixPart)
+        channel = part.diagonal if isinstance(part, MatrixPart) else part.channel
+        rounded.append(channel.round(part.sums.integers, part.sums.exponents))
+    return np.concatenate(rounded).astype(float)
 
 
 def measure(attack: Attack, draws: int, streams: Streams, *, draw: Draw = side_by_side) -> Finding:
@@ -209,11 +205,3 @@ def laplace_ratio(view: View, scale: Vector) -> Vector:
     further = np.abs(view.seen - view.right) - np.abs(view.seen - view.left)
     found: Vector = (further / scale).sum(axis=1)
     return found
-
-
-def _parts(noised: NoisedSums) -> list[Integers]:
-    """Return the parts of a release in the order of its payload."""
-    parts = [noised.gradient, noised.counts]
-    if noised.curvature is not None:
-        parts.insert(1, noised.curvature)
-    return parts

@@ -4,8 +4,8 @@ Two studies run end to end on records full of canaries: a private one, in whose 
 found, and one without privacy, in whose releases the same search must find them.
 
 Public, so free of values and of counts of records: topics, Redis, a worker's pages and log, what
-every command says that reads those, and what a producer says where no terminal is.
-Local, so free of values but not of counts: `client show`, a producer's progress at a terminal, and
+every command says that reads those, and what a producer says with --quiet.
+Local, so free of values but not of counts: `client show`, a producer's lines without --quiet, and
 the number of unusable records that `fit` prints beside its estimate.
 The source, the client's database and its spool of standard input are the client's own.
 """
@@ -70,12 +70,16 @@ def test_the_clients_own_report_has_the_counts(result: Trial) -> None:
     assert len(result.shown["reasons"]) == 9, result.shown["reasons"]
 
 
-def test_a_producer_says_something_at_a_terminal_only(result: Trial) -> None:
-    """A terminal shows how many slots were read; a log collector gets nothing."""
-    for client in ("alone", "site", "lines", "pipe"):
-        assert result.stage.said(client) == ""
+def test_a_producer_counts_for_local_eyes_and_is_silent_when_quiet(result: Trial) -> None:
+    """A terminal shows how many slots were read; with --quiet there are warnings alone."""
+    assert result.stage.said("alone") == ""
+    # many of their records are bad
+    for client in ("site", "lines", "pipe"):
+        [warning] = result.stage.said(client).splitlines()
+        assert re.search(r"WARNING: \d+% of the first \d+ record slots cannot be used", warning)
     shown = result.stage.said("desk").splitlines()
-    assert shown[-1] == f"desk: {SMALL.slots} records (100%), 1 release"
+    assert f"desk: {SMALL.slots} records (100%), 1 release" in shown
+    assert shown[-1].startswith(f"desk: {SMALL.used} records used, ")
 
 
 @pytest.mark.parametrize("name", FAILING)

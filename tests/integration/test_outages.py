@@ -20,12 +20,12 @@ Build = Callable[..., Stage]
 
 
 @pytest.fixture
-def build(fresh_runtime: LocalRuntime, tmp_path: Path) -> Iterator[Build]:
-    """Return a function that makes a stage on a runtime of the test's own."""
+def build(frail_runtime: LocalRuntime, tmp_path: Path) -> Iterator[Build]:
+    """Return a function that makes a stage on a runtime that its test may kill."""
     made: list[Stage] = []
 
     def make(**study: object) -> Stage:
-        at = fresh_runtime.addresses()
+        at = frail_runtime.up()
         made.append(Stage(tmp_path / "stage", at.kafka, at.redis, study_text(**study)))  # type: ignore[arg-type]
         return made[-1]
 
@@ -56,17 +56,17 @@ def complete(stage: Stage) -> None:
 
 
 def test_nothing_starts_without_redis_or_kafka_and_nothing_is_spent(
-    fresh_runtime: LocalRuntime, build: Build
+    frail_runtime: LocalRuntime, build: Build
 ) -> None:
     stage = build()
-    fresh_runtime.kill("redis")
+    frail_runtime.kill("redis")
     stage.worker()
     assert stage.code("w0") == 60
     assert "Redis is out of reach" in stage.said("w0")
     assert "Traceback" not in stage.said("w0")
-    fresh_runtime.restart("redis")
+    frail_runtime.restart("redis")
 
-    fresh_runtime.kill("kafka")
+    frail_runtime.kill("kafka")
     stage.worker("w1")
     stage.produce("north", write_csv(stage.folder / "north.csv", 100))
     for name in ("w1", "north"):
@@ -79,19 +79,19 @@ def test_nothing_starts_without_redis_or_kafka_and_nothing_is_spent(
 
 
 def test_redis_killed_in_mid_stream_stops_the_worker_which_later_goes_on(
-    fresh_runtime: LocalRuntime, build: Build
+    frail_runtime: LocalRuntime, build: Build
 ) -> None:
     stage = build()
     stream(stage)
-    fresh_runtime.kill("redis")
+    frail_runtime.kill("redis")
     assert stage.code("w0") == 60, stage.said("w0")
     assert "Redis is out of reach" in stage.said("w0")
-    fresh_runtime.restart("redis")
+    frail_runtime.restart("redis")
     stage.worker()
     complete(stage)
 
     before = stage.partitions()
-    fresh_runtime.restart("redis")
+    frail_runtime.restart("redis")
     until(lambda: _answers(stage), "Redis is back")
     after = stage.partitions()
     assert [differences(a, b) for a, b in zip(before, after, strict=True)] == [[], []]
@@ -167,19 +167,19 @@ def test_clients_that_know_newer_models_than_a_redis_that_forgot_do_not_wait_for
 
 
 def test_kafka_killed_in_mid_stream_holds_up_everybody_and_loses_nothing(
-    fresh_runtime: LocalRuntime, build: Build
+    frail_runtime: LocalRuntime, build: Build
 ) -> None:
     stage = build()
     stream(stage)
-    fresh_runtime.kill("kafka")
+    frail_runtime.kill("kafka")
     time.sleep(2.0)
-    fresh_runtime.restart("kafka")
+    frail_runtime.restart("kafka")
     until(lambda: _ended(stage), "the clients end")
     complete(stage)
 
 
 def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
-    fresh_runtime: LocalRuntime, build: Build
+    frail_runtime: LocalRuntime, build: Build
 ) -> None:
     few, many = 10, 3000
     stage = build(records=1, stream="lead = 0", privacy='mechanism = "none"')
@@ -188,7 +188,7 @@ def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
     source = write_csv(stage.folder / "north.csv", few)
     stage.produce("north", source, "--follow")
     until(lambda: sum(stage.watermarks()) == few, "the stream runs")
-    fresh_runtime.kill("kafka")
+    frail_runtime.kill("kafka")
     began = time.monotonic()
     with source.open("a") as file:
         file.write("".join(lines(many, 1)))
@@ -200,7 +200,7 @@ def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
     assert stage.processes["north"].poll() is None
     assert stage.code("w0") == 50, stage.said("w0")
     print(f"\nthe worker gave up {time.monotonic() - began:.1f} s after Kafka")
-    fresh_runtime.restart("kafka")
+    frail_runtime.restart("kafka")
     stage.worker()
     until(lambda: _folded(stage, few + many), "the outbox empties")
     assert stage.stop("north") == 0, stage.said("north")

@@ -149,17 +149,17 @@ def test_a_private_short_window_does_not_tell_how_many_records_it_holds(build: B
 
 def test_a_stop_leaves_the_open_window_to_the_next_start(build: Build) -> None:
     stage = build(stream="lead = 0")
-    source = write_csv(stage.folder / "data.csv", 30)
+    source = write_csv(stage.folder / "data.csv", 70)
     stage.produce("site", source, "--follow")
-    until(lambda: len(decoded(stage)) == 1, "the full window")
+    until(lambda: len(decoded(stage)) == 3, "the full windows")
     assert stage.stop("site") == 0, stage.said("site")
-    assert len(decoded(stage)) == 1
+    assert len(decoded(stage)) == 3
     stage.produce("site", source)
     assert stage.code("site") == 0
-    assert stage.query("site", "SELECT next_seq, records FROM streams") == [(2, 30)]
+    assert stage.query("site", "SELECT next_seq, records FROM streams") == [(4, 70)]
     stage.produce("site", source)
     assert stage.code("site") == 0
-    assert len(decoded(stage)) == 2
+    assert len(decoded(stage)) == 4
 
 
 def test_bad_records_keep_their_slots_and_are_counted_by_reason(build: Build) -> None:

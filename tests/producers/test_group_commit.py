@@ -397,7 +397,8 @@ def test_windows_with_a_time_are_released_when_it_is_over(bench: Make) -> None:
 def test_a_slow_pipe_reaches_kafka_window_by_window(
     tmp_path: Path, kafka: str, redis_url: str
 ) -> None:
-    stage = Stage(tmp_path, kafka, redis_url, study_text(records=5, stream="lead = 0"))
+    text = study_text(records=5, stream="lead = 0", privacy=OPEN)
+    stage = Stage(tmp_path, kafka, redis_url, text)
     producer = subprocess.Popen(
         [sys.executable, "-m", "pipeline.cli.main", "produce", stage.study, "--client", "site",
          "--source", "-", "--quiet"],

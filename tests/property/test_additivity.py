@@ -12,8 +12,9 @@ import pytest
 from pipeline.errors import PrivacyError
 from pipeline.local.blocks import predictors
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
-from pipeline.methods.renewable.summarise import Exact, summarise_bounded
+from pipeline.local.query import Exact
+from pipeline.methods.renewable.plan import RenewablePlan
+from pipeline.methods.renewable.summarise import summarise_bounded
 from tests.builders import plan_of
 
 #: Window sizes about the blocks in which matrix products round rows alike.
@@ -25,7 +26,9 @@ def difference(one: Exact, other: Exact) -> np.ndarray:
     return one.integers - other.integers
 
 
-def parts(plan: Plan, features: np.ndarray, responses: np.ndarray, model: Model) -> list[Exact]:
+def parts(
+    plan: RenewablePlan, features: np.ndarray, responses: np.ndarray, model: Model
+) -> list[Exact]:
     sums = summarise_bounded(plan, features, responses, model)
     found = [sums.gradient, sums.counts]
     return found if sums.curvature is None else [*found, sums.curvature]

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from pipeline.linalg import upper_is_diagonal
+from pipeline.local.encode import Arrays
 from pipeline.local.model import COEFFICIENT_LIMIT, Model
 from pipeline.local.plan import Plan
-from pipeline.methods.ldp_sgd.gradients import bounded_gradients
-from pipeline.methods.renewable.summarise import summarise_bounded
+from pipeline.local.query import MatrixPart, Part, VectorPart
+from pipeline.methods.ldp_sgd.client import RecordsPart
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.sensitivity import Bounds, Order
@@ -48,30 +49,34 @@ def joined(rest: Window, record: tuple[np.ndarray, float] | None) -> Window:
 
 
 def distances(plan: Plan, pair: Neighbours) -> dict[str, float]:
-    """Return the distance of each part of the rounded sums, as a share of the stated one."""
-    channels = plan.channels(pair.model.version)
-    bounded = bounded_gradients if plan.keeps_slots else summarise_bounded
-    one, two = (bounded(plan, *w, pair.model) for w in pair.windows())
+    """Return the distance of each part of the rounded sums, as a share of the stated one.
 
-    def apart(part: Channel, left: object, right: object, scale: np.ndarray | float) -> float:
-        difference = part.round(left.integers, left.exponents) - part.round(
-            right.integers, right.exponents
-        )
-        distance = np.linalg.norm(difference * scale, plan.mechanism.order)
-        return float(distance) * part.unit / part.sensitivity
-
-    shares = {
-        "gradient": apart(channels.gradient, one.gradient, two.gradient, 1.0),
-    }
-    if channels.counts is not None:
-        shares["counts"] = apart(channels.counts, one.counts, two.counts, 1.0)
+    Parts are those of the query, each with the channel that noises it.
+    """
+    one, two = (plan.query(Arrays(*w), pair.model).parts for w in pair.windows())
+    assert len(one) == len(plan.exponents(pair.model.version))
+    assert one.keys() == two.keys()
     svec = np.where(upper_is_diagonal(plan.size), 1.0, np.sqrt(2))
-    for name in ("curvature", "products"):
-        part = getattr(channels, name)
-        if part is not None:
-            assert getattr(one, name) is not None
-            shares[name] = apart(part, getattr(one, name), getattr(two, name), svec)
+    shares = {}
+    for name, part in one.items():
+        channel, matrix = channel_of(part), isinstance(part, MatrixPart)
+        left, right = (channel.round(p.sums.integers, p.sums.exponents) for p in (part, two[name]))
+        distance = np.linalg.norm((left - right) * (svec if matrix else 1.0), plan.mechanism.order)
+        shares[name] = float(distance) * channel.unit / channel.sensitivity
     return shares
+
+
+def channel_of(part: Part) -> Channel:
+    """Return what noises a part: of a matrix the diagonal, of records the loosest level."""
+    if isinstance(part, MatrixPart):
+        beside, wanted = part.off_diagonal, part.diagonal.off_diagonal()
+        assert beside.exponent == wanted.exponent
+        assert beside.standard_deviation == wanted.standard_deviation
+        return part.diagonal
+    if isinstance(part, RecordsPart):
+        return part.channels[-1]
+    assert isinstance(part, VectorPart)
+    return part.channel
 
 
 def random_record(plan: Plan, rng: np.random.Generator) -> tuple[np.ndarray, float]:

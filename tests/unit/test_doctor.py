@@ -15,7 +15,6 @@ from pipeline.doctor import (
     judge,
     look,
     simulated,
-    sizes_of,
     stream,
     sum_up,
     target_of,
@@ -23,11 +22,15 @@ from pipeline.doctor import (
 from pipeline.errors import ConfigError
 from pipeline.local.encode import Row
 from pipeline.local.plan import Plan
+from pipeline.methods import method_of
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.facts import Sizes
+from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.settings import records_to_mix, rule_of, slowest
 from pipeline.offline import OfflineRun
 from pipeline.study import Study, parse_study
 from tests.builders import study_text as renewable
+from tests.sgd import plan_of_text as real_plan
 from tests.sgd import study_text as gradients
 
 
@@ -35,8 +38,18 @@ def plan_of(text: str) -> Plan:
     return simulated(parse_study(text))
 
 
+def path_plan(text: str) -> GradientPlan:
+    plan = plan_of(text)
+    assert isinstance(plan, GradientPlan)
+    return plan
+
+
+def sizes_of(plan: Plan, records: int) -> Sizes:
+    return method_of(plan.study).sizes(plan, records)
+
+
 LOGISTIC = plan_of(gradients(loss="logistic"))
-#: `sizes_of` is asked for verdicts whose numbers it does not decide.
+#: `sizes` is asked for verdicts whose numbers it does not decide.
 SIZES = sizes_of(LOGISTIC, 10_000)
 
 
@@ -69,7 +82,7 @@ def test_the_gradient_at_the_target_is_zero_over_drawn_records(text: str) -> Non
     x, y = population.draw(np.random.default_rng(5), 200_000)
     design = np.column_stack([np.ones(len(y)), x])
     weights = 1.0
-    if plan.keeps_slots:
+    if isinstance(plan, GradientPlan):
         weights = np.minimum(1, plan.radius**2 / np.sum(design**2, axis=1))[:, None]
     each = weights * design * plan.loss.slope(design @ target, y)[:, None]
     ridge = plan.study.estimator.ridge * np.append(0.0, target[1:])
@@ -101,15 +114,15 @@ def test_streams_repeat_and_differ(text: str) -> None:
 @pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace"])
 def test_the_noise_has_the_deviation_of_the_study(mechanism: str) -> None:
     """One window at the start: the first step shows its noise; 800 numbers know it to 3 %."""
-    study = parse_study(gradients(mechanism=mechanism, records=1000, path="burn_in = 0"))
-    plan = simulated(study)
+    text = gradients(mechanism=mechanism, records=1000, path="burn_in = 0")
+    plan = path_plan(text)
     population = Population.of(plan, residual=1e-9, truth=np.zeros(4))
     moved = stream(population, Size(1000, 1), 1, 1)
     steps = rule_of(plan).steps.steps(1, 1000)
     many = [stream(population, Size(1000, 1), 1, i).point for i in range(200)]
     assert moved.records == 1000
     found = np.array(many).std() / math.sqrt(float(steps @ steps))
-    wanted = make_plan(study).step.gradient.standard_deviation
+    wanted = real_plan(text).channels.gradient.standard_deviation
     assert found == pytest.approx(wanted, rel=5 / math.sqrt(2 * 800))
 
 
@@ -215,26 +228,26 @@ def test_logistic_paths_that_noise_bends_are_not_trusted() -> None:
 
 def test_records_to_mix_is_where_the_sum_of_steps_reaches_fifty() -> None:
     for path in ("", "eta0 = 0.5, alpha = 0.6, kappa = 9", "burn_in = 90000"):
-        plan = plan_of(gradients(path=path))
+        plan = path_plan(gradients(path=path))
         rule, curvature = rule_of(plan), slowest(plan)
         count = records_to_mix(rule, curvature)
         steps = rule.steps.steps(1, count)
         left_out = max(rule.burn_in, count // 8)
         # the sum is taken as an integral, and found to a thousandth of the records
         assert curvature * steps[left_out:].sum() == pytest.approx(50, rel=0.01)
-    slow = rule_of(plan_of(gradients(path="eta0 = 1e-6, alpha = 0.99")))
+    slow = rule_of(path_plan(gradients(path="eta0 = 1e-6, alpha = 0.99")))
     assert records_to_mix(slow, 0.1) >= 2**53
 
 
 def test_the_slowest_direction_is_that_of_uniform_features() -> None:
     text = gradients(path="radius = 99").replace("x0 = { min = -1", "x0 = { min = 0.5")
-    plan = plan_of(text.replace("[data]\n", '[data]\nscaling = "none"\n'))
+    plan = path_plan(text.replace("[data]\n", '[data]\nscaling = "none"\n'))
     x, _ = Population.of(plan).draw(np.random.default_rng(1), 400_000)
     design = np.column_stack([np.ones(len(x)), x])
     least = np.linalg.eigvalsh(design.T @ design / len(x))[0]
     # variances of 400,000 records are known to a fraction of a percent
     assert slowest(plan) == pytest.approx(0.8 * least, rel=0.01)
-    assert slowest(plan_of(gradients())) == pytest.approx(0.8 / 3)
+    assert slowest(path_plan(gradients())) == pytest.approx(0.8 / 3)
 
 
 def test_nonsense_is_refused_by_name() -> None:

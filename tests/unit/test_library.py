@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,7 +17,6 @@ from matplotlib.figure import Figure
 import veilstream as vs
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from tests.builders import simulate, study_text
-from tests.sgd import study_text as sgd_text
 
 OPEN = study_text(p=3, private=False, loss="logistic", records=50, releases=3)
 PRIVATE = study_text(p=3, loss="logistic", records=50, epsilon=4.0)
@@ -113,20 +113,17 @@ def test_a_summary_has_coefficients_intervals_and_the_guarantee() -> None:
 
 
 def test_intervals_come_by_name_and_by_method() -> None:
-    path = sgd_text(mechanism="none")
-    columns = table(4000)
-    live = vs.fit(path, {**columns, "y": columns["x0"]}, all_intervals=True)
-    assert isinstance(live.message, EstimateMessage)
-    assert len(live.message.intervals) > 1
-    for method, listed in live.message.intervals.items():
-        assert [*live.conf_int(method).values()] == listed
     found = vs.fit(OPEN, table())
     ends = found.conf_int()
     assert list(ends) == ["intercept", "x0", "x1", "x2"] == list(found.coefficients)
     for name, interval in ends.items():
         assert interval is not None
         assert interval[0] < found.coefficients[name] < interval[1]
-    with pytest.raises(vs.ConfigError, match="no interval 'nothing'"):
+    assert isinstance(found.message, EstimateMessage)
+    shown = [(row.value - 1.0, row.value + 1.0) for row in found.message.coefficients]
+    other = msgspec.structs.replace(found.message, intervals={"another method": shown})
+    assert [*vs.Result(OPEN, other).conf_int("another method").values()] == shown
+    with pytest.raises(vs.ConfigError, match="no interval 'nothing'; allowed: none yet"):
         found.conf_int("nothing")
     early = vs.fit(PRIVATE, table(50))
     assert early.status != "ready"

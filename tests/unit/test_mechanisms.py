@@ -14,9 +14,10 @@ from scipy import stats
 from pipeline.errors import PrivacyError
 from pipeline.linalg import upper_is_diagonal
 from pipeline.local.model import start_model
-from pipeline.local.plan import Channels, Plan
-from pipeline.local.privatise import NoisedSums, privatise
+from pipeline.local.privatise import Answer, privatise
 from pipeline.messages.release import seal
+from pipeline.methods.renewable.client import query_of
+from pipeline.methods.renewable.plan import Channels, RenewablePlan
 from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.privacy import channel, gdp
 from pipeline.privacy.accounting import Cost, pure_cost
@@ -167,17 +168,18 @@ RNG = np.random.default_rng(0)
 FEATURES, RESPONSES = simulate(RNG, 50, 2)
 
 
-def noise_of(plan: Plan, version: int, mechanism: str) -> dict[str, np.ndarray]:
+def noise_of(plan: RenewablePlan, version: int, mechanism: str) -> dict[str, np.ndarray]:
     """Release one window many times; return the noise of each part, shape (DRAWS, numbers)."""
     model = some_model(plan, version)
     sums = summarise_bounded(plan, FEATURES, RESPONSES, model)
     stream, channels = stream_for(mechanism), plan.channels(version)
-    releases = [privatise(plan, sums, stream) for _ in range(DRAWS)]
+    query = query_of(plan, sums)
+    releases = [privatise(plan, query, stream).parts for _ in range(DRAWS)]
     found = {}
     for name, part in parts_of(channels):
         exact = getattr(sums, name)
         lattice = part.round(exact.integers, exact.exponents)
-        found[name] = np.array([getattr(release, name) for release in releases]) - lattice
+        found[name] = np.array([release[name] for release in releases]) - lattice
     return found
 
 
@@ -237,9 +239,11 @@ def test_noise_does_not_depend_on_what_it_is_added_to(noise: object) -> None:
 # --- integers that fit -----------------------------------------------------------------------
 
 
-def check_release(plan: Plan, release: NoisedSums, version: int) -> None:
-    for name, part in parts_of(plan.channels(version)):
-        values = getattr(release, name)
+def check_release(plan: RenewablePlan, release: Answer, version: int) -> None:
+    parts = dict(parts_of(plan.channels(version)))
+    assert parts.keys() == release.parts.keys()
+    for name, part in parts.items():
+        values = release.parts[name]
         assert values.dtype == np.int64
         assert np.abs(values).max() <= part.largest(plan.slots) < INTEGER_LIMIT
 
@@ -253,9 +257,9 @@ def test_every_released_number_is_an_integer_within_the_public_bound(
     features, responses = simulate(np.random.default_rng(1), plan.slots, plan.size - 1)
     for version in (0, 3):
         model = some_model(plan, version) if version else start_model(plan.size)
-        sums = summarise_bounded(plan, features, responses, model)
+        query = query_of(plan, summarise_bounded(plan, features, responses, model))
         for seed in range(5):
-            check_release(plan, privatise(plan, sums, stream_for(mechanism, seed)), version)
+            check_release(plan, privatise(plan, query, stream_for(mechanism, seed)), version)
 
 
 @pytest.mark.parametrize("noise", [DiscreteGaussian, DiscreteLaplace, SimulatedGaussian])
@@ -272,8 +276,8 @@ def test_noise_beyond_all_likelihood_leaves_within_the_bound_and_is_folded(
     entries = []
     for version in (0, 1):
         model = some_model(plan, version) if version else start_model(plan.size)
-        sums = summarise_bounded(plan, FEATURES, RESPONSES, model)
-        release = privatise(plan, sums, stream_for(mechanism))
+        query = query_of(plan, summarise_bounded(plan, FEATURES, RESPONSES, model))
+        release = privatise(plan, query, stream_for(mechanism))
         check_release(plan, release, version)
         value = seal(plan, release, client="c", ledger="l", seq=version)
         entries.append(LogEntry(version, b"c", value))
@@ -286,12 +290,12 @@ def test_a_real_mechanism_draws_from_the_cryptographic_stream_alone(
 ) -> None:
     """Whatever numpy's generators do, two releases differ; their streams share nothing."""
     plan = plan_of(p=2, mechanism=mechanism)
-    sums = summarise_bounded(plan, FEATURES, RESPONSES, some_model(plan, 1))
+    query = query_of(plan, summarise_bounded(plan, FEATURES, RESPONSES, some_model(plan, 1)))
 
     def refuse(*arguments: object) -> None:
         raise AssertionError("noise from a generator that is not cryptographic")
 
     monkeypatch.setattr(np.random, "default_rng", refuse)
     monkeypatch.setattr(np.random, "normal", refuse)
-    one, two = (privatise(plan, sums, SecureStream()) for _ in range(2))
-    assert not np.any(one.gradient == two.gradient)
+    one, two = (privatise(plan, query, SecureStream()).parts["gradient"] for _ in range(2))
+    assert not np.any(one == two)

@@ -139,6 +139,7 @@ def test_the_correlated_population_s_best_accuracy_is_ninety_percent(p: int) -> 
     assert population.accuracy(np.append(0.0, population.mean)) < 0.8
 
 
+@pytest.mark.slow  # a row of a paper; its numbers are recorded in test_published_golden
 def test_a_run_gives_every_method_and_ours_do_not_disturb_the_paper_s() -> None:
     index = next(i for i, row in enumerate(ROWS) if row.table == "3" and row.ratio == "4:1")
     plain, full = run_row(index, 0, ours=False), run_row(index, 0, ours=True)

@@ -75,6 +75,7 @@ def test_the_limit_law_grows_with_the_noise_alone() -> None:
     assert np.all(without > 0)
 
 
+@pytest.mark.slow  # limits of a paper, by large samples
 def test_clipping_goes_elsewhere_and_less_so_the_higher_it_cuts() -> None:
     found = limits()
     bias = np.array(found["bias"])

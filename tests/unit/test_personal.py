@@ -16,11 +16,12 @@ from pipeline.cli.main import cli
 from pipeline.errors import ConfigError, DataError
 from pipeline.learning import StreamRegressor
 from pipeline.local.encode import Encoder, Row
-from pipeline.local.plan import Plan
 from pipeline.local.privatise import privatise
 from pipeline.messages import release as wire
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.ldp_sgd.client import query_of
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients
+from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.offline import OfflineRun
 from pipeline.privacy import gdp
 from pipeline.reducer import Partition, Reducer
@@ -28,7 +29,7 @@ from pipeline.releasing import release_of
 from pipeline.study import Study, parse_study
 from tests.builders import LogEntry, SeededStream
 from tests.builders import study_text as renewable
-from tests.sgd import TRUTH, drawn, rows_of, study_text
+from tests.sgd import TRUTH, drawn, plan_of_text, rows_of, study_text
 
 LEVELS = 'personal = { column = "consent", levels = { normal = 4.0, strict = 0.5, medium = 2.0 } }'
 
@@ -38,17 +39,19 @@ def study(levels: str = LEVELS, **settings: object) -> Study:
     return parse_study(text.replace("[window]", f"{levels}\n[window]"))
 
 
-def plan_of(level: str | None = None, levels: str = LEVELS, **settings: object) -> Plan:
-    return make_plan(study(levels, **settings), level)
+def plan_of(level: str | None = None, levels: str = LEVELS, **settings: object) -> GradientPlan:
+    plan = make_plan(study(levels, **settings), level)
+    assert isinstance(plan, GradientPlan)
+    return plan
 
 
-def noise(plan: Plan, levels: list[int], seed: int = 1, windows: int = 40) -> np.ndarray:
+def noise(plan: GradientPlan, levels: list[int], seed: int = 1, windows: int = 40) -> np.ndarray:
     """Return what records without a residual send at some levels, in real units."""
     nothing = np.zeros((len(levels), plan.size - 1)), np.zeros(len(levels))
     sums = bounded_gradients(plan, *nothing, plan.first_model, np.array(levels))
-    stream = SeededStream(seed)
-    sent = [privatise(plan, sums, stream).gradient for _ in range(windows)]
-    return np.array(sent).reshape(windows, plan.slots, plan.size) * plan.start.gradient.unit
+    query, stream = query_of(plan, sums), SeededStream(seed)
+    sent = [privatise(plan, query, stream).parts["gradient"] for _ in range(windows)]
+    return np.array(sent).reshape(windows, plan.slots, plan.size) * plan.channels.gradient.unit
 
 
 @pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace"])
@@ -57,7 +60,7 @@ def test_a_record_has_the_noise_of_its_own_budget(mechanism: str) -> None:
     assert plan.levels == ("strict", "medium", "normal")
     for place, name in enumerate(plan.levels):
         own = study_text(epsilon=plan.epsilons[place], mechanism=mechanism)  # type: ignore[arg-type]
-        wanted = make_plan(parse_study(own)).step.gradient.standard_deviation
+        wanted = plan_of_text(own).channels.gradient.standard_deviation
         found = plan.record_channels[place].standard_deviation
         # lattices differ: rounding costs up to a 256th of the sensitivity
         assert found == pytest.approx(wanted, rel=1 / 250), name
@@ -95,7 +98,7 @@ def test_slots_without_a_record_have_the_strictest_noise() -> None:
     def sent(slots: list[Row | None], seq: int) -> np.ndarray:
         payload = release_of(plan, slots, plan.first_model, client="a", ledger="l", seq=seq)
         numbers = np.frombuffer(wire.read(payload).sums.data, dtype="<i8").reshape(4, -1)
-        return numbers * plan.start.gradient.unit
+        return numbers * plan.channels.gradient.unit
 
     many = np.array([sent([loose, None, loose], seq) for seq in range(300)])
     found = many.std(axis=(0, 2))
@@ -115,7 +118,7 @@ def test_without_a_column_noise_does_not_show_which_slots_are_empty(
     def sent(seq: int) -> np.ndarray:
         payload = release_of(plan, [row, None], plan.first_model, client="a", ledger="l", seq=seq)
         numbers = np.frombuffer(wire.read(payload).sums.data, dtype="<i8").reshape(4, -1)
-        return numbers * plan.start.gradient.unit
+        return numbers * plan.channels.gradient.unit
 
     found = np.array([sent(seq) for seq in range(300)]).std(axis=(0, 2))
     # 1,200 draws know a deviation to 2 %; the two levels are five times apart
@@ -196,7 +199,7 @@ def test_levels_change_the_revision_and_their_absence_does_not() -> None:
     [
         (study_text(epsilon=4.0).replace('"discrete-gaussian"', '"none"'), "mechanism"),
         (study_text(epsilon=3.0), "the largest must be privacy.epsilon"),
-        (renewable(epsilon=4.0), 'estimator.kind = "ldp-sgd"'),
+        (renewable(epsilon=4.0), 'kind = "renewable" noises sums of them; remove it, or choose'),
         (study_text(epsilon=4.0).replace("epsilon", 'unit = "user"\nrecords = 3\nepsilon'), "unit"),
     ],
 )

@@ -183,7 +183,7 @@ def test_the_start_reaches_a_mean_beyond_a_small_threshold_and_below_its_noise()
 def test_a_start_release_has_the_smallest_slopes_and_they_are_reached() -> None:
     for loss, most, bound in (("linear", 1.0, 1.0), ("poisson", 12.0, 6.0)):
         plan = plan_of(p=3, loss=loss, most=most, scaling="none")
-        assert plan.start_slope_bound == bound
+        assert plan.loss.start_slope_bound == bound
         for y in (-1.0, 1.0) if loss == "linear" else (0.0, 12.0):
             sums = summarise_bounded(plan, np.ones((1, 3)), np.array([y]), plan.first_model)
             largest = np.ldexp(sums.gradient.integers.astype(float), sums.gradient.exponents)

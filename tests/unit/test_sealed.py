@@ -24,19 +24,28 @@ import pytest
 
 import pipeline.messages
 from pipeline.errors import PrivacyError
-from pipeline.local import encode, privatise, summarise, windows
+from pipeline.local import encode, privatise, query, windows
 from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.model import start_model
 from pipeline.local.plan import Plan
 from pipeline.messages.release import seal
 from pipeline.methods import plan_of
+from pipeline.methods.ldp_sgd import client as records_client
+from pipeline.methods.ldp_sgd import gradients
+from pipeline.methods.ldp_sgd.gradients import bounded_gradients, open_gradients
+from pipeline.methods.renewable import summarise
+from pipeline.methods.renewable.client import open_query_of, query_of
+from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.privacy.randomness import SecureStream
 from pipeline.study import parse_study
 from producers import vault
+from tests import sgd
 from tests.stage import OPEN, lines, study_text
 
 ROOT = Path(__file__).parents[2]
 PRIVATE, PLAIN = plan_of(parse_study(study_text())), plan_of(parse_study(study_text(privacy=OPEN)))
+assert isinstance(PRIVATE, RenewablePlan)
+assert isinstance(PLAIN, RenewablePlan)
 IDENTITY = {"client": "c", "ledger": "l", "seq": 0}
 NAMES = ("heat", "load", "failed")
 ROWS: list[Row] = [
@@ -45,7 +54,15 @@ ROWS: list[Row] = [
 ]
 MODEL = start_model(PRIVATE.size)
 SUMS = summarise.summarise_bounded(PRIVATE, *stack(ROWS, 2)[:2], MODEL)
+ASKED = query_of(PRIVATE, SUMS)
 SUMMARY = summarise.summarise(PLAIN, *stack(ROWS, 2)[:2], MODEL.coefficients, (1.0, 1.0))
+OPENLY = open_query_of(SUMMARY, MODEL)
+PATH, OPEN_PATH = sgd.plan_of(), sgd.plan_of(mechanism="none")
+RECORDS = sgd.rows_of(PATH, *sgd.drawn("linear", 20, 1))
+SINGLE = bounded_gradients(PATH, *stack(RECORDS, 3)[:2], PATH.first_model)
+SINGLE_ASKED = records_client.query_of(PATH, SINGLE)
+SINGLE_OPEN = open_gradients(OPEN_PATH, *stack(RECORDS, 3)[:2], PATH.first_model)
+SINGLE_OPENLY = OPEN_PATH.open_query(stack(RECORDS, 3), PATH.first_model)
 
 # --- the type checker ------------------------------------------------------------------------
 
@@ -60,8 +77,11 @@ from numpy.typing import NDArray
 
 from pipeline.local.encode import Row
 from pipeline.local.plan import Plan
-from pipeline.local.privatise import NoisedSums, OpenSums, disclose, privatise
-from pipeline.methods.renewable.summarise import BoundedSums, Exact, Summary
+from pipeline.local.privatise import Answer, OpenAnswer, Parts, disclose, privatise
+from pipeline.local.query import Exact, MatrixPart, OpenQuery, Query, VectorPart
+from pipeline.methods.ldp_sgd.client import RecordsPart
+from pipeline.methods.ldp_sgd.gradients import OpenSums, RecordSums
+from pipeline.methods.renewable.summarise import BoundedSums, Summary
 from pipeline.local.windows import Window
 from pipeline.messages.release import seal
 from pipeline.privacy.randomness import SecureStream
@@ -71,35 +91,54 @@ REFUSED = [
     *(
         ("seal", kind)
         for kind in (
-            "Summary", "BoundedSums", "Exact", "Window", "Sequence[Row]", "dict[str, object]",
+            "Summary", "BoundedSums", "RecordSums", "OpenSums", "Exact", "Query", "OpenQuery",
+            "VectorPart", "MatrixPart", "RecordsPart", "Window", "Sequence[Row]",
+            "dict[str, object]", "Parts[NDArray[np.int64]]", "Parts[NDArray[np.float64]]",
             "NDArray[np.int64]", "NDArray[np.float64]", "tuple[NDArray[np.int64], ...]", "bytes",
-            "object", "SimpleNamespace", "None", "NoisedSums | Summary", "OpenSums | BoundedSums",
+            "object", "SimpleNamespace", "None", "Answer | Summary", "Answer | Query",
+            "OpenAnswer | BoundedSums", "OpenAnswer | OpenQuery",
         )
     ),
-    *(("privatise", kind) for kind in ("Summary", "NDArray[np.int64]", "NoisedSums", "object")),
-    *(("disclose", kind) for kind in ("BoundedSums", "NDArray[np.float64]", "NoisedSums")),
+    *(
+        ("privatise", kind)
+        for kind in (
+            "Summary", "BoundedSums", "RecordSums", "OpenQuery", "NDArray[np.int64]", "Answer",
+            "object",
+        )
+    ),
+    *(
+        ("disclose", kind)
+        for kind in (
+            "BoundedSums", "Summary", "OpenSums", "Query", "NDArray[np.float64]", "Answer",
+        )
+    ),
 ]  # fmt: skip
-REST = {"seal": 'client="c", ledger="l", seq=0', "privatise": "SecureStream()", "disclose": "1"}
+REST = {
+    "seal": ', client="c", ledger="l", seq=0', "privatise": ", SecureStream()", "disclose": "",
+}  # fmt: skip
 ACCEPTED = """\
-def accepted(plan: Plan, sums: BoundedSums, summary: Summary, stream: SecureStream) -> bytes:
-    noised = seal(plan, privatise(plan, sums, stream), client="c", ledger="l", seq=0)
-    return noised + seal(plan, disclose(plan, summary, 1), client="c", ledger="l", seq=1)
+def accepted(plan: Plan, asked: Query, openly: OpenQuery, stream: SecureStream) -> bytes:
+    noised = seal(plan, privatise(plan, asked, stream), client="c", ledger="l", seq=0)
+    return noised + seal(plan, disclose(plan, openly), client="c", ledger="l", seq=1)
 """
 
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Run mypy as the project does; return its errors by the function in which they are."""
+    """Run mypy as the project does; return its errors by the function in which they are.
+
+    It shares the cache of `make check`: without one it takes many seconds.
+    """
     code = tmp_path_factory.mktemp("sealed") / "snippets.py"
     body = [
         f"def refused_{i}(plan: Plan, given: {kind}) -> object:\n"
-        f"    return {function}(plan, given, {REST[function]})\n"
+        f"    return {function}(plan, given{REST[function]})\n"
         for i, (function, kind) in enumerate(REFUSED)
     ]
     code.write_text("\n\n".join([PREAMBLE, *body, ACCEPTED]))
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", "--cache-dir",
-         ROOT / ".mypy_cache" / "sealed", "--follow-imports", "silent", "--no-pretty", code],
+        [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", "--no-pretty",
+         code],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
@@ -126,11 +165,14 @@ def test_the_type_checker_refuses_whatever_is_not_sealed(checked: dict[str, str]
 # --- run time --------------------------------------------------------------------------------
 
 LOOKALIKE = SimpleNamespace(
-    model=MODEL, slots=20, gradient=SUMS.gradient.integers, curvature=None,
-    counts=SUMS.counts.integers, version=0, records=20,
+    model=MODEL, slots=20, expansion=SUMMARY.expansion, version=0, records=20,
+    parts={"gradient": SUMS.gradient.integers, "counts": SUMS.counts.integers},
 )  # fmt: skip
-RAW = [SUMMARY, SUMS, SUMS.gradient, ROWS, LOOKALIKE, dataclasses.asdict(SUMMARY), SUMMARY.gradient,
-       SUMS.gradient.integers, SUMMARY.gradient.tobytes(), None]  # fmt: skip
+SUMMING = (query, summarise, gradients, records_client)
+PARTS = [*ASKED.parts.values(), *SINGLE_ASKED.parts.values()]
+SUMMED = [SUMMARY, SUMS, SINGLE, SINGLE_OPEN, ASKED, SINGLE_ASKED, OPENLY, SINGLE_OPENLY]
+RAW = [*SUMMED, *PARTS, SUMS.gradient, ROWS, LOOKALIKE, dataclasses.asdict(SUMMARY),
+       SUMMARY.gradient, SUMS.gradient.integers, SUMMARY.gradient.tobytes(), None]  # fmt: skip
 
 
 @pytest.mark.parametrize("plan", [PRIVATE, PLAIN], ids=["private", "plain"])
@@ -140,18 +182,20 @@ def test_raw_data_is_not_written(plan: Plan, raw: Any) -> None:
         seal(plan, raw, **IDENTITY)
 
 
-def honest() -> privatise.NoisedSums:
-    return privatise.privatise(PRIVATE, SUMS, SecureStream())
+def honest() -> privatise.Answer:
+    return privatise.privatise(PRIVATE, ASKED, SecureStream())
 
 
-@pytest.mark.parametrize("kind", [privatise.NoisedSums, privatise.OpenSums])
+@pytest.mark.parametrize("kind", [privatise.Answer, privatise.OpenAnswer])
 @pytest.mark.parametrize("stamp", [None, True, object(), "seal", privatise])
 def test_sealed_sums_are_not_made_by_hand(kind: Any, stamp: object) -> None:
     names = [field.name for field in dataclasses.fields(kind)]
-    with pytest.raises((TypeError, PrivacyError)):
-        kind(**dict.fromkeys(names, SUMS.gradient.integers), seal=stamp)
-    with pytest.raises((TypeError, PrivacyError)):
-        kind(**dict.fromkeys(names, SUMS.gradient.integers))
+    parts = privatise.Parts((("gradient", SUMS.gradient.integers),))
+    for value in (SUMS.gradient.integers, parts):
+        with pytest.raises((TypeError, PrivacyError)):
+            kind(**dict.fromkeys(names, value), seal=stamp)
+        with pytest.raises((TypeError, PrivacyError)):
+            kind(**dict.fromkeys(names, value))
 
 
 def test_sealed_sums_do_not_change() -> None:
@@ -165,6 +209,13 @@ def test_sealed_sums_do_not_change() -> None:
             delattr(sealed, field.name)
     with pytest.raises((AttributeError, TypeError)):
         sealed.raw = SUMS  # type: ignore[attr-defined]
+    for name, array in sealed.parts.items():
+        with pytest.raises(TypeError):
+            sealed.parts[name] = SUMS.gradient.integers  # type: ignore[index]
+        with pytest.raises(AttributeError):
+            sealed.parts.pairs = ((name, SUMS.gradient.integers),)  # type: ignore[misc]
+        with pytest.raises(ValueError, match="read-only"):
+            array[:] = 0
 
 
 @pytest.mark.parametrize(
@@ -177,12 +228,12 @@ def test_a_copy_of_sealed_sums_is_the_same_release(copied: Any) -> None:
 
 
 def test_sums_of_one_policy_are_not_written_under_another() -> None:
-    opened = privatise.disclose(PLAIN, SUMMARY, 0)
+    opened = privatise.disclose(PLAIN, OPENLY)
     for plan, sums in ((PRIVATE, opened), (PLAIN, honest())):
         with pytest.raises(PrivacyError):
             seal(plan, sums, **IDENTITY)
     with pytest.raises(PrivacyError):
-        privatise.disclose(PRIVATE, SUMMARY, 0)
+        privatise.disclose(PRIVATE, OPENLY)
 
 
 # --- what a message can hold -----------------------------------------------------------------
@@ -222,15 +273,15 @@ def test_no_message_can_hold_a_raw_summary() -> None:
     assert all(home.startswith(("pipeline.messages.", "pipeline.study.")) for home in homes), homes
     raw = {
         value
-        for module in (summarise, encode, windows, privatise, vault)
+        for module in (*SUMMING, encode, windows, privatise, vault)
         for value in vars(module).values()
-        if dataclasses.is_dataclass(value)
+        if isinstance(value, type) and dataclasses.is_dataclass(value)
     }
-    assert raw >= {summarise.Summary, summarise.BoundedSums, Row, vault.Tally}
+    assert raw >= {type(one) for one in (*SUMMED, *PARTS, SUMS.gradient)} | {Row, vault.Tally}
     assert not raw & classes
 
 
-@pytest.mark.parametrize("raw", [SUMMARY, SUMS, SUMS.gradient, ROWS[0], ROWS])
+@pytest.mark.parametrize("raw", [*SUMMED, *PARTS, SUMS.gradient, ROWS[0], ROWS])
 @pytest.mark.parametrize("module", [msgspec.msgpack, msgspec.json])
 def test_raw_data_has_no_encoder(module: Any, raw: object) -> None:
     with pytest.raises(TypeError, match="ndarray"):

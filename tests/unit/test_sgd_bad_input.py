@@ -166,7 +166,7 @@ def forged(plan: Plan, entry: LogEntry, seq: int) -> LogEntry:
     """Return a release of another client with the largest number in every place."""
     release = wire.read(entry.value)
     assert isinstance(release, PrivateRelease)
-    part = plan.step.gradient
+    part = plan.channels.gradient
     numbers = np.full(plan.slots * plan.size, math.floor(part.largest(1)), dtype="<i8")
     sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
     made = msgspec.structs.replace(release, client="evil", seq=seq, sums=sums)

@@ -26,20 +26,32 @@ from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.batch_means import batch_means
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients, open_gradients, record_gradients
 from pipeline.methods.ldp_sgd.limit_law import covariance, moments, standard_errors
+from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.spec import INTERVALS
 from pipeline.offline import OfflineRun
 from pipeline.privacy import gdp
 from pipeline.reducer import Partition, Reducer, combine, differences
 from pipeline.study import parse_study
 from tests.builders import LogEntry, relogged
-from tests.sgd import TRUTH, drawn, folded, log_of, path_of, plan_of, rows_of, streamed, study_text
+from tests.sgd import (
+    TRUTH,
+    drawn,
+    folded,
+    log_of,
+    path_of,
+    plan_of,
+    plan_of_text,
+    rows_of,
+    streamed,
+    study_text,
+)
 
 ALL = 'releases = "gradients+curvature+products"'
 CURVED = 'releases = "gradients+curvature"'
 PACKED = 10
 
 
-def split_numbers(plan: Plan, entry: LogEntry) -> list[np.ndarray]:
+def split_numbers(plan: GradientPlan, entry: LogEntry) -> list[np.ndarray]:
     """Return gradients, curvature and products of a release in real units, from its bytes."""
     release = wire.read(entry.value)
     whole = np.frombuffer(release.sums.data, dtype=release.sums.dtype)
@@ -51,7 +63,7 @@ def split_numbers(plan: Plan, entry: LogEntry) -> list[np.ndarray]:
     return [scale * part for scale, part in zip(scales, parts, strict=True)]
 
 
-def quick(path: str, mechanism: str = "discrete-gaussian") -> Plan:
+def quick(path: str, mechanism: str = "discrete-gaussian") -> GradientPlan:
     """Return a study of mu = 3 whose path mixes within some hundred releases."""
     return plan_of(path=f"{path}, behind = 0", mechanism=mechanism, epsilon=18.163, records=50)
 
@@ -89,14 +101,14 @@ def test_exact_matrices_are_the_sums_over_the_window(loss: str) -> None:
     shown = open_gradients(plan, features, responses, model)
     # weights stay 2^-40 below the bound; entries are sums of 20 numbers of at most 2.25
     assert_allclose(shown.curvature, wanted[0], rtol=0, atol=20 * 2.25 * 2**-40)
-    assert_allclose(shown.scores, wanted[1], rtol=1e-12, atol=1e-15)
+    assert_allclose(shown.products, wanted[1], rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("releases", [CURVED, ALL])
 def test_the_noise_is_that_of_the_formula_and_costs_add_up_to_the_budget(releases: str) -> None:
     """Diagonal sqrt 2 B_H / mu_h, beside it B_H / mu_h; the same of B^2 for products."""
     plan = plan_of(epsilon=4.887, path=f"radius = 1.5, {releases}")
-    step, parts = plan.step, plan.parts
+    step, parts = plan.channels, plan.parts
     square = plan.radius**2
     wanted = {
         "gradients": 2 * plan.radius * plan.loss.slope_bound,
@@ -128,9 +140,7 @@ def test_a_curvature_takes_one_twentieth_unless_the_study_says_more() -> None:
     text = study_text(path=CURVED).replace(
         "[window]", "split = { gradient = 0.6, curvature = 0.2 }\n[window]"
     )
-    assert make_plan(parse_study(text)).shares == pytest.approx(
-        {"gradients": 0.75, "curvature": 0.25}
-    )
+    assert plan_of_text(text).shares == pytest.approx({"gradients": 0.75, "curvature": 0.25})
     third = pytest.approx(1 / 3)
     assert plan_of(path=ALL).shares == {"gradients": third, "curvature": third, "products": third}
     laplace = plan_of(path=ALL, mechanism="discrete-laplace", epsilon=3.0)
@@ -165,7 +175,7 @@ def test_an_interval_without_its_release_is_refused_with_the_way_out(
 ) -> None:
     text = study_text(path=f'interval = "{interval}", releases = "{releases}"')
     if releases.startswith(INTERVALS[interval]):
-        assert interval in parse_study(text).path.intervals  # type: ignore[union-attr]
+        assert interval in plan_of_text(text).path.intervals
         return
     with pytest.raises(ConfigError, match=r"estimator\.path\.interval") as refused:
         parse_study(text)
@@ -220,7 +230,7 @@ def test_the_interval_of_a_released_curvature_is_its_sandwich_from_the_log() -> 
     assert one.floored == 0
     assert_allclose(one.covariance, bread @ (g.T @ g / n) @ bread / n, rtol=1e-8)
     values, vectors = np.linalg.eigh(s)
-    noise = plan.step.gradient.standard_deviation**2
+    noise = plan.channels.gradient.standard_deviation**2
     middle = (vectors * np.maximum(values, 0)) @ vectors.T + noise * np.eye(plan.size)
     three = plug_in.published(
         plug_in.released_mean([sums], 0), plug_in.released_mean([sums], 1), noise, n
@@ -263,7 +273,7 @@ def test_a_noised_matrix_beyond_its_bound_is_set_aside_and_the_bound_is_not() ->
     plan = plan_of(records=5, path=ALL)
     [entry] = log_of(plan, 1)
     release = wire.read(entry.value)
-    for part, place in ((plan.step.curvature, 20), (plan.step.products, 20 + PACKED)):
+    for part, place in ((plan.channels.curvature, 20), (plan.channels.products, 20 + PACKED)):
         assert part is not None
         bound = math.floor(part.largest(plan.slots))
         for number, reasons in ((bound, []), (bound + 1, ["out-of-range"])):

@@ -19,6 +19,7 @@ from pipeline.local.privatise import privatise
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import write_estimate
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.renewable.client import query_of
 from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.privacy.policy import Guarantee
 from pipeline.privacy.randomness import SecureStream
@@ -101,15 +102,16 @@ def test_simulated_noise_refuses_the_cryptographic_stream() -> None:
     sums = summarise_bounded(SIMULATED, *simulate(np.random.default_rng(0), 50, 2),
                              some_model(SIMULATED, 1))  # fmt: skip
     with pytest.raises(PrivacyError, match="seeded generator only"):
-        privatise(SIMULATED, sums, SecureStream())
+        privatise(SIMULATED, query_of(SIMULATED, sums), SecureStream())
 
 
 def test_a_seeded_stream_gives_real_noise_no_seed() -> None:
     """Handed to a real study by mistake, it draws from the operating system all the same."""
     sums = summarise_bounded(REAL, *simulate(np.random.default_rng(0), 50, 2),
                              some_model(REAL, 1))  # fmt: skip
-    one, two = (privatise(REAL, sums, SeededStream(1, "c", 0)) for _ in range(2))
-    assert not np.any(one.gradient == two.gradient)
+    query = query_of(REAL, sums)
+    one, two = (privatise(REAL, query, SeededStream(1, "c", 0)).parts["gradient"] for _ in range(2))
+    assert not np.any(one == two)
 
 
 def test_the_guarantee_and_the_claim_say_what_it_is() -> None:

@@ -8,7 +8,8 @@ import pytest
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.local.encode import Encoder
 from pipeline.methods import plan_of
-from pipeline.study import TEMPLATE, load_study, parse_study, revision, revision_of
+from pipeline.methods.renewable import method as renewable
+from pipeline.study import TEMPLATE, load_study, parse_study, revision_of
 
 BASE = """\
 [study]
@@ -360,7 +361,7 @@ def test_the_start_of_a_noised_logistic_study_has_a_meaning_of_its_own(
     opened = re.sub(r"(?s)mechanism = .*?\n\n", 'mechanism = "none"\n\n', logistic)
     studies = [parse_study(text) for text in (BASE, opened, logistic)]
     after = [revision_of(study) for study in studies]
-    monkeypatch.setattr(revision, "START_SEMANTICS", {})
+    monkeypatch.setattr(renewable, "START_SEMANTICS", {})
     before = [revision_of(study) for study in studies]
     assert [a == b for a, b in zip(after, before, strict=True)] == [True, True, False]
 

@@ -11,10 +11,11 @@ from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local import blocks
 from pipeline.local.model import Model, round_model, start_model
-from pipeline.local.plan import Channels, Plan
+from pipeline.local.plan import Plan
+from pipeline.local.query import Exact
+from pipeline.methods.renewable.plan import Channels
 from pipeline.methods.renewable.summarise import (
     BoundedSums,
-    Exact,
     local_fit,
     summarise,
     summarise_bounded,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from rich.console import Console
 
-from pipeline.cli.produce import PATIENCE, Waiting
+from infra.waiting import FIRST, Waiting
 from pipeline.library.table import line, table, unit_line
 from pipeline.library.words import clipped_line, counted
 from pipeline.offline import OfflineRun
@@ -23,20 +25,22 @@ def test_values_beyond_their_ranges_are_counted_by_column() -> None:
     )
 
 
-def test_a_wait_is_said_once_and_only_when_it_lasts() -> None:
-    waits = Waiting()
-    for _ in range(3):
-        # one that ends in time is not worth a line
-        assert not any(waits.hint("a newer model") for _ in range(PATIENCE - 1))
-        assert waits.hint("") == ""
-    said = [waits.hint("a newer model") for _ in range(3 * PATIENCE)]
-    assert [bool(words) for words in said].index(True) == PATIENCE - 1
-    assert sum(map(bool, said)) == 1
-    assert "`veilstream worker`" in said[PATIENCE - 1]
+def test_a_wait_is_said_when_it_lasts_and_then_once_a_minute() -> None:
+    now = 1000.0
+    waits = Waiting(clock=lambda: now)
+    said: dict[float, str] = {}
+    for second in range(200):
+        now = 1000.0 + second
+        # one that ends in time is not worth a line; what it counts down to changes nothing
+        if line := waits.hint("" if second == 3 else f"{500 - second} more records"):
+            said[second] = line
+    assert list(said) == [9, 69, 129, 189]
+    since = time.strftime("%H:%M:%S", time.localtime(1004.0))
+    assert said[9] == f"waiting for 491 more records since {since}"
+    waits.hint("a newer model")
+    now += FIRST
+    assert "`veilstream worker` must be running" in waits.hint("a newer model")
     assert waits.hint("") == ""
-    assert not any(waits.hint("a newer model") for _ in range(2 * PATIENCE))
-    said = [waits.hint("Kafka") for _ in range(PATIENCE)]
-    assert said[-1] == "waiting for Kafka"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,127 @@
+"""Whether a source holds records that a study can use: at the first start, and later.
+
+The first start is public, so the test of a private study is noised: an observer learns epsilon / 4
+of a unit from it, see docs/privacy/limitations.md. Later only words on the client's own screen
+depend on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from pipeline.local.plan import Plan
+
+#: So many slots are looked at, at most: they are held in memory.
+MOST = 50_000
+#: Slots over which the share of unusable ones is taken, and fewer at the end of a source.
+BLOCK, FEWEST = 250, 20
+#: A jump is of so much at least, and of so many standard errors.
+JUMP, ERRORS = 0.1, 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The test of the first slots of a source.
+
+    Attributes
+    ----------
+    slots
+        How many are looked at, where the source has so many.
+    scale
+        Of the discrete Laplace noise on the count of those that can be used; 0: no noise.
+    """
+
+    slots: int
+    scale: float
+
+    @classmethod
+    def of(cls, plan: Plan) -> Trial:
+        """Return the test of a study's sources.
+
+        Changing the unit of a private study moves the count by its records r, so that noise of
+        scale 4 r / epsilon costs epsilon / 4; of the strictest epsilon where there are levels.
+        """
+        privacy = plan.study.privacy
+        if not plan.study.private:
+            return cls(min(plan.slots, MOST), 0.0)
+        strictest = min(epsilon for epsilon in plan.epsilons if epsilon is not None)
+        records = privacy.records or 1
+        slots = max(plan.slots, math.ceil(96 * records / strictest))
+        return cls(min(slots, MOST), 4 * records / strictest)
+
+    def threshold(self, seen: int) -> float:
+        """Return the noised count below which `seen` slots are refused; 0 or less: no test.
+
+        A quarter of the slots, or less where they are few: a source whose slots are all good is
+        refused with probability exp(-9) / 2 at most.
+        """
+        return min(seen / 4, seen - 9 * self.scale)
+
+    def refuses(self, usable: int, seen: int, noise: int) -> bool:
+        """Whether a source is refused.
+
+        Parameters
+        ----------
+        usable, seen
+            How many of so many slots hold a record that can be used.
+        noise
+            A draw of the noise.
+        """
+        threshold = self.threshold(seen)
+        return threshold > 0 and usable + noise < threshold
+
+
+def worded(faults: Counter[str], most: int = 4) -> str:
+    """Return kinds of faults with their counts, the most frequent first."""
+    named = [f"{count} x {kind}" for kind, count in faults.most_common(most)]
+    others = sum(faults.values()) - sum(count for _, count in faults.most_common(most))
+    return "; ".join([*named, *([f"{others} x others"] if others else [])])
+
+
+class Jumps:
+    """Watches the share of unusable slots, and tells of each jump once.
+
+    Parameters
+    ----------
+    seen, unusable
+        What has come before.
+    """
+
+    def __init__(self, seen: int = 0, unusable: int = 0) -> None:
+        self._seen, self._unusable = seen, unusable
+        self._slots, self._faults = 0, Counter[str]()
+
+    def take(self, fault: str) -> str:
+        """Take the next slot, with its fault or ""; return what to say, mostly nothing."""
+        self._slots += 1
+        # a good record counts as well, so that it takes as long
+        self._faults[fault] += 1
+        return self.close() if self._slots >= BLOCK else ""
+
+    def close(self) -> str:
+        """End the block of slots, at the end of a source; return what to say."""
+        slots, faults = self._slots, self._faults
+        if slots < FEWEST:
+            return ""
+        del faults[""]
+        bad = sum(faults.values())
+        share, before = bad / slots, self._unusable / self._seen if self._seen else 0.0
+        pooled = (bad + self._unusable) / (slots + self._seen)
+        parts = 1 / slots + (1 / self._seen if self._seen else 0.0)
+        error = math.sqrt(pooled * (1 - pooled) * parts)
+        told = f"of the last {slots} record slots cannot be used, {before:.0%} before"
+        if not self._seen:
+            told = f"of the first {slots} record slots cannot be used"
+        # what follows is compared with the new share, whichever way it went
+        changed = abs(share - before) >= max(JUMP, ERRORS * error)
+        self._seen = slots if changed else self._seen + slots
+        self._unusable = bad if changed else self._unusable + bad
+        self._slots, self._faults = 0, Counter()
+        if not changed or share < before:
+            return ""
+        return (
+            f"WARNING: {share:.0%} {told}: {worded(faults)}. They are spent like others, on noise "
+            "alone: the data owner must look at the source"
+        )

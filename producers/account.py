@@ -1,0 +1,76 @@
+"""What one run of a client did, and where its study and its budget stand, for local eyes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import VeilstreamError
+from pipeline.local.usable import worded
+from producers.report import ledger, report
+
+_COUNTS = ("records_used", "values_clipped", "records_set_aside", "releases")
+
+
+def standing(path: Path, study: str) -> dict[str, Any]:
+    """Return what a client's database says of a study and its source; nothing if it is not there.
+
+    A fault of the database is told by whoever writes to it.
+    """
+    if not path.exists():
+        return {}
+    try:
+        found = report(path).get(study, {})
+        return {**found, **ledger(path).get(found.get("source", ""), {})}
+    except VeilstreamError:
+        return {}
+
+
+def begun(revision: str, now: dict[str, Any], *, study: str, follow: bool) -> str:
+    """Return the line with which a run begins."""
+    slots = now.get("records_used", 0) + now.get("records_set_aside", 0)
+    place = f"behind {slots} record slots" if now.get("releases") else "from its start"
+    reads = "and waits for more" if follow else "to its end"
+    return (
+        f"study {study} (revision {revision}), source {now.get('source', '')} {place}, {reads}; "
+        f"{_budget(now)}"
+    )
+
+
+def run_of(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run did, from what stood there before and after it."""
+    done: dict[str, Any] = {key: after.get(key, 0) - before.get(key, 0) for key in _COUNTS}
+    reasons = Counter(after.get("reasons", {}))
+    reasons.subtract(before.get("reasons", {}))
+    done["reasons"] = dict(+reasons)
+    done["releases_unsent"] = after.get("releases_unsent", 0)
+    done["in_all"] = {key: after.get(key, 0) for key in _COUNTS}
+    done["epsilon"] = {
+        name: (after.get(name) or {}).get("epsilon") for name in ("limit", "spent", "remaining")
+    }
+    return done
+
+
+def closing(done: dict[str, Any], after: dict[str, Any]) -> str:
+    """Return the line with which a run ends."""
+    kinds = f" ({worded(Counter(done['reasons']))})" if done["reasons"] else ""
+    unsent = f" ({done['releases_unsent']} not sent yet)" if done["releases_unsent"] else ""
+    return (
+        f"{done['records_used']} records used, {done['values_clipped']} values clipped, "
+        f"{done['records_set_aside']} records set aside{kinds}, {done['releases']} releases{unsent}"
+        f"; {_budget(after)}"
+    )
+
+
+def _budget(now: dict[str, Any]) -> str:
+    limit, spent, left = (
+        (now.get(k) or {}).get("epsilon") for k in ("limit", "spent", "remaining")
+    )
+    if limit is None:
+        return "no privacy, no budget"
+    if spent is None:
+        return f"epsilon limit {limit:.4g}, of which nobody can say what is left"
+    # what rounding leaves over is nothing
+    left = 0.0 if left < 1e-9 * limit else left
+    return f"epsilon {spent:.4g} of {limit:.4g} spent, {left:.4g} left"

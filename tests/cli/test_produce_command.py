@@ -1,0 +1,66 @@
+"""What `veilstream produce` says where there is no terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli.main import cli
+from tests.stage import Stage, study_text, write_csv
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory, kafka: str, redis_url: str) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("produce")
+    made = Stage(folder, kafka, redis_url, study_text(stream="lead = 0"))
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+def produce(stage: Stage, client: str, *options: str) -> Result:
+    source = stage.folder / f"{client}.csv"
+    arguments = ["produce", str(stage.study), "--client", client, "--source", str(source)]
+    return CliRunner().invoke(cli, [*arguments, *options], env=stage.environment)
+
+
+def test_a_run_begins_and_ends_with_a_line(stage: Stage) -> None:
+    with write_csv(stage.folder / "a.csv", 100).open("a") as file:
+        file.write("900,0,yes\n" + "1,0,maybe\n" * 7)
+    done = produce(stage, "a")
+    assert done.exit_code == 0, done.output
+    first, *_, last = done.stderr.splitlines()
+    assert first.startswith(f"a: study {stage.plan.study.name} (revision {stage.plan.revision}), ")
+    assert "source csv:a.csv from its start, to its end; epsilon 0 of 2 spent, 2 left" in first
+    assert last == (
+        "a: 101 records used, 1 values clipped, 7 records set aside (7 x column 'failed': unknown "
+        "class; allowed: 'yes', 'no'), 6 releases; epsilon 2 of 2 spent, 0 left"
+    )
+    again = produce(stage, "a").stderr.splitlines()
+    assert "behind 108 record slots" in again[0]
+    assert "0 records used" in again[-1]
+    assert done.stdout == ""
+
+
+def test_the_same_as_json_at_the_end_and_nothing_when_quiet(stage: Stage) -> None:
+    write_csv(stage.folder / "b.csv", 60, 1)
+    done = produce(stage, "b", "--json", "--quiet")
+    assert done.exit_code == 0, done.output
+    assert done.stderr == ""
+    facts = json.loads(done.stdout)
+    assert (facts["records_used"], facts["releases"], facts["exit_code"]) == (60, 3, 0)
+    assert facts["epsilon"] == pytest.approx({"limit": 2.0, "spent": 2.0, "remaining": 0.0})
+    again = json.loads(produce(stage, "b", "--json").stdout)
+    assert (again["records_used"], again["in_all"]["records_used"]) == (0, 60)
+
+
+def test_a_run_that_is_refused_says_what_stands_and_its_code(stage: Stage) -> None:
+    (stage.folder / "c.csv").write_text("heat,load,failed\n" + "1,0,maybe\n" * 100)
+    done = produce(stage, "c", "--json")
+    facts = json.loads(done.stdout)
+    assert (facts["exit_code"], facts["releases"], facts["epsilon"]["spent"]) == (20, 0, 0.0)
+    assert "0 releases; epsilon 0 of 2 spent, 2 left" in done.stderr

@@ -1,0 +1,193 @@
+"""A source whose records cannot be used is refused before anything is spent on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import DataError
+from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
+from pipeline.study import parse_study
+from producers.client import Progress
+from producers.held import Held
+from producers.run import Job, run_client
+from producers.source_test import MOST_TESTS, passed, stamp_of
+from producers.sources import open_source
+from producers.vault import Vault
+from tests.stage import HEADER, OPEN, Stage, lines, study_text, write_csv
+
+#: Slots that a study of epsilon 2 looks at.
+LOOKED = 48
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return plan_of(parse_study(study_text()))
+
+
+@pytest.fixture
+def vault(tmp_path: Path, plan: Plan) -> Iterator[Vault]:
+    with Vault(tmp_path / "site.db", "site") as made:
+        made.open_stream(plan, "csv:data.csv")
+        yield made
+
+
+def write_bad(path: Path, count: int) -> Path:
+    """Write records whose labels are none of the study's."""
+    rows = ({"heat": 10.5, "load": 0.25, "failed": 31337.5} for _ in range(count))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def tried(
+    plan: Plan, vault: Vault, path: Path, *, accept: bool = False, said: list[str] | None = None
+) -> Held:
+    source = open_source(str(path), None, folder=path.parent)
+    try:
+        held = passed(
+            plan, source, vault.tests, name="csv:data.csv",
+            stamp=stamp_of(str(path), plan.revision),
+            accept=accept, times=None, stopped=lambda: False,
+            say=pytest.fail if said is None else said.append, report=lambda _: None,
+        )  # fmt: skip
+    except DataError:
+        source.close()
+        raise
+    assert held is not None
+    return held
+
+
+def test_a_bad_source_is_refused_with_its_faults_by_kind_and_never_a_value(
+    plan: Plan, vault: Vault, tmp_path: Path
+) -> None:
+    bad = write_bad(tmp_path / "bad.jsonl", 500)
+    with pytest.raises(DataError) as caught:
+        tried(plan, vault, bad)
+    said = str(caught.value)
+    assert f"0 of the first {LOOKED} record slots can be used" in said
+    assert f"{LOOKED} x column 'failed': unknown class; allowed: 'yes', 'no'" in said
+    assert "--accept-unusable" in said
+    assert "31337" not in said
+    assert not vault.tests.passed(plan.study.name)
+
+
+def test_what_was_looked_at_is_handed_out_again_once_and_in_order(
+    plan: Plan, vault: Vault, tmp_path: Path
+) -> None:
+    path = write_csv(tmp_path / "data.csv", 130)
+    held = tried(plan, vault, path)
+    assert len(held.slots) == LOOKED
+    found = []
+    while not held.ended:
+        found += held.read(7, 0.0)
+    plain = open_source(str(path), None, folder=tmp_path)
+    wanted = plain.read(1000, 0.0)
+    assert [slot.position for slot in found] == [slot.position for slot in wanted]
+    assert [slot.record for slot in found] == [slot.record for slot in wanted]
+    held.close()
+    plain.close()
+
+
+def test_a_source_that_has_passed_is_not_tested_again(
+    plan: Plan, vault: Vault, tmp_path: Path
+) -> None:
+    tried(plan, vault, write_csv(tmp_path / "data.csv", 100)).close()
+    assert vault.tests.passed(plan.study.name)
+    held = tried(plan, vault, write_bad(tmp_path / "bad.jsonl", 100))
+    assert held.slots == []
+    held.close()
+
+
+def test_a_file_that_was_not_written_since_is_refused_without_another_draw(
+    plan: Plan, vault: Vault, tmp_path: Path
+) -> None:
+    bad = write_bad(tmp_path / "bad.jsonl", 100)
+    for _ in range(3 * MOST_TESTS):
+        with pytest.raises(DataError):
+            tried(plan, vault, bad)
+    # all these starts were one test
+    with pytest.raises(DataError, match=f"This was test 2 of {MOST_TESTS}"):
+        tried(plan, vault, write_bad(bad, 101))
+    tried(plan, vault, write_csv(tmp_path / "data.csv", 100)).close()
+
+
+def test_after_so_many_tests_nothing_about_the_records_decides(
+    plan: Plan, vault: Vault, tmp_path: Path
+) -> None:
+    for count in range(MOST_TESTS):
+        with pytest.raises(DataError, match=f"This was test {count + 1} of {MOST_TESTS}"):
+            tried(plan, vault, write_bad(tmp_path / "bad.jsonl", 100 + count))
+    good = write_csv(tmp_path / "data.csv", 100)
+    with pytest.raises(DataError, match="is not tested again"):
+        tried(plan, vault, good)
+    tried(plan, vault, good, accept=True).close()
+    assert vault.tests.passed(plan.study.name)
+
+
+def test_few_slots_are_not_tested_but_said(plan: Plan, vault: Vault, tmp_path: Path) -> None:
+    said: list[str] = []
+    tried(plan, vault, write_bad(tmp_path / "bad.jsonl", 10), said=said).close()
+    [line] = said
+    assert "WARNING: 0 of the first 10 record slots can be used" in line
+
+
+def test_an_empty_source_is_tested_when_it_has_records(
+    plan: Plan, vault: Vault, tmp_path: Path
+) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text(HEADER)
+    tried(plan, vault, path).close()
+    assert not vault.tests.passed(plan.study.name)
+
+
+def test_without_privacy_the_test_is_exact_and_may_be_repeated(tmp_path: Path) -> None:
+    plan = plan_of(parse_study(study_text(privacy=OPEN)))
+    path = tmp_path / "data.csv"
+    with Vault(tmp_path / "open.db", "open") as vault:
+        vault.open_stream(plan, "csv:data.csv")
+        for _ in range(2 * MOST_TESTS):
+            path.write_text(HEADER + "".join(lines(4)) + "1,1,maybe\n" * 16)
+            with pytest.raises(DataError, match="4 of the first 20"):
+                tried(plan, vault, path)
+        path.write_text(HEADER + "".join(lines(5)) + "1,1,maybe\n" * 15)
+        tried(plan, vault, path).close()
+
+
+def test_a_client_spends_nothing_on_a_bad_file_and_all_of_a_mended_one(
+    tmp_path: Path, kafka: str, redis_url: str
+) -> None:
+    stage = Stage(tmp_path, kafka, redis_url, study_text(stream="lead = 0"))
+    try:
+        source = write_bad(tmp_path / "data.jsonl", 300)
+        said: list[str] = []
+
+        def run() -> Progress:
+            job = Job("site", str(source))
+            return run_client(
+                stage.plan, stage.settings, job, report=lambda *_: None, say=said.append
+            )
+
+        with pytest.raises(DataError, match="nothing was spent"):
+            run()
+        assert stage.query("site", "SELECT count(*) FROM ledger") == [(0,)]
+        assert stage.ends() == [0, 0]
+        good = [line.strip().split(",") for line in lines(100)]
+        source.write_text(
+            "".join(json.dumps({"heat": h, "load": o, "failed": f}) + "\n" for h, o, f in good)
+        )
+        assert run().releases == 5
+        assert stage.query("site", "SELECT records, rejected FROM streams") == [(100, 0)]
+        assert not said
+        # later it is a warning, and every slot is released as before
+        with source.open("a") as file:
+            file.writelines('{"heat": 1}\n' for _ in range(100))
+        assert run().releases == 5
+        [line] = said
+        assert "100% of the last 100 record slots cannot be used, 0% before" in line
+        assert "column 'load': missing" in line
+    finally:
+        stage.remove()

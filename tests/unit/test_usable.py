@@ -1,0 +1,94 @@
+"""The test of a source's first slots, and the watch over the later ones."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+
+from pipeline.local.usable import BLOCK, Jumps, Trial, worded
+from pipeline.methods import plan_of
+from pipeline.privacy.discrete_laplace import DiscreteLaplace
+from pipeline.privacy.randomness import SecureStream
+from pipeline.study import parse_study
+from tests.stage import OPEN, study_text
+
+
+def trial(privacy: str, records: int = 20) -> Trial:
+    return Trial.of(plan_of(parse_study(study_text(privacy=privacy, records=records))))
+
+
+def test_the_slots_and_the_noise_follow_from_the_budget_of_a_unit() -> None:
+    pure = 'mechanism = "discrete-laplace"\nepsilon = {}'
+    assert trial(pure.format(1.0)) == Trial(96, 4.0)
+    assert trial(pure.format(0.5)) == Trial(192, 8.0)
+    assert trial(pure.format(1.0), records=500) == Trial(500, 4.0)
+    users = pure.format(1.0) + '\nunit = "user"\nrecords = 10'
+    assert trial(users) == Trial(960, 40.0)
+    assert trial(OPEN) == Trial(20, 0.0)
+    simulated = 'mechanism = "insecure-simulation"\nepsilon = 1.0\ndelta = 1e-5\nseed = 1'
+    assert trial(simulated) == Trial(20, 0.0)
+
+
+@pytest.mark.parametrize("seen", [*range(130), 500, 50_000])
+def test_a_good_source_is_hardly_ever_refused_and_few_slots_are_not_tested(seen: int) -> None:
+    tried = Trial(96, 4.0)
+    threshold = tried.threshold(seen)
+    if threshold <= 0:
+        assert seen <= 36
+        assert not tried.refuses(0, seen, -(10**6))
+        return
+    # P(noise < -m) of the discrete law is at most exp(-m / s) / (1 + exp(-1 / s))
+    margin = seen - threshold
+    assert math.exp(-margin / 4.0) / (1 + math.exp(-1 / 4.0)) < 1e-4
+    assert not tried.refuses(seen, seen, -math.floor(margin))
+    assert tried.refuses(0, seen, math.ceil(threshold) - 1)
+
+
+def test_the_answer_depends_on_the_noised_count_alone_and_costs_what_that_costs() -> None:
+    tried = Trial(96, 4.0)
+    for usable in range(97):
+        for noise in (-50, -7, 0, 3, 24):
+            assert tried.refuses(usable, 96, noise) == tried.refuses(usable + noise, 96, 0)
+    # of neighbours: one count more, and a law whose chances differ by exp(1 / s) = exp(epsilon / 4)
+    draws = DiscreteLaplace(tried.scale).draw(200_000, SecureStream())
+    counts = Counter(draws.tolist())
+    ratio = counts[0] / counts[1]
+    error = ratio * math.sqrt(1 / counts[0] + 1 / counts[1])
+    assert abs(ratio - math.exp(1 / 4)) < 5 * error
+
+
+def test_a_jump_is_told_once_and_the_next_one_again() -> None:
+    jumps = Jumps(1000, 10)
+    said = [jumps.take("") for _ in range(2 * BLOCK)]
+    assert not any(said)
+    # a third of the slots, for long
+    said = [jumps.take("column 'x': missing" if k % 3 == 0 else "") for k in range(4 * BLOCK)]
+    [line] = [line for line in said if line]
+    assert "34% of the last 250 record slots cannot be used, 1% before" in line
+    assert "84 x column 'x': missing" in line
+    assert not any(jumps.take("") for _ in range(4 * BLOCK))
+    [line] = [line for line in (jumps.take("bad") for _ in range(3 * BLOCK)) if line]
+    assert "100% of the last 250" in line
+
+
+def test_a_bad_start_a_short_run_and_chance() -> None:
+    jumps = Jumps()
+    assert f"100% of the first {BLOCK} record slots" in "".join(
+        jumps.take("bad") for _ in range(BLOCK)
+    )
+    short = Jumps(5000, 50)
+    assert not any(short.take("bad") for _ in range(30))
+    assert "100% of the last 30" in short.close()
+    few = Jumps(5000, 50)
+    assert not any(few.take("bad") for _ in range(19))
+    assert few.close() == ""
+    even = Jumps(100_000, 50_000)
+    assert not any(even.take("bad" if k % 9 in (0, 2, 4, 6, 8) else "") for k in range(20 * BLOCK))
+
+
+def test_kinds_are_named_the_most_frequent_first() -> None:
+    faults = Counter({"a": 1, "b": 5, "c": 2, "d": 3, "e": 1})
+    assert worded(faults) == "5 x b; 3 x d; 2 x c; 1 x a; 1 x others"
+    assert worded(Counter()) == ""
