@@ -25,7 +25,12 @@ if TYPE_CHECKING:
         VeilstreamError,
         VeilstreamWarning,
     )
-    from pipeline.learning import StreamClassifier, StreamRegressor
+    from pipeline.learning import (
+        PrivateClassifier,
+        PrivateRegressor,
+        StreamClassifier,
+        StreamRegressor,
+    )
     from pipeline.library.checking import check_study
     from pipeline.library.fitting import fit
     from pipeline.library.reading import estimates, newest_estimate
@@ -43,6 +48,8 @@ __all__ = [
     "LinearRegressor",
     "NotReadyWarning",
     "NumericError",
+    "PrivateClassifier",
+    "PrivateRegressor",
     "RangeWarning",
     "Result",
     "StreamClassifier",
@@ -68,7 +75,9 @@ _HOMES = {
         "BrokerError", "ConfigError", "DataError", "DataWarning", "NotReadyWarning",
         "NumericError", "RangeWarning", "VeilstreamError", "VeilstreamWarning",
     ),
-    "pipeline.learning": ("StreamClassifier", "StreamRegressor"),
+    "pipeline.learning": (
+        "PrivateClassifier", "PrivateRegressor", "StreamClassifier", "StreamRegressor",
+    ),
     "pipeline.library.checking": ("check_study",),
     "pipeline.library.fitting": ("fit",),
     "pipeline.library.reading": ("estimates", "newest_estimate"),

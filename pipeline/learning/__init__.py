@@ -1,12 +1,15 @@
 """Learning in this process, as scikit-learn and River expect it, over the stream's own functions.
 
-- `classifier`, `regressor`: the estimators.
+- `classifier`, `regressor`: the estimators, of a study.
+- `private`: the same of ranges and a budget, without a study file; `declared`: their study.
 - `learner`: what they share.
 - `stream`: windows that fill, and the run behind them.
+- `watching`: what has been seen beside the public ranges.
 - `conventions`: what the two libraries ask of a class, if they are there.
 """
 
 from pipeline.learning.classifier import StreamClassifier
+from pipeline.learning.private import PrivateClassifier, PrivateRegressor
 from pipeline.learning.regressor import StreamRegressor
 
-__all__ = ["StreamClassifier", "StreamRegressor"]
+__all__ = ["PrivateClassifier", "PrivateRegressor", "StreamClassifier", "StreamRegressor"]

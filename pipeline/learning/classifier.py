@@ -66,12 +66,14 @@ class StreamClassifier(StreamLearner[LinearClassifier], Classifier):
         NumericError
             As `fit`.
         """
-        self._started().take(X, y, client, classes)
+        stream = self._started()
+        stream.take(X, y, client, classes)
+        stream.watch.tell()
         return self
 
     def decision_function(self, X: Table) -> Vector:
         """Return a score for `classes_[1]`, shape (n,): the linear predictor or its opposite."""
-        return self._rule().decision_function(X)
+        return self._ready_rule().decision_function(X)
 
     def predict(self, X: Table) -> NDArray[Any]:
         """Return the predicted labels, in the type of y, shape (n,).
@@ -83,7 +85,7 @@ class StreamClassifier(StreamLearner[LinearClassifier], Classifier):
         DataError
             If X cannot be used.
         """
-        return self._rule().predict(X)
+        return self._ready_rule().predict(X)
 
     @property
     def predict_proba(self) -> Callable[[Table], Matrix]:
@@ -121,7 +123,7 @@ class StreamClassifier(StreamLearner[LinearClassifier], Classifier):
         return LinearClassifier(file, self._started().labels)
 
     def _probabilities(self, X: Table) -> Matrix:
-        return self._rule().predict_proba(X)
+        return self._ready_rule().predict_proba(X)
 
     def _probabilities_of_one(self, x: Record) -> dict[Label, float]:
         if not self.__sklearn_is_fitted__():

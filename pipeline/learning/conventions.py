@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
 
@@ -42,3 +44,63 @@ def tell_river(kind: type, role: Literal["Classifier", "Regressor"]) -> None:
     river = sys.modules.get("river.base")
     if river is not None:
         getattr(river, role).register(kind)
+
+
+def checked(learner: Any, X: Any, y: Any, *, classes: bool) -> tuple[Any, Any]:
+    """Check X and y of a fit as scikit-learn does, and keep what it keeps of their columns.
+
+    Returns
+    -------
+    tuple
+        X as floats of shape (n, p), and y of shape (n,).
+
+    Raises
+    ------
+    ConfigError
+        If scikit-learn is not installed.
+    ValueError
+        If their shapes do not fit, or a value is missing or not finite.
+    """
+    _require("fit")
+    from sklearn.utils.multiclass import (  # noqa: PLC0415  scikit-learn is optional
+        check_classification_targets,
+        type_of_target,
+    )
+    from sklearn.utils.validation import column_or_1d, validate_data  # noqa: PLC0415
+
+    if classes:
+        X, y = validate_data(learner, X, y, dtype="float64")
+        check_classification_targets(y)
+        kind = type_of_target(y, input_name="y", raise_unknown=True)
+        if kind != "binary":
+            raise ValueError(
+                f"Only binary classification is supported. The type of the target is {kind}."
+            )
+        return X, column_or_1d(y, warn=True)
+    X, y = validate_data(learner, X, y, dtype="float64", y_numeric=True)
+    return X, column_or_1d(y, warn=True)
+
+
+def checked_again(learner: Any, X: Any) -> Any:
+    """Check X of a prediction against that of the fit; errors as in `checked`.
+
+    Raises
+    ------
+    NotFittedError
+        If there has been no fit; scikit-learn's own.
+    """
+    _require("predict")
+    from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: PLC0415
+
+    check_is_fitted(learner)
+    return validate_data(learner, X, reset=False, dtype="float64")
+
+
+def _require(method: str) -> None:
+    try:
+        import sklearn  # noqa: F401, PLC0415
+    except ImportError:
+        raise ConfigError(
+            f"{method}: learners with declared ranges need scikit-learn, which is not installed; "
+            "the operator must install it, or use StreamClassifier or StreamRegressor"
+        ) from None

@@ -46,6 +46,14 @@ class StreamLearner(ABC, Generic[Rule]):
     study
         A study, the path of a study file, or its text (a string with a line break).
 
+    Warns
+    -----
+    RangeWarning
+        While learning, once of each feature whose values lie outside the declared range, or use
+        only a sliver of it; how many there are is in `outside_`, and stays in this process.
+    NotReadyWarning
+        By a prediction from an estimate that is not ready, once for each status.
+
     Raises
     ------
     ConfigError
@@ -104,6 +112,7 @@ class StreamLearner(ABC, Generic[Rule]):
         self._stream = Stream(self._study())
         self._stream.take(X, y, CLIENT, ())
         self._stream.close_windows()
+        self._stream.watch.tell()
         if not self._stream.released:
             raise DataError("X holds no records")
         return self
@@ -116,7 +125,9 @@ class StreamLearner(ABC, Generic[Rule]):
         RecordError
             If a feature is missing or no finite number, or the response cannot be used.
         """
-        self._started().take_one(x, y, client)
+        stream = self._started()
+        stream.take_one(x, y, client)
+        stream.watch.tell()
 
     def close_windows(self: Learner) -> Learner:
         """Release the windows that are not full, each as a release of its own."""
@@ -125,11 +136,11 @@ class StreamLearner(ABC, Generic[Rule]):
 
     def linear_predictor(self, X: Table) -> Vector:
         """Return intercept + features times slopes, shape (n,); see `LinearModel`."""
-        return self._rule().linear_predictor(X)
+        return self._ready_rule().linear_predictor(X)
 
     def score(self, X: Table, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy of a classifier, or R^2 of a regression; see `LinearModel.score`."""
-        return self._rule().score(X, y, sample_weight)
+        return self._ready_rule().score(X, y, sample_weight)
 
     @property
     def coef_(self) -> NDArray[np.float64]:
@@ -157,6 +168,11 @@ class StreamLearner(ABC, Generic[Rule]):
         if self._stream is None or not self._stream.released:
             raise AttributeError("estimate_: no window has been released yet; use fit")
         return self._stream.estimate()
+
+    @property
+    def outside_(self) -> dict[str, int]:
+        """How many values lay outside their public range, by column; from raw data, not private."""
+        return {} if self._stream is None else dict(self._stream.watch.outside)
 
     @property
     def feature_names_in_(self) -> NDArray[Any]:
@@ -200,6 +216,13 @@ class StreamLearner(ABC, Generic[Rule]):
         if not self.__sklearn_is_fitted__():
             raise AttributeError(f"{attribute}: no window has been released yet; use fit")
         return self._rule()
+
+    def _ready_rule(self) -> Rule:
+        """Return the newest rule for predictions, and warn if its estimate is not ready."""
+        rule = self._rule()
+        stream = self._started()
+        stream.watch.tell_unready(stream.estimate())
+        return rule
 
     def _rule(self) -> Rule:
         """Return the newest rule; made once for each estimate."""

@@ -56,7 +56,9 @@ class StreamRegressor(StreamLearner[LinearRegressor], Regressor):
         NumericError
             As `fit`.
         """
-        self._started().take(X, y, client, ())
+        stream = self._started()
+        stream.take(X, y, client, ())
+        stream.watch.tell()
         return self
 
     def predict(self, X: Table) -> Vector:
@@ -69,7 +71,7 @@ class StreamRegressor(StreamLearner[LinearRegressor], Regressor):
         DataError
             If X cannot be used.
         """
-        return self._rule().predict(X)
+        return self._ready_rule().predict(X)
 
     def predict_one(self, x: Record) -> float | None:
         """Return the expected response of one record; None before the first release."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pipeline.learning.watching import Watch
 from pipeline.local.columns import Table, by_row, labels_of, values_of
 from pipeline.local.encode import Encoder, Row
 from pipeline.local.response import ClassResponse, Label
@@ -26,6 +27,8 @@ class Stream:
         Records of each client that have not been released.
     run
         What became of those that have.
+    watch
+        What has been seen beside the public ranges.
     labels
         Labels of the negative and the positive class as the caller writes them; None before the
         first, and where there are no classes.
@@ -39,6 +42,7 @@ class Stream:
         self.labels: tuple[Label, Label] | None = None
         self._encoder = Encoder(study)
         self._response = self._encoder.response
+        self.watch = Watch(self._encoder.features, self._response.name)
         self._estimate: EstimateMessage | None = None
         self._file: ModelFile | None = None
 
@@ -61,6 +65,7 @@ class Stream:
         by_row(response.of_label, list(classes))
         responses = by_row(response.of_label, labels)
         self._name_labels([*classes, *labels])
+        self.watch.see(values, sum(beyond for _, beyond in responses))
         self._fill(client, self._encoder.rows(values, responses))
 
     def take_one(self, x: Record, y: Any, client: str) -> None:
@@ -74,6 +79,7 @@ class Stream:
         values = self._encoder.features.values(x)
         response = self._response.of_label(y)
         self._name_labels([y])
+        self.watch.see(values[None], response[1])
         self._fill(client, self._encoder.rows(values[None], [response]))
 
     def close_windows(self) -> None:

@@ -84,6 +84,11 @@ class Features:
         self._half = self._high / 2 - self._low / 2
         self._unit = unit
 
+    @property
+    def ends(self) -> tuple[Vector, Vector]:
+        """Lower and upper ends of the public ranges, each of shape (p,)."""
+        return self._low, self._high
+
     @classmethod
     def of(cls, study: Study) -> Features:
         """Return the features of a study."""

@@ -29,6 +29,8 @@ from pipeline.reducer import differences
 from pipeline.study import parse_study
 from tests.builders import plan_of, rows_of, simulate, study_text
 
+# short streams and far values on purpose: test_warnings is about what is said of them
+pytestmark = pytest.mark.filterwarnings("ignore::pipeline.errors.VeilstreamWarning")
 OPEN = study_text(p=3, private=False, loss="logistic", records=50, releases=3)
 PRIVATE = study_text(p=3, loss="logistic", records=50, epsilon=4.0)
 

@@ -171,6 +171,7 @@ def test_a_record_s_prediction_does_not_depend_on_the_records_beside_it() -> Non
     assert model.decision_function(np.asfortranarray(X)).tolist() == whole.tolist()
 
 
+@pytest.mark.filterwarnings("ignore::pipeline.errors.RangeWarning")
 def test_on_shuttle_the_model_scores_what_the_demonstration_s_scoring_says() -> None:
     plan = make_plan(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
     text = msgspec.to_builtins(plan.study) | {"privacy": {"mechanism": "none"}}

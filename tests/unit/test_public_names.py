@@ -23,6 +23,8 @@ NAMES = [
     "LinearRegressor",
     "NotReadyWarning",
     "NumericError",
+    "PrivateClassifier",
+    "PrivateRegressor",
     "RangeWarning",
     "Result",
     "StreamClassifier",

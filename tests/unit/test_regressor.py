@@ -33,6 +33,8 @@ from pipeline.reducer import differences
 from pipeline.study import parse_study
 from tests.builders import plan_of, study_text
 
+# short streams and far values on purpose: test_warnings is about what is said of them
+pytestmark = pytest.mark.filterwarnings("ignore::pipeline.errors.VeilstreamWarning")
 CANARY = "c4n4ry"
 OPEN = study_text(p=3, private=False, loss="linear", least=0.0, most=200.0, records=50, ridge=0.0)
 COUNTS = study_text(p=3, private=False, loss="poisson", most=40.0, records=50)

@@ -1,0 +1,128 @@
+"""Parameters of a learner to the study that they mean: public ranges, a budget, a loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import ConfigError
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.study import Study, study_of
+
+#: One range for all features, one for each in order, or one by name.
+Ranges: TypeAlias = tuple[float, float] | Sequence[tuple[float, float]] | Mapping[str, Any]
+#: What a record that no caller names is called in the study.
+RESPONSE = "response"
+
+
+class Declared:
+    """What `PrivateClassifier` and `PrivateRegressor` share: a study, and the learner behind."""
+
+    ranges: Ranges | None
+    epsilon: float | None
+    delta: float | None
+    loss: str
+    ridge: float
+    window: int
+    level: float
+    _learner: Any
+
+    @property
+    def coef_(self) -> NDArray[np.float64]:
+        """Slopes in the features' own units, as scikit-learn shapes them."""
+        found: NDArray[np.float64] = self._fitted("coef_").coef_
+        return found
+
+    @property
+    def intercept_(self) -> NDArray[np.float64] | float:
+        """The linear predictor where all features are 0."""
+        found: NDArray[np.float64] | float = self._fitted("intercept_").intercept_
+        return found
+
+    @property
+    def estimate_(self) -> EstimateMessage:
+        """The estimate with its guarantee, as `veilstream fit` gives it."""
+        found: EstimateMessage = self._fitted("estimate_").estimate_
+        return found
+
+    @property
+    def outside_(self) -> dict[str, int]:
+        """How many values lay outside their range, by column; from raw data, not private."""
+        found: dict[str, int] = self._fitted("outside_").outside_
+        return found
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_learner")
+
+    def _fitted(self, attribute: str) -> Any:
+        if not hasattr(self, "_learner"):
+            raise AttributeError(f"{attribute}: nothing has been learnt yet; use fit")
+        return self._learner
+
+    def _study(self, names: Sequence[str], response: Mapping[str, object]) -> Study:
+        return study_of(
+            {
+                "study": {"name": "declared"},
+                "data": {"response": response, "features": self._features(names)},
+                "estimator": {"loss": self.loss, "ridge": self.ridge, "level": self.level},
+                "privacy": self._privacy(),
+                "window": {"records": self.window},
+            },
+            name=type(self).__name__,
+        )
+
+    def _features(self, names: Sequence[str]) -> dict[str, dict[str, float]]:
+        if self.ranges is None:
+            raise ConfigError(
+                "ranges: must be declared and never computed from the data; for example "
+                "ranges=(0, 100) for all features, or ranges={'heat': (0, 100)}"
+            )
+        if isinstance(self.ranges, Mapping):
+            missing = [name for name in names if name not in self.ranges]
+            if missing:
+                raise ConfigError(f"ranges: there is none for {', '.join(map(repr, missing))}")
+            pairs = [self.ranges[name] for name in names]
+        else:
+            try:
+                given = np.asarray(self.ranges, dtype=np.float64)
+            except (TypeError, ValueError):
+                given = np.empty(0)
+            if given.shape not in ((2,), (len(names), 2)):
+                raise ConfigError(
+                    f"ranges: must be one pair (low, high), or {len(names)} of them, one for each "
+                    "feature"
+                )
+            pairs = np.broadcast_to(given, (len(names), 2)).tolist()
+        return {
+            name: {"min": float(low), "max": float(high)}
+            for name, (low, high) in zip(names, pairs, strict=True)
+        }
+
+    def _privacy(self) -> dict[str, object]:
+        if self.epsilon is None:
+            raise ConfigError(
+                "epsilon: must be given; there is no default budget; for example epsilon=1.0, or "
+                "epsilon=math.inf for no privacy at all"
+            )
+        if math.isinf(self.epsilon):
+            return {"mechanism": "none"}
+        if self.delta is None:
+            return {"mechanism": "discrete-laplace", "epsilon": float(self.epsilon)}
+        return {
+            "mechanism": "discrete-gaussian",
+            "epsilon": float(self.epsilon),
+            "delta": float(self.delta),
+        }
+
+    def _names(self, features: int) -> list[str]:
+        named = getattr(self, "feature_names_in_", None)
+        return [f"x{i}" for i in range(features)] if named is None else [str(n) for n in named]
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether two fits of the same records are the same: without noise alone."""
+        return self.epsilon is not None and math.isinf(self.epsilon)

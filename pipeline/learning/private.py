@@ -1,0 +1,198 @@
+"""Learners made from declared bounds alone: no study file, and parameters that a grid can search.
+
+They need scikit-learn for its checks of X and y; what they learn with is `StreamClassifier` and
+`StreamRegressor` on a study that `fit` makes from the parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import ConfigError
+from pipeline.learning.classifier import StreamClassifier
+from pipeline.learning.conventions import Classifier, Regressor, checked, checked_again
+from pipeline.learning.declared import RESPONSE, Declared, Ranges
+from pipeline.learning.regressor import StreamRegressor
+from pipeline.local.columns import Table
+from pipeline.types import Matrix, Vector
+
+
+class PrivateClassifier(Declared, Classifier):
+    """A linear classifier of two classes under differential privacy, from declared bounds.
+
+    `fit` releases one model under the guarantee, with fresh noise. Nothing is charged to any
+    ledger: every `fit` on the same records is one more release of them. A grid search with k folds
+    and m settings releases each record m (k - 1) times, and once more where it refits; its scores
+    are computed from raw records. The two labels count as public.
+
+    Parameters
+    ----------
+    ranges
+        Public ranges of the features: one pair for all, a pair for each in order, or by name.
+        Never compute them from the data.
+    epsilon
+        Of one record, in [1e-4, 20]; `math.inf` for no privacy.
+    delta
+        In (0, 0.5), well below one over the number of records; None: a pure epsilon.
+    loss
+        "logistic", or "gdwd" (no probabilities).
+    ridge
+        Penalty per record.
+    window
+        Records of one release: later ones are linearised at what earlier ones found.
+    level
+        Of the intervals in `estimate_`.
+
+    Attributes
+    ----------
+    study_
+        The study that `fit` has made of the parameters.
+
+    Raises
+    ------
+    ConfigError
+        By `fit`, if a parameter is missing or not allowed.
+
+    Warns
+    -----
+    RangeWarning, NotReadyWarning
+        As `StreamClassifier`.
+    """
+
+    def __init__(
+        self,
+        *,
+        ranges: Ranges | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        loss: str = "logistic",
+        ridge: float = 1e-3,
+        window: int = 250,
+        level: float = 0.95,
+    ) -> None:
+        self.ranges = ranges
+        self.epsilon = epsilon
+        self.delta = delta
+        self.loss = loss
+        self.ridge = ridge
+        self.window = window
+        self.level = level
+
+    def fit(self, X: Table, y: Any) -> PrivateClassifier:
+        """Learn from X (n, p) and n labels of two classes, and forget what was before."""
+        X, y = checked(self, X, y, classes=True)
+        self.classes_, places = np.unique(y, return_inverse=True)
+        if len(self.classes_) != 2:
+            raise ValueError(
+                f"Only binary classification is supported: y has {len(self.classes_)} class(es), "
+                "and there must be 2"
+            )
+        response = {"name": RESPONSE, "positive": "1", "negative": "0"}
+        self.study_ = self._study(self._names(X.shape[1]), response)
+        self._learner = StreamClassifier(self.study_).fit(X, places)
+        return self
+
+    def predict(self, X: Table) -> NDArray[Any]:
+        """Return the labels of X (n, p), in the type of y, shape (n,)."""
+        X = checked_again(self, X)
+        found: NDArray[Any] = self.classes_[self._learner.predict(X)]
+        return found
+
+    def decision_function(self, X: Table) -> Vector:
+        """Return the linear predictor, in favour of `classes_[1]`, shape (n,)."""
+        X = checked_again(self, X)
+        found: Vector = self._learner.decision_function(X)
+        return found
+
+    def predict_proba(self, X: Table) -> Matrix:
+        """Return probabilities in the order of `classes_`, shape (n, 2); logistic loss only."""
+        X = checked_again(self, X)
+        found: Matrix = self._learner.predict_proba(X)
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.non_deterministic = not self._repeats
+        return tags
+
+
+class PrivateRegressor(Declared, Regressor):
+    """A linear or Poisson regression under differential privacy, from declared bounds.
+
+    What `fit` releases, and what nobody counts, is as for `PrivateClassifier`.
+
+    Parameters
+    ----------
+    ranges, epsilon, delta, ridge, window, level
+        As for `PrivateClassifier`.
+    response_range
+        Public range (low, high) of the responses; those beyond are clipped. For counts (0, most).
+    loss
+        "linear" for numbers, "poisson" for counts.
+
+    Attributes
+    ----------
+    study_
+        The study that `fit` has made of the parameters.
+
+    Raises
+    ------
+    ConfigError
+        By `fit`, if a parameter is missing or not allowed.
+
+    Warns
+    -----
+    RangeWarning, NotReadyWarning
+        As `StreamRegressor`.
+    """
+
+    def __init__(
+        self,
+        *,
+        ranges: Ranges | None = None,
+        response_range: tuple[float, float] | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        loss: str = "linear",
+        ridge: float = 1e-3,
+        window: int = 250,
+        level: float = 0.95,
+    ) -> None:
+        self.ranges = ranges
+        self.response_range = response_range
+        self.epsilon = epsilon
+        self.delta = delta
+        self.loss = loss
+        self.ridge = ridge
+        self.window = window
+        self.level = level
+
+    def fit(self, X: Table, y: Any) -> PrivateRegressor:
+        """Learn from X (n, p) and n numbers or counts, and forget what was before."""
+        X, y = checked(self, X, y, classes=False)
+        if self.response_range is None:
+            raise ConfigError(
+                "response_range: must be declared and never computed from the data; for example "
+                "response_range=(0, 100)"
+            )
+        low, high = (float(end) for end in self.response_range)
+        response: dict[str, object] = {"name": RESPONSE, "kind": "number", "min": low, "max": high}
+        if self.loss == "poisson":
+            response = {"name": RESPONSE, "kind": "count", "max": high}
+        self.study_ = self._study(self._names(X.shape[1]), response)
+        self._learner = StreamRegressor(self.study_).fit(X, y)
+        return self
+
+    def predict(self, X: Table) -> Vector:
+        """Return the expected responses of X (n, p) in their own unit, shape (n,)."""
+        X = checked_again(self, X)
+        found: Vector = self._learner.predict(X)
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.non_deterministic = not self._repeats
+        return tags

@@ -1,0 +1,119 @@
+"""What a learner has seen beside the public ranges, and the warnings that follow.
+
+All of it is computed from raw records, and stays in this process: a warning names features and
+never counts or values.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+
+import numpy as np
+
+from pipeline.errors import NotReadyWarning, RangeWarning
+from pipeline.local.encode import Features
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.types import Matrix
+
+#: Fewer records say nothing of how much of a range is used.
+ENOUGH = 30
+#: A smaller share of a range is a sliver: noise is in proportion to the range.
+SLIVER = 0.05
+
+
+class Watch:
+    """Values of one learner since its start.
+
+    Parameters
+    ----------
+    features
+        With the public ranges.
+    response
+        Name of the response.
+
+    Attributes
+    ----------
+    outside
+        How many values lay outside their range, by column: not private.
+    """
+
+    def __init__(self, features: Features, response: str) -> None:
+        self._features, self._response = features, response
+        low, _ = features.ends
+        self._least, self._most = np.full(low.shape, np.inf), np.full(low.shape, -np.inf)
+        self._records = 0
+        self.outside: Counter[str] = Counter()
+        self._told: set[tuple[str, str]] = set()
+
+    def see(self, values: Matrix, responses_beyond: int) -> None:
+        """Take finite values in their own units, shape (n, p), and count clipped responses."""
+        if not len(values):
+            return
+        self.outside += self._features.outside(values)
+        if responses_beyond:
+            self.outside[self._response] += responses_beyond
+        self._least = np.minimum(self._least, values.min(axis=0))
+        self._most = np.maximum(self._most, values.max(axis=0))
+        self._records += len(values)
+
+    def tell(self) -> None:
+        """Warn of columns that do not fit their ranges, once of each.
+
+        Warns
+        -----
+        RangeWarning
+            Naming the columns.
+        """
+        if far := self._new("outside", sorted(self.outside)):
+            _warn(
+                f"values of {far} lie outside the public range and were cut to it: declare the "
+                "range in the unit that the learner is given; a scaler in front changes the unit",
+                RangeWarning,
+            )
+        if narrow := self._new("sliver", self._slivers()):
+            _warn(
+                f"values of {narrow} use less than {SLIVER:.0%} of the public range, and noise is "
+                "in proportion to it: declare the range in the unit that the learner is given; a "
+                "scaler in front changes the unit",
+                RangeWarning,
+            )
+
+    def tell_unready(self, estimate: EstimateMessage) -> None:
+        """Warn once if predictions come from an estimate that is not ready.
+
+        Warns
+        -----
+        NotReadyWarning
+            With its status and the reason.
+        """
+        if estimate.status != "ready" and self._new("status", [estimate.status]):
+            _warn(
+                f"the estimate that predicts is {estimate.status}: {estimate.reason}",
+                NotReadyWarning,
+            )
+
+    def _slivers(self) -> list[str]:
+        if self._records < ENOUGH:
+            return []
+        low, high = self._features.ends
+        # halves first, as the width of two ends may overflow
+        used = (self._most / 2 - self._least / 2) < SLIVER * (high / 2 - low / 2)
+        names = zip(self._features.names, used.tolist(), strict=True)
+        # of a column that leaves its range that has been said
+        return [name for name, few in names if few and name not in self.outside]
+
+    def _new(self, what: str, names: list[str]) -> str:
+        """Return the names that have not been told of yet, in words."""
+        new = [name for name in names if (what, name) not in self._told]
+        self._told |= {(what, name) for name in new}
+        return ", ".join(map(repr, new))
+
+
+def _warn(text: str, kind: type[Warning]) -> None:
+    # the first line outside these learners, as one may be inside another
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_globals["__name__"].startswith("pipeline.learning."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, kind, stacklevel=level)
