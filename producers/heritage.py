@@ -148,6 +148,11 @@ class Heritage:
             raise self._unmatched(strange)
         return changed
 
+    def excused(self, source: str) -> int:
+        """Return how many spends on a source the data owner has said to be of other records."""
+        query = "SELECT count(*) FROM inherited WHERE source = ? AND counts = 0"
+        return int(self._db.rows(query, source)[0][0])
+
     def _take(self, source: str, spends: Sequence[Spend], origin: str) -> int:
         return sum(self._charge(source, spend, origin) for spend in spends)
 

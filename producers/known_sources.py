@@ -223,8 +223,10 @@ def _insert(database: sqlite3.Connection, client: str, source: str, looks: Looks
 
 def _extend(database: sqlite3.Connection, entry: Entry, looks: Looks) -> None:
     """Take over marks of more records; a file that was cut short keeps those that it had."""
-    known = entry.looks.marks
-    marks = {**known, **looks.marks} if compare(known, looks.marks) else looks.marks or known
+    both = (entry.looks.marks, looks.marks)
+    # too short to share a mark with what it was: the longer of the two is what was released
+    longer = max(both, key=lambda marks: max(marks, default=0))
+    marks = {**both[0], **both[1]} if compare(*both) else longer
     database.execute(
         "UPDATE known SET place = ?, device = ?, inode = ?, marks = ? WHERE id = ?",
         (looks.place, looks.device, looks.inode, json.dumps(marks), entry.number),

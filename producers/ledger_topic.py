@@ -73,7 +73,12 @@ class LedgerTopic:
             self._there = self._read()
             self._newest = _facts(self._there[-1]) if self._there else None
         changed = self._heritage.take_topic(source, self._there, begun=begun, other_data=other_data)
-        if changed:
+        if other_data and (excused := self._heritage.excused(source)):
+            self._say(
+                f"WARNING: {excused} spends of this client on source {source!r} that {NAME} has "
+                "told do not count any more: --other-data says that they were for other records"
+            )
+        elif changed:
             self._say(
                 f"{NAME} has {changed} spends of this client on source {source!r} that this folder "
                 "did not know; they count now"

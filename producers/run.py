@@ -146,7 +146,12 @@ def run_client(
         account = LedgerTopic(settings, job.client, vault.heritage, say)
         account.take_over(name, begun=known.next_seq > 0, other_data=job.other_data)
         stream_state = vault.open_stream(
-            plan, name, job.limit, location=location_of(job.source), event_time=job.event_time
+            plan,
+            name,
+            job.limit,
+            location=location_of(job.source),
+            event_time=job.event_time,
+            rebind=not (lost.seqs or vault.missing),
         )
         started()
         _warn(plan, vault, name, stream_state.next_seq, say)
@@ -164,6 +169,8 @@ def run_client(
         if lost.seqs:
             say(f"{len(lost.seqs)} releases are lost: the ledger counts them as spent")
             owe(plan, vault, name, lost, time.time())
+            # the register may have come back as old as the database
+            admission.before_release()
         if vault.missing:
             say(
                 f"WARNING: {sum(vault.missing.values())} releases of this client are still unknown "

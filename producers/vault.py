@@ -83,6 +83,7 @@ class Vault:
         *,
         location: str | None = None,
         event_time: str | None = None,
+        rebind: bool = False,
     ) -> Stream:
         """Return where a study stands, registering it and its source on first sight.
 
@@ -97,6 +98,9 @@ class Vault:
             The file behind it, if it is one: a file has one name.
         event_time
             The column that holds the times of records; None: releases carry the client's own.
+        rebind
+            Whether a study that has released nothing may take another source: not where releases
+            are lost, which came from the one that is named here.
 
         Raises
         ------
@@ -128,7 +132,9 @@ class Vault:
                 )
             # a revision under which nothing was released binds nobody
             self._db.write("UPDATE streams SET revision = ? WHERE study = ?", plan.revision, name)
-            if row[1] != source:
+            if row[1] != source and rebind and row[3] == 0:
+                self._db.write("UPDATE streams SET source = ? WHERE study = ?", source, name)
+            elif row[1] != source:
                 raise ConfigError(
                     f"this client began study {name!r} on source {row[1]!r}, not {source!r}: a "
                     "study reads one source of a client. Name that one; if it is the same file "

@@ -152,6 +152,17 @@ def test_a_file_that_grew_is_known_to_copies_of_what_it_was(folder: Folder, firs
         folder.run("south", early)
 
 
+@pytest.mark.parametrize("left", [0, 2, 10])
+def test_a_file_that_was_cut_short_is_known_by_what_it_held(
+    folder: Folder, first: Path, left: int
+) -> None:
+    early = copy(first)
+    first.write_text("".join(first.read_text().splitlines(keepends=True)[: 1 + left]))
+    folder.start("north", first).enter(released=True)
+    with pytest.raises(ConfigError, match="the same first 32 records"):
+        folder.run("south", early)
+
+
 @pytest.mark.parametrize("shared", [0, 1, 3])
 def test_files_that_share_a_header_and_few_records_are_other_data(
     tmp_path: Path, folder: Folder, first: Path, shared: int

@@ -99,6 +99,11 @@ def test_a_renamed_source_of_a_lost_folder_asks(build: Build, client: str) -> No
     assert "--source-name" in said
     assert "--other-data" in said
     assert produce(second, client, moved, "--source-name", "csv:data.csv")[0] == 31
+    # one flag answers two questions: what it takes off this very source is said
+    named = ("--source-name", "csv:data.csv", "--other-data")
+    code, said = produce(build(), client, moved, *named)
+    assert code == 0, said
+    assert "WARNING: 1 spends of this client on source 'csv:data.csv'" in said
     other = write_csv(source.with_name("other.csv"), 20, 5)
     code, said = produce(build(), client, other, "--other-data")
     assert code == 0, said

@@ -54,7 +54,8 @@ def grow(stage: Stage, records: int, seed: int) -> None:
 def run(stage: Stage, **options: Any) -> tuple[int, str]:
     """Run the client in this process, which takes a tenth of the time; return code and words."""
     said: list[str] = []
-    job = Job("site", str(stage.folder / "data.csv"), **options)
+    options = {"client": "site", "source": str(stage.folder / "data.csv"), **options}
+    job = Job(**options)
     try:
         run_client(stage.plan, stage.settings, job, report=lambda *_: None, say=said.append)
     except VeilstreamError as error:
@@ -180,6 +181,38 @@ def test_a_source_shorter_than_what_was_lost_stays_owed(build: Build) -> None:
     goes(stage)
     assert numbers(stage) == list(range(8))
     assert once(stage)
+
+
+def test_records_of_lost_releases_are_known_under_other_names(build: Build) -> None:
+    """A folder that comes back whole brings an old register: what is passed over enters it anew."""
+    stage = build()
+    grow(stage, 0, 1)
+    goes(stage)
+    save(stage)
+    grow(stage, 2 * SLOTS, 1)
+    goes(stage)
+    restore(stage)
+    goes(stage, skip_lost=True)
+    other = shutil.copy(stage.folder / "data.csv", stage.folder / "other.csv")
+    code, said = run(stage, client="other", source=str(other))
+    assert (code, "client 'site' has released these records" in said) == (10, True), said
+    assert numbers(stage) == [0, 1]
+
+
+def test_a_study_is_bound_to_a_source_by_its_first_release(build: Build) -> None:
+    """Before it another source may be named; not where lost releases are to be passed over."""
+    stage = build()
+    grow(stage, 0, 1)
+    other = str(shutil.copy(stage.folder / "data.csv", stage.folder / "other.csv"))
+    goes(stage, source=other)
+    save(stage)
+    grow(stage, SLOTS, 1)
+    goes(stage)
+    code, said = run(stage, source=other)
+    assert (code, "reads one source of a client" in said) == (10, True), said
+    restore(stage)
+    code, said = run(stage, skip_lost=True)
+    assert (code, "reads one source of a client" in said) == (10, True), said
 
 
 def test_releases_that_only_the_folder_remembers_are_passed_over(build: Build) -> None:

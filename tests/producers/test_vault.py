@@ -227,6 +227,7 @@ CHILD = """
 import json, os, signal, sys
 from pathlib import Path
 from pipeline.local.plan import Plan
+from pipeline.methods import plan_of
 from pipeline.settings import Settings
 from pipeline.study import load_study
 from producers import client, run, sender, vault
@@ -272,7 +273,7 @@ class KilledSender(sender.Sender):
 
 run.Vault, run.Sender = Killed, KilledSender
 run.run_client(
-    make_plan(load_study(Path(study))), Settings.read(), run.Job("site", source),
+    plan_of(load_study(Path(study))), Settings.read(), run.Job("site", source),
     report=lambda *_: None,
 )
 """
