@@ -4,7 +4,7 @@ Logistic records, coefficients (0.5, 1, -1, 0.5). A gradient is bounded by Mallo
 depend on the features alone, or by clipping its norm at a threshold. Where the mean bounded
 gradient vanishes is where a path ends up: for weights that is the truth, for clipping it is not.
 Paths have steps i^-0.501 and averages after 1000 records; noise of 2 B / mu for weights and of
-2 threshold / mu for clipping. Source: ldp-sgd, Figure 1; settings: spec (e).
+2 threshold / mu for clipping. Source: ldp-sgd, Figure 1.
 """
 
 from __future__ import annotations

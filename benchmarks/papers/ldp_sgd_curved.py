@@ -7,7 +7,7 @@ means along the path, which noise leaves to nobody.
 
 mu = 1, squared radius 2 and steps eta0 i^-0.501 unless a row says otherwise; averages after 5 %.
 The logistic model has coefficients of 1/2.
-Source: ldp-sgd; nonlinear losses: spec (f).
+Source: ldp-sgd; its theory has no bias of curved losses, which this measures.
 """
 
 from __future__ import annotations

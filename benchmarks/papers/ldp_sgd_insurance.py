@@ -14,7 +14,7 @@ average after 5 % of them; 200,000 others test. Ten releases of a record make it
 All replications see the records in one order, with noise of their own.
 
 Rows: coefficients, mean squared error on test records, and the root mean squared distance of the
-coefficients to those of least squares. Source: ldp-sgd, insurance data; effects: spec (i).
+coefficients to those of least squares. Source: ldp-sgd, insurance data.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def released(mu: float, block: int = 1) -> Method:
     """Return PPI-1, with a curvature at mu in which each sum of `block` records has one noise.
 
     Two curvatures are at most sqrt 2 B_H apart in Frobenius' norm, which counts entries beside
-    the diagonal twice: noise of sqrt 2 B_H / mu on it and B_H / mu beside it suffices (spec (b)).
+    the diagonal twice: noise of sqrt 2 B_H / mu on it and B_H / mu beside it suffices.
     """
 
     def method(run: Replication, rng: np.random.Generator) -> Interval:

@@ -4,7 +4,7 @@ An intercept and three standard normal features, weights min(1, 2 / |(1, x)|^2).
 records are those of the paper's simulation, as far as its figures let it be recovered:
 coefficients of one, normal errors of deviation 1/2, Huber's slope at 1.345 deviations. The
 expectile has the same records at tau = 0.3, and the logistic model coefficients (0.5, 1, -1, 0.5).
-Source: ldp-sgd, Table 1; settings: spec (e), (f) and (h).
+Source: ldp-sgd, Table 1; what it does not print is recovered from its numbers.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ The estimate is the average of the mean path; its random scaling needs the sums 
 those times only, each with weight E. Averages begin with the first round after the burn-in.
 
 "sd" is that of the estimate in the unit 0.01, over replications and coefficients.
-Source: ldp-sgd, random scaling; parallel servers: spec (d).
+Source: ldp-sgd, random scaling; several servers are this project's.
 """
 
 from __future__ import annotations

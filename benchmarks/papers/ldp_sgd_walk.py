@@ -1,7 +1,7 @@
 """Many paths of locally private gradient descent side by side, from records drawn for them.
 
 Steps are eta0 i^-alpha from zero. Noise is Gaussian of a seeded generator, which protects nobody.
-Source: ldp-sgd, path; late points: spec (c).
+Source: ldp-sgd, path; late points are this project's.
 """
 
 from __future__ import annotations

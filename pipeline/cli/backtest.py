@@ -28,7 +28,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 )  # fmt: skip
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv")
 @click.option("--client-column", help="Column that says whose record it is; default: one client.")
-@click.option("--split", type=int, help="Deal records to so many clients instead, by --by.")
+@click.option("--split", type=int, help="Deal records to so many clients instead; --by says how.")
 @click.option(
     "--by", default="round-robin", show_default=True,
     help="round-robin, blocks:N, range:FEATURE or dirichlet:ALPHA.",
@@ -39,20 +39,20 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--late", type=click.Choice(["refuse", "keep"]), default="refuse", show_default=True,
-    help="What becomes of a record whose time lies before an earlier one's.",
+    help="A record older than the one before it: end with an error, or keep it where it is.",
 )  # fmt: skip
 @click.option("--from", "start", help="Only records from this event time on.")
 @click.option("--to", "end", help="Only records before this event time.")
 @click.option(
     "--delay", default="0", show_default=True,
-    help="Of the network, each way: 30s, exponential:30s, or 500 records without event time.",
+    help="Network delay, each way: 30s, exponential:30s, or 500 records without --event-time.",
 )  # fmt: skip
 @click.option(
     "--label-delay", default="0", show_default=True,
     help="How long after a record its response is known: 1000 records, or 3600s.",
 )  # fmt: skip
 @click.option(
-    "--freeze", help="Also score the estimate of this time, which learns no more, on what follows."
+    "--freeze", help="Also score the estimate as it was at this time, unchanged, on later records."
 )
 @click.option(
     "--without-privacy", is_flag=True, help="The same study without noise, to see what it costs."
@@ -61,8 +61,20 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     "--simulate", type=int, metavar="SEED",
     help="Noise of the same size from a seed: repeatable, and it protects nobody.",
 )  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Of delays and dirichlet.")
-@click.option("--bins", type=int, default=60, show_default=True, help="Most bins of time.")
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Seed of random delays and of --by dirichlet.",
+)
+@click.option(
+    "--bins",
+    type=int,
+    default=60,
+    show_default=True,
+    help="Largest number of bins of time in tables and plots.",
+)
 @click.option("--pooled/--no-pooled", default=True, help="Fit all records without privacy as well.")
 @click.option(
     "--beside", default="", metavar="METHODS",
@@ -74,10 +86,12 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 )  # fmt: skip
 @click.option(
     "--draws", type=click.IntRange(min=1), default=1, show_default=True,
-    help="Draws of the noise for each setting.",
+    help="How often each setting is run, each time with new noise.",
 )  # fmt: skip
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes at a time; default: all cores.")
-@click.option("--report", type=FILE, help="Everything with plots as one .html file, for offline.")
+@click.option(
+    "--report", type=FILE, help="Tables and plots as one .html file that needs no network."
+)
 @click.option("--json", "as_json", is_flag=True, help="The whole result as one JSON object.")
 @click.option(
     "--out",
@@ -91,7 +105,7 @@ def backtest(
     bins: int, pooled: bool, beside: str, grid: tuple[str, ...], draws: int, jobs: int | None,
     report: Path | None, as_json: bool, out: Path | None,
 ) -> None:  # fmt: skip
-    """Run a raw history through clients and fold of STUDY, and score it record by record.
+    """Run past records through STUDY in one process, and score its predictions over time.
 
     For whoever may see the raw data: the estimate keeps the study's guarantee, but scores,
     clipping rates and coverage are computed from raw records and are NOT private. A private study

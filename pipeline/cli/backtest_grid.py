@@ -108,8 +108,9 @@ def summary(result: GridResult) -> RenderableType:
         )
     told = [
         Text(
-            f"{SHORT[name]}: {WORDS[name]}; open: without privacy; width: median of the intervals; "
-            "covered: of them hold the pooled fit; privacy: its share of the variance"
+            f"{SHORT[name]}: {WORDS[name]}; open: the same without privacy; width: median width of "
+            "the intervals; covered: share of the intervals that hold the fit to all records; "
+            "privacy: share of the variance that comes from the noise"
         ),
         Text(f"{result.seconds:.0f} s"),
     ]

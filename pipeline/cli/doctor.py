@@ -53,7 +53,7 @@ def doctor() -> None:
 )  # fmt: skip
 @click.option(
     "--clients", type=click.IntRange(1, 10**6), default=10, show_default=True,
-    help="Clients that move at once.",
+    help="Clients that send side by side; the more there are, the older the models they use.",
 )  # fmt: skip
 @click.option(
     "--replications", type=click.IntRange(2, 10**6),
@@ -181,8 +181,8 @@ def _show(
     click.echo(f"coefficients: {truth}{more}; the target is known to {known}")
     click.echo(f"ready: {found.ready:.0%} of the streams (+-{found.ready_error:.1%})")
     click.echo(
-        f"bias: {found.bias:.2f} standard deviations at most (+-{found.bias_error:.2f}), of "
-        f"{found.biased!r}"
+        f"bias: {found.bias:.2f} of its standard deviations (+-{found.bias_error:.2f}) for "
+        f"{found.biased!r}, the coefficient that is furthest off"
     )
     for part in found.intervals:
         click.echo(
@@ -201,9 +201,12 @@ def _thumb(sizes: Sizes) -> str:
     if sizes.epsilon_for_intervals is not None:
         parts.append(f"or from epsilon {sizes.epsilon_for_intervals:.2g} on at this size")
     if sizes.slope_error:
-        parts.append(f"standard error of a slope from noise {sizes.slope_error:.3g}")
+        parts.append(f"standard error of a slope from the noise alone {sizes.slope_error:.3g}")
     if sizes.cloud:
-        parts.append(f"the noise moves predictors by a variance of {sizes.cloud:.2g} of its scale")
+        parts.append(
+            f"relative variance of linear predictors from the noise {sizes.cloud:.2g} (the "
+            "formulas hold below 1)"
+        )
     if sizes.relative_bias:
         parts.append(f"coefficients come out {sizes.relative_bias:.1%} too large")
     return "; ".join(parts)

@@ -26,11 +26,13 @@ COMMANDS = {
         "Make the topics of STUDY, and write its revision for clients to compare theirs with.",
     ),
     "produce": Lazy(
-        "produce", "Read raw records, release noised windows of them to STUDY, and keep the ledger."
+        "produce", "Read records, send noised sums of them to STUDY, and count the privacy spent."
     ),
     "client": Lazy("client", "Look at a client's own database on this machine."),
     "privacy": Lazy("privacy", "Calibrate noise, and read what clients have spent."),
-    "worker": Lazy("worker", "Fold the releases of STUDY and publish estimates, until stopped."),
+    "worker": Lazy(
+        "worker", "Add up the releases of STUDY as they come, and publish estimates, until stopped."
+    ),
     "watch": Lazy(
         "watch", "Follow the estimates of STUDY: a live table, or lines where there is no terminal."
     ),
@@ -39,7 +41,7 @@ COMMANDS = {
     ),
     "backtest": Lazy(
         "backtest",
-        "Run a raw history through clients and fold of STUDY, and score it record by record.",
+        "Run past records through STUDY in one process, and score its predictions over time.",
     ),
     "predict": Lazy(
         "predict", "Predict the response of each record of a file with a model of STUDY."
@@ -50,7 +52,7 @@ COMMANDS = {
     ),
     "replay": Lazy(
         "replay",
-        "Fold the releases of STUDY again: a range of them, or as if settings had been others.",
+        "Replay the releases of STUDY: all, a range, or with other settings (what if).",
     ),
     "demo": Lazy(
         "demo", "Stream real data from many clients, kill the worker on the way, and verify."

@@ -26,19 +26,32 @@ def privacy() -> None:
 
 @privacy.command()
 @click.option("--mechanism", type=click.Choice(get_args(Name)), required=True)
-@click.option("--sensitivity", type=float, required=True, help="L2 (Gaussian) or L1 (Laplace).")
+@click.option(
+    "--sensitivity",
+    type=float,
+    required=True,
+    help="The most that one record changes the numbers: L2 norm (Gaussian) or L1 (Laplace).",
+)
 @click.option("--epsilon", type=float, help="Leave one of epsilon, delta and scale out.")
 @click.option("--delta", type=float, help="Gaussian noise only.")
-@click.option("--scale", "--sigma", type=float, help="Noise: sigma (Gaussian), b (Laplace).")
+@click.option(
+    "--scale", "--sigma", type=float, help="Size of the noise: its sigma (Gaussian) or b (Laplace)."
+)
 @click.option("--dimension", type=int, default=1, show_default=True, help="Numbers in a release.")
 @click.option(
-    "--records", type=int, default=1, show_default=True, help="Records of one unit, at most."
+    "--records",
+    type=int,
+    default=1,
+    show_default=True,
+    help="The most records that one person has, if persons are protected.",
 )
 @click.option(
     "--releases", type=int, default=1, show_default=True, help="Releases that a record enters."
 )
-@click.option("--lattice", type=float, help="Unit of the lattice that values lie on.")
-@click.option("--population", type=float, help="Records in all: warns of a delta above 1 / this.")
+@click.option("--lattice", type=float, help="Step to whose multiples values are rounded.")
+@click.option(
+    "--population", type=float, help="How many records there are: warns if delta is above 1 / this."
+)
 @AS_JSON
 def calibrate(
     *, epsilon: float | None, delta: float | None, scale: float | None, population: float | None,

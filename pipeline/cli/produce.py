@@ -22,7 +22,11 @@ from producers.run import Job, run_client, vault_path
 
 @click.command()
 @STUDY
-@click.option("--client", required=True, help="Client id: it owns its ledger for ever.")
+@click.option(
+    "--client",
+    required=True,
+    help="Name of this client. What it has spent is kept under this name for ever.",
+)
 @click.option(
     "--source",
     "--input",
@@ -38,12 +42,12 @@ from producers.run import Job, run_client, vault_path
 @click.option("--follow", is_flag=True, help="Wait for the file to grow, as tail -f does.")
 @click.option(
     "--event-time", metavar="COLUMN",
-    help="Releases carry the times of this column: for histories. Those times are public.",
+    help="For histories: releases carry the times in this column. Those times become public.",
 )  # fmt: skip
 @click.option("--source-name", help="Name of the source in the ledger; default: the source's own.")
 @click.option(
     "--other-data", is_flag=True,
-    help="The source holds other records than a known one that begins alike. It is remembered.",
+    help="Say that this source, which begins like a known one, holds other records. Said once.",
 )  # fmt: skip
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records per second.")
 @click.option(
@@ -53,7 +57,7 @@ from producers.run import Job, run_client, vault_path
 )  # fmt: skip
 @click.option(
     "--epsilon-limit", type=click.FloatRange(min=0, min_open=True),
-    help="Most that all studies together may spend on one unit of this source.",
+    help="The largest epsilon that all studies together may spend on a record (or user) here.",
 )  # fmt: skip
 @click.option(
     "--delta-limit", type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
@@ -65,7 +69,8 @@ from producers.run import Job, run_client, vault_path
 )
 @click.option(
     "--skip-lost", is_flag=True,
-    help="After an old copy of the client's database came back: go on behind what it has lost.",
+    help="After an old copy of the client's database was restored: charge the lost releases, "
+    "leave out the records that they can have held, and go on.",
 )  # fmt: skip
 @click.option(
     "--accept-unusable", is_flag=True,
@@ -79,7 +84,7 @@ def produce(
     epsilon_limit: float | None, delta_limit: float | None, level: str | None, skip_lost: bool,
     accept_unusable: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Read raw records, release noised windows of them to STUDY, and keep the ledger.
+    """Read records, send noised sums of them to STUDY, and count the privacy spent.
 
     Nothing leaves but noised sums. Stop it at any time and start it again: no record of a file is
     lost, and none enters two releases. Standard input cannot be read again: what was still in the

@@ -43,22 +43,31 @@ NOTHING_KEPT = "privacy spent: 0. This study keeps no privacy that could be spen
 @STUDY
 @click.option(
     "--from", "start", default="beginning", show_default=True,
-    help="Time (RFC 3339, or -2h ago), or an offset of each partition: 0:1200,1:900.",
+    help="Where to begin: a time (RFC 3339, or -2h for two hours ago), or an offset of each "
+    "partition, such as 0:1200,1:900.",
 )  # fmt: skip
-@click.option("--to", "stop", default="end", show_default=True, help="Likewise; it is left out.")
+@click.option(
+    "--to", "stop", default="end", show_default=True,
+    help="Where to stop, written as for --from; what comes at that time or offset is left out.",
+)  # fmt: skip
 @click.option(
     "--every", default="1000", show_default=True,
     help="An estimate after so many releases, or so much time of the log, such as 10s.",
 )  # fmt: skip
 @click.option(
     "--speed", type=click.FloatRange(min=0), default=0.0, show_default=True,
-    help="Times the pace of the log; 0: as fast as it goes.",
+    help="How fast: 1 is the pace at which the releases came, 10 ten times that, 0 no pause.",
 )  # fmt: skip
-@click.option("--forgetting", help="What if: a half-life such as '50000 records', or none.")
+@click.option(
+    "--forgetting", help="What if old records faded: a half-life such as '50000 records', or none."
+)
 @click.option("--level", help="What if: another confidence level, such as 0.9.")
 @click.option("--interval", help="What if: another interval of ldp-sgd, such as plug-in.")
 @click.option("--ridge", help="What if: another penalty, such as 0.01.")
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="What if, by key.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE",
+    help="What if: another value of a study key, such as estimator.level=0.9. May be repeated.",
+)  # fmt: skip
 @AS_JSON
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="A .jsonl or .parquet file."
@@ -68,7 +77,10 @@ NOTHING_KEPT = "privacy spent: 0. This study keeps no privacy that could be spen
     "--resume", "memo", type=click.Path(dir_okay=False, path_type=Path),
     help="Keep the place in this file, and go on from it; default: OUT.replay with --out.",
 )  # fmt: skip
-@click.option("--check", "checking", is_flag=True, help="Compare with what was published.")
+@click.option(
+    "--check", "checking", is_flag=True,
+    help="Compare every published estimate with the log, bit by bit, and do nothing else.",
+)  # fmt: skip
 @ACCEPT_LOSS
 @click.option(
     "--accept-other-revisions", "accept_others", is_flag=True,
@@ -80,7 +92,7 @@ def replay(
     as_json: bool, out: Path | None, topic: str | None, memo: Path | None, checking: bool,
     accept_loss: bool, accept_others: bool,
 ) -> None:  # fmt: skip
-    """Fold the releases of STUDY again: a range of them, or as if settings had been others.
+    """Replay the releases of STUDY: all, a range, or with other settings (what if).
 
     Estimates come at the rhythm of the log. Nothing of the live study is touched, and no privacy is
     spent. With --check: compare each published estimate with a replay to its log positions; exits
@@ -109,8 +121,8 @@ def replay(
             stop != "end",
         )
         if any(others):
-            raise click.UsageError("--check compares all that was published, as it was: without "
-                                   "a range, a speed, what-ifs and an output")  # fmt: skip
+            raise click.UsageError("--check compares everything that was published: give it no "
+                                   "range, no speed, no what-if and no output")  # fmt: skip
         _check(live, as_json=as_json, accept_loss=accept_loss)
         return
     plan = plan_of(altered(live.study, wanted))

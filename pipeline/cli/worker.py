@@ -23,7 +23,7 @@ from pipeline.settings import Settings
 @click.option("--health-port", type=click.IntRange(1, 65535), help="Serve /healthz and /metrics.")
 @click.option("--health-host", default="127.0.0.1", show_default=True, help="On this address.")
 def worker(study: Path, instance: str, health_port: int | None, health_host: str) -> None:
-    """Fold the releases of STUDY and publish estimates, until stopped.
+    """Add up the releases of STUDY as they come, and publish estimates, until stopped.
 
     Run it under a supervisor: it exits, with a code that says why, whenever Kafka or Redis fails,
     and continues where the stored state ends. Give each worker of a study its own --instance.

@@ -59,23 +59,23 @@ def _wrong(plan: Plan, found: Coverage, sizes: Sizes, records: int) -> Verdict |
     own = found.intervals[0]
     if own.coverage + CHANCE * own.error < found.level - TOLERATED:
         return Verdict(
-            False, "no: intervals are too short or beside the target",
+            False, "no: intervals miss the true coefficients too often",
             f"they cover {own.coverage:.1%} (+-{own.error:.1%}) where they promise "
             f"{found.level:.0%}{_bent(found)}",
             _better(plan, found, sizes, records),
         )  # fmt: skip
     if own.worst_coverage + CHANCE_WORST * own.worst_error < found.level - TOLERATED_WORST:
         return Verdict(
-            False, f"no: not those of {own.worst!r}",
+            False, f"no: those of {own.worst!r} miss it too often",
             f"they cover {own.worst_coverage:.1%} (+-{own.worst_error:.1%}) where they promise "
             f"{found.level:.0%}{_bent(found)}",
             _better(plan, found, sizes, records),
         )  # fmt: skip
     if found.bias - CHANCE * found.bias_error > TOLERATED_BIAS:
         return Verdict(
-            False, "no: estimates are beside the target",
+            False, "no: estimates are biased",
             f"{found.biased!r} is off by {found.bias:.2f} of its standard deviations "
-            f"(+-{found.bias_error:.2f}), which intervals do not know",
+            f"(+-{found.bias_error:.2f}), and intervals do not allow for that",
             _better(plan, found, sizes, records),
         )  # fmt: skip
     return None

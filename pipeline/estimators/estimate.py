@@ -15,8 +15,9 @@ from pipeline.types import Matrix, Vector
 
 #: Why there is no interval although there are records enough.
 FAR = (
-    "records were linearised too far from this estimate, whose error is larger than an interval "
-    "would say: more releases at newer models, or larger windows, are needed"
+    "clients computed too many of these releases at models far from this estimate, so that "
+    "intervals would be too short: wait for more releases at newer models, or use larger windows "
+    "(window.records)"
 )
 #: "empty": nothing folded; "starting": only releases from the public start; "warming": too little
 #: information for intervals; "ready".

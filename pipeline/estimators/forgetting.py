@@ -2,8 +2,7 @@
 
 The state keeps its sums apart by bucket, an eighth of a half-life each; an estimate weighs bucket b
 by 2^-((newest - b) / 8). Which bucket a release falls into is said by its own record of the log, so
-order, batches and partitions change nothing. Source: spec of the renewable method, section on
-private streams.
+order, batches and partitions change nothing.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from pipeline.messages.fit import FitMessage
 from pipeline.methods import method_of
 from pipeline.study import Study
 
+#: From this share of its record slots on, an estimate is as precise as if all counted in full.
+IN_FULL = 0.99
 #: Losses whose coefficients have the response's unit.
 IN_UNITS = ("linear", "expectile")
 
@@ -74,8 +76,11 @@ def title(message: EstimateMessage | FitMessage, study: Study) -> str:
 def unit_line(message: EstimateMessage | FitMessage) -> str:
     """Return in one line what step of a feature a coefficient stands for."""
     if message.scaling == "unit":
-        return "per half of a feature's public range; the intercept: all features mid-range"
-    return "per unit of a feature; the intercept: all features 0"
+        return (
+            "each coefficient: for a step of half the feature's public range; the intercept: with "
+            "every feature in the middle of its range"
+        )
+    return "each coefficient: for one unit of the feature; the intercept: with every feature at 0"
 
 
 def spread_line(message: EstimateMessage, study: Study) -> str:
@@ -209,11 +214,14 @@ def information_line(message: EstimateMessage) -> str:
     found = message.diagnostics
     parts = []
     if found.effective_records is not None:
-        parts.append(f"rests on {found.effective_records:.0f} effective record slots")
+        said = f"as precise as {found.effective_records:,.0f} record slots"
+        if found.effective_records < IN_FULL * message.records:
+            said += f" (of {message.records:,}: old or empty ones count less, or not at all)"
+        parts.append(said)
     if found.privacy_share is not None:
-        parts.append(f"{found.privacy_share:.0%} of the variance is privacy noise")
+        parts.append(f"{found.privacy_share:.0%} of the variance comes from the privacy noise")
     if found.floor_active:
-        parts.append(f"{found.floored} directions of the curvature are below its noise")
+        parts.append(f"the noise still hides {counted(found.floored, 'combination')} of features")
     return ", ".join(parts)
 
 

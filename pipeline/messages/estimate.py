@@ -43,11 +43,13 @@ class Diagnostics(msgspec.Struct, frozen=True):
     """Numbers that say how far to trust the estimate."""
 
     condition: Finite | None
-    floored: Annotated[int, Meta(ge=0, description="directions of the curvature below its noise")]
-    floor_active: Annotated[bool, Meta(description="whether there is one")]
+    floored: Annotated[
+        int, Meta(ge=0, description="combinations of features that the noise still hides")
+    ]
+    floor_active: Annotated[bool, Meta(description="whether `floored` is above 0")]
     effective_records: Annotated[
         Finite | None,
-        Meta(description="record slots of full weight that would tell as much"),
+        Meta(description="new record slots that would be as precise, where old ones fade"),
     ]
     privacy_share: Annotated[
         Finite | None,

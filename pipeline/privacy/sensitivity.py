@@ -71,7 +71,7 @@ def of_outer_product(
 
     z is (1, x) of `size` entries, shrunk until its L2 norm is within the radius, its intercept
     included: two such may be orthogonal at any radius, and |z z' - y y'|^2 <= |z|^4 + |y|^4.
-    Source: ldp-sgd, matrix noise; spec (b).
+    Source: ldp-sgd, matrix noise, which has the factor 2 where sqrt 2 is enough.
     """
     norm = min(radius, bounds.l2)
     if order == 1:

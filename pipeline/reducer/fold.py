@@ -187,7 +187,9 @@ class Reducer:
             release.claim != self._claim or release.slots != self._slots
         ):
             raise PayloadError(
-                "wrong-claim", f"the slots or the policy are not the study's: {self._claim}"
+                "wrong-claim",
+                "made with another window.records or another privacy policy than the study's: "
+                f"{self._claim}",
             )
         self._server.check(release)
 

@@ -135,7 +135,7 @@ def test_at_epsilon_one_it_is_not(tight: EstimateMessage) -> None:
     interval = main(tight).interval
     assert interval is None or covers(interval, 0.0)
     assert tight.status == "warming"
-    assert "has mixed" in tight.reason
+    assert "relaxation times" in tight.reason
 
 
 def test_shuffled_flights_are_another_path_to_the_same_point(

@@ -29,6 +29,16 @@ def test_every_link_to_a_file_leads_somewhere(document):
         assert (document.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_every_link_to_a_heading_leads_to_one(document):
+    for name, anchor in re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", document.read_text("utf-8")):
+        page = document.parent / name if name else document
+        heads = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), flags=re.MULTILINE)
+        # as GitHub makes them: without marks, blanks as hyphens
+        places = {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}
+        assert anchor in places, f"{name}#{anchor}"
+
+
 def test_every_make_target_that_a_document_shows_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     for document in DOCUMENTS:

@@ -147,7 +147,7 @@ def test_planted_intervals_are_found_out() -> None:
     assert verdict(width=1.96) == (True, "yes")
     assert verdict(width=1.5)[0] is False
     assert verdict(width=3.0) == (True, "yes, and they are longer than they need be")
-    assert verdict(width=2.6, shift=0.8) == (False, "no: estimates are beside the target")
+    assert verdict(width=2.6, shift=0.8) == (False, "no: estimates are biased")
 
 
 def test_one_coefficient_that_is_not_covered_is_named() -> None:

@@ -195,7 +195,7 @@ def test_a_curvature_below_its_noise_is_warming_and_says_what_helps() -> None:
     found = estimate_private(plan, state_of(plan, batch_of(plan, 6, [1, 2, 3] * 30)))
     assert found.floored > plan.size / 3
     assert found.status == "warming"
-    for word in ("more records", "larger windows", "fewer", "larger epsilon"):
+    for word in ("more records", "larger windows", "fewer", "privacy.epsilon"):
         assert word in found.reason
     assert found.intervals(0.95) is None
     assert np.all(np.isfinite(found.coefficients))

@@ -2,8 +2,9 @@
 
 The pivot is W(1) / sqrt(int (W(r) - r W(1))^2 dr) of a Brownian motion W. By Craig's formula its
 two-sided tail is (2 / pi) int_0^{pi/2} prod_p sqrt(z_p / sinh z_p) dphi with
-z_p = q sqrt(w_p) / cos phi, one factor for each path of weight w_p.
-Source: ldp-sgd, random scaling; pooled form: spec (d).
+z_p = q sqrt(w_p) / cos phi, one factor for each path of weight w_p: paths are independent, so that
+the Laplace transforms of their denominators multiply.
+Source: ldp-sgd, random scaling; several paths are this project's.
 """
 
 from __future__ import annotations

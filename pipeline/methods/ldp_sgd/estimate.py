@@ -3,7 +3,8 @@
 The coefficients are the average iterate after the burn-in. "ready" means that the path has mixed:
 lambda_min times the sum of the steps is at least 50, with the smallest eigenvalue of the regressed
 curvature, for each of several pooled paths by itself; and that the interval which the study shows
-can be had. Source: ldp-sgd; readiness: spec (c).
+can be had. Source: ldp-sgd; the 50 is where coverage stops falling short in simulations
+(docs/methods/ldp-sgd.md, "When intervals appear").
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def _unready(
     if regressed is None:
         alone = (i for i, part in enumerate(parts) if "plug-in" not in plug_ins(plan, [part]))
         name, blocks = _which(plan, paths, numbers, next(alone, 0))
-        return f"{name} has not moved in every direction yet{blocks}"
+        return f"{name} has hardly begun to move, and intervals need a longer one{blocks}"
     moved = [part.moved for part in parts]
     if plan.several != "pooled":
         moved = [sum(moved)]
@@ -150,15 +151,16 @@ def _unready(
     if least < (True, MIXED):
         name, blocks = _which(plan, paths, numbers, mixed.index(least))
         return (
-            f"{name} has mixed {max(least[1], 0.0):.0f} times in its slowest direction, and "
-            f"intervals need {MIXED:.0f}{blocks}" + ("" if _late(plan, paths, parts) else HELP)
+            f"{name} is too short: {max(least[1], 0.0):.0f} relaxation times of its slowest "
+            f"direction, and intervals need {MIXED:.0f}{blocks}"
+            + ("" if _late(plan, paths, parts) else HELP)
             # where models are late, that is the reason, and said behind this one
         )
     interval = plan.path.interval
     if interval.startswith("plug-in") and (interval not in plugs or plugs[interval].floored):
         return (
-            f'the released curvature has directions below its noise, so that "{interval}" is not '
-            "known yet: more records, a larger privacy.split.curvature or a larger epsilon help, "
+            f'"{interval}" cannot be computed yet, as the noise still hides a part of the released '
+            "curvature: more records, a larger privacy.split.curvature or privacy.epsilon help, "
             "or another estimator.path.interval"
         )
     return ""

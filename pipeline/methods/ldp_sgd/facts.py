@@ -1,6 +1,7 @@
 """What locally private gradients need and promise, for `study check` and the doctor.
 
-For features uniform on their public ranges. Source: ldp-sgd, sizes; curved losses: biases fitted.
+For features uniform on their public ranges. The sizes follow from the limit law and the caps of
+`steps`; the bias of curved losses was fitted to simulations.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def sizes(plan: GradientPlan, records: int) -> Sizes:
     late = rule.steps.cap == lateness_cap(plan) < rule.steps.eta0
     sooner = []
     if scaled > LARGEST_CLOUD:
-        sooner.append("a smaller estimator.path.kappa: noise moves the path further than it allows")
+        sooner.append("a smaller estimator.path.kappa: its steps are too long for so much noise")
     if late:
         sooner.append(
             "newer models, which allow longer steps: fewer window.records or "

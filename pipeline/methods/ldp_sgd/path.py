@@ -13,7 +13,7 @@ a sum within one release, so that the bits do not depend on how many releases co
 Where several partitions share a path, theta is theta_0 plus what each of them has moved it. A
 `SgdPath` then holds one partition's part of the way, and its sums are those of the points u: they
 are the shared path as it was published, so each partition's log holds the whole of it.
-Source: ldp-sgd, path and random scaling; blocks: spec (c); several servers: spec (d).
+Source: ldp-sgd, path and random scaling; blocks and several partitions are this project's.
 """
 
 from __future__ import annotations

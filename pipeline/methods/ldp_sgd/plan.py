@@ -160,6 +160,6 @@ class GradientPlan(Plan):
         sums += [(part, 1) for part in self.record_channels]
         if any(part.largest(records) >= INTEGER_LIMIT for part, records in sums):
             raise PrivacyError(
-                "window.records: the sums of so many records do not fit the lattice; use smaller "
+                "window.records: the sums of so many records are too large to be sent; use smaller "
                 "windows"
             )

@@ -4,7 +4,8 @@ PPI-0 needs no release of its own: A is the least-squares slope of the noised gr
 points at which they were taken, M their mean product, noise included. PPI-1 takes A from noised
 curvatures instead, which are released beside gradients. The published form releases noised products
 as well. Paths of their own, whose data may differ, have A and M of their own.
-Source: ldp-sgd, plug-in; PPI-0 and PPI-1: spec (a); pooled paths: spec (d).
+Source: ldp-sgd, plug-in. PPI-0 and PPI-1 are this project's, and so are pooled paths, which are
+independent: their variances add with squared weights.
 """
 
 from __future__ import annotations

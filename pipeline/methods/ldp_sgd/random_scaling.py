@@ -4,7 +4,7 @@ V = n^-2 sum_s s^2 (thetabar_s - thetabar_n)(.)' over the n records after the bu
 is thetabar +- q sqrt(V_jj / n) with the critical values of `critical`. Several paths are pooled
 with their shares of the records as weights. Logs of one shared path are copies of the same pivot:
 the mean of their V_jj / n goes with the critical value of one path.
-Source: ldp-sgd, random scaling; pooled form: spec (d).
+Source: ldp-sgd, random scaling; several paths are this project's, see `critical`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """From a study to the public rule of its path: steps, their caps, burn-in and start.
 
-Source: ldp-sgd, defaults; caps: spec (c) and (f).
+The paper, ldp-sgd, gives no defaults: these are this project's, from simulations. The caps are
+derived in `steps`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Step sizes eta_i = min(eta0 i^-alpha, cap), with two caps that keep the path where theory holds.
 
-The noise cap bounds the jitter of the linear predictor, the staleness cap the overshoot of records
-that were linearised at an old point. Source: ldp-sgd, path; caps: spec (c) and (f).
+The noise cap bounds the jitter of the linear predictor: at a constant step eta the linearised path
+has the stationary covariance eta noise^2 A^-1 / 2. The staleness cap bounds the overshoot of
+gradients that were taken at an old point: it keeps eta lambda_max (records late) at 1 or less.
+Source: ldp-sgd, path; the caps are this project's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The renewable estimate from noised messages.
 
 theta <- theta - (floor(A) + N lambda R)^-1 (g + n lambda R theta) with A the sum of the noised
-curvatures. The curvature only preconditions, so its noise moves no fixed point; its eigenvalues
-are raised to half the spectral size of that noise, without which single directions run away.
+curvatures. The curvature sets length and direction of a step alone. Steps end where the gradient is
+zero whatever it is, so its noise does not change where they end. Its eigenvalues are raised to half
+the spectral size of that noise, without which single directions run away.
 The first round is at the public start, where the loss has no curvature: it spends the whole budget
 on the gradient and takes one step against a public guess. Source: dwd, eq. (37), rewritten.
 """

@@ -2,7 +2,8 @@
 
 K^-1 (sum s s') K^-1 with s the gradient of one record, ridge included, and K the summed curvature.
 It needs a minimiser that was reached, and enough records that carry curvature: a steep loss has
-almost all of it in the few records near its knee. Source: spec of the renewable method, sandwich.
+almost all of it in the few records near its knee. This is the sandwich of
+M-estimators.
 """
 
 from __future__ import annotations

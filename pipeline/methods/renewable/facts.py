@@ -21,7 +21,7 @@ def sizes(plan: RenewablePlan, records: int) -> Sizes:
 def better(plan: RenewablePlan, missed: Missed) -> tuple[str, ...]:
     """As `Method.better`."""
     del plan, missed
-    return ("more records, and windows of more of them (window.records)",)
+    return ("more records, and larger windows (window.records)",)
 
 
 def facts(plan: RenewablePlan) -> dict[str, object]:
@@ -42,7 +42,8 @@ def facts(plan: RenewablePlan) -> dict[str, object]:
         found["intervals"] = {
             "releases_at_least": needed,
             "record_slots_at_least": needed * plan.slots,
-            "and": "a curvature that stands out of its noise; see docs/methods/renewable.md",
+            "and": "features that vary enough to show through the noise; see "
+            "docs/methods/renewable.md",
         }
     if plan.study.estimator.forgetting is not None:
         found["forgetting"] = _forgetting(plan)
@@ -64,8 +65,9 @@ def _forgetting(plan: RenewablePlan) -> dict[str, object]:
     found["effective_records_at_most"] = most
     if most < needed:
         found["advice"] = (
-            f"too short for intervals, which need {needed} effective record slots: half_life = "
-            f"{math.ceil(needed / EFFECTIVE_HALF_LIVES)} or more lets them come"
+            f"too short for intervals: these need the weight of {needed:,} new record slots, and "
+            f"old ones fade too soon; set half_life = {math.ceil(needed / EFFECTIVE_HALF_LIVES)} "
+            "or more"
         )
     return found
 

@@ -2,7 +2,7 @@
 
 theta = (A + n ridge R)^-1 sum (H t - g). The middle of the sandwich is the sum of score products,
 each score with its ridge. With forgetting, sums are weighed by w and score products by w^2.
-Source: spec of the renewable method, additive form and cheap extensions.
+Where no client is late, this is eq. (37) of paper dwd, written as sums.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.types import Matrix, Vector
 
 ROUGH = (
-    "the first windows were small for so many coefficients, and follow their own noise: as many "
-    "records of later windows are needed, or larger windows"
+    "the clients' first windows were too small for so many coefficients: intervals wait until as "
+    "many records have come in later windows; larger windows (window.records) avoid that"
 )
 #: How intervals are made.
 INTERVAL = "sandwich, record scores"
@@ -117,8 +117,9 @@ def _solved(bread: Matrix, right: Vector) -> Vector:
     """Solve, but not with a matrix that has a Cholesky factor by luck of rounding alone."""
     if is_singular(bread):
         raise NumericError(
-            "the curvature is not positive definite: more records, a larger ridge or fewer "
-            "collinear or constant features are needed"
+            "the records so far do not determine all coefficients (the curvature is not positive "
+            "definite): more records, a larger estimator.ridge or fewer collinear or constant "
+            "features are needed"
         )
     solution: Vector = solve_positive(bread, right)
     return solution
@@ -148,10 +149,9 @@ def _doubt(plan: RenewablePlan, state: OpenState, total: OpenState) -> str:
     needed = plan.size if plan.classes else RECORDS_PER_COEFFICIENT * plan.size
     if carried < needed:
         return (
-            "the loss is nearly flat at almost all records: their curvature is that of "
-            f"{carried:.1f} records at its largest, and intervals need {needed}; a smaller "
-            "q, a larger residual_bound, a ridge above 0, more records or another order of them "
-            "help"
+            "the loss is nearly flat at almost all records, so that together they tell as much as "
+            f"{carried:.1f} where it bends most; intervals need {needed}. More records, a larger "
+            "estimator.residual_bound or estimator.ridge, or a smaller q help"
         )
     return ""
 

@@ -3,7 +3,7 @@
 A = sum H, b = sum (H t - g): theta = (A + n ridge)^-1 b is the exact zero of the summed
 linearised scores, whatever the expansion points were and whatever order they came in. Releases are
 added one by one in the order of the log, so that the bits do not depend on fetch batches.
-Source: spec of the renewable method, additive form.
+Where no client is late, this is eq. (37) of paper dwd, written as sums.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class RenewablePlan(Plan):
         ]
         if any(part.largest(self.slots) >= INTEGER_LIMIT for part in parts):
             raise PrivacyError(
-                "window.records: the sums of so many records do not fit the lattice; use smaller "
+                "window.records: the sums of so many records are too large to be sent; use smaller "
                 "windows"
             )
 

@@ -1,11 +1,11 @@
 """The estimate of a private study from its integer sums.
 
 theta = tbar - (Abar + ridge R)^-1 (G / N + ridge R tbar): the mean expansion point of the last
-three epochs less one preconditioned gradient taken there. The noisy curvature only preconditions
-and expansion points enter only as a mean, so no noise is ever multiplied by a coefficient. The
-middle of the sandwich is the spread between releases. With forgetting, what is linear in releases
-is weighed by their weight, and every variance by its square. Source: spec of the renewable method,
-section on private streams.
+three epochs less one preconditioned gradient taken there. The noisy curvature only scales and turns
+that step and expansion points enter only as a mean, so no noise is ever multiplied by a
+coefficient. The middle of the sandwich is the spread between releases. With forgetting, what is
+linear in releases is weighed by their weight, and every variance by its square. Derived in
+docs/methods/renewable.md.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def estimate_private(plan: RenewablePlan, sums: PrivateState | Weighed) -> Estim
         if status == "ready" and not _both_classes(plan, parts):
             status = "warming"
             reason = (
-                "the noised count of one class is still within its noise: records of both classes, "
-                "or more of them, are needed"
+                "one class is so rare that its noised count may be noise alone: intervals need "
+                "more records, of both classes"
             )
         if status == "ready":
             whole = moments.slots * bread
@@ -177,8 +177,8 @@ def _start_status(plan: RenewablePlan, releases: int) -> tuple[Status, str]:
         return "empty", "no release has come yet"
     needed = plan.study.stream.publish.releases
     return "starting", (
-        f"only releases from the public start have come so far, {releases} of the {needed} that "
-        "the first model waits for (stream.publish.releases), unless a client used its stream.lead"
+        f"the first model goes out after {needed} releases (stream.publish.releases), and "
+        f"{releases} have come; it goes out sooner if one client has used up its stream.lead"
     )
 
 
@@ -186,17 +186,19 @@ def _without_interval(plan: RenewablePlan, unknown: NDArray[np.bool_]) -> str:
     """Say which coefficients have no interval: the data say less of them than the noise does."""
     names = np.array(plan.study.coefficient_names)[unknown]
     return (
-        f"no interval for {', '.join(names)}: the curvature in their directions is below its "
-        "noise; less collinear features, narrower ranges, more records or a larger epsilon help"
+        f"no interval for {', '.join(names)}: the noise still hides what the records say of them; "
+        "features that are less correlated, narrower public ranges, more records or a larger "
+        "privacy.epsilon help"
     )
 
 
 def _status(plan: RenewablePlan, releases: float, floored: int) -> tuple[Status, str]:
     if floored > FLOORED_SHARE * plan.size:
         return "warming", (
-            f"too few records for this epsilon and {plan.size} coefficients: {floored} directions "
-            "of the curvature are still below its noise; more records, larger windows, fewer "
-            "features or a larger epsilon help"
+            f"too few records for {plan.size} coefficients at this privacy.epsilon: the noise "
+            f"still hides {floored} of the {plan.size} combinations of features that the records "
+            "must tell apart; more records, larger windows (window.records), fewer features or a "
+            "larger privacy.epsilon help"
         )
     needed = RELEASES_PER_COEFFICIENT * plan.size
     if releases < needed:

@@ -5,7 +5,7 @@ gradients, one for each group. A later release with gradient g, curvature H, exp
 of squared slopes s (of a regression that estimates its noise scale), n slots and model version k
 adds H, and the Gram matrix of z = (g, n t, s, n, 1) to the sums of epoch floor(log2 k). The last
 column of that matrix holds the sums of g, n t, s, n and the number of releases; the rest gives the
-spread between releases. Source: spec of the renewable method, section on private streams.
+spread between releases. What is made of them is in `private_estimate`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What the integer sums of a private study say in real units, releases weighed by their age.
 
-What is linear in releases is weighed by their weight w, and every variance by its square. Source:
-spec of the renewable method, section on private streams.
+What is linear in releases is weighed by their weight w, and every variance by its square.
 """
 
 from __future__ import annotations

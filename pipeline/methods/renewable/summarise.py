@@ -189,7 +189,7 @@ def local_fit(
     """Fit one window by a few damped Newton steps from the public start, shape (d,).
 
     A start for studies without privacy only: the first window of a client is linearised where it
-    has curvature (spec of the renewable method, start-up).
+    has curvature, which generalised DWD has not at zero.
     """
     if loss.responses == "count" and not responses.any():
         # counts of zero alone have no best fit: half a count in all of them stands for one
