@@ -39,6 +39,18 @@ def test_every_link_to_a_heading_leads_to_one(document):
         assert anchor in places, f"{name}#{anchor}"
 
 
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_file_that_a_guide_names_is_there(name):
+    folders = ("pipeline", "producers", "agents", "state", "infra", "tests", "benchmarks", "docs")
+    paths = [*ROOT.glob("*.py"), *(path for top in folders for path in (ROOT / top).rglob("*"))]
+    files = ["/" + str(path.relative_to(ROOT)) for path in paths]
+    for mentioned in re.findall(
+        r"[\w/]+\.py|(?<=`)[a-z_]+/[a-z_/]+/(?=`)", (ROOT / name).read_text()
+    ):
+        wanted = "/" + mentioned.strip("/")
+        assert any(path.endswith(wanted) for path in files), mentioned
+
+
 def test_every_make_target_that_a_document_shows_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     for document in DOCUMENTS:
