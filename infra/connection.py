@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError
 
 from infra.preflight import check_servers
 from infra.tls import ssl_context
@@ -52,3 +54,15 @@ def log_reader(settings: Settings, *, wait_ms: int) -> KafkaConsumer:
         bootstrap_timeout_ms=10_000,
         fetch_max_wait_ms=wait_ms,
     )
+
+
+def close_producer(producer: KafkaProducer) -> None:
+    """Close a producer within seconds, whatever Kafka does; what is not acknowledged is dropped."""
+    try:
+        # it flushes first, and would hide the fault that ended its owner behind one of its own
+        producer.close(timeout=2)
+    except KafkaError:
+        # left half closed it would try again when it is collected, and print a traceback
+        producer._sender.force_close()
+        with suppress(KafkaError):
+            producer.close(timeout=2)

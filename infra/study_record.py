@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from kafka import KafkaProducer, TopicPartition
-from kafka.errors import KafkaError
 
-from infra.connection import kafka_options, log_reader
+from infra.connection import close_producer, kafka_options, log_reader
 from infra.faults import asking
 from pipeline.errors import BrokerError, ConfigError
 from pipeline.local.plan import Plan
@@ -90,8 +88,7 @@ def announce(plan: Plan, settings: Settings, *, overrule: bool, say: Callable[[s
             sent = producer.send(topic, key=plan.study.name.encode(), value=value, headers=marks)
             sent.get(timeout=PATIENCE_SECONDS)
         finally:
-            with suppress(KafkaError):
-                producer.close(timeout=2)
+            close_producer(producer)
 
 
 def other_revision(plan: Plan, held: str) -> ConfigError:

@@ -14,7 +14,7 @@ import msgspec
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from infra.connection import kafka_options, log_reader
+from infra.connection import close_producer, kafka_options, log_reader
 from infra.faults import told
 from pipeline.errors import BrokerError, VeilstreamError
 from pipeline.messages.spends import (
@@ -142,7 +142,7 @@ class LedgerTopic:
             try:
                 producer.send(NAME, key=self._client.encode(), value=payload).get(PATIENCE)
             finally:
-                producer.close(timeout=2)
+                close_producer(producer)
         except KafkaError as error:
             raise self._fault("written", "Write", error) from error
 

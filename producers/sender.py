@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from infra.connection import kafka_options
+from infra.connection import close_producer, kafka_options
 from infra.faults import told
 from pipeline.errors import VeilstreamError
 from pipeline.messages.envelope import header, milliseconds
@@ -117,9 +116,7 @@ class Sender:
 
     def close(self) -> None:
         """Close the connection; what is not acknowledged stays in the outbox."""
-        # it flushes first, and would hide the fault that ended the client behind one of its own
-        with suppress(KafkaError):
-            self._producer.close(timeout=2)
+        close_producer(self._producer)
 
     def _refused(self, error: BaseException | None) -> VeilstreamError:
         otherwise = f"Kafka does not take releases ({type(error).__name__})"

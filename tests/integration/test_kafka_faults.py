@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -260,6 +262,12 @@ def test_a_kafka_that_is_away_does_not_hide_why_a_client_ends(
         try:
             sender.pump()
             sender.close()
+            # what is not closed closes itself when it is collected, and printed a traceback
+            unraised: list[object] = []
+            monkeypatch.setattr(sys, "unraisablehook", unraised.append)
+            del sender
+            gc.collect()
+            assert not unraised
             with pytest.raises(BrokerError, match="does not answer within"):
                 check_broker(secured.plain)
         finally:
