@@ -19,7 +19,9 @@ from pipeline.local.plan import Plan
 from pipeline.local.times import parse_rfc3339, time_of
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.topics import is_of_a_study
+from pipeline.methods import method_of
 from pipeline.methods import plan_of as make_plan
+from pipeline.methods.ldp_sgd.spec import Path
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, Reducer, combine
 from pipeline.releasing import release_of
@@ -183,16 +185,19 @@ def keys_of(kind: Any, path: str = "") -> Iterator[str]:
 def test_every_key_of_a_study_may_differ_or_is_refused_with_a_reason() -> None:
     study = parse_study(sgd_text(records=50, name="x"))
     keys = list(keys_of(msgspec.inspect.type_info(Study)))
+    keys += keys_of(msgspec.inspect.type_info(Path), "estimator.path.")
     assert "estimator.path.eta0" in keys
-    assert set(SERVER_SIDE) <= set(keys)
+    own = method_of(study)
+    allowed = {*SERVER_SIDE, *own.server_side}
+    assert allowed <= set(keys)
     inside = {key for key in keys if key.startswith("estimator.forgetting.")}
-    for key in set(keys) - set(SERVER_SIDE) - inside:
+    for key in set(keys) - allowed - inside:
         with pytest.raises(ConfigError, match=f"^{key}: a replay cannot change it: ") as caught:
             altered(study, {key: 1})
         assert "no such key" not in str(caught.value)
     with pytest.raises(ConfigError, match="levle: unknown key"):
         altered(study, {"levle": 0.9})
-    assert REASONS.keys() <= set(keys)
+    assert REASONS.keys() | own.client_side.keys() <= set(keys)
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -212,13 +217,15 @@ CHANGES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", CHANGES)
 def test_what_may_differ_changes_no_release(kind: str) -> None:
     """With a seed the noise is the same: so must be all bytes but the revision."""
-    assert set().union(*CHANGES.values()) == SERVER_SIDE.keys()
     plan = plan_of(mechanism="insecure-simulation", p=2)
     if kind == "sgd":
         words = 'mechanism = "insecure-simulation"\nseed = 1'
         made = sgd_text(records=50, name="x").replace('mechanism = "discrete-gaussian"', words)
         plan = make_plan(parse_study(made))
     rows = _rows(plan, np.random.default_rng(1))
+    own = method_of(plan.study).server_side
+    tried = {key for changes in CHANGES.values() for key in changes}
+    assert own.keys() | SERVER_SIDE.keys() <= tried
 
     def payloads(study: Study, version: int) -> dict[str, Any]:
         other = make_plan(study)
@@ -258,7 +265,7 @@ def test_changes_are_checked_as_a_study_file_is() -> None:
     for key, value, word in (
         ("estimator.level", 2, "estimator.level"),
         ("estimator.forgetting", {"half_life": 900.0, "of": "years"}, "estimator.forgetting.of"),
-        ("estimator.path.interval", "plug-in", "estimator.path: belongs to kind"),
+        ("estimator.path.interval", "plug-in", "a replay cannot change it"),
     ):
         with pytest.raises(ConfigError, match=word):
             altered(study, {key: value})
