@@ -172,11 +172,16 @@ def _refusal(
     name: str, usable: int, seen: int, faults: Counter[str], number: int | None
 ) -> DataError:
     """Return the error; `number` as `Trials.begin` gives it, None where tests have no noise."""
+    if number is not None and number > MOST_TESTS:
+        return DataError(
+            f"source {name!r}: it was refused {MOST_TESTS} times and is not tested again, as each "
+            f"test tells a little of its records; nothing was spent. {usable} of the first {seen} "
+            f"record slots can be used now. Faults: {worded(faults) or 'none'}. Once the data "
+            "owner is content with that, start once with --accept-unusable"
+        )
     tries = ""
     if number == 0:
         tries = ". The file has not been written since it was refused"
-    elif number is not None and number > MOST_TESTS:
-        tries = f". It was refused {MOST_TESTS} times, and is not tested again"
     elif number is not None:
         tries = f". This was test {number} of {MOST_TESTS}"
     kept = ""
