@@ -47,7 +47,8 @@ def run_worker(
     # what was folded says which revision is the right one, and a record may be forged
     folded = any(state.head.next_offset for state in states)
     announce(plan, settings, overrule=folded, say=_say)
-    logging.getLogger("aiokafka").setLevel(logging.ERROR)
+    # its errors come many times a second; what they mean is said once, when the worker ends
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     # it complains while a new broker makes its offsets topic; `Link.watch` sees real silence
     logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.CRITICAL)
     folder.mkdir(parents=True, exist_ok=True)

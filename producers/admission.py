@@ -10,6 +10,9 @@ from producers.heads import MOST, Head, Marks, head_of
 from producers.known_sources import KnownSources, Looks
 from producers.sources import Slot, location_of, open_source, packaged
 
+#: What has been seen of a source whose head cannot grow any more.
+WHOLE = "whole"
+
 
 class Admission:
     """The source of one run, as the folder's register knows it.
@@ -79,11 +82,11 @@ class Admission:
             return
         path = Path(self._spec)
         size = path.stat().st_size if path.exists() else 0
-        if self._seen in (size, MOST):
+        if self._seen in (size, WHOLE):
             return
         looks = looks_of(self._spec, self._follow)
         self._check(looks, releases=True)
-        self._seen = MOST if looks.kind == "packaged" or MOST in looks.marks else size
+        self._seen = WHOLE if looks.kind == "packaged" or MOST in looks.marks else size
 
     def _check(self, looks: Looks, *, releases: bool) -> None:
         self._known.check(
