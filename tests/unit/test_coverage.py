@@ -61,7 +61,8 @@ def check_coverage(hits: np.ndarray, coefficients: int) -> None:
 
 def quarter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Break an estimator: its covariance is a quarter of what it should be."""
-    module = importlib.import_module("pipeline.reducer.merging")
+    kind = name.removeprefix("estimate_")
+    module = importlib.import_module(f"pipeline.methods.renewable.{kind}_server")
     original = getattr(module, name)
 
     def broken(plan: Plan, state: object) -> Estimate:
