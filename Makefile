@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # The installer alone is not in the lock file; it only puts the locked packages into .venv quickly.
 UV := uv==0.13.8
-PACKAGES := pipeline producers agents state infra
+PACKAGES := veilstream.py pipeline producers agents state infra
 # Where byte code is switched off, as in many containers, every start would compile 1,700 modules.
 export PYTHONDONTWRITEBYTECODE :=
 

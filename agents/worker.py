@@ -49,8 +49,6 @@ def run_worker(
     announce(plan, settings, overrule=folded, say=_say)
     # its errors come many times a second; what they mean is said once, when the worker ends
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    # it complains while a new broker makes its offsets topic; `Link.watch` sees real silence
-    logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.CRITICAL)
     folder.mkdir(parents=True, exist_ok=True)
     print(
         f"veilstream worker {instance}: folding study {plan.study.name} (revision {plan.revision})",
