@@ -61,13 +61,8 @@ def check_coverage(hits: np.ndarray, coefficients: int) -> None:
 
 def quarter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Break an estimator: its covariance is a quarter of what it should be."""
-<<<<<<< HEAD
-    server = {"estimate_open": "open_server", "estimate_private": "private_server"}[name]
-    module = importlib.import_module(f"pipeline.methods.renewable.{server}")
-=======
     kind = name.removeprefix("estimate_")
     module = importlib.import_module(f"pipeline.methods.renewable.{kind}_server")
->>>>>>> hub/main
     original = getattr(module, name)
 
     def broken(plan: Plan, state: object) -> Estimate:
