@@ -123,7 +123,8 @@ class Heritage:
             If there are sources of which nobody can tell whether they hold these records.
         """
         client, changed = self._db.client, 0
-        own = {name for (name,) in self._db.rows("SELECT source FROM streams")}
+        # the folder knows the records of what it has released, and no others, by their content
+        own = {name for (name,) in self._db.rows("SELECT source FROM streams WHERE next_seq > 0")}
         imported = {name for (name,) in self._db.rows("SELECT source FROM inherited")}
         names = {hashed(client, name): name for name in {source} | own | imported}
         strange = imported - own - {source}

@@ -80,8 +80,8 @@ class LedgerTopic:
             )
         elif changed:
             self._say(
-                f"WARNING: {NAME} has {changed} spends of this client on source {source!r} that this "
-                "folder did not know; they count now"
+                f"WARNING: {NAME} has {changed} spends of this client on source {source!r} that "
+                "this folder did not know; they count now"
             )
 
     def publish(self) -> None:
