@@ -29,6 +29,8 @@ PLANS = {"pipeline/methods/renewable/plan.py", "pipeline/methods/ldp_sgd/plan.py
 CHECKS = "pipeline/methods/checks.py"
 VAULT, SENDER = "producers/vault.py", "producers/sender.py"
 LEDGER_TOPIC = "producers/ledger_topic.py"
+#: Closes producers, and makes none.
+CLOSING = "infra/connection.py"
 
 #: Function to the files that may import it, or reach for it in its module.
 USERS = {
@@ -49,7 +51,7 @@ USERS = {
     # the doctor's records are simulated, and never leave the process
     "release_of": {CLIENT, "pipeline/offline.py", "pipeline/doctor/streams.py"},
     "_SEAL": set(),
-    "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py"},
+    "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py", CLOSING},
     # to the topic, and to a file that the client asks for
     "write_spends": {LEDGER_TOPIC, "pipeline/cli/accounts.py"},
     "announce": {"agents/worker.py", "pipeline/cli/topics.py"},
@@ -73,6 +75,7 @@ MAKERS = {
     "OpenRelease": {RELEASE},
     "Numbers": {RELEASE},
     "Outgoing": {CLIENT, VAULT},
+    "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py"},
 }
 #: Where classes are from whose names others have, too: a calibration is answered, a file summed up.
 HOMES = {"Answer": "pipeline.local.privatise", "Summary": "pipeline.methods.renewable.summarise"}
