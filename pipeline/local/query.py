@@ -115,7 +115,8 @@ class MatrixPart:
         """As `Part.pieces`: the diagonal, and the entries off it."""
         values = self.diagonal.round(self.sums.integers, self.sums.exponents)
         on = upper_is_diagonal(self.size)
-        return Piece(on, values[on], self.diagonal), Piece(~on, values[~on], self.off_diagonal)
+        off = ~on
+        return Piece(on, values[on], self.diagonal), Piece(off, values[off], self.off_diagonal)
 
     def noised(self, stream: SecureStream) -> Integers:
         """As `Part.noised`."""
@@ -130,6 +131,9 @@ def with_noise(pieces: Sequence[Piece], slots: int, stream: SecureStream) -> Int
     slots
         Most records that contribute to one number.
     """
+    if len(pieces) == 1:
+        # one channel noises all: nothing has to be put in its place
+        return pieces[0].channel.noised(pieces[0].values, slots, stream)
     whole = np.empty(sum(len(piece.values) for piece in pieces), dtype=np.int64)
     for piece in pieces:
         whole[piece.places] = piece.channel.noised(piece.values, slots, stream)
