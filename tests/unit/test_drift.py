@@ -82,7 +82,7 @@ def check_coverage(shares: np.ndarray, conservative: float) -> None:
 
 def unsquared(name: str, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Break an estimator: variances are weighed by w, not by its square."""
-    module = importlib.import_module(f"pipeline.estimators.{name}")
+    module = importlib.import_module(f"pipeline.methods.renewable.{name}")
     original = getattr(module, function)
 
     def broken(*arguments: object, power: int = 1, **others: object) -> object:
