@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from pipeline.estimators.pooled import PASSES, Rows
+from pipeline.estimators.objective import Rows
+from pipeline.estimators.pooled import PASSES
 from pipeline.estimators.target import study_rows, target
 from pipeline.local.encode import Arrays
 from pipeline.local.plan import Plan

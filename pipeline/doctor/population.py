@@ -16,7 +16,7 @@ from scipy.special import expit, ndtri, pdtrik
 
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import class_weights
-from pipeline.estimators.pooled import Rows
+from pipeline.estimators.objective import Rows
 from pipeline.estimators.target import study_rows, target
 from pipeline.local.plan import Plan
 from pipeline.types import Matrix, Vector

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from pipeline.estimators.pooled import PASSES, Pooled, Rows, pooled_fit
+from pipeline.estimators.objective import Rows
+from pipeline.estimators.pooled import PASSES, Pooled, pooled_fit
 from pipeline.local.plan import Plan
 from pipeline.types import Matrix, Vector
 

@@ -13,7 +13,8 @@ import pytest
 from pipeline.backtest import backtest
 from pipeline.doctor import Population, simulated, target_of
 from pipeline.errors import DataError, NumericError
-from pipeline.estimators.pooled import TOLERANCE, Rows, pooled_fit
+from pipeline.estimators.objective import Rows
+from pipeline.estimators.pooled import TOLERANCE, pooled_fit
 from pipeline.estimators.target import study_rows, target
 from pipeline.local.encode import stack
 from pipeline.losses import GeneralisedDWD, Linear, Logistic

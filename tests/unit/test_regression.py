@@ -11,7 +11,8 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from pipeline.errors import NumericError
-from pipeline.estimators.pooled import Rows, pooled_fit
+from pipeline.estimators.objective import Rows
+from pipeline.estimators.pooled import pooled_fit
 from pipeline.local.model import round_model
 from pipeline.local.plan import Plan
 from pipeline.losses import Linear, Loss, Poisson

@@ -16,8 +16,9 @@ from scipy.optimize import linprog
 
 from pipeline.errors import DataError
 from pipeline.estimators import pooled
-from pipeline.estimators.pooled import LEAST_SHARE, Objective
-from pipeline.estimators.pooled import Sums as Point
+from pipeline.estimators.objective import Objective
+from pipeline.estimators.objective import Sums as Point
+from pipeline.estimators.pooled import LEAST_SHARE
 from pipeline.linalg import solve_positive
 from pipeline.losses import Loss
 from pipeline.methods.published.records import Records, sums_at

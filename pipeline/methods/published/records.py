@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.errors import DataError
-from pipeline.estimators.pooled import Rows
+from pipeline.estimators.objective import Rows
 from pipeline.losses import Loss
 from pipeline.types import Matrix, Vector
 

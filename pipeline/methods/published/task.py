@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.estimators.estimate import class_weights
-from pipeline.estimators.pooled import Objective
+from pipeline.estimators.objective import Objective
 from pipeline.local.encode import Arrays
 from pipeline.local.plan import Plan
 from pipeline.losses import Loss
