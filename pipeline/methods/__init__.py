@@ -40,7 +40,12 @@ OFFLINE = {
 
 def method_of(study: Study) -> Method:
     """Return the method of a study."""
-    found: Method = _found(METHODS[study.estimator.kind])
+    return load_live(study.estimator.kind)
+
+
+def load_live(kind: str) -> Method:
+    """Return the method of a kind of `METHODS`."""
+    found: Method = _found(METHODS[kind])
     return found
 
 

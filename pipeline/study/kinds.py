@@ -5,9 +5,15 @@ What a method needs and allows is its own to say; here it is only asked.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 from pipeline.errors import ConfigError
-from pipeline.methods import METHODS, OFFLINE, load, method_of
+from pipeline.methods import METHODS, OFFLINE, load, load_live, method_of
 from pipeline.study.model import LIVE, Study
+
+if TYPE_CHECKING:
+    from pipeline.methods.base import Method
 
 
 def check_kind(study: Study) -> None:
@@ -32,17 +38,26 @@ def check_kind(study: Study) -> None:
         if getattr(estimator, table) is not None and table not in method.tables:
             raise ConfigError(
                 f'estimator.{table}: kind = "{kind}" has no keys in this table; remove it, or '
-                "choose the kind that it belongs to (estimator.kind)"
+                f"choose the kind that it belongs to{_with(table, lambda m: m.tables)}"
             )
     if estimator.loss not in method.losses:
-        raise ConfigError(f'estimator.loss: kind = "{kind}" has {", ".join(method.losses)}')
+        raise ConfigError(
+            f'estimator.loss: kind = "{kind}" has {", ".join(method.losses)}; choose one of them, '
+            f"or a kind that has this one{_with(estimator.loss, lambda m: m.losses)}"
+        )
     if study.privacy.personal is not None and not method.levels:
         raise ConfigError(
             "privacy.personal: records can have levels of their own where each is noised by "
             f'itself, and kind = "{kind}" noises sums of them; remove it, or choose another '
-            "estimator.kind"
+            f"estimator.kind{_with(True, lambda m: (m.levels,))}"
         )
     method.check(study)
+
+
+def _with(wanted: object, of: Callable[[Method], Sequence[object]]) -> str:
+    """Return the kinds whose method has what is wanted, in brackets; nothing if there is none."""
+    kinds = [kind for kind in METHODS if wanted in of(load_live(kind))]
+    return f" ({', '.join(kinds)})" if kinds else ""
 
 
 def require_live(study: Study, doing: str) -> None:
