@@ -19,7 +19,7 @@ from agents.publishing import Publishing
 from agents.transport import BatchSchema, BatchTransport, NoTables
 from infra.faults import told
 from infra.tls import ssl_context
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from state import RedisStore
@@ -30,7 +30,7 @@ Fatal = Callable[[BaseException], None]
 
 
 def create_app(
-    plan: Plan,
+    task: Task,
     settings: Settings,
     *,
     instance: str,
@@ -55,16 +55,16 @@ def create_app(
     say
         Told what the worker waits for.
     """
-    topics = Topics.of(plan.study)
-    store = RedisStore(redis_client(settings), plan)
+    topics = Topics.of(task.study)
+    store = RedisStore(redis_client(settings), task)
     link = Link(settings)
     log = ReleasesLog(lambda: app.consumer, topics.releases.name)
 
-    folding = Folding(plan, topics, store, link.send, log.reread, log.bounds)
-    publishing = Publishing(plan, topics, store, folding, link.send, link.read, link.ends)
+    folding = Folding(task, topics, store, link.send, log.reread, log.bounds)
+    publishing = Publishing(task, topics, store, folding, link.send, link.read, link.ends)
     progress = Progress(folding, log.left)
     pages = Health(folding, publishing, progress)
-    group = f"veilstream-{plan.study.name}"
+    group = f"veilstream-{task.study.name}"
     app = faust.App(
         group,
         broker=[URL(f"kafka://{server}") for server in settings.kafka.split(",")],

@@ -12,7 +12,7 @@ import msgspec
 from agents.history import History
 from agents.refold import history_of
 from pipeline.errors import OffsetGap
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
 from pipeline.methods import server_of
@@ -71,11 +71,11 @@ class Follower:
     """
 
     def __init__(
-        self, plan: Plan, history: History, starts: Mapping[int, int], erased: frozenset[str]
+        self, task: Task, history: History, starts: Mapping[int, int], erased: frozenset[str]
     ) -> None:
-        self._reducer, self._history = Reducer(plan), history
+        self._reducer, self._history = Reducer(task), history
         self._ends = {n: extent.after for n, extent in history.extents().items()}
-        self.states = {n: Partition.empty(plan, erased).starting_at(starts[n]) for n in starts}
+        self.states = {n: Partition.empty(task, erased).starting_at(starts[n]) for n in starts}
         self._held: dict[int, list[LogRecord]] = {n: [] for n in starts}
         history.seek({n: Span(starts[n], self._ends[n]) for n in starts})
 
@@ -105,7 +105,7 @@ class Follower:
 
 
 def check(
-    plan: Plan,
+    task: Task,
     settings: Settings,
     *,
     accept_loss: bool,
@@ -124,10 +124,10 @@ def check(
     BrokerError, StoreError
         If Kafka or Redis fails.
     """
-    erased = RedisStore(redis_client(settings), plan).erased()
-    topics, found = Topics.of(plan.study), Checked()
+    erased = RedisStore(redis_client(settings), task).erased()
+    topics, found = Topics.of(task.study), Checked()
     with (
-        history_of(plan, settings, stopped) as releases,
+        history_of(task, settings, stopped) as releases,
         History(settings, topics.estimates.name, 1, stopped) as published,
     ):
         starts = _starts(releases, accept_loss=accept_loss)
@@ -136,12 +136,12 @@ def check(
         first = extent.first
         while only is None or only:
             published.seek({0: Span(first, extent.after)})
-            follower, again = Follower(plan, releases, starts, erased), []
+            follower, again = Follower(task, releases, starts, erased), []
             for record in published.records(0):
                 if only is not None and not _among(record.offset, only):
                     continue
                 report(record.offset - extent.first + 1, extent.after - extent.first)
-                live = _usable(plan, record, found)
+                live = _usable(task, record, found)
                 if live is None:
                     continue
                 if not follower.possible(live):
@@ -155,7 +155,7 @@ def check(
                     again.append(record.offset)
                     continue
                 follower.move(positions)
-                if _differs(plan, live, follower.states, releases.topic, found, erased):
+                if _differs(task, live, follower.states, releases.topic, found, erased):
                     found.places.append(record.offset)
             only = again
             first = again[0] if again else first
@@ -174,15 +174,15 @@ def _starts(history: History, *, accept_loss: bool) -> dict[int, int]:
     return starts
 
 
-def _usable(plan: Plan, record: LogRecord, found: Checked) -> EstimateMessage | None:
+def _usable(task: Task, record: LogRecord, found: Checked) -> EstimateMessage | None:
     """Return a published estimate that this study can be compared with, or count why not."""
     try:
         live = read_estimate(record.value or b"")
     except msgspec.DecodeError:
         found.apart["no estimate"] += 1
         return None
-    own = plan.study.estimator.level, server_of(plan).interval
-    if live.study_revision != plan.revision:
+    own = task.study.estimator.level, server_of(task).interval
+    if live.study_revision != task.revision:
         found.apart["of another revision"] += 1
     elif (live.level, live.interval_method) != own:
         found.apart["with another level or interval"] += 1
@@ -192,14 +192,14 @@ def _usable(plan: Plan, record: LogRecord, found: Checked) -> EstimateMessage | 
 
 
 def _differs(
-    plan: Plan,
+    task: Task,
     live: EstimateMessage,
     states: Mapping[int, Partition],
     topic: str,
     found: Checked,
     erased: frozenset[str],
 ) -> bool:
-    _, replayed = combine(plan, states, topic=topic, model_version=None, published_at=0.0)
+    _, replayed = combine(task, states, topic=topic, model_version=None, published_at=0.0)
     if erased and live.diagnostics.erased < replayed.diagnostics.erased:
         found.apart["from before a client was taken out"] += 1
         return False

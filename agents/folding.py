@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from pipeline.errors import OffsetGap, StateError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.topics import Topics
 from pipeline.reducer import Head, LogRecord, Partition, Reducer
@@ -31,7 +31,7 @@ class Folding:
 
     Parameters
     ----------
-    plan, topics, store
+    task, topics, store
         The study, its topics and where its snapshots are.
     send
         For dead letters; it returns when Kafka has them.
@@ -41,19 +41,19 @@ class Folding:
 
     def __init__(
         self,
-        plan: Plan,
+        task: Task,
         topics: Topics,
         store: RedisStore,
         send: Send,
         reread: Reread,
         bounds: Bounds,
     ) -> None:
-        self._plan, self._topics, self._store, self._send = plan, topics, store, send
+        self._task, self._topics, self._store, self._send = task, topics, store, send
         self._reread, self._bounds = reread, bounds
         #: Partition to a hole that was seen once: the watermark and the offset that came instead.
         self._suspects: dict[int, tuple[int, int]] = {}
         self._since_suspect = 0
-        self._reducer = Reducer(plan)
+        self._reducer = Reducer(task)
         self.partitions: dict[int, Partition] = {}
         #: Set after each commit: the estimate step waits on it.
         self.moved = asyncio.Event()

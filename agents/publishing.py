@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from agents.folding import Folding, Send
 from agents.progress import STALLED_SECONDS
 from pipeline.errors import NumericError, PayloadError, StateError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.envelope import JSON, headers, rfc3339
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.model import read_model, write_model
@@ -48,7 +48,7 @@ class Publishing:
 
     Parameters
     ----------
-    plan, topics, store, folding
+    task, topics, store, folding
         The study, its topics, its snapshots, and this worker's partitions.
     send
         As in `agents.folding`.
@@ -62,7 +62,7 @@ class Publishing:
 
     def __init__(
         self,
-        plan: Plan,
+        task: Task,
         topics: Topics,
         store: RedisStore,
         folding: Folding,
@@ -71,7 +71,7 @@ class Publishing:
         ends: Ends,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._plan, self._topics, self._store = plan, topics, store
+        self._task, self._topics, self._store = task, topics, store
         self._folding, self._send, self._read, self._ends = folding, send, read, ends
         self._now = now
         self._last = Published()
@@ -103,7 +103,7 @@ class Publishing:
 
     async def run(self) -> None:
         """Publish at the study's rhythm until cancelled."""
-        rhythm = self._plan.study.stream.publish
+        rhythm = self._task.study.stream.publish
         while True:
             await self._wait(rhythm.seconds)
             if not self.owner:
@@ -118,7 +118,7 @@ class Publishing:
 
     async def publish_if_due(self, now: float) -> bool:
         """Publish if enough releases or enough time have passed; return whether it did."""
-        rhythm = self._plan.study.stream.publish
+        rhythm = self._task.study.stream.publish
         partitions = self._partitions()
         releases = sum(state.head.folded for state in partitions.values())
         new = releases - self._last.releases
@@ -140,25 +140,25 @@ class Publishing:
         # the estimate goes out in any case; the first model may have to wait for more releases, and
         # where all clients were taken out there is nothing to make a model of
         moves = holds_releases(partitions.values()) and (
-            known or start_is_over(self._plan, partitions.values())
+            known or start_is_over(self._task, partitions.values())
         )
         try:
             estimate, message = combine(
-                self._plan,
+                self._task,
                 partitions,
                 topic=self._topics.releases.name,
                 model_version=version if moves else None,
                 published_at=now,
             )
-            model = model_after(self._plan, partitions, estimate, version, seen)
+            model = model_after(self._task, partitions, estimate, version, seen)
         except NumericError as error:
             log.warning("no estimate at this point: %s", error)
             since = self._now() if self._failing is None else self._failing[0]
             self._failing = since, str(error)
             return False
-        study, written = self._plan.study.name, write_estimate(message)
+        study, written = self._task.study.name, write_estimate(message)
         marks = headers(
-            identity=f"{study}/{self._plan.revision}/{message.state_version}",
+            identity=f"{study}/{self._task.revision}/{message.state_version}",
             source=f"/veilstream/{study}",
             kind="veilstream.estimate",
             schema="estimate/1",
@@ -170,7 +170,7 @@ class Publishing:
             for topic in (self._topics.estimates, self._topics.latest)
         ]
         if moves:
-            payload = write_model(self._plan, model, rfc3339(now))
+            payload = write_model(self._task, model, rfc3339(now))
             # stored first: a crash before it is sent is mended by the next owner, see _send_again
             self._store.store_model(version, payload)
             sends.append(self._send_model(version, payload, now))
@@ -188,7 +188,7 @@ class Publishing:
         if held is None:
             return 1, seen, False
         try:
-            before = read_model(self._plan, held[1]).seen
+            before = read_model(self._task, held[1]).seen
         except PayloadError:
             # of an earlier revision of the study, whose buckets are gone with its state
             return 1 + held[0], seen, False
@@ -210,9 +210,9 @@ class Publishing:
         held = self._store.newest_model()
         if held is not None and not is_possible(held[0], time.time()):
             raise StateError(
-                f"Redis holds a model of study {self._plan.study.name!r} with version {held[0]}, "
+                f"Redis holds a model of study {self._task.study.name!r} with version {held[0]}, "
                 "which no worker can have come to: somebody else wrote it. The operator must see "
-                f"to who may, remove the key {model_key(self._plan.study.name)!r} and start the "
+                f"to who may, remove the key {model_key(self._task.study.name)!r} and start the "
                 "worker again"
             )
         messages = await self._read(self._topics.models.name)
@@ -238,10 +238,10 @@ class Publishing:
             Whether there is a model beside them: then they must be explained by the logs.
         """
         newest: tuple[int, bytes] | None = None
-        believed = Newest(self._plan, lambda: releases, time.time)
+        believed = Newest(self._task, lambda: releases, time.time)
         for offset, payload in messages:
             try:
-                model = read_model(self._plan, payload or b"")
+                model = read_model(self._task, payload or b"")
             except PayloadError:
                 continue
             outcome = believed.take(offset, model)
@@ -256,13 +256,13 @@ class Publishing:
         return newest if believed.explained or not known else None
 
     async def _send_model(self, version: int, payload: bytes, now: float) -> None:
-        study = self._plan.study.name
+        study = self._task.study.name
         await self._send(
             self._topics.models.name,
             study.encode(),
             payload,
             headers(
-                identity=f"{study}/{self._plan.revision}/model/{version}",
+                identity=f"{study}/{self._task.revision}/model/{version}",
                 source=f"/veilstream/{study}",
                 kind="veilstream.model",
                 schema="model/1",

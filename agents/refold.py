@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from agents.history import History
 from pipeline.errors import OffsetGap, StateError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.topics import Topics
 from pipeline.reducer import Partition, Reducer
 from pipeline.replay import Span
@@ -16,7 +16,7 @@ from pipeline.settings import Settings
 Report = Callable[[int, int], None]
 
 
-def log_ends(plan: Plan, settings: Settings) -> dict[int, int]:
+def log_ends(task: Task, settings: Settings) -> dict[int, int]:
     """Return the next offset of each partition of the releases topic.
 
     Raises
@@ -24,12 +24,12 @@ def log_ends(plan: Plan, settings: Settings) -> dict[int, int]:
     BrokerError
         If Kafka fails.
     """
-    with history_of(plan, settings) as history:
+    with history_of(task, settings) as history:
         return {number: extent.after for number, extent in history.extents().items()}
 
 
 def refold(
-    plan: Plan,
+    task: Task,
     settings: Settings,
     partition: int,
     *,
@@ -60,8 +60,8 @@ def refold(
     BrokerError
         If Kafka fails.
     """
-    reducer, state = Reducer(plan), Partition.empty(plan, erased)
-    with history_of(plan, settings) as history:
+    reducer, state = Reducer(task), Partition.empty(task, erased)
+    with history_of(task, settings) as history:
         place, extent = f"{history.topic}[{partition}]", history.extents()[partition]
         end = extent.after if until is None else until
         if end > extent.after:
@@ -84,8 +84,8 @@ def refold(
 
 
 def history_of(
-    plan: Plan, settings: Settings, stopped: Callable[[], bool] = lambda: False
+    task: Task, settings: Settings, stopped: Callable[[], bool] = lambda: False
 ) -> History:
     """Return the releases topic of a study, to be read."""
-    topic = Topics.of(plan.study).releases
+    topic = Topics.of(task.study).releases
     return History(settings, topic.name, topic.partitions, stopped)

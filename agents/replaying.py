@@ -18,7 +18,7 @@ from agents.history import History, Interrupted
 from agents.outputs import Output, file_faults
 from agents.refold import history_of
 from pipeline.errors import NumericError, OffsetGap
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.reducer import LogRecord
@@ -115,8 +115,8 @@ class Pace:
 
 
 def run_replay(
-    plan: Plan,
-    live: Plan,
+    task: Task,
+    live: Task,
     settings: Settings,
     job: Job,
     output_at: Callable[[int], Output],
@@ -128,7 +128,7 @@ def run_replay(
 
     Parameters
     ----------
-    plan, live
+    task, live
         The study as the replay has it, and as its file has it.
     output_at
         Opens the output behind so many bytes of an interrupted replay.
@@ -146,7 +146,7 @@ def run_replay(
     with history_of(live, settings, stopped) as history:
         spans = _spans(history, job) if saved is None else saved.spans
         replay = Replay(
-            plan, history.topic, live.revision, spans, job.rhythm, job.accept_others, erased
+            task, history.topic, live.revision, spans, job.rhythm, job.accept_others, erased
         )
         if saved is not None:
             saved.restore(replay)

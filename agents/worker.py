@@ -14,7 +14,7 @@ from agents.app import create_app
 from infra.study_record import announce
 from infra.topics import check_broker, ensure_topics
 from pipeline.errors import VeilstreamError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from pipeline.study import require_live
@@ -23,7 +23,7 @@ from state.connection import redis_client
 
 
 def run_worker(
-    plan: Plan,
+    task: Task,
     settings: Settings,
     *,
     instance: str,
@@ -37,26 +37,26 @@ def run_worker(
     BrokerError, StoreError, ConfigError
         If Kafka or Redis is not usable at the start, or another revision of the study runs.
     """
-    require_live(plan.study, "a worker")
-    store = RedisStore(redis_client(settings), plan)
+    require_live(task.study, "a worker")
+    store = RedisStore(redis_client(settings), task)
     # a state that this worker must refuse is refused before it joins the group, where it would
     # hold partitions that others could serve
-    states = [store.load(number) for number in range(plan.study.stream.partitions)]
+    states = [store.load(number) for number in range(task.study.stream.partitions)]
     check_broker(settings)
-    ensure_topics(settings, Topics.of(plan.study).all())
+    ensure_topics(settings, Topics.of(task.study).all())
     # what was folded says which revision is the right one, and a record may be forged
     folded = any(state.head.next_offset for state in states)
-    announce(plan, settings, overrule=folded, say=_say)
+    announce(task, settings, overrule=folded, say=_say)
     # its errors come many times a second; what they mean is said once, when the worker ends
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     folder.mkdir(parents=True, exist_ok=True)
     print(
-        f"veilstream worker {instance}: folding study {plan.study.name} (revision {plan.revision})",
+        f"veilstream worker {instance}: folding study {task.study.name} (revision {task.revision})",
         file=sys.stderr,
         flush=True,
     )
     app = create_app(
-        plan,
+        task,
         settings,
         instance=instance,
         folder=folder,

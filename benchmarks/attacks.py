@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.privacy.randomness import SecureStream
 from tests.attacks import streams as whole
 from tests.attacks.bounds import ALARM
@@ -96,14 +96,14 @@ class Attacks:
                     attack = bug.attack(bug.releases[0], mechanism)
                     self._window("fault", bug.name, attack, right=bug.harmless)
         found = measure_simulation(self._streams)
-        plan = attack_of("start", "discrete-gaussian", "zero-out").plan
-        self._note("fault", "a simulation whose seed is known", plan, found, right=False)
+        task = attack_of("start", "discrete-gaussian", "zero-out").task
+        self._note("fault", "a simulation whose seed is known", task, found, right=False)
 
     def _window(self, kind: str, name: str, attack: Attack, *, right: bool = True) -> None:
         # a client makes zero of what a hostile model makes no number; NumPy says so on the way
         with np.errstate(invalid="ignore") if kind == "hostile" else nullcontext():
             found = measure(attack, self._draws, self._generator)
-        self._note(kind, name, attack.plan, found, right=right)
+        self._note(kind, name, attack.task, found, right=right)
 
     def _whole(self, mechanism: Mechanism) -> None:
         undisturbed: list[whole.Sighting] = []
@@ -111,7 +111,7 @@ class Attacks:
             attack = whole.stream_attack(change, mechanism, WINDOWS)
             if change == "zero-out":
                 undisturbed = whole.sightings(
-                    attack.plan, attack.left, self._streams, self._generator(0)
+                    attack.task, attack.left, self._streams, self._generator(0)
                 )
             found = whole.measure_stream(
                 attack,
@@ -121,10 +121,10 @@ class Attacks:
             )
             right = change != "add-remove"
             for name, part in (("all", found.everything), ("last estimate", found.estimate)):
-                self._note(f"stream, {name}", change, attack.plan, part, right=right)
+                self._note(f"stream, {name}", change, attack.task, part, right=right)
 
-    def _note(self, kind: str, name: str, plan: Plan, found: Finding, *, right: bool) -> None:
-        privacy = plan.study.privacy
+    def _note(self, kind: str, name: str, task: Task, found: Finding, *, right: bool) -> None:
+        privacy = task.study.privacy
         row: Row = {
             "kind": kind,
             "attack": name,

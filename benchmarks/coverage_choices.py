@@ -10,7 +10,7 @@ import numpy as np
 from scipy.linalg import sqrtm
 
 from benchmarks.covered import Seen, brief, summary_of, told
-from benchmarks.streams import Cell, one_stream, plan_of, target_of
+from benchmarks.streams import Cell, one_stream, target_of, task_of
 from pipeline.methods.renewable import private_sums
 from pipeline.methods.renewable.private_state import epoch_of
 from pipeline.reducer import estimate_of
@@ -54,10 +54,10 @@ def with_epochs(cell: Cell, seed: int) -> dict[str, Seen]:
     The stream itself ran with the estimator's own number.
     """
     partition, _ = one_stream(cell, seed)
-    plan, target, found = plan_of(cell), target_of(cell), {}
+    task, target, found = task_of(cell), target_of(cell), {}
     for name, epochs in EPOCHS.items():
         with mock.patch.object(private_sums, "LAST_EPOCHS", epochs):
-            found[name] = told(estimate_of(plan, [partition]), target)
+            found[name] = told(estimate_of(task, [partition]), target)
     return found
 
 
@@ -93,7 +93,7 @@ def both_middles(cell: Cell, seed: int) -> tuple[Seen, Seen]:
         return between, between
     # bread^-1 noise bread^-1 is known, and so is the noise: that gives the bread
     releases = recent_releases(cell)
-    variance = releases * plan_of(cell).step.gradient.standard_deviation ** 2
+    variance = releases * task_of(cell).step.gradient.standard_deviation ** 2
     inverse = np.real(sqrtm(estimate.privacy_covariance / variance))
     sampling = releases * cell.records * inverse @ meat_of(cell) @ inverse
     covariance = sampling + estimate.privacy_covariance
@@ -114,6 +114,6 @@ def meat_of(cell: Cell) -> Matrix:
     """Return the variance of a record's gradient at the target, shape (d, d)."""
     x, y = cell.population.draw(np.random.default_rng(99), 400_000)
     design, target = np.column_stack([np.ones(len(y)), x]), target_of(cell)
-    scores = design * plan_of(cell).loss.slope(design @ target, y)[:, None]
+    scores = design * task_of(cell).loss.slope(design @ target, y)[:, None]
     matrix: Matrix = np.cov(scores, rowvar=False)
     return matrix

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import redis
 
-from benchmarks.load import KINDS, fill, plan_of, study_text
+from benchmarks.load import KINDS, fill, study_text, task_of
 from infra.local import LocalRuntime
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.topics import Topics
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.settings import Settings
@@ -48,7 +48,7 @@ def main() -> None:
     count = count or (40_000 if kind == "ldp-sgd" else 200_000)
     with tempfile.TemporaryDirectory() as name, LocalRuntime(Path(name)) as addresses:
         settings = Settings(kafka=addresses.kafka, redis=addresses.redis, folder=name)
-        size = asyncio.run(fill(plan_of("bench", kind=kind), settings, count))
+        size = asyncio.run(fill(task_of("bench", kind=kind), settings, count))
         if options.profile:
             worker(settings, Path(name), kind, count, profile=True)
             return
@@ -112,23 +112,23 @@ def worker(
         rate = (now - first) / (time.perf_counter() - began)
         by_processor = (now - first) / (_processor(process.pid) - used)
         late = _memory(process.pid)
-        _check(plan_of("bench", kind=kind), connection)
+        _check(task_of("bench", kind=kind), connection)
         return {"worker": rate, "processor": by_processor, "early": early, "late": late}
     finally:
         process.terminate()
         process.wait()
 
 
-def _check(plan: Plan, connection: redis.Redis) -> None:
+def _check(task: Task, connection: redis.Redis) -> None:
     """Refuse the measurement of a path that has left its range: it does nothing from there."""
-    for state in RedisStore(connection, plan).load(0).sums.states.values():
+    for state in RedisStore(connection, task).load(0).sums.states.values():
         if isinstance(state, SgdState) and state.path.diverged is not None:
             raise AssertionError("the path has diverged, and stands still")
 
 
 def report(rounds: list[dict[str, float]], kind: str, count: int, size: int) -> None:
     """Print medians and ratios, and write them down."""
-    slots, gradients = plan_of("bench", kind=kind).slots, kind == "ldp-sgd"
+    slots, gradients = task_of("bench", kind=kind).slots, kind == "ldp-sgd"
     records = [slots * r["processor"] for r in rounds]
     share = [r["worker"] / r["bare"] for r in rounds]
     times = [r["worker"] / r["per_event"] for r in rounds]
@@ -185,7 +185,7 @@ def _processor(pid: int) -> float:
 
 def topic() -> str:
     """Return the topic that all three read."""
-    return Topics.of(plan_of("bench").study).releases.name
+    return Topics.of(task_of("bench").study).releases.name
 
 
 if __name__ == "__main__":

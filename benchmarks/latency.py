@@ -23,7 +23,7 @@ import aiokafka
 import numpy as np
 import redis
 
-from benchmarks.load import CLIENTS, plan_of, study_text, summaries
+from benchmarks.load import CLIENTS, study_text, summaries, task_of
 from infra.local import LocalRuntime
 from infra.topics import ensure_topics
 from pipeline.messages.estimate import read_estimate
@@ -58,10 +58,10 @@ class CommitWatch(threading.Thread):
 
 async def send(settings: Settings, rate: int, count: int) -> np.ndarray:
     """Send at a steady rate; return the time at which each release was handed to Kafka."""
-    plan = plan_of(NAME)
-    made = summaries(plan, 50)
+    task = task_of(NAME)
+    made = summaries(task, 50)
     payloads = [
-        seal(plan, made[i % 50], client=f"client-{i % CLIENTS}", ledger="bench", seq=i // CLIENTS)
+        seal(task, made[i % 50], client=f"client-{i % CLIENTS}", ledger="bench", seq=i // CLIENTS)
         for i in range(count)
     ]
     producer = aiokafka.AIOKafkaProducer(
@@ -77,7 +77,7 @@ async def send(settings: Settings, rate: int, count: int) -> np.ndarray:
                 await asyncio.sleep(ahead)
             times[i] = time.time()
             key = f"client-{i % CLIENTS}".encode()
-            await producer.send(Topics.of(plan.study).releases.name, payload, key=key)
+            await producer.send(Topics.of(task.study).releases.name, payload, key=key)
         await producer.flush()
     finally:
         await producer.stop()
@@ -87,7 +87,7 @@ async def send(settings: Settings, rate: int, count: int) -> np.ndarray:
 async def estimates(settings: Settings, count: int, found: list[tuple[float, int]]) -> None:
     """Note when each estimate came and how much of the log it stands for."""
     consumer = aiokafka.AIOKafkaConsumer(
-        Topics.of(plan_of(NAME).study).estimates.name,
+        Topics.of(task_of(NAME).study).estimates.name,
         bootstrap_servers=settings.kafka,
         auto_offset_reset="earliest",
     )
@@ -131,7 +131,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, LocalRuntime(Path(name)) as addresses:
         settings = Settings(kafka=addresses.kafka, redis=addresses.redis, folder=name)
-        ensure_topics(settings, Topics.of(plan_of(NAME).study).all())
+        ensure_topics(settings, Topics.of(task_of(NAME).study).all())
         study = Path(name) / "latency.toml"
         study.write_text(study_text(NAME))
         env = {

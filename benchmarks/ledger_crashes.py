@@ -33,8 +33,8 @@ from typing import Any
 
 from benchmarks.load import study_text
 from pipeline.errors import BudgetExceeded
-from pipeline.local.plan import Plan
-from pipeline.methods import plan_of as make_plan
+from pipeline.local.task import Task
+from pipeline.methods import task_of as make_task
 from pipeline.study import parse_study
 from producers.ledger import Limit
 from producers.vault import Outgoing, Tally, Vault
@@ -53,12 +53,12 @@ VAULT = "producers.vault:Vault"
 
 
 @cache
-def plan_of(name: str) -> Plan:
+def task_of(name: str) -> Task:
     """Return a study; two of them fit the limit of the source, the third does not."""
     text = study_text(name)
     if name == REFUSED:
         text = text.replace("epsilon = 1.0", "epsilon = 9.0")
-    return make_plan(parse_study(text))
+    return make_task(parse_study(text))
 
 
 class Life:
@@ -105,7 +105,7 @@ class Life:
             # the write-ahead log is emptied often, so that deaths fall into that, too
             vault._db.row("PRAGMA wal_autocheckpoint = 30")
             self._here()
-            work = [self._study(vault, plan_of(name)) for name in STUDIES]
+            work = [self._study(vault, task_of(name)) for name in STUDIES]
             self._greed(vault)
             self._counts = self._kind in {"start", "step"}
             while work and self._here():
@@ -129,17 +129,17 @@ class Life:
 
     def _greed(self, vault: Vault) -> None:
         for name in (*STUDIES, REFUSED):
-            vault.open_stream(plan_of(name), SOURCE, Limit(2.0))
+            vault.open_stream(task_of(name), SOURCE, Limit(2.0))
         with contextlib.suppress(BudgetExceeded):
             vault.release(
-                plan_of(REFUSED), SOURCE, [Outgoing(0, b"never", [])], position=b"1",
+                task_of(REFUSED), SOURCE, [Outgoing(0, b"never", [])], position=b"1",
                 tally=Tally(1, {}, 0), now=time.time(),
             )  # fmt: skip
 
-    def _study(self, vault: Vault, plan: Plan) -> Iterator[bool]:
+    def _study(self, vault: Vault, task: Task) -> Iterator[bool]:
         """Release groups, publish and acknowledge in random order until all is done."""
-        study, choose = plan.study.name, self._random
-        stream = vault.open_stream(plan, SOURCE)
+        study, choose = task.study.name, self._random
+        stream = vault.open_stream(task, SOURCE)
         at, seq, handed = int(stream.position or b"0"), stream.next_seq, -1
         flying: deque[tuple[int, int]] = deque()
         while at < self._records or vault.waiting(study):
@@ -158,7 +158,7 @@ class Life:
                         break
                 tally = Tally(at - begin, {"a reason": 1}, 0)
                 vault.release(
-                    plan, SOURCE, group, position=b"%d" % at, tally=tally, now=time.time()
+                    task, SOURCE, group, position=b"%d" % at, tally=tally, now=time.time()
                 )
             elif act == "publish":
                 for outgoing in vault.unsent(study, handed, choose.randint(1, 12)):
@@ -295,7 +295,7 @@ class Witness:
         for payload in _column(db, "SELECT payload FROM outbox WHERE study = ?", study):
             yield from self._same(study, json.loads(payload)[1], payload)
         spends = _column(db, "SELECT mu FROM spends WHERE study = ?", study)
-        if spends != [plan_of(study).cost.mu] * (count > 0):
+        if spends != [task_of(study).cost.mu] * (count > 0):
             yield f"{study}: spent {spends} for {count} releases"
         sent = count - len(kept)
         if self._places.get(place or -1) != ((study, sent - 1) if sent else None):

@@ -14,11 +14,11 @@ import numpy as np
 from infra.topics import ensure_topics
 from pipeline.local.encode import Arrays
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
 from pipeline.local.privatise import Answer, privatise
+from pipeline.local.task import Task
 from pipeline.messages.release import seal
 from pipeline.messages.topics import Topics
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.privacy.randomness import SecureStream
 from pipeline.settings import Settings
 from pipeline.study import parse_study
@@ -76,30 +76,30 @@ def study_text(name: str, partitions: int = 1, kind: str = "renewable") -> str:
     return text.format(name=name, features=features, partitions=partitions)
 
 
-def plan_of(name: str, partitions: int = 1, kind: str = "renewable") -> Plan:
-    """Return the plan of that study."""
-    return make_plan(parse_study(study_text(name, partitions, kind)))
+def task_of(name: str, partitions: int = 1, kind: str = "renewable") -> Task:
+    """Return the task of that study."""
+    return make_task(parse_study(study_text(name, partitions, kind)))
 
 
-def summaries(plan: Plan, count: int = 200) -> list[Answer]:
+def summaries(task: Task, count: int = 200) -> list[Answer]:
     """Return noised windows at various models; the payloads of a load are made of them."""
     rng = np.random.default_rng(20)
     stream = SecureStream()
     made = []
     for i in range(count):
-        features = rng.uniform(-1, 1, (plan.slots, FEATURES))
-        responses = np.where(features[:, 0] + 0.5 * rng.normal(size=plan.slots) > 0, 1.0, -1.0)
-        lattice = rng.integers(-4096, 4096, plan.size)
+        features = rng.uniform(-1, 1, (task.slots, FEATURES))
+        responses = np.where(features[:, 0] + 0.5 * rng.normal(size=task.slots) > 0, 1.0, -1.0)
+        lattice = rng.integers(-4096, 4096, task.size)
         model = Model(33 + i % 24, lattice, (600, 4000))
-        made.append(privatise(plan, plan.query(Arrays(features, responses), model), stream))
+        made.append(privatise(task, task.query(Arrays(features, responses), model), stream))
     return made
 
 
-async def fill(plan: Plan, settings: Settings, count: int) -> int:
+async def fill(task: Task, settings: Settings, count: int) -> int:
     """Send `count` releases to the study's topic; return the size of one in bytes."""
-    topics = Topics.of(plan.study)
+    topics = Topics.of(task.study)
     ensure_topics(settings, topics.all())
-    made = summaries(plan)
+    made = summaries(task)
     producer = aiokafka.AIOKafkaProducer(
         bootstrap_servers=settings.kafka, enable_idempotence=True, linger_ms=20,
         max_batch_size=512 * 1024, max_request_size=2**23,
@@ -111,7 +111,7 @@ async def fill(plan: Plan, settings: Settings, count: int) -> int:
         for i in range(count):
             client = f"client-{i % CLIENTS}"
             payload = seal(
-                plan, made[i % len(made)], client=client, ledger="bench", seq=i // CLIENTS
+                task, made[i % len(made)], client=client, ledger="bench", seq=i // CLIENTS
             )
             futures.append(await producer.send(topics.releases.name, payload, key=client.encode()))
             if len(futures) >= 5000:

@@ -15,12 +15,12 @@ from types import SimpleNamespace
 import faust
 
 from benchmarks.fold import topic
-from benchmarks.load import plan_of
+from benchmarks.load import task_of
 from pipeline.reducer import Partition, Reducer
 
 COUNT = min(20_000, int(os.environ["BENCH_COUNT"]))
-plan = plan_of("bench", kind=os.environ["BENCH_KIND"])
-reducer, state = Reducer(plan), Partition.empty(plan)
+task = task_of("bench", kind=os.environ["BENCH_KIND"])
+reducer, state = Reducer(task), Partition.empty(task)
 app = faust.App(
     f"bench-{uuid.uuid4().hex}", broker=f"kafka://{os.environ['BENCH_KAFKA']}", store="memory://",
     topic_disable_leader=True, topic_allow_declare=False, web_enabled=False,

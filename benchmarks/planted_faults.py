@@ -34,13 +34,13 @@ _SENSITIVITY, _PERSONAL = "tests/property/test_sensitivity.py", "tests/unit/test
 _ACCOUNTING, _PRIVATISE = "tests/unit/test_accounting.py", "tests/unit/test_privatise.py"
 _MECHANISMS, _LOST = "tests/unit/test_mechanisms.py", "tests/producers/test_lost_databases.py"
 _FOUND = "tests/producers/test_found.py"
-_PLAN, _NEWEST = "pipeline/local/plan.py", "tests/unit/test_newest.py"
-_RENEWABLE = "pipeline/methods/renewable/plan.py"
+_TASK, _NEWEST = "pipeline/local/task.py", "tests/unit/test_newest.py"
+_RENEWABLE = "pipeline/methods/renewable/task.py"
 
 FAULTS = (
     Fault(
         "a user's records compose as a root although they share a matrix",
-        "pipeline/methods/ldp_sgd/plan.py",
+        "pipeline/methods/ldp_sgd/task.py",
         "return not self.beside",
         "return True",
         (_SGD,),
@@ -48,7 +48,7 @@ FAULTS = (
     ),
     Fault(
         "a user's records in windows compose as a root",
-        _PLAN,
+        _TASK,
         "return mechanism.budget(self.touched * records) / share",
         "return mechanism.budget(self.touched * records) / math.sqrt(records)",
         (_MECHANISMS, _PRIVATISE, "tests/unit/test_calibration.py", _LEDGER),
@@ -147,14 +147,14 @@ FAULTS = (
     Fault(
         "lost releases charged at the client's own level",
         "producers/ledger.py",
-        "cost = plan.cost if refuse else plan.largest_cost",
-        "cost = plan.cost",
+        "cost = task.cost if refuse else task.largest_cost",
+        "cost = task.cost",
         (_LEDGER,),
     ),
     Fault(
         "lost releases not charged",
         "producers/vault.py",
-        "            self._budgets.charge(plan, source, refuse=False)\n",
+        "            self._budgets.charge(task, source, refuse=False)\n",
         "",
         ("tests/producers/test_vault.py::test_lost_releases_are_charged_and_passed_over", _LOST),
     ),

@@ -30,11 +30,11 @@ from infra.local.ports import free_port
 from infra.local.services import Redis
 from pipeline.local.encode import Arrays
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
 from pipeline.local.privatise import Answer, privatise
+from pipeline.local.task import Task
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.release import seal
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import Partition, Reducer, Summed, combine
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
-    plan = plan_of(parse_study(study_text("publish", partitions=options.partitions)))
+    task = task_of(parse_study(study_text("publish", partitions=options.partitions)))
     with tempfile.TemporaryDirectory() as name:
         service, port = Redis(Path(name)), free_port()
         with service.log.open("ab") as log:
@@ -66,22 +66,22 @@ def main() -> None:
         try:
             while not service.answers(port):
                 time.sleep(0.05)
-            store = RedisStore(redis_client(Settings(redis=service.address(port))), plan)
-            found = measure(plan, store, options.clients, options.rounds)
+            store = RedisStore(redis_client(Settings(redis=service.address(port))), task)
+            found = measure(task, store, options.clients, options.rounds)
         finally:
             server.kill()
             server.wait()
-    show(plan, options.clients, found)
+    show(task, options.clients, found)
 
 
 def measure(
-    plan: Plan, store: RedisStore, clients: int, rounds: int
+    task: Task, store: RedisStore, clients: int, rounds: int
 ) -> dict[str, dict[str, float]]:
     """Store the states, and time each way."""
-    every = range(plan.study.stream.partitions)
-    made = windows(plan)
+    every = range(task.study.stream.partitions)
+    made = windows(task)
     for number in every:
-        store.replace(number, stored(plan, made, number, clients // len(every)))
+        store.replace(number, stored(task, made, number, clients // len(every)))
     mine, others = store.load(0), [n for n in every if n]
     known: dict[int, Held] = store.summed(others, {})
     ways: dict[str, tuple[Callable[[], Mapping[int, Summed]], int]] = {
@@ -95,7 +95,7 @@ def measure(
         for _ in range(times):
             begun, wall = time.process_time(), time.perf_counter()
             states = {0: mine, **read()}
-            message = combine(plan, states, topic="t", model_version=1, published_at=0.0)[1]
+            message = combine(task, states, topic="t", model_version=1, published_at=0.0)[1]
             written.add(write_estimate(message))
             seen.append((time.process_time() - begun, time.perf_counter() - wall))
         processor, wall = (1000 * statistics.median(part) for part in zip(*seen, strict=True))
@@ -110,15 +110,15 @@ def states_of(held: Mapping[int, Held]) -> dict[int, Summed]:
     return {number: state for number, (_, state) in held.items()}
 
 
-def stored(plan: Plan, made: list[Answer], number: int, clients: int) -> Partition:
+def stored(task: Task, made: list[Answer], number: int, clients: int) -> Partition:
     """Return a state of releases of all epochs, with as many clients."""
     first = f"client-{number}"
     log = [
-        OfflineRecord(i, first.encode(), seal(plan, sums, client=first, ledger="bench", seq=i))
+        OfflineRecord(i, first.encode(), seal(task, sums, client=first, ledger="bench", seq=i))
         for i, sums in enumerate(made)
     ]
-    state = Partition.empty(plan)
-    if Reducer(plan).fold(state, log):
+    state = Partition.empty(task)
+    if Reducer(task).fold(state, log):
         raise SystemExit("a release was not folded")
     state.clients |= {
         f"{first}-{i}": Progress(f"{i:032x}", i % 99, holes(i)) for i in range(1, clients)
@@ -133,14 +133,14 @@ def stored(plan: Plan, made: list[Answer], number: int, clients: int) -> Partiti
     return state
 
 
-def windows(plan: Plan) -> list[Answer]:
+def windows(task: Task) -> list[Answer]:
     """Return a noised window of each epoch, of which there is one for each power of two."""
     rng, stream, made = np.random.default_rng(20), SecureStream(), []
     for epoch in range(EPOCHS):
-        features = rng.uniform(-1, 1, (plan.slots, plan.size - 1))
-        responses = np.where(features[:, 0] + 0.5 * rng.normal(size=plan.slots) > 0, 1.0, -1.0)
-        model = Model(2**epoch, rng.integers(-4096, 4096, plan.size), (600, 4000))
-        made.append(privatise(plan, plan.query(Arrays(features, responses), model), stream))
+        features = rng.uniform(-1, 1, (task.slots, task.size - 1))
+        responses = np.where(features[:, 0] + 0.5 * rng.normal(size=task.slots) > 0, 1.0, -1.0)
+        model = Model(2**epoch, rng.integers(-4096, 4096, task.size), (600, 4000))
+        made.append(privatise(task, task.query(Arrays(features, responses), model), stream))
     return made
 
 
@@ -149,9 +149,9 @@ def holes(i: int) -> list[tuple[int, int]]:
     return [] if i % 100 else [(0, 1)]
 
 
-def show(plan: Plan, clients: int, found: dict[str, dict[str, float]]) -> None:
+def show(task: Task, clients: int, found: dict[str, dict[str, float]]) -> None:
     """Print a table and write the results."""
-    partitions, features = plan.study.stream.partitions, plan.size - 1
+    partitions, features = task.study.stream.partitions, task.size - 1
     print(f"{partitions} partitions, {clients:,} clients, {features} features")
     print(f"{'':8}{'processor':>12}{'wall':>12}   ms")
     for name, times in found.items():

@@ -20,11 +20,11 @@ import numpy as np
 
 from pipeline.local.encode import Row, stack
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
 from pipeline.local.privatise import privatise
+from pipeline.local.task import Task
 from pipeline.messages.envelope import MSGPACK, headers, rfc3339
 from pipeline.messages.release import schema_of, seal
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.privacy.randomness import SecureStream
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
@@ -72,25 +72,25 @@ def measure(size: int, mechanism: str, count: int, rounds: int) -> dict[str, obj
     """Time complete releases; a negative count commits each of them alone."""
     group = GROUP if count > 0 else 1
     count = abs(count) if count > 0 else abs(count) // 8
-    plan = plan_of(size, mechanism)
-    windows, model = windows_of(plan), model_of(plan)
+    task = task_of(size, mechanism)
+    windows, model = windows_of(task), model_of(task)
     rates = []
     for _ in range(rounds):
         with (
             tempfile.TemporaryDirectory(dir=Path.cwd()) as name,
             Vault(Path(name) / "client.db", "client") as vault,
         ):
-            vault.open_stream(plan, "bench")
+            vault.open_stream(task, "bench")
             began = time.perf_counter()
             for first in range(0, count, group):
-                commit(plan, vault, windows, model, range(first, first + group))
+                commit(task, vault, windows, model, range(first, first + group))
             rates.append(count / (time.perf_counter() - began))
     case: dict[str, object] = {
         "size": size, "mechanism": mechanism, "group": group,
         "releases_per_second": spread(rates),
     }  # fmt: skip
     if group > 1:
-        case["microseconds"] = steps(plan, windows, model)
+        case["microseconds"] = steps(task, windows, model)
     print(
         f"d {size:3d}  {mechanism:17s} group {group:2d}: median {statistics.median(rates):8,.0f} "
         f"releases/s (min {min(rates):,.0f}, max {max(rates):,.0f})  "
@@ -100,41 +100,41 @@ def measure(size: int, mechanism: str, count: int, rounds: int) -> dict[str, obj
     return case
 
 
-def commit(plan: Plan, vault: Vault, windows: list[list[Row]], model: Model, seqs: range) -> None:
+def commit(task: Task, vault: Vault, windows: list[list[Row]], model: Model, seqs: range) -> None:
     """Make and store a group of releases as a client does."""
     made = []
     for seq in seqs:
         rows = windows[seq % len(windows)]
-        payload = release_of(plan, rows, model, client="client", ledger=vault.ledger, seq=seq)
-        made.append(Outgoing(seq, payload, marks(plan, seq)))
+        payload = release_of(task, rows, model, client="client", ledger=vault.ledger, seq=seq)
+        made.append(Outgoing(seq, payload, marks(task, seq)))
     vault.release(
-        plan, "bench", made, position=b"%d" % seqs.stop, tally=Tally(RECORDS * len(made), {}, 0),
+        task, "bench", made, position=b"%d" % seqs.stop, tally=Tally(RECORDS * len(made), {}, 0),
         now=time.time(),
     )  # fmt: skip
 
 
-def marks(plan: Plan, seq: int) -> list[tuple[str, bytes]]:
+def marks(task: Task, seq: int) -> list[tuple[str, bytes]]:
     """Return the headers of a release."""
     return headers(
-        identity=f"client/{plan.study.name}/{seq}", source="/veilstream/bench/client",
-        kind="veilstream.release", schema=schema_of(plan), content_type=MSGPACK,
+        identity=f"client/{task.study.name}/{seq}", source="/veilstream/bench/client",
+        kind="veilstream.release", schema=schema_of(task), content_type=MSGPACK,
         time=rfc3339(float(int(time.time()))),
     )  # fmt: skip
 
 
-def steps(plan: Plan, windows: list[list[Row]], model: Model) -> dict[str, float]:
+def steps(task: Task, windows: list[list[Row]], model: Model) -> dict[str, float]:
     """Return the time of each step of one release, in microseconds."""
     stream, rows = SecureStream(), windows[0]
-    arrays = stack(rows, plan.size - 1)
-    query = plan.query(arrays, model)
-    noised = privatise(plan, query, stream)
+    arrays = stack(rows, task.size - 1)
+    query = task.query(arrays, model)
+    noised = privatise(task, query, stream)
     return {
-        "arrays": once(lambda: stack(rows, plan.size - 1)),
-        "sums": once(lambda: plan.query(arrays, model)),
+        "arrays": once(lambda: stack(rows, task.size - 1)),
+        "sums": once(lambda: task.query(arrays, model)),
         "key": once(SecureStream),
-        "noise": once(lambda: privatise(plan, query, stream)),
+        "noise": once(lambda: privatise(task, query, stream)),
         "encoding": once(
-            lambda: (seal(plan, noised, client="client", ledger="l", seq=1), marks(plan, 1))
+            lambda: (seal(task, noised, client="client", ledger="l", seq=1), marks(task, 1))
         ),
     }
 
@@ -149,31 +149,31 @@ def once(step: Callable[[], object], repeats: int = 200) -> float:
     return 1e6 * statistics.median(times)
 
 
-def plan_of(size: int, mechanism: str) -> Plan:
-    """Return the plan of a study with so many coefficients."""
+def task_of(size: int, mechanism: str) -> Task:
+    """Return the task of a study with so many coefficients."""
     features = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(size - 1))
     delta = "delta = 1e-6" if mechanism == "discrete-gaussian" else ""
     text = STUDY.format(
         size=size, features=features, mechanism=mechanism, delta=delta, records=RECORDS
     )
-    return make_plan(parse_study(text))
+    return make_task(parse_study(text))
 
 
-def windows_of(plan: Plan) -> list[list[Row]]:
+def windows_of(task: Task) -> list[list[Row]]:
     """Return some windows of encoded records."""
     rng = np.random.default_rng(5)
     return [
         [
-            Row(rng.uniform(-1, 1, plan.size - 1), float(rng.choice([-1.0, 1.0])), 0)
-            for _ in range(plan.slots)
+            Row(rng.uniform(-1, 1, task.size - 1), float(rng.choice([-1.0, 1.0])), 0)
+            for _ in range(task.slots)
         ]
         for _ in range(8)
     ]
 
 
-def model_of(plan: Plan) -> Model:
+def model_of(task: Task) -> Model:
     """Return a model later than the start, so that a release holds a curvature."""
-    return Model(7, np.random.default_rng(6).integers(-999, 999, plan.size), (600, 4000))
+    return Model(7, np.random.default_rng(6).integers(-999, 999, task.size), (600, 4000))
 
 
 def syncs(seconds: float = 2.0) -> dict[str, float]:

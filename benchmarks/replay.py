@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.fold import RESULTS, printed_by, three, worker
-from benchmarks.load import fill, plan_of, study_text
+from benchmarks.load import fill, study_text, task_of
 from infra.local import LocalRuntime
 from pipeline.settings import Settings
 
@@ -35,7 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, LocalRuntime(Path(name)) as addresses:
         settings = Settings(kafka=addresses.kafka, redis=addresses.redis, folder=name)
         (Path(name) / "bench.toml").write_text(study_text("bench"))
-        asyncio.run(fill(plan_of("bench"), settings, options.releases))
+        asyncio.run(fill(task_of("bench"), settings, options.releases))
         memory = [replayed(settings, Path(name), to)[1] for to in (options.releases // 5, None)]
         rounds = [one_round(settings, Path(name), options.releases) for _ in range(options.rounds)]
     report(rounds, options.releases, memory)

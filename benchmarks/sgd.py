@@ -29,13 +29,13 @@ from river.linear_model import LinearRegression
 from sklearn.linear_model import SGDRegressor
 from threadpoolctl import threadpool_limits
 
-from benchmarks.load import plan_of
+from benchmarks.load import task_of
 from pipeline.local.encode import Row
 from pipeline.local.model import round_model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.methods.ldp_sgd.path import SgdPath
-from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.settings import rule_of
+from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.reducer import Partition, Reducer
 from pipeline.releasing import release_of
 
@@ -63,9 +63,9 @@ def main() -> None:
     options = parser.parse_args()
     # one thread, so that processor time is time
     threadpool_limits(1)
-    plan = plan_of("bench-path", kind="ldp-sgd")
-    assert isinstance(plan, GradientPlan)
-    parts = parts_of(plan)
+    task = task_of("bench-path", kind="ldp-sgd")
+    assert isinstance(task, GradientTask)
+    parts = parts_of(task)
     if options.profile:
         for name in TARGETS:
             print(name)
@@ -107,27 +107,27 @@ def report(rates: dict[str, list[float]], rounds: int) -> None:
     (RESULTS / "sgd.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
-def parts_of(plan: GradientPlan) -> dict[str, tuple[int, Callable[[], object]]]:
+def parts_of(task: GradientTask) -> dict[str, tuple[int, Callable[[], object]]]:
     """Return what is timed, with the number of records that one call takes."""
     rng = np.random.default_rng(1)
     features = rng.uniform(-1, 1, (100 * BLOCK, SIZE - 1))
     responses = features.sum(axis=1) + rng.normal(size=len(features))
     dicts = [dict(enumerate(row.tolist())) for row in features[: 20 * BLOCK]]
-    log = log_of(plan, features, responses, releases=2000)
+    log = log_of(task, features, responses, releases=2000)
     return {
-        "path": (2_000_000, path_part(plan, rng, releases=20_000)),
-        "fold": (len(log) * BLOCK, lambda: folded(plan, log)),
-        "client": (40_000, client_part(plan, features, responses, releases=400)),
+        "path": (2_000_000, path_part(task, rng, releases=20_000)),
+        "fold": (len(log) * BLOCK, lambda: folded(task, log)),
+        "client": (40_000, client_part(task, features, responses, releases=400)),
         "river-record": (len(dicts), lambda: by_river(dicts, responses)),
         "sklearn-record": (10 * BLOCK, lambda: by_sklearn(features[: 10 * BLOCK], responses, 1)),
         "sklearn-block": (len(features), lambda: by_sklearn(features, responses, BLOCK)),
     }
 
 
-def path_part(plan: GradientPlan, rng: np.random.Generator, releases: int) -> Callable[[], object]:
+def path_part(task: GradientTask, rng: np.random.Generator, releases: int) -> Callable[[], object]:
     """Return the update of a path past its burn-in, 500 releases at a time."""
-    path = SgdPath(rule_of(plan))
-    deviation = plan.channels.gradient.standard_deviation
+    path = SgdPath(rule_of(task))
+    deviation = task.channels.gradient.standard_deviation
     gradients = rng.normal(0, deviation, (500, BLOCK, SIZE))
     points = rng.normal(0, 0.1, (500, SIZE))
     path.fold(gradients, points)
@@ -143,21 +143,21 @@ def path_part(plan: GradientPlan, rng: np.random.Generator, releases: int) -> Ca
 
 
 def log_of(
-    plan: Plan, features: np.ndarray, responses: np.ndarray, releases: int
+    task: Task, features: np.ndarray, responses: np.ndarray, releases: int
 ) -> list[LogEntry]:
     """Return a log of one client, made at models near zero."""
     rng, windows = np.random.default_rng(2), windows_of(features, responses)
     log = []
     for i in range(releases):
         model = round_model(i, rng.normal(0, 0.1, SIZE), (1.0, 1.0), max(i - 1, 0) * BLOCK)
-        payload = release_of(plan, windows[i % len(windows)], model, client="a", ledger="l", seq=i)
+        payload = release_of(task, windows[i % len(windows)], model, client="a", ledger="l", seq=i)
         log.append(LogEntry(i, b"a", payload))
     return log
 
 
-def folded(plan: Plan, log: list[LogEntry]) -> Partition:
+def folded(task: Task, log: list[LogEntry]) -> Partition:
     """Fold a log in batches of 500."""
-    partition, reducer = Partition.empty(plan), Reducer(plan)
+    partition, reducer = Partition.empty(task), Reducer(task)
     for start in range(0, len(log), 500):
         if reducer.fold(partition, log[start : start + 500]):
             raise AssertionError("a release was set aside")
@@ -165,7 +165,7 @@ def folded(plan: Plan, log: list[LogEntry]) -> Partition:
 
 
 def client_part(
-    plan: Plan, features: np.ndarray, responses: np.ndarray, releases: int
+    task: Task, features: np.ndarray, responses: np.ndarray, releases: int
 ) -> Callable[[], object]:
     """Return the making of payloads."""
     windows = windows_of(features, responses)
@@ -174,7 +174,7 @@ def client_part(
     def run() -> None:
         for i in range(releases):
             rows = windows[i % len(windows)]
-            release_of(plan, rows, model, client="a", ledger="l", seq=i)
+            release_of(task, rows, model, client="a", ledger="l", seq=i)
 
     return run
 

@@ -177,7 +177,7 @@ class Storm:
         self.stage.produce(client, self._file(client), *options)
 
     def _grow(self) -> None:
-        self._grown, noised = time.monotonic(), self.stage.plan.study.noised
+        self._grown, noised = time.monotonic(), self.stage.task.study.noised
         for client in CLIENTS:
             first = self.rows[client]
             with self._file(client).open("a") as file:
@@ -224,11 +224,11 @@ class Storm:
             faults, never = uncounted(stage, client, self.rows[client], found)
             self.faults += faults
             unsent += never
-        if not stage.plan.study.noised:
-            self.faults += shared_records(stage.plan, found)
+        if not stage.task.study.noised:
+            self.faults += shared_records(stage.task, found)
         stored = stage.partitions()
         for number, partition in enumerate(stored):
-            self.faults += differences(partition, refold(stage.plan, stage.settings, number))
+            self.faults += differences(partition, refold(stage.task, stage.settings, number))
         missing = sum(entry.missing for p in stored for entry in p.clients.values())
         if sum(p.head.dead_letters for p in stored) or missing > unsent:
             self.faults.append(f"dead letters, or {missing} missing and {unsent} never sent")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.release import OpenRelease, read
 from tests.stage import Stage
 
@@ -55,11 +55,11 @@ def noised_twice(found: dict[Identity, set[bytes]]) -> list[Identity]:
     return sorted(identity for identity, held in found.items() if len(held) > 1)
 
 
-def marks(plan: Plan, payload: bytes) -> range | None:
+def marks(task: Task, payload: bytes) -> range | None:
     """Return the numbers of the records in a window of a planted study; None if they jump."""
     release = read(payload)
     assert isinstance(release, OpenRelease)
-    sums = np.frombuffer(release.sums.data, "<f8")[plan.size :]
+    sums = np.frombuffer(release.sums.data, "<f8")[task.size :]
     # the packed upper triangle of (1, mark, load): 1, mark, load, mark^2, ...
     count, first, square = int(sums[0]), float(sums[1]), float(sums[3])
     start = ((first / count + 1) * MARKS - (count - 1)) / 2
@@ -69,12 +69,12 @@ def marks(plan: Plan, payload: bytes) -> range | None:
     return found if whole and float(x.sum()) == first and float(x @ x) == square else None
 
 
-def shared_records(plan: Plan, found: dict[Identity, set[bytes]]) -> list[str]:
+def shared_records(task: Task, found: dict[Identity, set[bytes]]) -> list[str]:
     """Return what is wrong with the records in the releases of a planted study."""
     faults, seen = [], dict[tuple[str, int], Identity]()
     for identity in sorted(found):
         for payload in found[identity]:
-            window = marks(plan, payload)
+            window = marks(task, payload)
             if window is None:
                 faults.append(f"{identity}: its records do not follow each other")
             for mark in window or ():
@@ -96,7 +96,7 @@ def uncounted(
     )
     lost = {seq for (seq,) in stage.query(client, "SELECT seq FROM ledger WHERE lost = 1")}
     sent = {seq for name, _, seq in found if name == client}
-    slots, faults = stage.plan.slots, []
+    slots, faults = stage.task.slots, []
     if next_seq * slots - owed != rows:
         faults.append(f"{client}: {next_seq} releases of {slots} slots, and {rows} records")
     if owed or records + rejected + len(lost) * slots != rows:

@@ -15,8 +15,8 @@ from pipeline.local.encode import Arrays
 from pipeline.local.model import round_model, start_model
 from pipeline.local.privatise import disclose, privatise
 from pipeline.messages.release import seal
-from pipeline.methods import plan_of as make_plan
-from pipeline.methods.renewable.plan import RenewablePlan
+from pipeline.methods import task_of as make_task
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
@@ -83,8 +83,8 @@ class Cell:
 
 
 @lru_cache(maxsize=64)
-def plan_of(cell: Cell) -> RenewablePlan:
-    """Return the plan of its study."""
+def task_of(cell: Cell) -> RenewableTask:
+    """Return the task of its study."""
     population, reach, scaling, bound = cell.population, 1, "", ""
     if isinstance(population, Autoregressive):
         # ranges that no record passes: the norm bound alone cuts
@@ -102,15 +102,15 @@ def plan_of(cell: Cell) -> RenewablePlan:
         features=names, scaling=scaling, q=cell.q, ridge=RIDGE, bound=bound,
         forgetting=forgetting, privacy=private, records=cell.records,
     )  # fmt: skip
-    plan = make_plan(parse_study(text))
-    assert isinstance(plan, RenewablePlan)
-    return plan
+    task = make_task(parse_study(text))
+    assert isinstance(task, RenewableTask)
+    return task
 
 
 @lru_cache(maxsize=64)
 def target_of(cell: Cell) -> Vector:
     """Return what its streams estimate."""
-    return cell.population.target(plan_of(cell).loss, RIDGE)
+    return cell.population.target(task_of(cell).loss, RIDGE)
 
 
 def one_stream(cell: Cell, seed: int) -> tuple[Partition, Estimate]:
@@ -121,9 +121,9 @@ def one_stream(cell: Cell, seed: int) -> tuple[Partition, Estimate]:
 
 def rounds_of(cell: Cell, seed: int) -> Iterator[tuple[Partition, Estimate]]:
     """Run a stream; each round every client releases one window at the newest model."""
-    plan, population = plan_of(cell), cell.population
+    task, population = task_of(cell), cell.population
     rng = np.random.default_rng([7, seed])
-    reducer, partition, model = Reducer(plan), Partition.empty(plan), start_model(plan.size)
+    reducer, partition, model = Reducer(task), Partition.empty(task), start_model(task.size)
     for number in range(cell.rounds):
         log = []
         for c in range(cell.clients):
@@ -133,16 +133,16 @@ def rounds_of(cell: Cell, seed: int) -> Iterator[tuple[Partition, Estimate]]:
                 y = -y
             if cell.epsilon is not None:
                 noise = SeededStream(seed, client, number)
-                sums = privatise(plan, plan.query(Arrays(x, y), model), noise)
-                payload = seal(plan, sums, client=client, ledger="l", seq=number)
+                sums = privatise(task, task.query(Arrays(x, y), model), noise)
+                payload = seal(task, sums, client=client, ledger="l", seq=number)
             else:
-                opened = disclose(plan, plan.open_query(Arrays(x, y), model))
-                payload = seal(plan, opened, client=client, ledger="l", seq=number)
+                opened = disclose(task, task.open_query(Arrays(x, y), model))
+                payload = seal(task, opened, client=client, ledger="l", seq=number)
             log.append(OfflineRecord(number * cell.clients + c, client.encode(), payload))
         letters = reducer.fold(partition, log)
         if letters:
             raise letters[0].fault
-        estimate = estimate_of(plan, [partition])
+        estimate = estimate_of(task, [partition])
         seen = slots_seen([partition])
         model = round_model(number + 1, estimate.coefficients, estimate.weights, seen)
         yield partition, estimate

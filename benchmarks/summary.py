@@ -29,10 +29,10 @@ from pipeline.local.encode import Arrays
 from pipeline.local.model import round_model
 from pipeline.local.privatise import Answer, OpenAnswer, disclose, privatise
 from pipeline.messages.release import seal
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.client import open_query_of
-from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.summarise import summarise, summarise_bounded
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import Partition, Reducer, estimate_of
@@ -100,7 +100,7 @@ def main() -> None:
 
 def window(loss: str, features: int, records: int, rounds: int) -> dict[str, object]:
     """Time the sums of one window in both forms beside the bare products."""
-    private, plain = plan_of(loss, features, records, 1.0), plan_of(loss, features, records, None)
+    private, plain = task_of(loss, features, records, 1.0), task_of(loss, features, records, None)
     rng = np.random.default_rng(3)
     x, y = rng.uniform(-1, 1, (records, features)), rng.choice([-1.0, 1.0], records)
     design = np.column_stack([np.ones(records), x])
@@ -149,12 +149,12 @@ def window(loss: str, features: int, records: int, rounds: int) -> dict[str, obj
     }  # fmt: skip
 
 
-def parts(plan: RenewablePlan, x: Matrix, y: Vector) -> dict[str, float]:
+def parts(task: RenewableTask, x: Matrix, y: Vector) -> dict[str, float]:
     """Return the median time of each step of a private window, in microseconds."""
-    coefficients = model_of(plan).coefficients
+    coefficients = model_of(task).coefficients
     design = with_intercept(x)
     predictor = predictors(design, coefficients)
-    factors = np.trunc(2.0**14 * np.abs(plan.loss.slope(predictor, y)))
+    factors = np.trunc(2.0**14 * np.abs(task.loss.slope(predictor, y)))
     whole = np.trunc(design * 2.0**12)
 
     def cuts() -> None:
@@ -171,7 +171,7 @@ def parts(plan: RenewablePlan, x: Matrix, y: Vector) -> dict[str, float]:
         "look at the ranges and copy": lambda: (x.min(), x.max(), with_intercept(x, 2.0)),
         "predictors row by row": lambda: predictors(design, coefficients),
         "slopes and curvatures": lambda: (
-            plan.loss.slope(predictor, y), plan.loss.curvature(predictor, y)
+            task.loss.slope(predictor, y), task.loss.curvature(predictor, y)
         ),
         "two cuts to whole numbers": cuts,
         "rows times curvatures": scaled,
@@ -189,16 +189,16 @@ def fold_and_estimate(
     features: int, epsilon: float | None, folded: int, rounds: int
 ) -> dict[str, object]:
     """Time the fold of one release and the estimate after it, when `folded` releases are there."""
-    plan = plan_of("gdwd", features, RECORDS, epsilon)
-    log = releases(plan, folded + rounds)
-    reducer, partition = Reducer(plan), Partition.empty(plan)
+    task = task_of("gdwd", features, RECORDS, epsilon)
+    log = releases(task, folded + rounds)
+    reducer, partition = Reducer(task), Partition.empty(task)
     reducer.fold(partition, log[:folded])
     folds, solves = [], []
     for record in log[folded:]:
         began = time.thread_time()
         letters = reducer.fold(partition, [record])
         between = time.thread_time()
-        estimate = estimate_of(plan, [partition])
+        estimate = estimate_of(task, [partition])
         solves.append(1e3 * (time.thread_time() - between))
         folds.append(1e3 * (between - began))
         if letters:
@@ -218,21 +218,21 @@ def fold_and_estimate(
     }  # fmt: skip
 
 
-def releases(plan: RenewablePlan, count: int) -> list[OfflineRecord]:
+def releases(task: RenewableTask, count: int) -> list[OfflineRecord]:
     """Return a log made of a few windows, each sealed again and again under the next number."""
     rng, stream = np.random.default_rng(4), SecureStream()
     sums: list[Answer | OpenAnswer] = []
     for version in VERSIONS:
-        x, y = rng.uniform(-1, 1, (plan.slots, plan.size - 1)), rng.choice([-1.0, 1.0], plan.slots)
-        model = round_model(version, rng.normal(0, 0.1, plan.size), (1.0, 1.0))
-        if plan.study.noised:
-            sums.append(privatise(plan, plan.query(Arrays(x, y), model), stream))
+        x, y = rng.uniform(-1, 1, (task.slots, task.size - 1)), rng.choice([-1.0, 1.0], task.slots)
+        model = round_model(version, rng.normal(0, 0.1, task.size), (1.0, 1.0))
+        if task.study.noised:
+            sums.append(privatise(task, task.query(Arrays(x, y), model), stream))
         else:
             weights = model.class_weights
-            found = summarise(plan, x, y, model.coefficients, weights)
-            sums.append(disclose(plan, open_query_of(found, model)))
+            found = summarise(task, x, y, model.coefficients, weights)
+            sums.append(disclose(task, open_query_of(found, model)))
     return [
-        OfflineRecord(i, b"a", seal(plan, sums[i % len(sums)], client="a", ledger="l", seq=i))
+        OfflineRecord(i, b"a", seal(task, sums[i % len(sums)], client="a", ledger="l", seq=i))
         for i in range(count)
     ]
 
@@ -255,14 +255,14 @@ def seconds(action: Action) -> float:
     return time.thread_time() - began
 
 
-def plan_of(loss: str, features: int, records: int, epsilon: float | None) -> RenewablePlan:
-    """Return the plan of a study; without epsilon it has no privacy."""
+def task_of(loss: str, features: int, records: int, epsilon: float | None) -> RenewableTask:
+    """Return the task of a study; without epsilon it has no privacy."""
     names = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(features))
     privacy = 'mechanism = "none"' if epsilon is None else NOISED.format(epsilon=epsilon)
     text = STUDY.format(loss=loss, features=names, privacy=privacy, records=records)
-    plan = make_plan(parse_study(text))
-    assert isinstance(plan, RenewablePlan)
-    return plan
+    task = make_task(parse_study(text))
+    assert isinstance(task, RenewableTask)
+    return task
 
 
 def spread(values: list[float]) -> list[float]:

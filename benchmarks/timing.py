@@ -18,7 +18,7 @@ from pathlib import Path
 from pipeline.local.encode import Encoder
 from pipeline.local.model import round_model
 from pipeline.local.windows import Window
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from producers.intake import encoded
@@ -65,9 +65,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=21, help="in which all kinds take turns")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the results file")
     options = parser.parse_args()
-    plan = plan_of(parse_study(STUDY))
+    task = task_of(parse_study(STUDY))
     slots = {name: slot_of(record) for name, record in KINDS.items()}
-    encoder = Encoder(plan.study)
+    encoder = Encoder(task.study)
     window = Window(SLOTS)
 
     def take(slot: Slot) -> None:
@@ -76,11 +76,11 @@ def main() -> None:
         if window.room == 0:
             window.slots.clear()
 
-    model = round_model(1, plan.first_model.coefficients + 0.1, (1.0, 1.0))
+    model = round_model(1, task.first_model.coefficients + 0.1, (1.0, 1.0))
 
     def release(slot: Slot) -> None:
         rows = [encoded(encoder, None, slot)[0]] * SLOTS
-        release_of(plan, rows, model, client="a", ledger="l", seq=0)
+        release_of(task, rows, model, client="a", ledger="l", seq=0)
 
     result = {
         "records": options.records,

@@ -14,7 +14,7 @@ from kafka import KafkaProducer, TopicPartition
 from infra.connection import close_producer, kafka_options, log_reader
 from infra.faults import asking
 from pipeline.errors import BrokerError, ConfigError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.study import Known, write_study
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
@@ -23,7 +23,7 @@ from pipeline.settings import Settings
 PATIENCE_SECONDS = 20.0
 
 
-def known_revision(plan: Plan, settings: Settings) -> str | None:
+def known_revision(task: Task, settings: Settings) -> str | None:
     """Return the running revision of a study; None if nothing says it.
 
     Raises
@@ -31,7 +31,7 @@ def known_revision(plan: Plan, settings: Settings) -> str | None:
     BrokerError
         If Kafka does not answer.
     """
-    known, place = Known(plan.study.name), TopicPartition(Topics.of(plan.study).study.name, 0)
+    known, place = Known(task.study.name), TopicPartition(Topics.of(task.study).study.name, 0)
     deadline = time.monotonic() + PATIENCE_SECONDS
     with (
         asking(settings, f"topic {place.topic}", "Read"),
@@ -48,7 +48,7 @@ def known_revision(plan: Plan, settings: Settings) -> str | None:
     return known.revision
 
 
-def announce(plan: Plan, settings: Settings, *, overrule: bool, say: Callable[[str], None]) -> None:
+def announce(task: Task, settings: Settings, *, overrule: bool, say: Callable[[str], None]) -> None:
     """Write the record of a study, unless it is there.
 
     Parameters
@@ -65,18 +65,18 @@ def announce(plan: Plan, settings: Settings, *, overrule: bool, say: Callable[[s
     BrokerError
         If Kafka does not answer.
     """
-    held = known_revision(plan, settings)
-    if held == plan.revision:
+    held = known_revision(task, settings)
+    if held == task.revision:
         return
     if held is not None:
         if not overrule:
-            raise other_revision(plan, held)
+            raise other_revision(task, held)
         say(
-            f"WARNING: the record of study {plan.study.name!r} named revision {held}; it names "
-            f"{plan.revision} now. Clients of another revision stop"
+            f"WARNING: the record of study {task.study.name!r} named revision {held}; it names "
+            f"{task.revision} now. Clients of another revision stop"
         )
-    topic = Topics.of(plan.study).study.name
-    value, marks = write_study(plan, time.time())
+    topic = Topics.of(task.study).study.name
+    value, marks = write_study(task, time.time())
     with asking(settings, f"topic {topic}", "Write"):
         producer = KafkaProducer(
             **kafka_options(settings),
@@ -85,17 +85,17 @@ def announce(plan: Plan, settings: Settings, *, overrule: bool, say: Callable[[s
             bootstrap_timeout_ms=10_000,
         )
         try:
-            sent = producer.send(topic, key=plan.study.name.encode(), value=value, headers=marks)
+            sent = producer.send(topic, key=task.study.name.encode(), value=value, headers=marks)
             sent.get(timeout=PATIENCE_SECONDS)
         finally:
             close_producer(producer)
 
 
-def other_revision(plan: Plan, held: str) -> ConfigError:
+def other_revision(task: Task, held: str) -> ConfigError:
     """Return the error for a study file that is not the running one."""
-    name = plan.study.name
+    name = task.study.name
     return ConfigError(
-        f"study {name!r} runs under revision {held}, and this file is revision {plan.revision}: "
+        f"study {name!r} runs under revision {held}, and this file is revision {task.revision}: "
         "releases of one are dead letters to the other. Nothing was spent for it. The operator "
         f"must give this process the file of revision {held}, or the changed study a new name; if "
         "nothing of the other is wanted any more, `veilstream topics STUDY --replace` makes this "

@@ -3,7 +3,7 @@
 - `errors`, `types`: the drawn error tree; the array types.
 - `linalg`: packing of symmetric matrices, eigenvalue floor, guarded solves.
 - `losses`: gdwd, logistic: value, slope, curvature and their public bounds.
-- `privacy`: calibration (mu-GDP), lattice noise, release plans, the policy.
+- `privacy`: calibration (mu-GDP), lattice noise, mechanisms, the policy.
 - `study`: the study file and its revision. `settings`: the only reader of the environment.
 - `local`: what a client computes: encode records, cut windows, summarise, privatise.
 - `messages`: what travels: releases, models, estimates, dead letters, topics; the model file.

@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.encode import Row, Rows
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.keys import partition_of
 from pipeline.reducer import (
@@ -47,7 +47,7 @@ class OfflineRun:
 
     Parameters
     ----------
-    plan
+    task
         The study.
     trace
         As `Server.empty` has it: of gradient descent all iterates, 8 d bytes for each record, for
@@ -68,8 +68,8 @@ class OfflineRun:
         If the study forgets by the time of the log, and there is none.
     """
 
-    def __init__(self, plan: Plan, *, trace: bool = False, timed: bool = False) -> None:
-        forgetting = plan.study.estimator.forgetting
+    def __init__(self, task: Task, *, trace: bool = False, timed: bool = False) -> None:
+        forgetting = task.study.estimator.forgetting
         if forgetting is not None and forgetting.of == "seconds" and not timed:
             raise ConfigError(
                 'estimator.forgetting: of = "seconds" counts by the times that Kafka gives to '
@@ -77,12 +77,12 @@ class OfflineRun:
                 'of = "records", run the study with `veilstream worker` and `produce`, or give '
                 "`veilstream backtest` an --event-time"
             )
-        self._plan = plan
-        self._reducer = Reducer(plan)
+        self._task = task
+        self._reducer = Reducer(task)
         self._sequences: dict[str, int] = {}
-        count = plan.study.stream.partitions if plan.several else 1
-        self.partitions = [Partition.empty(plan, trace=trace) for _ in range(count)]
-        self.model: Model = plan.first_model
+        count = task.study.stream.partitions if task.several else 1
+        self.partitions = [Partition.empty(task, trace=trace) for _ in range(count)]
+        self.model: Model = task.first_model
         self.waiting = 0
 
     @property
@@ -93,7 +93,7 @@ class OfflineRun:
     def add(self, client: str, rows: Rows) -> None:
         """Release and fold one window of one client."""
         self.fold(client, self.release(client, rows, self.model))
-        if self.waiting >= self._plan.study.stream.publish.releases:
+        if self.waiting >= self._task.study.stream.publish.releases:
             self.publish()
 
     def release(self, client: str, rows: Rows, model: Model) -> bytes:
@@ -101,7 +101,7 @@ class OfflineRun:
         seq = self._sequences.get(client, 0)
         self._sequences[client] = seq + 1
         model = model.at(self._number(client))
-        return release_of(self._plan, rows, model, client=client, ledger="offline", seq=seq)
+        return release_of(self._task, rows, model, client=client, ledger="offline", seq=seq)
 
     def fold(self, client: str, payload: bytes, milliseconds: int = 0) -> None:
         """Fold a release that comes at this time, in milliseconds since 1970.
@@ -127,9 +127,9 @@ class OfflineRun:
         NumericError
             If no finite estimate exists; then the model stays.
         """
-        estimate = estimate_of(self._plan, self.partitions)
+        estimate = estimate_of(self._task, self.partitions)
         self.model = model_after(
-            self._plan,
+            self._task,
             dict(enumerate(self.partitions)),
             estimate,
             self.model.version + 1,
@@ -150,7 +150,7 @@ class OfflineRun:
             If no finite estimate exists.
         """
         return combine(
-            self._plan,
+            self._task,
             dict(enumerate(self.partitions)),
             topic=None,
             model_version=self.model.version or None,
@@ -158,9 +158,9 @@ class OfflineRun:
         )
 
 
-def run_windows(plan: Plan, windows: Iterable[tuple[str, Rows]]) -> OfflineRun:
+def run_windows(task: Task, windows: Iterable[tuple[str, Rows]]) -> OfflineRun:
     """Run all windows, given as (client, rows), and return the run at its end."""
-    run = OfflineRun(plan)
+    run = OfflineRun(task)
     for client, rows in windows:
         run.add(client, rows)
     return run

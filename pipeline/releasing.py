@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from pipeline.local.encode import Rows, stack
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
 from pipeline.local.privatise import disclose, privatise
+from pipeline.local.task import Task
 from pipeline.messages.release import seal
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream
 
 
 def release_of(
-    plan: Plan,
+    task: Task,
     rows: Rows,
     model: Model,
     stream: SecureStream | None = None,
@@ -29,7 +29,7 @@ def release_of(
     Parameters
     ----------
     rows
-        The encoded records, at most `plan.slots`; None, and fewer of them, mean empty slots.
+        The encoded records, at most `task.slots`; None, and fewer of them, mean empty slots.
     model
         The newest model that the client knows.
     stream
@@ -44,15 +44,15 @@ def release_of(
     PrivacyError
         If a sum does not fit its lattice.
     """
-    window = stack(rows, plan.size - 1)
-    if not plan.study.noised:
-        answer = disclose(plan, plan.open_query(window.sound, model))
-        return seal(plan, answer, client=client, ledger=ledger, seq=seq)
-    query = plan.query(window if plan.keeps_slots else window.sound, model)
-    noised = privatise(plan, query, stream or _stream(plan, client, seq))
-    return seal(plan, noised, client=client, ledger=ledger, seq=seq)
+    window = stack(rows, task.size - 1)
+    if not task.study.noised:
+        answer = disclose(task, task.open_query(window.sound, model))
+        return seal(task, answer, client=client, ledger=ledger, seq=seq)
+    query = task.query(window if task.keeps_slots else window.sound, model)
+    noised = privatise(task, query, stream or _stream(task, client, seq))
+    return seal(task, noised, client=client, ledger=ledger, seq=seq)
 
 
-def _stream(plan: Plan, client: str, seq: int) -> SecureStream:
-    seed = plan.study.privacy.seed
+def _stream(task: Task, client: str, seq: int) -> SecureStream:
+    seed = task.study.privacy.seed
     return SecureStream() if seed is None else SeededStream(seed, client, seq)

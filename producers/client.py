@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeline.local.encode import Encoder
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.local.usable import Jumps
 from pipeline.local.windows import Window
 from pipeline.messages.envelope import MSGPACK, headers, rfc3339
@@ -45,7 +45,7 @@ class Client:
 
     Parameters
     ----------
-    plan, source, vault, sender, models
+    task, source, vault, sender, models
         The study, its records, the database, and the two ends at Kafka.
     admission
         Asked before anything is released; None: nobody else can have these records.
@@ -67,7 +67,7 @@ class Client:
 
     def __init__(
         self,
-        plan: Plan,
+        task: Task,
         source: Source,
         vault: Vault,
         sender: Sender,
@@ -84,15 +84,15 @@ class Client:
         say: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._plan, self._source, self._vault = plan, source, vault
+        self._task, self._source, self._vault = task, source, vault
         self._sender, self._models = sender, models
         self._admission, self._publish, self._told = admission, publish, False
-        self._encoder = Encoder(plan.study)
+        self._encoder = Encoder(task.study)
         self._seq, self._source_name = next_seq, source_name
         self._rate, self._times, self._clock = rate, times, clock
-        self._window = Window(plan.slots, opened)
+        self._window = Window(task.slots, opened)
         self._faults: Counter[str] = Counter()
-        self._jumps, self._say = Jumps(*vault.tests.counts(plan.study.name)), say
+        self._jumps, self._say = Jumps(*vault.tests.counts(task.study.name)), say
         self._made: list[tuple[Outgoing, Tally, bytes]] = []
         self._at_model: tuple[int, int] = (0, 0)
         self._started = clock() + ahead
@@ -125,7 +125,7 @@ class Client:
                 if self._window.room == 0:
                     self._close()
         ended = self._source.ended
-        seconds = self._plan.study.window.seconds
+        seconds = self._task.study.window.seconds
         if self._window.due(self._clock(), seconds) or (ended and self._window.taken):
             self._close()
         self._store()
@@ -144,8 +144,8 @@ class Client:
 
     def _windows(self) -> int:
         """Return how many windows may be released now, up to a group; 0 says why in `progress`."""
-        outbox = OUTBOX_LIMIT - self._vault.waiting(self._plan.study.name)
-        lead = self._plan.study.stream.lead
+        outbox = OUTBOX_LIMIT - self._vault.waiting(self._task.study.name)
+        lead = self._task.study.stream.lead
         if lead:
             version, released = self._at_model
             lead -= released if self._models.newest.version == version else 0
@@ -157,7 +157,7 @@ class Client:
     def _allowance(self, windows: int) -> int:
         """Return how many slots may be read now for so many windows, one at least."""
         room = self._window.room
-        most = room + max(0, min((windows - 1) * self._plan.slots, GROUP_SLOTS - room))
+        most = room + max(0, min((windows - 1) * self._task.slots, GROUP_SLOTS - room))
         if self._rate is None:
             return most
         due = int((self._clock() - self._started) * self._rate) - self.progress.records
@@ -184,18 +184,18 @@ class Client:
         window, model = self._window, self._models.newest
         if window.position is None:
             return
-        study, client = self._plan.study.name, self._vault.client
+        study, client = self._task.study.name, self._vault.client
         # whole seconds: a window's time need not tell when its last record came
         at = int(time.time()) if self._times is None else self._times.at_close() // 1000
         seq = self._seq + len(self._made)
         payload = release_of(
-            self._plan, window.slots, model, client=client, ledger=self._vault.ledger, seq=seq
+            self._task, window.slots, model, client=client, ledger=self._vault.ledger, seq=seq
         )
         marks = headers(
             identity=f"{client}/{study}/{seq}",
             source=f"/veilstream/{study}/{client}",
             kind="veilstream.release",
-            schema=schema_of(self._plan),
+            schema=schema_of(self._task),
             content_type=MSGPACK,
             time=rfc3339(float(at)),
         )
@@ -204,7 +204,7 @@ class Client:
         self._made.append((Outgoing(seq, payload, marks), tally, window.position))
         released = self._at_model[1] if self._at_model[0] == model.version else 0
         self._at_model = (model.version, released + 1)
-        self._window = Window(self._plan.slots)
+        self._window = Window(self._task.slots)
         self._faults.clear()
 
     def _store(self) -> None:
@@ -217,7 +217,7 @@ class Client:
             rejected.update(tally.rejected)
         position = self._made[-1][2]
         self._vault.release(
-            self._plan,
+            self._task,
             self._source_name,
             group,
             position=self._source.anchored(position),

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.errors import BudgetExceeded, ConfigError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.privacy.accounting import Cost, Unit, total_epsilon
 from producers.database import Database
 
@@ -47,7 +47,7 @@ class Ledger:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def open_source(self, plan: Plan, source: str, location: str | None, limit: Limit) -> None:
+    def open_source(self, task: Task, source: str, location: str | None, limit: Limit) -> None:
         """Register a source on first sight, and take over a new limit.
 
         Raises
@@ -55,10 +55,10 @@ class Ledger:
         ConfigError
             If the limit is below what is spent, or the file is known under another name.
         """
-        privacy = plan.study.privacy
+        privacy = task.study.privacy
         self._name_once(source, location)
-        private = plan.study.private
-        own = (limit.epsilon or plan.epsilons[plan.ceiling], limit.delta or privacy.delta or 0.0)
+        private = task.study.private
+        own = (limit.epsilon or task.epsilons[task.ceiling], limit.delta or privacy.delta or 0.0)
         wanted = own if private else (None, 0.0)
         unit = (privacy.records or 1, privacy.neighbours)
         self._db.write(
@@ -87,7 +87,7 @@ class Ledger:
         )  # fmt: skip
         self._check_limit(source)
 
-    def charge(self, plan: Plan, source: str, *, refuse: bool = True) -> None:
+    def charge(self, task: Task, source: str, *, refuse: bool = True) -> None:
         """Charge a study's cost with its first release; later ones cost nothing more.
 
         A client whose records may have a looser level of privacy than before pays what that costs.
@@ -103,23 +103,23 @@ class Ledger:
         BudgetExceeded
             If the source's limit does not allow it.
         """
-        study, privacy = plan.study, plan.study.privacy
+        study, privacy = task.study, task.study.privacy
         # nobody knows the levels of releases that this database has lost
-        epsilon = plan.epsilons[plan.ceiling] if refuse else privacy.epsilon
+        epsilon = task.epsilons[task.ceiling] if refuse else privacy.epsilon
         cost = None
         if study.private:
-            cost = plan.cost if refuse else plan.largest_cost
+            cost = task.cost if refuse else task.largest_cost
         charged = self._db.row("SELECT mu FROM spends WHERE study = ?", study.name)
         if charged is not None and (cost is None or cost.mu <= charged[0]):
             return
         if refuse:
-            self._check_budget(plan, source)
+            self._check_budget(task, source)
         self._db.write(
             "INSERT INTO spends VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (study) "
             "DO UPDATE SET epsilon = excluded.epsilon, mu = excluded.mu, pure = excluded.pure",
             study.name, source, privacy.mechanism, epsilon, privacy.delta,
             (privacy.records or 1) if cost else None, privacy.neighbours if cost else None,
-            cost.mu if cost else None, cost.epsilon if cost else None, plan.slots,
+            cost.mu if cost else None, cost.epsilon if cost else None, task.slots,
             bool(cost and cost.apart),
         )  # fmt: skip
 
@@ -154,9 +154,9 @@ class Ledger:
                 "budget, so use that name"
             )
 
-    def _check_budget(self, plan: Plan, source: str) -> None:
+    def _check_budget(self, task: Task, source: str) -> None:
         budget = self.budget(source)
-        if not plan.study.private:
+        if not task.study.private:
             if budget.epsilon is not None:
                 raise BudgetExceeded(
                     f"source {source!r} has a privacy limit; a study without privacy cannot read it"
@@ -165,15 +165,15 @@ class Ledger:
         if budget.epsilon is None:
             # the source was opened to a study without privacy: no limit holds any more
             return
-        if budget.unit.neighbours == "zero-out" and plan.shows_absence:
+        if budget.unit.neighbours == "zero-out" and task.shows_absence:
             raise BudgetExceeded(
                 f"source {source!r} has a limit for the absence of a record, which the noise of "
                 "this study shows (privacy.personal.column): give --level with the strictest "
                 "level, or let the study be the first that reads a source"
             )
-        others = self._db.rows(f"{SPENT} AND NOT (own AND study = ?)", source, plan.study.name)
+        others = self._db.rows(f"{SPENT} AND NOT (own AND study = ?)", source, task.study.name)
         spent = costs(others, budget.unit)
-        own = budget.unit.convert(plan.cost, plan.study.privacy.neighbours)
+        own = budget.unit.convert(task.cost, task.study.privacy.neighbours)
         epsilon = total_epsilon([*spent, own], budget.delta)
         if epsilon > budget.epsilon * (1 + HAIR):
             raise BudgetExceeded(

@@ -15,7 +15,7 @@ from infra.faults import asking
 from infra.study_record import other_revision
 from pipeline.errors import PayloadError, VeilstreamError
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.keys import partition_of
 from pipeline.messages.model import read_model
 from pipeline.messages.newest import Newest
@@ -37,7 +37,7 @@ class ModelFeed:
 
     Parameters
     ----------
-    plan, settings, topics
+    task, settings, topics
         The study and where Kafka is.
     client
         Whose models: those of one partition can have a point of their own.
@@ -60,20 +60,20 @@ class ModelFeed:
     """
 
     def __init__(
-        self, plan: Plan, settings: Settings, topics: Topics, client: str,
+        self, task: Task, settings: Settings, topics: Topics, client: str,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        self._plan = plan
+        self._task = task
         self._partition = partition_of(client.encode(), topics.releases.partitions)
-        self.newest: Model = plan.first_model
+        self.newest: Model = task.first_model
         self.ignored = self.refused = 0
         self._settings, self._say, self._name = settings, say, topics.models.name
         self._asker: KafkaConsumer | None = None
         self._releases = [
             TopicPartition(topics.releases.name, n) for n in range(topics.releases.partitions)
         ]
-        self._believed = Newest(plan, self._ends, time.time)
-        self._known, self._study = Known(plan.study.name), topics.study.name
+        self._believed = Newest(task, self._ends, time.time)
+        self._known, self._study = Known(task.study.name), topics.study.name
         places = [TopicPartition(topic.name, 0) for topic in (topics.models, topics.study)]
         with asking(settings, f"topic {self._name}", "Read"):
             self._consumer = log_reader(settings, wait_ms=200)
@@ -125,8 +125,8 @@ class ModelFeed:
 
     def _check_revision(self) -> None:
         running = self._known.revision
-        if running is not None and running != self._plan.revision:
-            raise other_revision(self._plan, running)
+        if running is not None and running != self._task.revision:
+            raise other_revision(self._task, running)
 
     def _ends(self) -> int:
         with asking(self._settings, f"topic {self._releases[0].topic}", "Describe"):
@@ -150,7 +150,7 @@ class ModelFeed:
         if payload is None:
             return
         try:
-            model = read_model(self._plan, payload)
+            model = read_model(self._task, payload)
         except PayloadError:
             self.ignored += 1
             return

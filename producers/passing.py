@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from producers.reconcile import Lost
 from producers.sources import Source
 from producers.vault import Vault
@@ -21,15 +21,15 @@ STEP = 4096
 STEP_SECONDS = 0.2
 
 
-def owe(plan: Plan, vault: Vault, name: str, lost: Lost, now: float) -> None:
+def owe(task: Task, vault: Vault, name: str, lost: Lost, now: float) -> None:
     """Charge lost releases to a source of this name, and note the slots that they can have held."""
     vault.charge_lost(
-        plan, name, lost.seqs, owed=len(lost.seqs) * plan.slots, sent=lost.sent, now=now
+        task, name, lost.seqs, owed=len(lost.seqs) * task.slots, sent=lost.sent, now=now
     )
 
 
 def pass_over(
-    plan: Plan,
+    task: Task,
     vault: Vault,
     source: Source,
     *,
@@ -48,7 +48,7 @@ def pass_over(
     meanwhile
         Called between two steps.
     """
-    study = plan.study.name
+    study = task.study.name
     owed = vault.peek(study).owed
     if not owed:
         return True

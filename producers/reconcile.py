@@ -20,7 +20,7 @@ from kafka.errors import KafkaError
 from infra.connection import log_reader
 from infra.faults import told
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.keys import partition_of
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
@@ -80,7 +80,7 @@ class Found:
 
 
 def lost_releases(
-    plan: Plan,
+    task: Task,
     settings: Settings,
     vault: Vault,
     stream: Stream,
@@ -105,8 +105,8 @@ def lost_releases(
     BrokerError
         If Kafka does not answer.
     """
-    study, first_lost = plan.study.name, stream.next_seq
-    topic = Topics.of(plan.study).releases
+    study, first_lost = task.study.name, stream.next_seq
+    topic = Topics.of(task.study).releases
     place = TopicPartition(topic.name, partition_of(vault.client.encode(), topic.partitions))
     try:
         with log_reader(settings, wait_ms=200) as consumer:
@@ -136,17 +136,17 @@ def lost_releases(
             f"this database has {first_lost}: no copy is that old, so somebody else writes to the "
             "topic; the operator must see to who may"
         )
-    if found.newest.revision != plan.revision:
+    if found.newest.revision != task.revision:
         raise ConfigError(
             f"this client's database is an old copy, and what it has lost of study {study!r} was "
             f"released under revision {found.newest.revision}; the file is revision "
-            f"{plan.revision}: restore the file, or give the study a new name (its releases then "
+            f"{task.revision}: restore the file, or give the study a new name (its releases then "
             "count against the same source)"
         )
     return Lost(range(first_lost, max(end, found.newest.seq + 1)), (place.partition, found.place))
 
 
-def refuse(plan: Plan, lost: Lost, missing: dict[str, int]) -> LedgerBehind:
+def refuse(task: Task, lost: Lost, missing: dict[str, int]) -> LedgerBehind:
     """Return the error for a database that is behind.
 
     Parameters
@@ -158,7 +158,7 @@ def refuse(plan: Plan, lost: Lost, missing: dict[str, int]) -> LedgerBehind:
     """
     known = "the releases topic has" if lost.sent else "this folder remembers"
     found = (
-        f"this client's database has {lost.seqs.start} releases of study {plan.study.name!r}, "
+        f"this client's database has {lost.seqs.start} releases of study {task.study.name!r}, "
         f"{known} {lost.seqs.stop}"
         if lost.seqs
         else f"this folder remembers {sum(missing.values())} more releases of this client "
@@ -168,7 +168,7 @@ def refuse(plan: Plan, lost: Lost, missing: dict[str, int]) -> LedgerBehind:
         f"{found}: the database was restored from an old copy, or another copy of it is in use. "
         "Put the newest database back. If it is gone, start each study of this client with "
         "--skip-lost: it charges what was lost and goes on behind all records that those "
-        f"releases can have held, {plan.slots} slots for each"
+        f"releases can have held, {task.slots} slots for each"
     )
 
 

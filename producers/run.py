@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 from infra.signals import Stopping
 from infra.topics import ensure_topics, time_rules
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
@@ -90,7 +90,7 @@ def clients_of(folder: Path) -> list[str]:
 
 
 def run_client(
-    plan: Plan,
+    task: Task,
     settings: Settings,
     job: Job,
     *,
@@ -115,10 +115,10 @@ def run_client(
     VeilstreamError
         Whatever keeps it from going on; what was released is kept and sent at the next start.
     """
-    require_live(plan.study, "a client")
+    require_live(task.study, "a client")
     path = vault_path(settings.home, job.client)
     check_id(job.client, path, say)
-    topics = Topics.of(plan.study)
+    topics = Topics.of(task.study)
     # an orderly end: the open window is simply read again
     stopping = Stopping()
     with ExitStack() as closing:
@@ -129,24 +129,24 @@ def run_client(
         )
         # a source that cannot be opened, or is another's, must not bind the study to it
         admission.enter(released=vault.released(name))
-        ensure_topics(settings, [*topics.all(), *ledger_topics(plan.study, settings)])
+        ensure_topics(settings, [*topics.all(), *ledger_topics(task.study, settings)])
         # another revision than the running one is refused before it is bound to this client
-        models = ModelFeed(plan, settings, topics, vault.client, say)
+        models = ModelFeed(task, settings, topics, vault.client, say)
         closing.callback(models.close)
         if models.unreadable:
             say(f"WARNING: {models.unreadable} records of {topics.study.name} cannot be read")
         # before anything is registered: a start that is refused changes no limit
-        known = vault.peek(plan.study.name)
-        lost = lost_releases(plan, settings, vault, known, say, lambda: stopping.asked)
+        known = vault.peek(task.study.name)
+        lost = lost_releases(task, settings, vault, known, say, lambda: stopping.asked)
         if stopping.asked:
             return Progress()
         if (lost.seqs or vault.missing) and not job.skip_lost:
-            raise refuse(plan, lost, vault.missing)
-        times = _event_times(plan, settings, job, known.latest)
+            raise refuse(task, lost, vault.missing)
+        times = _event_times(task, settings, job, known.latest)
         account = LedgerTopic(settings, job.client, vault.heritage, say)
         account.take_over(name, begun=known.next_seq > 0, other_data=job.other_data)
         stream_state = vault.open_stream(
-            plan,
+            task,
             name,
             job.limit,
             location=location_of(job.source),
@@ -154,13 +154,13 @@ def run_client(
             rebind=not (lost.seqs or vault.missing),
         )
         started()
-        _warn(plan, vault, name, stream_state.next_seq, say)
+        _warn(task, vault, name, stream_state.next_seq, say)
         admission.begins(stream_state.position)
         source = open_source(
             job.source,
             stream_state.position,
             # a spool for each study: one must not forget what another still needs
-            folder=path.with_suffix(".input") / plan.study.name,
+            folder=path.with_suffix(".input") / task.study.name,
             follow=job.follow,
             form=job.form,
             stream=stream,
@@ -168,7 +168,7 @@ def run_client(
         closing.callback(source.close)
         if lost.seqs:
             say(f"{len(lost.seqs)} releases are lost: the ledger counts them as spent")
-            owe(plan, vault, name, lost, time.time())
+            owe(task, vault, name, lost, time.time())
             # the register may have come back as old as the database
             admission.before_release()
         if vault.missing:
@@ -179,11 +179,11 @@ def run_client(
         account.publish()
         progress = Progress()
         held = source_test.passed(
-            plan,
+            task,
             source,
             vault.tests,
             name=name,
-            stamp=source_test.stamp_of(job.source, plan.revision),
+            stamp=source_test.stamp_of(job.source, task.revision),
             accept=job.accept,
             times=times,
             stopped=lambda: stopping.asked,
@@ -192,9 +192,9 @@ def run_client(
         )
         if held is None:
             return progress
-        sender = Sender(vault, plan.study.name, settings, topics)
+        sender = Sender(vault, task.study.name, settings, topics)
         client = Client(
-            plan,
+            task,
             held,
             vault,
             sender,
@@ -211,7 +211,7 @@ def run_client(
         )
         try:
             if pass_over(
-                plan, vault, source, say=say, stopped=lambda: stopping.asked, meanwhile=sender.pump
+                task, vault, source, say=say, stopped=lambda: stopping.asked, meanwhile=sender.pump
             ):
                 _loop(client, stopping, lambda: report(client.progress, held.progress))
             client.finish()
@@ -220,22 +220,22 @@ def run_client(
         return client.progress
 
 
-def _warn(plan: Plan, vault: Vault, name: str, releases: int, say: Callable[[str], None]) -> None:
-    if warning := loose_delta(plan.guarantee.delta, (releases + 1) * plan.slots):
+def _warn(task: Task, vault: Vault, name: str, releases: int, say: Callable[[str], None]) -> None:
+    if warning := loose_delta(task.guarantee.delta, (releases + 1) * task.slots):
         say(f"WARNING: {warning}")
-    if plan.study.private and vault.bare(name):
+    if task.study.private and vault.bare(name):
         say(
             f"WARNING: a study without privacy has released source {name!r}: its records are "
             "not protected, whatever this study promises"
         )
 
 
-def _event_times(plan: Plan, settings: Settings, job: Job, latest: int | None) -> EventTimes | None:
+def _event_times(task: Task, settings: Settings, job: Job, latest: int | None) -> EventTimes | None:
     """Return the times of the records, where the job asks for them."""
     if job.event_time is None:
         return None
-    rules = time_rules(settings, Topics.of(plan.study).releases.name)
-    return EventTimes(plan.study, job.event_time, latest, rules)
+    rules = time_rules(settings, Topics.of(task.study).releases.name)
+    return EventTimes(task.study, job.event_time, latest, rules)
 
 
 def _paced(report: Callable[[], None], progress: Progress) -> Callable[[int], None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline.errors import DataError
 from pipeline.local.encode import Encoder
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.local.usable import Trial, worded
 from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
@@ -75,7 +75,7 @@ def stamp_of(source: str, revision: str) -> str:
 
 
 def look(
-    plan: Plan, source: Source, held: Held, times: EventTimes | None, slots: int,
+    task: Task, source: Source, held: Held, times: EventTimes | None, slots: int,
     stopped: Callable[[], bool], report: Callable[[int], None],
 ) -> tuple[int, Counter[str]] | None:  # fmt: skip
     """Read the first slots of a source, or what there is before a window falls due.
@@ -91,12 +91,12 @@ def look(
         How many can be used, and the faults of the others; None if it was to stop before.
     """
     note = None if times is None else times.time_of
-    encoder, faults = Encoder(plan.study), Counter[str]()
+    encoder, faults = Encoder(task.study), Counter[str]()
     if source.columns is not None:
         encoder.check_columns(source.columns)
         if times is not None:
             times.check_columns(source.columns)
-    seconds, usable = plan.study.window.seconds, 0
+    seconds, usable = task.study.window.seconds, 0
     while len(held.slots) < slots and not source.ended:
         if stopped():
             return None
@@ -114,7 +114,7 @@ def look(
 
 
 def passed(
-    plan: Plan, source: Source, tests: Trials, *, name: str, stamp: str, accept: bool,
+    task: Task, source: Source, tests: Trials, *, name: str, stamp: str, accept: bool,
     times: EventTimes | None, stopped: Callable[[], bool], say: Callable[[str], None],
     report: Callable[[int], None],
 ) -> Held | None:  # fmt: skip
@@ -137,13 +137,13 @@ def passed(
     DataError
         If it is refused; nothing was spent.
     """
-    held, study, trial = Held(source), plan.study.name, Trial.of(plan)
+    held, study, trial = Held(source), task.study.name, Trial.of(task)
     if tests.passed(study):
         return held
     if accept:
         tests.note(study, 1)
         return held
-    found = look(plan, source, held, times, trial.slots, stopped, report)
+    found = look(task, source, held, times, trial.slots, stopped, report)
     if found is None:
         return None
     (usable, faults), seen = found, len(held.slots)

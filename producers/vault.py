@@ -15,7 +15,7 @@ from types import TracebackType
 import msgspec
 
 from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.envelope import Headers, rfc3339
 from producers.counts import Counts
 from producers.database import Database, damaged
@@ -77,7 +77,7 @@ class Vault:
 
     def open_stream(
         self,
-        plan: Plan,
+        task: Task,
         source: str,
         limit: Limit = NO_LIMIT,
         *,
@@ -110,7 +110,7 @@ class Vault:
         LocalStoreError
             If the rows of a study do not agree with each other.
         """
-        name = plan.study.name
+        name = task.study.name
         with self._db.transaction():
             check_whole(self._db)
             row = self._db.row(
@@ -119,19 +119,19 @@ class Vault:
                 name,
             )
             if row is None:
-                row = (plan.revision, source, None, 0, None, None)
+                row = (task.revision, source, None, 0, None, None)
                 self._db.write(
                     "INSERT INTO streams VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, ?, 0, 0)",
                     name, *row,
                 )  # fmt: skip
-            if row[0] != plan.revision and row[3]:
+            if row[0] != task.revision and row[3]:
                 raise ConfigError(
                     f"this client began study {name!r} under revision {row[0]}, the "
-                    f"file is revision {plan.revision}: restore the file, or give the study a new "
+                    f"file is revision {task.revision}: restore the file, or give the study a new "
                     "name (its releases then count against the same source)"
                 )
             # a revision under which nothing was released binds nobody
-            self._db.write("UPDATE streams SET revision = ? WHERE study = ?", plan.revision, name)
+            self._db.write("UPDATE streams SET revision = ? WHERE study = ?", task.revision, name)
             if row[1] != source and rebind and row[3] == 0:
                 self._db.write("UPDATE streams SET source = ? WHERE study = ?", source, name)
             elif row[1] != source:
@@ -145,11 +145,11 @@ class Vault:
                 if event_time is not None:
                     self._db.write("INSERT INTO event_times VALUES (?, ?, NULL)", name, event_time)
             self._streams.check_times(name, event_time)
-            self._budgets.open_source(plan, source, location, limit)
+            self._budgets.open_source(task, source, location, limit)
         return self.peek(name)
 
     def release(
-        self, plan: Plan, source: str, group: Sequence[Outgoing], *, position: bytes,
+        self, task: Task, source: str, group: Sequence[Outgoing], *, position: bytes,
         tally: Tally, now: float, latest: int | None = None,
         guard: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
@@ -174,11 +174,11 @@ class Vault:
         LocalStoreError
             If the disk is full or fails; nothing is spent and the position stays.
         """
-        study, at = plan.study.name, rfc3339(now)
+        study, at = task.study.name, rfc3339(now)
         seqs = [outgoing.seq for outgoing in group]
         try:
             with self._db.transaction():
-                self._budgets.charge(plan, source)
+                self._budgets.charge(task, source)
                 guard()
                 self._streams.advance(study, seqs, position, tally)
                 self._db.write("UPDATE event_times SET latest = ? WHERE study = ?", latest, study)
@@ -196,7 +196,7 @@ class Vault:
         self._counts.add(study, len(group))
 
     def charge_lost(
-        self, plan: Plan, source: str, seqs: range, *, owed: int, now: float,
+        self, task: Task, source: str, seqs: range, *, owed: int, now: float,
         sent: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         """Charge releases that this database has lost; their slots are owed from then on.
@@ -210,9 +210,9 @@ class Vault:
         sent
             As `Stream.sent`, if the releases topic has one of them.
         """
-        study, at = plan.study.name, rfc3339(now)
+        study, at = task.study.name, rfc3339(now)
         with self._db.transaction():
-            self._budgets.charge(plan, source, refuse=False)
+            self._budgets.charge(task, source, refuse=False)
             self._streams.number(study, seqs)
             self._db.write("UPDATE streams SET owed = owed + ? WHERE study = ?", owed, study)
             self._db.write_many(

@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 import redis
 
 from pipeline.errors import StaleSnapshot, StateError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.reducer import HEAD, Partition, Snapshot, Summed
 from state import keys
 from state.decoding import number_of, text_keys, texts
@@ -36,14 +36,14 @@ class RedisStore:
     ----------
     client
         A connection with `decode_responses=False`.
-    plan
+    task
         The study.
     """
 
-    def __init__(self, client: redis.Redis, plan: Plan) -> None:
+    def __init__(self, client: redis.Redis, task: Task) -> None:
         self._client = client
-        self._plan = plan
-        self._study = plan.study.name
+        self._task = task
+        self._study = task.study.name
         scripts = files("state")
         self._commit = client.register_script((scripts / "commit.lua").read_text())
         self._model = client.register_script((scripts / "model.lua").read_text())
@@ -82,10 +82,10 @@ class RedisStore:
             "tuple[dict[bytes, bytes], dict[bytes, bytes], set[bytes]]", self._ask(pipeline.execute)
         )
         if not state:
-            return Partition.empty(self._plan, texts(erased))
+            return Partition.empty(self._task, texts(erased))
         fields = text_keys(state)
         watermark = number_of(fields.pop(WATERMARK, None))
-        loaded = Partition.decode(self._plan, fields, text_keys(clients), texts(erased))
+        loaded = Partition.decode(self._task, fields, text_keys(clients), texts(erased))
         if loaded.head.next_offset != watermark:
             raise StateError("the stored watermark and state disagree; run `state rebuild`")
         return loaded
@@ -120,9 +120,9 @@ class RedisStore:
         key = keys.snapshot(self._study, partition)
         state = cast("dict[bytes, bytes]", self._ask(lambda: self._client.hgetall(key)))
         if not state:
-            return b"", Partition.empty(self._plan)
+            return b"", Partition.empty(self._task)
         fields = text_keys(state)
-        snapshot = Snapshot.decode(self._plan, fields)
+        snapshot = Snapshot.decode(self._task, fields)
         # of an older schema: all its clients are asked until its owner stores it again
         return fields[HEAD], snapshot or self.load(partition)
 
@@ -227,7 +227,7 @@ class RedisStore:
 
     def _wrong_key(self) -> str:
         """Say which key is not ours, and the way out."""
-        kinds = keys.kinds(self._study, self._plan.study.stream.partitions)
+        kinds = keys.kinds(self._study, self._task.study.stream.partitions)
         for key, kind in kinds.items():
             found = cast("bytes", ask(partial(self._client.type, key)))
             if found not in (kind, b"none"):

@@ -1,4 +1,4 @@
-"""Small builders for tests: study texts, plans, simulated windows, payloads, logs, oracles."""
+"""Small builders for tests: study texts, tasks, simulated windows, payloads, logs, oracles."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from scipy.optimize import minimize
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.encode import Arrays, Row
 from pipeline.local.model import Model, round_model, start_model
-from pipeline.local.plan import Plan
 from pipeline.local.privatise import disclose, privatise
+from pipeline.local.task import Task
 from pipeline.messages.release import seal
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.client import open_query_of
-from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.summarise import local_fit, summarise
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
 from pipeline.study import parse_study
@@ -103,11 +103,11 @@ def study_text(
     return "\n".join(lines) + "\n"
 
 
-def plan_of(**settings: object) -> RenewablePlan:
-    """Return the plan of `study_text(**settings)`."""
-    plan = make_plan(parse_study(study_text(**settings)))  # type: ignore[arg-type]
-    assert isinstance(plan, RenewablePlan)
-    return plan
+def task_of(**settings: object) -> RenewableTask:
+    """Return the task of `study_text(**settings)`."""
+    task = make_task(parse_study(study_text(**settings)))  # type: ignore[arg-type]
+    assert isinstance(task, RenewableTask)
+    return task
 
 
 class SeededStream(SecureStream):
@@ -210,7 +210,7 @@ def rows_of(features: Matrix, responses: Vector) -> list[Row]:
 
 
 def payload_of(
-    plan: Plan,
+    task: Task,
     features: Matrix,
     responses: Vector,
     model: Model,
@@ -221,22 +221,22 @@ def payload_of(
     seq: int = 0,
 ) -> bytes:
     """Make a release from arrays; without privacy it is taken at the model's coefficients."""
-    if plan.study.noised:
-        noised = privatise(plan, plan.query(Arrays(features, responses), model), stream)
-        return seal(plan, noised, client=client, ledger=ledger, seq=seq)
-    summary = summarise(plan, features, responses, model.coefficients, model.class_weights)
-    opened = disclose(plan, open_query_of(summary, model))
-    return seal(plan, opened, client=client, ledger=ledger, seq=seq)
+    if task.study.noised:
+        noised = privatise(task, task.query(Arrays(features, responses), model), stream)
+        return seal(task, noised, client=client, ledger=ledger, seq=seq)
+    summary = summarise(task, features, responses, model.coefficients, model.class_weights)
+    opened = disclose(task, open_query_of(summary, model))
+    return seal(task, opened, client=client, ledger=ledger, seq=seq)
 
 
-def some_model(plan: Plan, version: int, seed: int = 0) -> Model:
+def some_model(task: Task, version: int, seed: int = 0) -> Model:
     """Return a model near zero, on its lattice."""
     rng = np.random.default_rng(seed)
-    return round_model(version, rng.normal(0, 0.3, plan.size), (1.0, 1.0))
+    return round_model(version, rng.normal(0, 0.3, task.size), (1.0, 1.0))
 
 
 def sample_log(
-    plan: Plan, *, releases: int = 24, clients: int = 3, seed: int = 0, start: int = 2
+    task: Task, *, releases: int = 24, clients: int = 3, seed: int = 0, start: int = 2
 ) -> list[LogEntry]:
     """Return the log of some clients: `start` windows of each at the start, then later models."""
     rng, stream = np.random.default_rng(seed), SeededStream(seed)
@@ -245,12 +245,12 @@ def sample_log(
         client, seq = f"client-{i % clients}", i // clients
         version = max(0, seq - start + 1)
         if version == 0:
-            model = Model(0, np.zeros(plan.size, dtype=np.int64), (1024, 1024))
+            model = Model(0, np.zeros(task.size, dtype=np.int64), (1024, 1024))
         else:
-            model = some_model(plan, version, seed)
-        features, responses = simulate(rng, plan.slots, plan.size - 1)
+            model = some_model(task, version, seed)
+        features, responses = simulate(rng, task.slots, task.size - 1)
         value = payload_of(
-            plan, features, responses, model, stream, client=client, ledger=f"l-{client}", seq=seq
+            task, features, responses, model, stream, client=client, ledger=f"l-{client}", seq=seq
         )
         entries.append(LogEntry(i, client.encode(), value, timestamp=1000 + i))
     return entries
@@ -264,9 +264,9 @@ def relogged(entries: Sequence[LogEntry]) -> list[LogEntry]:
     ]
 
 
-def folded(plan: Plan, entries: Sequence[LogEntry], sizes: Sequence[int] = ()) -> Partition:
+def folded(task: Task, entries: Sequence[LogEntry], sizes: Sequence[int] = ()) -> Partition:
     """Fold a log in batches of the given sizes, and the rest at once."""
-    partition, reducer, at = Partition.empty(plan), Reducer(plan), 0
+    partition, reducer, at = Partition.empty(task), Reducer(task), 0
     for size in (*sizes, len(entries)):
         reducer.fold(partition, entries[at : at + size])
         at += size
@@ -279,41 +279,41 @@ def population_target(p: int, *, q: float, ridge: float) -> Vector:
     return oracle(features, responses, chance, q=q, ridge=ridge)
 
 
-def whole_stream(plan: Plan, *, seed: int, rounds: int, clients: int) -> Partition:
+def whole_stream(task: Task, *, seed: int, rounds: int, clients: int) -> Partition:
     """Run a stream: each round every client releases one window at the newest model."""
-    *_, (partition, _) = stream_of(plan, seed=seed, rounds=rounds, clients=clients)
+    *_, (partition, _) = stream_of(task, seed=seed, rounds=rounds, clients=clients)
     return partition
 
 
 def stream_of(
-    plan: Plan, *, seed: int, rounds: int, clients: int, flip: int | None = None
+    task: Task, *, seed: int, rounds: int, clients: int, flip: int | None = None
 ) -> Iterator[tuple[Partition, Estimate]]:
     """Run a stream round by round; from round `flip` on, the classes are exchanged."""
     rng, stream = np.random.default_rng(seed), SeededStream(seed)
-    reducer, partition = Reducer(plan), Partition.empty(plan)
-    model, offset = start_model(plan.size), 0
+    reducer, partition = Reducer(task), Partition.empty(task)
+    model, offset = start_model(task.size), 0
     for number in range(rounds):
         entries = []
         for c in range(clients):
-            features, responses = simulate(rng, plan.slots, plan.size - 1)
+            features, responses = simulate(rng, task.slots, task.size - 1)
             if flip is not None and number >= flip:
                 responses = -responses
             at = model
-            if number == 0 and not plan.study.noised:
-                ridge = plan.study.estimator.ridge
-                at = round_model(1, local_fit(plan.loss, features, responses, ridge), (1.0, 1.0))
-            value = payload_of(plan, features, responses, at, stream, client=f"c{c}", seq=number)
+            if number == 0 and not task.study.noised:
+                ridge = task.study.estimator.ridge
+                at = round_model(1, local_fit(task.loss, features, responses, ridge), (1.0, 1.0))
+            value = payload_of(task, features, responses, at, stream, client=f"c{c}", seq=number)
             entries.append(LogEntry(offset, f"c{c}".encode(), value))
             offset += 1
         assert reducer.fold(partition, entries) == []
-        estimate = estimate_of(plan, [partition])
+        estimate = estimate_of(task, [partition])
         seen = slots_seen([partition])
         model = round_model(number + 1, estimate.coefficients, estimate.weights, seen)
         yield partition, estimate
 
 
 def regression_stream(
-    plan: Plan,
+    task: Task,
     draw: Callable[[np.random.Generator, int], tuple[Matrix, Vector]],
     *,
     seed: int,
@@ -322,20 +322,20 @@ def regression_stream(
 ) -> Estimate:
     """Run a stream of encoded records, a model after each round, and return its last estimate."""
     rng, stream = np.random.default_rng(seed), SeededStream(seed)
-    reducer, partition = Reducer(plan), Partition.empty(plan)
-    model, offset = plan.first_model, 0
+    reducer, partition = Reducer(task), Partition.empty(task)
+    model, offset = task.first_model, 0
     for number in range(rounds):
         entries = []
         for c in range(clients):
-            features, responses = draw(rng, plan.slots)
+            features, responses = draw(rng, task.slots)
             at = model
-            if number == 0 and not plan.study.noised:
-                ridge = plan.study.estimator.ridge
-                at = round_model(1, local_fit(plan.loss, features, responses, ridge), (1.0, 1.0))
-            value = payload_of(plan, features, responses, at, stream, client=f"c{c}", seq=number)
+            if number == 0 and not task.study.noised:
+                ridge = task.study.estimator.ridge
+                at = round_model(1, local_fit(task.loss, features, responses, ridge), (1.0, 1.0))
+            value = payload_of(task, features, responses, at, stream, client=f"c{c}", seq=number)
             entries.append(LogEntry(offset, f"c{c}".encode(), value))
             offset += 1
         assert reducer.fold(partition, entries) == []
-        estimate = estimate_of(plan, [partition])
+        estimate = estimate_of(task, [partition])
         model = round_model(number + 1, estimate.coefficients, estimate.weights)
     return estimate

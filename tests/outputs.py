@@ -89,12 +89,12 @@ def pages(port: int) -> list[Output]:
 def topics(stage: Stage) -> list[Output]:
     """Return every record of every topic that bears the study's name, also unforeseen ones."""
     with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
-        names = [name for name in admin.list_topics() if stage.plan.study.name in name]
+        names = [name for name in admin.list_topics() if stage.task.study.name in name]
     assert set(names) >= {topic.name for topic in stage.topics.all()}
     found = []
     for name in sorted(names):
         for record in stage.read(name):
-            place = f"{name.removeprefix(f'veil.{stage.plan.study.name}.')} at {record.offset}"
+            place = f"{name.removeprefix(f'veil.{stage.task.study.name}.')} at {record.offset}"
             found.append(text(f"{place}, key", record.key or b""))
             for header, value in record.headers:
                 found.append(
@@ -135,7 +135,7 @@ def decoded(vector: Any) -> bytes:
 def redis_keys(stage: Stage) -> list[Output]:
     """Return every key of the study in Redis, of whatever kind, with all that it holds."""
     found = []
-    for key in sorted(stage.redis.scan_iter(f"*{stage.plan.study.name}*")):
+    for key in sorted(stage.redis.scan_iter(f"*{stage.task.study.name}*")):
         # another kind of key would need a reader of its own here
         assert stage.redis.type(key) == b"hash", key
         found.append(text(f"redis {key!r}", key))

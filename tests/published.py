@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
 from pipeline.local.encode import Row, stack
-from pipeline.local.plan import Plan
-from pipeline.methods import plan_of as make_plan
+from pipeline.local.task import Task
+from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import OfflineFit, OfflineMethod, offline_method
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector
@@ -41,22 +41,22 @@ def text_of(kind: str, keys: str | None = None, **settings: object) -> str:
     return text.replace("[estimator]\n", f'[estimator]\nkind = "{kind}"\n{table}')
 
 
-def plan_of(kind: str, keys: str | None = None, **settings: object) -> Plan:
-    """Return the plan of such a study."""
-    return make_plan(parse_study(text_of(kind, keys, **settings)))
+def task_of(kind: str, keys: str | None = None, **settings: object) -> Task:
+    """Return the task of such a study."""
+    return make_task(parse_study(text_of(kind, keys, **settings)))
 
 
-def method_of(plan: Plan) -> OfflineMethod:
+def method_of(task: Task) -> OfflineMethod:
     """Return the method that a study names."""
-    found = offline_method(plan.study)
+    found = offline_method(task.study)
     assert found is not None
     return found
 
 
-def fit_of(plan: Plan, clients: Mapping[str, Sequence[Row | None]]) -> OfflineFit:
+def fit_of(task: Task, clients: Mapping[str, Sequence[Row | None]]) -> OfflineFit:
     """Run the method that a study names."""
-    held = {name: stack(rows, plan.size - 1) for name, rows in clients.items()}
-    return method_of(plan).fit(plan, held)
+    held = {name: stack(rows, task.size - 1) for name, rows in clients.items()}
+    return method_of(task).fit(task, held)
 
 
 def sample(seed: int = 0, n: int = 900, p: int = 2) -> tuple[Matrix, Vector]:

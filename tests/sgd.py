@@ -7,11 +7,11 @@ import numpy as np
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.encode import Encoder, Row
 from pipeline.local.model import round_model
-from pipeline.local.plan import Plan
-from pipeline.methods import plan_of as make_plan
+from pipeline.local.task import Task
+from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.path import SgdPath
-from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.state import SgdState
+from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, Reducer
 from pipeline.releasing import release_of
@@ -76,16 +76,16 @@ publish = {{ releases = {publish} }}
 """
 
 
-def plan_of(**settings: object) -> GradientPlan:
-    """Return the plan of `study_text(**settings)`."""
-    return plan_of_text(study_text(**settings))  # type: ignore[arg-type]
+def task_of(**settings: object) -> GradientTask:
+    """Return the task of `study_text(**settings)`."""
+    return task_of_text(study_text(**settings))  # type: ignore[arg-type]
 
 
-def plan_of_text(text: str, level: str | None = None) -> GradientPlan:
-    """Return the plan of a study file of this kind."""
-    plan = make_plan(parse_study(text), level)
-    assert isinstance(plan, GradientPlan)
-    return plan
+def task_of_text(text: str, level: str | None = None) -> GradientTask:
+    """Return the task of a study file of this kind."""
+    task = make_task(parse_study(text), level)
+    assert isinstance(task, GradientTask)
+    return task
 
 
 def drawn(loss: str, count: int, seed: int, truth: Vector = TRUTH) -> tuple[Matrix, list[object]]:
@@ -99,44 +99,44 @@ def drawn(loss: str, count: int, seed: int, truth: Vector = TRUTH) -> tuple[Matr
     return features, (predictor + rng.normal(0, 0.5, count)).tolist()
 
 
-def rows_of(plan: Plan, features: Matrix, responses: list[object]) -> list[Row]:
+def rows_of(task: Task, features: Matrix, responses: list[object]) -> list[Row]:
     """Encode records."""
-    encoder = Encoder(plan.study)
+    encoder = Encoder(task.study)
     return encoder.rows(features, [encoder.response.of_label(value) for value in responses])
 
 
-def streamed(plan: Plan, count: int, seed: int, clients: int = 5) -> OfflineRun:
+def streamed(task: Task, count: int, seed: int, clients: int = 5) -> OfflineRun:
     """Run a stream of records through clients and a worker, in this process."""
-    rows = rows_of(plan, *drawn(plan.study.estimator.loss, count, seed))
-    run = OfflineRun(plan)
-    for number, start in enumerate(range(0, count, plan.slots)):
-        run.add(f"client-{number % clients}", rows[start : start + plan.slots])
+    rows = rows_of(task, *drawn(task.study.estimator.loss, count, seed))
+    run = OfflineRun(task)
+    for number, start in enumerate(range(0, count, task.slots)):
+        run.add(f"client-{number % clients}", rows[start : start + task.slots])
     return run
 
 
-def final(plan: Plan, count: int, seed: int) -> Estimate:
+def final(task: Task, count: int, seed: int) -> Estimate:
     """Return the estimate at the end of a stream."""
-    return streamed(plan, count, seed).estimate(0.0)[0]
+    return streamed(task, count, seed).estimate(0.0)[0]
 
 
-def log_of(plan: Plan, releases: int, seed: int = 0) -> list[LogEntry]:
+def log_of(task: Task, releases: int, seed: int = 0) -> list[LogEntry]:
     """Return a log of one client, made at models near zero."""
-    features, responses = drawn(plan.study.estimator.loss, releases * plan.slots, seed)
-    rows, stream = rows_of(plan, features, responses), SeededStream(seed)
+    features, responses = drawn(task.study.estimator.loss, releases * task.slots, seed)
+    rows, stream = rows_of(task, features, responses), SeededStream(seed)
     entries = []
     for i in range(releases):
         rng = np.random.default_rng(i)
-        point = rng.normal(0, 0.1, plan.size)
-        model = round_model(i, point, (1.0, 1.0), max(0, i - 2) * plan.slots)
-        part = rows[i * plan.slots : (i + 1) * plan.slots]
-        payload = release_of(plan, part, model, stream, client="a", ledger="l", seq=i)
+        point = rng.normal(0, 0.1, task.size)
+        model = round_model(i, point, (1.0, 1.0), max(0, i - 2) * task.slots)
+        part = rows[i * task.slots : (i + 1) * task.slots]
+        payload = release_of(task, part, model, stream, client="a", ledger="l", seq=i)
         entries.append(LogEntry(i, b"a", payload, timestamp=1000 + i))
     return entries
 
 
-def folded(plan: Plan, log: list[LogEntry], sizes: list[int]) -> Partition:
+def folded(task: Task, log: list[LogEntry], sizes: list[int]) -> Partition:
     """Fold a log in batches of these sizes and what is left."""
-    partition, reducer, at = Partition.empty(plan), Reducer(plan), 0
+    partition, reducer, at = Partition.empty(task), Reducer(task), 0
     for size in (*sizes, len(log)):
         assert reducer.fold(partition, log[at : at + size]) == []
         at += size

@@ -20,7 +20,7 @@ from kafka.admin import KafkaAdminClient
 from infra.topics import ensure_topics
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.reducer import Partition
 from pipeline.settings import Settings
 from pipeline.study import parse_study
@@ -124,15 +124,15 @@ class Stage:
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.plan = plan_of(parse_study(text))
-        self.topics = Topics.of(self.plan.study)
-        self.study = folder / f"{self.plan.study.name}.toml"
+        self.task = task_of(parse_study(text))
+        self.topics = Topics.of(self.task.study)
+        self.study = folder / f"{self.task.study.name}.toml"
         self.study.write_text(text)
         self.settings = Settings(
             kafka=kafka, redis=redis_url, folder=str(folder / "home"), ledger_topic=ledger_topic
         )
         self.redis = redis_client(self.settings)
-        self.store = RedisStore(self.redis, self.plan)
+        self.store = RedisStore(self.redis, self.task)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._arguments: dict[str, tuple[object, ...]] = {}
         self.environment = {
@@ -256,7 +256,7 @@ class Stage:
 
     def stored_keys(self) -> list[bytes]:
         """Return the study's keys in Redis."""
-        return sorted(self.redis.scan_iter(f"veil:{{{self.plan.study.name}}}:*"))
+        return sorted(self.redis.scan_iter(f"veil:{{{self.task.study.name}}}:*"))
 
     def ensure_topics(self) -> None:
         """Make the study's topics."""
@@ -273,13 +273,13 @@ class Stage:
 
     def watermarks(self) -> list[int]:
         """Return how far each partition has been committed."""
-        return [self.store.watermark(n) for n in range(self.plan.study.stream.partitions)]
+        return [self.store.watermark(n) for n in range(self.task.study.stream.partitions)]
 
     def ends(self) -> list[int]:
         """Return where the log of each partition ends."""
         places = [
             TopicPartition(self.topics.releases.name, n)
-            for n in range(self.plan.study.stream.partitions)
+            for n in range(self.task.study.stream.partitions)
         ]
         with KafkaConsumer(bootstrap_servers=self.settings.kafka, group_id=None) as consumer:
             found = consumer.end_offsets(places)
@@ -287,7 +287,7 @@ class Stage:
 
     def partitions(self) -> list[Partition]:
         """Return the stored state."""
-        return [self.store.load(n) for n in range(self.plan.study.stream.partitions)]
+        return [self.store.load(n) for n in range(self.task.study.stream.partitions)]
 
     def caught_up(self, seconds: float = PATIENCE) -> None:
         """Wait until everything in the log is committed."""

@@ -13,8 +13,8 @@ from pipeline.errors import ConfigError, PrivacyError, StateError
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.encode import Arrays
 from pipeline.local.model import COEFFICIENT_EXPONENT, Model, Part
-from pipeline.local.plan import Plan
 from pipeline.local.query import Exact, OpenQuery, Query, VectorPart
+from pipeline.local.task import Task
 from pipeline.messages.release import PrivateRelease, Release
 from pipeline.methods.facts import Missed, Sizes
 from pipeline.methods.layout import Layout
@@ -34,7 +34,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     least: int = 100
 
 
-class MeanPlan(Plan):
+class MeanTask(Task):
     """A release is the noised sum of a window's responses, in [-1, 1]."""
 
     touched = 1
@@ -96,11 +96,11 @@ class MeanServer:
     interval = "normal, variance at most 1"
     ordered = False
 
-    def __init__(self, plan: MeanPlan) -> None:
-        self._plan, self._part = plan, plan.channel
-        self._least = strict(plan.study.estimator.method or {}, Spec, at="estimator.method").least
-        self._point = Layout("expansion", "<i8", plan.size, (COEFFICIENT_EXPONENT,))
-        self._sum = Layout("sums", "<i8", 1, plan.exponents(0))
+    def __init__(self, task: MeanTask) -> None:
+        self._task, self._part = task, task.channel
+        self._least = strict(task.study.estimator.method or {}, Spec, at="estimator.method").least
+        self._point = Layout("expansion", "<i8", task.size, (COEFFICIENT_EXPONENT,))
+        self._sum = Layout("sums", "<i8", 1, task.exponents(0))
 
     def check(self, release: Release) -> None:
         self._point.check(release.expansion)
@@ -110,7 +110,7 @@ class MeanServer:
         return [int.from_bytes(r.sums.data, "little", signed=True) for r in releases]
 
     def sound(self, batch: list[int]) -> bool:
-        return all(abs(value) <= self._part.largest(self._plan.slots) for value in batch)
+        return all(abs(value) <= self._part.largest(self._task.slots) for value in batch)
 
     def slots(self, releases: Sequence[Release]) -> int:
         return sum(r.slots for r in releases if isinstance(r, PrivateRelease))
@@ -129,13 +129,13 @@ class MeanServer:
     def fold(self, state: MeanState, batch: list[int]) -> None:
         state.total += sum(batch)
         state.releases += len(batch)
-        state.slots += len(batch) * self._plan.slots
+        state.slots += len(batch) * self._task.slots
         state.dirty.add("mean")
 
     def estimate(
         self, parts: Sequence[tuple[float, MeanState]], partitions: Sequence[int]
     ) -> Estimate:
-        size, [(_, state)] = self._plan.size, parts
+        size, [(_, state)] = self._task.size, parts
         slots, noise = max(state.slots, 1), self._part.standard_deviation**2
         ready = state.slots >= self._least
         coefficients, privacy = np.zeros(size), np.full((size, size), np.nan)
@@ -181,30 +181,30 @@ class PrivateMean:
     def intervals(self, study: Study) -> Sequence[str]:
         return ()
 
-    def plan(self, study: Study, level: str | None = None) -> MeanPlan:
-        return MeanPlan(study, level)
+    def task(self, study: Study, level: str | None = None) -> MeanTask:
+        return MeanTask(study, level)
 
-    def server(self, plan: Plan) -> MeanServer:
-        assert isinstance(plan, MeanPlan)
-        return MeanServer(plan)
+    def server(self, task: Task) -> MeanServer:
+        assert isinstance(task, MeanTask)
+        return MeanServer(task)
 
-    def facts(self, plan: Plan) -> Mapping[str, object]:
-        assert isinstance(plan, MeanPlan)
-        return {"noise": {"sum_sd": plan.channel.standard_deviation} if plan.study.noised else {}}
+    def facts(self, task: Task) -> Mapping[str, object]:
+        assert isinstance(task, MeanTask)
+        return {"noise": {"sum_sd": task.channel.standard_deviation} if task.study.noised else {}}
 
-    def warnings(self, plan: Plan) -> Sequence[str]:
+    def warnings(self, task: Task) -> Sequence[str]:
         return ()
 
-    def sizes(self, plan: Plan, records: int) -> Sizes:
+    def sizes(self, task: Task, records: int) -> Sizes:
         return Sizes(100)
 
-    def better(self, plan: Plan, missed: Missed) -> Sequence[str]:
+    def better(self, task: Task, missed: Missed) -> Sequence[str]:
         return ("",)
 
-    def whole_log(self, plan: Plan) -> str:
+    def whole_log(self, task: Task) -> str:
         return ""
 
-    def simulation(self, plan: Plan, rng: np.random.Generator) -> None:
+    def simulation(self, task: Task, rng: np.random.Generator) -> None:
         return None
 
 

@@ -107,7 +107,7 @@ def run(stage: Stage) -> Trial:
     own = {stage.folder / "sources", stage.settings.home / "clients", stage.folder / "loud"}
     seen += outputs.topics(stage) + outputs.redis_keys(stage)
     seen += outputs.files(stage, apart=own, local={"desk.log"}, unnumbered=LOUD)
-    return Trial(stage, seen, json.loads(shown)[stage.plan.study.name], codes, modes)
+    return Trial(stage, seen, json.loads(shown)[stage.task.study.name], codes, modes)
 
 
 def run_clients(stage: Stage) -> dict[Path, int]:

@@ -19,8 +19,8 @@ from pipeline.backtest.options import Options
 from pipeline.backtest.scoring import Judge, Scores, Tally
 from pipeline.errors import ConfigError, NumericError, PrivacyError
 from pipeline.local.encode import Arrays
-from pipeline.local.plan import Plan
-from pipeline.methods import plan_of
+from pipeline.local.task import Task
+from pipeline.methods import task_of
 from pipeline.methods.offline import offline_methods
 from pipeline.study import Study
 from pipeline.types import Integers, Matrix, Vector
@@ -83,7 +83,7 @@ class Beside:
             yield ", ".join(kinds), text
 
 
-def plans_beside(study: Study, options: Options) -> list[Plan]:
+def tasks_beside(study: Study, options: Options) -> list[Task]:
     """Return the study with each of the methods that were asked for.
 
     Raises
@@ -95,18 +95,18 @@ def plans_beside(study: Study, options: Options) -> list[Plan]:
         return []
     # the methods claim what the study does, whatever noise is drawn here
     methods = offline_methods(options.beside, "--beside")
-    plans = [plan_of(method.beside(study, options.seed)) for method in methods]
+    tasks = [task_of(method.beside(study, options.seed)) for method in methods]
     if options.label_delay != "0" or options.delay != "0":
         raise ConfigError(
             "--beside: methods that run over files know no delay of network or labels; leave "
             "--delay and --label-delay out, or --beside"
         )
-    return plans
+    return tasks
 
 
 def beside(
-    plan: Plan,
-    plans: Sequence[Plan],
+    task: Task,
+    tasks: Sequence[Task],
     history: History,
     options: Options,
     form: str,
@@ -116,16 +116,16 @@ def beside(
 
     Parameters
     ----------
-    plans
-        Of `plans_beside`.
+    tasks
+        Of `tasks_beside`.
     coefficients
         The study's own last estimate, on encoded features, shape (d,).
     """
-    records = _Records.read(plan, history, options, form)
-    judge = Judge(plan)
+    records = _Records.read(task, history, options, form)
+    judge = Judge(task)
     return Beside(
         records.scores(judge, coefficients),
-        tuple(_other(one, records, judge) for one in plans),
+        tuple(_other(one, records, judge) for one in tasks),
     )
 
 
@@ -142,8 +142,8 @@ class _Records:
     owners: Integers
 
     @classmethod
-    def read(cls, plan: Plan, history: History, options: Options, form: str) -> _Records:
-        parts = list(Reading(plan.study, options, history, form).parts())
+    def read(cls, task: Task, history: History, options: Options, form: str) -> _Records:
+        parts = list(Reading(task.study, options, history, form).parts())
         usable = np.concatenate([part.usable for part in parts])
         responses = np.concatenate([part.responses for part in parts])
         return cls(
@@ -196,19 +196,19 @@ def ends_of(places: Mapping[str, Integers], slots: int) -> list[int]:
     return ends
 
 
-def _other(plan: Plan, records: _Records, judge: Judge) -> Other:
-    kind = plan.study.estimator.kind
+def _other(task: Task, records: _Records, judge: Judge) -> Other:
+    kind = task.study.estimator.kind
     [method] = offline_methods([kind], "--beside")
     said = ": ".join(filter(None, [method.label, method.meaning]))
     found = Other(kind, said, None, None, "", "")
     places = records.places()
     clients = records.clients(places)
     try:
-        found = dataclasses.replace(found, guarantee=method.guarantee(plan, len(clients)).guarantee)
-        fit = method.fit(plan, clients)
+        found = dataclasses.replace(found, guarantee=method.guarantee(task, len(clients)).guarantee)
+        fit = method.fit(task, clients)
         found = dataclasses.replace(found, after=records.scores(judge, fit.coefficients))
         if method.online:
-            path, ends = method.path(plan, clients), ends_of(places, plan.slots)
+            path, ends = method.path(task, clients), ends_of(places, task.slots)
             before = records.path_scores(judge, path, ends)
             found = dataclasses.replace(found, before=before)
     except (NumericError, PrivacyError) as error:

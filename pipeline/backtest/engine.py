@@ -21,7 +21,7 @@ from pipeline.backtest.timeline import Snapshot, Timeline
 from pipeline.backtest.windows import Closed, Moment, Part, Windows
 from pipeline.errors import ConfigError, NumericError
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.offline import OfflineRun
 from pipeline.reducer import start_is_over
 from pipeline.types import Vector
@@ -61,7 +61,7 @@ class Engine:
 
     Parameters
     ----------
-    plan
+    task
         The study.
     timed
         Whether the clock is event time in seconds; else it counts records, windows close only when
@@ -93,7 +93,7 @@ class Engine:
 
     def __init__(
         self,
-        plan: Plan,
+        task: Task,
         *,
         timed: bool,
         names: Sequence[str],
@@ -103,13 +103,13 @@ class Engine:
         bins: int = 100,
         freeze: float | None = None,
     ) -> None:
-        self._plan, self._timed, self._names = plan, timed, names
+        self._task, self._timed, self._names = task, timed, names
         self._network, self._labels = network, labels
         self._rng = np.random.default_rng([seed, 0xDE])
-        self._judge = Judge(plan)
-        self.run = OfflineRun(plan, timed=timed)
-        self._windows = Windows(plan.slots, plan.study.window.seconds if timed else None)
-        self.timeline = Timeline(bins, 1.0 if timed else float(plan.slots))
+        self._judge = Judge(task)
+        self.run = OfflineRun(task, timed=timed)
+        self._windows = Windows(task.slots, task.study.window.seconds if timed else None)
+        self.timeline = Timeline(bins, 1.0 if timed else float(task.slots))
         self.after, self.frozen = Tally(), Tally()
         self.publications = self.failures = self.records = 0
         self._events: list[tuple[Moment, int, _Event]] = []
@@ -117,7 +117,7 @@ class Engine:
         self._unlabelled: list[tuple[int, int, Closed]] = []
         self._serial = 0
         self._now = Moment(0.0, -1)
-        self._model: Model = plan.first_model
+        self._model: Model = task.first_model
         self._newest: _News | None = None
         self._published_at: float | None = None
         self._look_at: float | None = None
@@ -230,7 +230,7 @@ class Engine:
 
     def _publish_if_due(self, at: Moment) -> None:
         """Publish by the study's rhythm; without event time there are no seconds to count."""
-        rhythm, waiting = self._plan.study.stream.publish, self.run.waiting
+        rhythm, waiting = self._task.study.stream.publish, self.run.waiting
         enough = waiting >= rhythm.releases
         if not waiting or not (enough or self._timed):
             return
@@ -246,7 +246,7 @@ class Engine:
 
     def _publish(self, at: Moment) -> None:
         self._published_at = at.clock
-        moves = self._started or start_is_over(self._plan, self.run.partitions)
+        moves = self._started or start_is_over(self._task, self.run.partitions)
         try:
             estimate = self.run.publish() if moves else self.run.estimate(0.0)[0]
         except NumericError:
@@ -256,7 +256,7 @@ class Engine:
         self.run.waiting = 0
         self._started = moves
         self.publications += 1
-        study = self._plan.study
+        study = self._task.study
         self.timeline.note(Snapshot.of(estimate, at.clock, study.estimator.level))
         model = self.run.model if moves else None
         news = _News(self.publications, model, estimate.coefficients)

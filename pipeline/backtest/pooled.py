@@ -13,7 +13,7 @@ from pipeline.estimators.objective import Rows
 from pipeline.estimators.pooled import PASSES
 from pipeline.estimators.target import study_rows, target
 from pipeline.local.encode import Arrays
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.types import Vector
 
 #: Reads the usable records of the history from its start.
@@ -24,7 +24,7 @@ FEW = 40
 SAMPLE = 20_000
 
 
-def pooled_point(plan: Plan, read: Read, count: int, weights: tuple[float, float]) -> Vector:
+def pooled_point(task: Task, read: Read, count: int, weights: tuple[float, float]) -> Vector:
     """Return the coefficients of the pooled fit on encoded features, shape (d,).
 
     Parameters
@@ -44,14 +44,14 @@ def pooled_point(plan: Plan, read: Read, count: int, weights: tuple[float, float
 
     def rows() -> Iterable[Rows]:
         for part in read():
-            yield study_rows(plan, part.features, part.responses, weights)
+            yield study_rows(task, part.features, part.responses, weights)
 
     step = max(1, count // SAMPLE)
     if step == 1:
-        return target(plan, rows, passes=PASSES).coefficients
+        return target(task, rows, passes=PASSES).coefficients
     sample = [_every(part, start, step) for start, part in _numbered(rows())]
-    near = target(plan, lambda: sample).coefficients
-    return target(plan, rows, start=near, share=1e-3, passes=FEW).coefficients
+    near = target(task, lambda: sample).coefficients
+    return target(task, rows, start=near, share=1e-3, passes=FEW).coefficients
 
 
 def _numbered(parts: Iterable[Rows]) -> Iterable[tuple[int, Rows]]:

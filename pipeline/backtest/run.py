@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.backtest.beside import beside, plans_beside
+from pipeline.backtest.beside import beside, tasks_beside
 from pipeline.backtest.engine import Engine
 from pipeline.backtest.history import History, Reading
 from pipeline.backtest.options import Options
@@ -20,9 +20,9 @@ from pipeline.backtest.scoring import Tally
 from pipeline.backtest.timeline import Snapshot
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import class_weights
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.study import StudySource, read_study
 from pipeline.types import Vector
 
@@ -75,17 +75,17 @@ def run_backtest(
     """Run one backtest; `form` is what standard input holds, and the rest is as in `backtest`."""
     begun = time.perf_counter()
     given = read_study(study)
-    plan = plan_of(options.study_of(given))
-    others = plans_beside(given, options)
+    task = task_of(options.study_of(given))
+    others = tasks_beside(given, options)
     if isinstance(history, str) and history == "-" and (options.pooled or others):
         raise ConfigError(
             "the pooled fit and --beside read the history more than once, and standard input can "
             "be read once; give a file, or --no-pooled without --beside"
         )
-    reading = Reading(plan.study, options, history, form)
+    reading = Reading(task.study, options, history, form)
     since = options.clock(options.freeze, "--freeze")
     engine = Engine(
-        plan,
+        task,
         timed=options.event_time is not None,
         names=reading.names,
         network=options.network,
@@ -103,14 +103,14 @@ def run_backtest(
         raise ConfigError("--freeze: no record comes after it; give an earlier time")
     engine.finish()
     estimate, message = engine.run.estimate(time.time())
-    target, reason = _target(plan, history, options, form, reading, progress)
+    target, reason = _target(task, history, options, form, reading, progress)
     usable = max(reading.records - reading.unusable, 1)
-    names = plan.study.feature_names
-    spans = list(_bins(plan, engine, target, frozen=options.freeze is not None))
+    names = task.study.feature_names
+    spans = list(_bins(task, engine, target, frozen=options.freeze is not None))
     return BacktestResult(
-        study=plan.study.name,
-        revision=plan.revision,
-        mechanism=plan.study.privacy.mechanism,
+        study=task.study.name,
+        revision=task.revision,
+        mechanism=task.study.privacy.mechanism,
         options=dataclasses.asdict(options),
         timed=options.event_time is not None,
         records=reading.records,
@@ -124,13 +124,13 @@ def run_backtest(
         scores=_total(engine).scores,
         freeze=None if since is None else Frozen(since, engine.frozen.scores, engine.after.scores),
         estimate=message,
-        pooled=_pooled(plan, message, target, reason),
+        pooled=_pooled(task, message, target, reason),
         publications=engine.publications,
         failures=engine.failures,
         clipped={n: int(c) / usable for n, c in zip(names, reading.clipped, strict=True)},
-        budget=_budget(plan, engine),
+        budget=_budget(task, engine),
         bins=spans,
-        beside=beside(plan, others, history, options, form, estimate.coefficients)
+        beside=beside(task, others, history, options, form, estimate.coefficients)
         if others
         else None,
         seconds=time.perf_counter() - begun,
@@ -138,7 +138,7 @@ def run_backtest(
 
 
 def _target(
-    plan: Plan,
+    task: Task,
     history: History,
     options: Options,
     form: str,
@@ -148,32 +148,32 @@ def _target(
     """Return the pooled fit on encoded features, or why there is none."""
     if not options.pooled:
         return None, "not asked for"
-    if plan.study.estimator.forgetting is not None:
+    if task.study.estimator.forgetting is not None:
         return None, "the study forgets, and aims at no fit of the whole history"
-    if plan.classes and 0 in reading.classes:
+    if task.classes and 0 in reading.classes:
         return None, "the history has one class only, so there is no pooled fit"
     usable = reading.records - reading.unusable
 
     def read() -> Any:
         alone = dataclasses.replace(options, client_column=None, split=None, by="round-robin")
-        again = Reading(plan.study, alone, history, form)
+        again = Reading(task.study, alone, history, form)
         for number, part in enumerate(again.usable_records()):
             if progress is not None and number % 8 == 0:
                 progress("pooled fit", again.records, again.share)
             yield part
 
     negative, positive = reading.classes
-    weights = class_weights(negative, positive, plan.largest_weight)
+    weights = class_weights(negative, positive, task.largest_weight)
     try:
-        return pooled_point(plan, read, usable, weights), ""
+        return pooled_point(task, read, usable, weights), ""
     except NumericError as error:
         return None, str(error)
 
 
-def _pooled(plan: Plan, message: EstimateMessage, target: Vector | None, reason: str) -> Pooled:
+def _pooled(task: Task, message: EstimateMessage, target: Vector | None, reason: str) -> Pooled:
     if target is None:
-        return Pooled(None, [None] * plan.size, None, reason)
-    values = _in_units(plan, target)
+        return Pooled(None, [None] * task.size, None, reason)
+    values = _in_units(task, target)
     covered = [
         None if row.interval is None else bool(row.interval[0] <= value <= row.interval[1])
         for row, value in zip(message.coefficients, values, strict=True)
@@ -182,8 +182,8 @@ def _pooled(plan: Plan, message: EstimateMessage, target: Vector | None, reason:
     return Pooled(values.tolist(), covered, sum(known) / len(known) if known else None, "")
 
 
-def _bins(plan: Plan, engine: Engine, target: Vector | None, *, frozen: bool) -> Any:
-    unit = plan.response_scale[1]
+def _bins(task: Task, engine: Engine, target: Vector | None, *, frozen: bool) -> Any:
+    unit = task.response_scale[1]
     last: Snapshot | None = None
     for start, end, span in engine.timeline.spans():
         last = span.last or last
@@ -201,21 +201,21 @@ def _bins(plan: Plan, engine: Engine, target: Vector | None, *, frozen: bool) ->
             width=None if width is None else unit * width,
             privacy_share=last.privacy_share if last else None,
             coverage=last.coverage(target) if last and target is not None else None,
-            coefficients=None if last is None else _in_units(plan, last.coefficients).tolist(),
-            intervals=None if last is None or last.ends is None else _ends(plan, last.ends),
+            coefficients=None if last is None else _in_units(task, last.coefficients).tolist(),
+            intervals=None if last is None or last.ends is None else _ends(task, last.ends),
         )
 
 
-def _in_units(plan: Plan, coefficients: Vector) -> Vector:
+def _in_units(task: Task, coefficients: Vector) -> Vector:
     """Return coefficients of encoded features in the unit of the response, shape (d,)."""
-    centre, unit = plan.response_scale
+    centre, unit = task.response_scale
     values: Vector = unit * coefficients
     values[0] += centre
     return values
 
 
-def _ends(plan: Plan, ends: tuple[Vector, Vector]) -> list[tuple[float, float] | None]:
-    low, high = (_in_units(plan, end) for end in ends)
+def _ends(task: Task, ends: tuple[Vector, Vector]) -> list[tuple[float, float] | None]:
+    low, high = (_in_units(task, end) for end in ends)
     return [None if math.isnan(a) else (float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
 
@@ -226,17 +226,17 @@ def _total(engine: Engine) -> Tally:
     return total
 
 
-def _budget(plan: Plan, engine: Engine) -> Budget:
-    privacy = plan.study.privacy
+def _budget(task: Task, engine: Engine) -> Budget:
+    privacy = task.study.privacy
     releases = sorted(
         one.highest + 1 for part in engine.run.partitions for one in part.clients.values()
     )
     counts = (releases[0], float(np.median(releases)), releases[-1]) if releases else (0, 0.0, 0)
     return Budget(
-        epsilon=privacy.epsilon if plan.study.private else None,
-        delta=(privacy.delta or 0.0) if plan.study.private else None,
+        epsilon=privacy.epsilon if task.study.private else None,
+        delta=(privacy.delta or 0.0) if task.study.private else None,
         unit=privacy.unit,
         neighbours=privacy.neighbours,
-        clients=len(releases) if plan.study.private else 0,
+        clients=len(releases) if task.study.private else 0,
         releases=counts,
     )

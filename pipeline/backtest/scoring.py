@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.losses import Likelihood, Regression
 from pipeline.prediction import Confusion, Errors, Ranking
 from pipeline.types import Matrix, Vector
@@ -45,9 +45,9 @@ class Scores:
 class Judge:
     """What a study's linear predictors mean."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._loss, self.classes = plan.loss, plan.classes
-        self._centre, self._unit = plan.response_scale
+    def __init__(self, task: Task) -> None:
+        self._loss, self.classes = task.loss, task.classes
+        self._centre, self._unit = task.response_scale
 
     def predictor(self, features: Matrix, coefficients: Vector) -> Vector:
         """Return the linear predictor of encoded features (n, p), the same whatever is beside."""

@@ -12,7 +12,7 @@ from rich.console import Console
 from pipeline.backtest import NOT_PRIVATE, Options, run_backtest
 from pipeline.cli.backtest_grid import backtest_grid, is_many
 from pipeline.cli.backtest_output import check_file, tables, write_series
-from pipeline.cli.context import STUDY, plan_of, put, say
+from pipeline.cli.context import STUDY, put, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.methods import OFFLINE
 from pipeline.study import require_live
@@ -119,8 +119,8 @@ def backtest(
         without_privacy=without_privacy, simulate=simulate, seed=seed, bins=bins, pooled=pooled,
         beside=tuple(filter(None, (name.strip() for name in beside.split(",")))),
     )  # fmt: skip
-    plan = plan_of(study)
-    require_live(plan.study, "a backtest")
+    task = task_of(study)
+    require_live(task.study, "a backtest")
     many = is_many(grid, draws, jobs, report)
     if out is not None and not many:
         check_file(out, source, "--out", (".jsonl", ".parquet"))
@@ -129,11 +129,11 @@ def backtest(
         say("WARNING: the estimate itself protects nobody: --without-privacy or --simulate")
     if many:
         backtest_grid(
-            plan.study, source, options, grid=grid, draws=draws, jobs=jobs, form=form,
+            task.study, source, options, grid=grid, draws=draws, jobs=jobs, form=form,
             as_json=as_json, out=out, report=report,
         )  # fmt: skip
         return
-    result = run_backtest(plan.study, source, options, form=form, progress=Progress())
+    result = run_backtest(task.study, source, options, form=form, progress=Progress())
     if out is not None:
         write_series(result, out)
         say(f"wrote {out}")

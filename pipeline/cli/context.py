@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import guarantee_of
 from pipeline.prediction import rule_of
 from pipeline.study import load_study, require_live
@@ -30,20 +30,20 @@ SAVE_MODEL = click.option(
 )  # fmt: skip
 
 
-def plan_of(path: Path) -> Plan:
+def task_of(path: Path) -> Task:
     """Load a study file and say loudly if it keeps no privacy."""
-    return _said(make_plan(load_study(path)))
+    return _said(make_task(load_study(path)))
 
 
-def live_plan_of(path: Path, doing: str, level: str | None = None) -> Plan:
-    """Load a study file for a live stream, as `plan_of`.
+def live_task_of(path: Path, doing: str, level: str | None = None) -> Task:
+    """Load a study file for a live stream, as `task_of`.
 
     Parameters
     ----------
     doing
         Who asks, such as "a worker".
     level
-        As `Plan` takes it.
+        As `Task` takes it.
 
     Raises
     ------
@@ -52,19 +52,19 @@ def live_plan_of(path: Path, doing: str, level: str | None = None) -> Plan:
     """
     study = load_study(path)
     require_live(study, doing)
-    return _said(make_plan(study, level))
+    return _said(make_task(study, level))
 
 
-def _said(plan: Plan) -> Plan:
-    if not plan.study.private:
+def _said(task: Task) -> Task:
+    if not task.study.private:
         say(
-            f'WARNING: study {plan.study.name!r} has mechanism = "{plan.study.privacy.mechanism}": '
-            f"nobody's data is protected ({guarantee_of(plan).guarantee})"
+            f'WARNING: study {task.study.name!r} has mechanism = "{task.study.privacy.mechanism}": '
+            f"nobody's data is protected ({guarantee_of(task).guarantee})"
         )
-    return plan
+    return task
 
 
-def save_model(plan: Plan, message: EstimateMessage | FitMessage, path: Path) -> None:
+def save_model(task: Task, message: EstimateMessage | FitMessage, path: Path) -> None:
     """Write an estimate as a model file, and say so.
 
     Raises
@@ -74,7 +74,7 @@ def save_model(plan: Plan, message: EstimateMessage | FitMessage, path: Path) ->
     NumericError
         If nothing has been folded yet.
     """
-    rule_of(plan, message).save(path)
+    rule_of(task, message).save(path)
     say(f"wrote {path}")
 
 

@@ -20,11 +20,11 @@ from pipeline.cli.processes import Processes, signals_as_exit
 from pipeline.cli.shuttle import Shuttle
 from pipeline.cli.stage import Site, Stage
 from pipeline.cli.state import verified
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.study import load_study
 
@@ -56,7 +56,7 @@ class Demonstration(Protocol):
         """
 
 
-DEMONSTRATIONS: Mapping[str, Callable[[Plan], Demonstration]] = {
+DEMONSTRATIONS: Mapping[str, Callable[[Task], Demonstration]] = {
     "shuttle": Shuttle,
     "flights": Flights,
 }
@@ -94,8 +94,8 @@ def run(name: str, folder: Path, rate: float | None) -> dict[str, object]:
     started = time.monotonic()
     settings = Settings.read()
     path = Path(str(files("pipeline.study") / "examples" / f"{name}.toml"))
-    plan = plan_of(load_study(path))
-    shown = DEMONSTRATIONS[name](plan)
+    task = task_of(load_study(path))
+    shown = DEMONSTRATIONS[name](task)
     seconds = max(site.records for site in shown.sites) / rate if rate else shown.seconds
     say("starting Kafka and Redis ...")
     with LocalRuntime(folder / "runtime", places(settings)) as addresses:
@@ -106,25 +106,25 @@ def run(name: str, folder: Path, rate: float | None) -> dict[str, object]:
             "VEILSTREAM_FOLDER": settings.folder,
         }
         ensure_topics(
-            settings, [*Topics.of(plan.study).all(), *ledger_topics(plan.study, settings)]
+            settings, [*Topics.of(task.study).all(), *ledger_topics(task.study, settings)]
         )
         processes = Processes(folder / "logs", environment)
         try:
-            stage = Stage(plan, settings, processes, str(path), shown.sites)
+            stage = Stage(task, settings, processes, str(path), shown.sites)
             stage.open(seconds, shown.ahead)
             final = stage.play()
             say("all clients are done; folding the topic again from its start ...")
-            same = verified(plan, settings)
+            same = verified(task, settings)
         finally:
             processes.end()
     return {
-        "demo": plan.study.name,
+        "demo": task.study.name,
         "records": final.records,
         "clients": final.clients,
         "releases": final.releases,
-        "epsilon": plan.study.privacy.epsilon,
-        "delta": plan.study.privacy.delta,
-        "unit": plan.study.privacy.unit,
+        "epsilon": task.study.privacy.epsilon,
+        "delta": task.study.privacy.delta,
+        "unit": task.study.privacy.unit,
         **shown.close(final, same),
         "status": final.status,
         "recovery_seconds": round(stage.recovery, 2),

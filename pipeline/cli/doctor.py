@@ -26,8 +26,8 @@ from pipeline.doctor import (
     target_of,
 )
 from pipeline.errors import ConfigError
-from pipeline.local.plan import Plan
-from pipeline.methods import method_of, plan_of
+from pipeline.local.task import Task
+from pipeline.methods import method_of, task_of
 from pipeline.study import load_study
 
 #: Streams by default, if they are done in so many seconds.
@@ -84,15 +84,15 @@ def coverage(
     counts with a mean of a quarter of the largest. --truth and --residual-scale replace them.
     """
     asked = load_study(study)
-    plan = simulated(asked)
+    task = simulated(asked)
     size = Size(records, clients)
-    size.windows(plan)
-    population = Population.of(plan, _numbers(truth), residual_scale)
+    size.windows(task)
+    population = Population.of(task, _numbers(truth), residual_scale)
     target = target_of(population, seed)
     seen = _run(population, size, seed, replications)
-    found = sum_up(plan, seen, target.coefficients)
+    found = sum_up(task, seen, target.coefficients)
     # the formulas are asked for the study as it stands, not for its simulation
-    real = plan_of(asked)
+    real = task_of(asked)
     sizes = method_of(asked).sizes(real, records)
     verdict = judge(real, found, sizes, records)
     if as_json:
@@ -115,7 +115,7 @@ def _run(population: Population, size: Size, seed: int, replications: int | None
     begun = reported = time.monotonic()
     wanted, seen = replications or REPLICATIONS, list[Seen]()
     while len(seen) < wanted:
-        seen.append(look(population.plan, stream(population, size, seed, len(seen))))
+        seen.append(look(population.task, stream(population, size, seed, len(seen))))
         now = time.monotonic()
         if now - reported >= REPORT_SECONDS:
             say(f"{len(seen)} of {wanted} streams, {now - begun:.0f} s")
@@ -128,15 +128,15 @@ def _run(population: Population, size: Size, seed: int, replications: int | None
     return seen
 
 
-def _assumed(plan: Plan) -> str:
-    levels = "; levels of privacy in equal shares" if len(plan.levels) > 1 else ""
+def _assumed(task: Task) -> str:
+    levels = "; levels of privacy in equal shares" if len(task.levels) > 1 else ""
     return ASSUMED + levels
 
 
-def _printed(plan: Plan, coefficients: np.ndarray) -> list[float]:
+def _printed(task: Task, coefficients: np.ndarray) -> list[float]:
     """Return coefficients as estimates print them."""
-    centre, unit = plan.response_scale
-    found: list[float] = (np.append(centre, np.zeros(plan.size - 1)) + unit * coefficients).tolist()
+    centre, unit = task.response_scale
+    found: list[float] = (np.append(centre, np.zeros(task.size - 1)) + unit * coefficients).tolist()
     return found
 
 
@@ -144,20 +144,20 @@ def _facts(
     population: Population, size: Size, seed: int, target: Target, found: Coverage, sizes: Sizes,
     verdict: Verdict,
 ) -> dict[str, object]:  # fmt: skip
-    plan = population.plan
+    task = population.task
     return {
-        "study": plan.study.name,
-        "kind": plan.study.estimator.kind,
-        "assumed": _assumed(plan),
-        "records": size.windows(plan) * plan.slots,
+        "study": task.study.name,
+        "kind": task.study.estimator.kind,
+        "assumed": _assumed(task),
+        "records": size.windows(task) * task.slots,
         "clients": size.clients,
         "seed": seed,
-        "truth": _printed(plan, population.truth),
-        "residual_scale": population.residual * plan.response_scale[1]
-        if plan.study.data.response.kind == "number"
+        "truth": _printed(task, population.truth),
+        "residual_scale": population.residual * task.response_scale[1]
+        if task.study.data.response.kind == "number"
         else None,
-        "target": _printed(plan, target.coefficients),
-        "target_error": target.error * plan.response_scale[1],
+        "target": _printed(task, target.coefficients),
+        "target_error": target.error * task.response_scale[1],
         "coverage": asdict(found),
         "rule_of_thumb": asdict(sizes),
         "verdict": asdict(verdict),
@@ -168,16 +168,16 @@ def _show(
     population: Population, size: Size, target: Target, found: Coverage, sizes: Sizes,
     verdict: Verdict,
 ) -> None:  # fmt: skip
-    plan = population.plan
-    records = size.windows(plan) * plan.slots
-    truth = ", ".join(f"{value:.4g}" for value in _printed(plan, population.truth)[:12])
-    more = ", ..." if plan.size > 12 else ""
-    known = f"{target.error * plan.response_scale[1]:.1g}"
+    task = population.task
+    records = size.windows(task) * task.slots
+    truth = ", ".join(f"{value:.4g}" for value in _printed(task, population.truth)[:12])
+    more = ", ..." if task.size > 12 else ""
+    known = f"{target.error * task.response_scale[1]:.1g}"
     click.echo(
-        f"{plan.study.name} ({plan.study.estimator.kind}, {plan.study.estimator.loss}): "
+        f"{task.study.name} ({task.study.estimator.kind}, {task.study.estimator.loss}): "
         f"{found.replications} simulated streams of {records:,} records, {size.clients} clients"
     )
-    click.echo(f"assumed: {_assumed(plan)}")
+    click.echo(f"assumed: {_assumed(task)}")
     click.echo(f"coefficients: {truth}{more}; the target is known to {known}")
     click.echo(f"ready: {found.ready:.0%} of the streams (+-{found.ready_error:.1%})")
     click.echo(

@@ -8,9 +8,9 @@ import click
 
 from agents.refold import refold
 from infra.addresses import connected
-from pipeline.cli.context import ACCEPT_LOSS, STUDY, live_plan_of, say
+from pipeline.cli.context import ACCEPT_LOSS, STUDY, live_task_of, say
 from pipeline.errors import OffsetGap, StateError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.reducer import Partition, holds_releases
 from pipeline.settings import Settings
 from state import RedisStore
@@ -38,12 +38,12 @@ def forget(study: Path, client: str, accept_loss: bool) -> None:
 
     The log is folded again without them; `state verify` and `state rebuild` leave them out too.
     """
-    plan, settings = live_plan_of(study, "`veilstream state`"), connected(Settings.read())
-    store = RedisStore(redis_client(settings), plan)
+    task, settings = live_task_of(study, "`veilstream state`"), connected(Settings.read())
+    store = RedisStore(redis_client(settings), task)
     if client in store.erased():
         say(f"{client} has been taken out before")
         return
-    states = without(plan, settings, store, client, accept_loss=accept_loss)
+    states = without(task, settings, store, client, accept_loss=accept_loss)
     store.erase(states, client)
     passed = sum(state.head.erased for state in states.values())
     say(f"{client}: taken out; {passed} releases of erased clients, in all, count nowhere now")
@@ -56,7 +56,7 @@ def forget(study: Path, client: str, accept_loss: bool) -> None:
 
 
 def without(
-    plan: Plan, settings: Settings, store: RedisStore, client: str, *, accept_loss: bool
+    task: Task, settings: Settings, store: RedisStore, client: str, *, accept_loss: bool
 ) -> dict[int, Partition]:
     """Return all partitions as they would be if the client's releases had been passed over.
 
@@ -69,10 +69,10 @@ def without(
     OffsetGap
         If the log no longer holds all that such a partition was folded from.
     """
-    stored = {number: store.load(number) for number in range(plan.study.stream.partitions)}
+    stored = {number: store.load(number) for number in range(task.study.stream.partitions)}
     if not any(client in state.clients for state in stored.values()):
         raise StateError(
-            f"the state of study {plan.study.name!r} knows no client {client!r}: see to the "
+            f"the state of study {task.study.name!r} knows no client {client!r}: see to the "
             "spelling, and let a worker fold what is in the log, if its releases are still there"
         )
     erased = store.erased() | {client}
@@ -83,7 +83,7 @@ def without(
         end = state.head.next_offset
         try:
             stored[number] = refold(
-                plan, settings, number, until=end, accept_loss=accept_loss, erased=erased
+                task, settings, number, until=end, accept_loss=accept_loss, erased=erased
             )
         except OffsetGap as error:
             raise OffsetGap(

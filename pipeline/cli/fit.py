@@ -9,17 +9,17 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from pipeline.cli.context import SAVE_MODEL, STUDY, plan_of, save_model, say
+from pipeline.cli.context import SAVE_MODEL, STUDY, save_model, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.library.fitting import Fitting
 from pipeline.library.records import Records, Rows
 from pipeline.library.table import fit_table, intervals_table, table
 from pipeline.library.words import clipped_line, counted
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.fit import FitMessage, write_fit
 from pipeline.methods import METHODS
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import offline_method
 from pipeline.study import without_privacy
 
@@ -53,11 +53,11 @@ def fit(
     what it keeps private. With a private study the estimate is a release of its own under the
     study's guarantee: it draws fresh noise, and no ledger is charged.
     """
-    plan = plan_of(study)
-    if bare and offline_method(plan.study) is not None:
+    task = task_of(study)
+    if bare and offline_method(task.study) is not None:
         raise ConfigError(
             f"--without-privacy: it goes with {' and '.join(METHODS)}; leave it out, since "
-            f'kind = "{plan.study.estimator.kind}" keeps no guarantee anyway'
+            f'kind = "{task.study.estimator.kind}" keeps no guarantee anyway'
         )
     if bare:
         if save_model_to is not None:
@@ -65,9 +65,9 @@ def fit(
                 "--save-model: an estimate without privacy is of no study; leave it out"
             )
         say("WARNING: --without-privacy: nobody's data is protected in what follows")
-        plan = make_plan(without_privacy(plan.study))
-    records = Records(plan, source, client_column=client_column, form=form)
-    fitting = Fitting(plan, trace=all_intervals)
+        task = make_task(without_privacy(task.study))
+    records = Records(task, source, client_column=client_column, form=form)
+    fitting = Fitting(task, trace=all_intervals)
     fitting.take(_watched(records))
     # counted from raw data: for the person at the terminal, not for a log collector
     if records.clipped and sys.stderr.isatty():
@@ -76,9 +76,9 @@ def fit(
     if records.faults_line:
         say(records.faults_line)
     message = fitting.message()
-    _print(message, plan, as_json=as_json, all_intervals=all_intervals)
+    _print(message, task, as_json=as_json, all_intervals=all_intervals)
     if save_model_to is not None:
-        save_model(plan, message, save_model_to)
+        save_model(task, message, save_model_to)
 
 
 def _watched(records: Records) -> Rows:
@@ -93,17 +93,17 @@ def _watched(records: Records) -> Rows:
 
 
 def _print(
-    message: EstimateMessage | FitMessage, plan: Plan, *, as_json: bool, all_intervals: bool
+    message: EstimateMessage | FitMessage, task: Task, *, as_json: bool, all_intervals: bool
 ) -> None:
     console = Console()
     if isinstance(message, FitMessage):
         if as_json:
             sys.stdout.write(write_fit(message).decode() + "\n")
         else:
-            console.print(fit_table(message, plan.study))
+            console.print(fit_table(message, task.study))
     elif as_json:
         sys.stdout.write(write_estimate(message).decode() + "\n")
     else:
-        console.print(table(message, plan.study))
+        console.print(table(message, task.study))
         if all_intervals:
-            console.print(intervals_table(message, plan.study))
+            console.print(intervals_table(message, task.study))

@@ -15,9 +15,9 @@ from pipeline.errors import RecordError
 from pipeline.estimators.target import study_rows, target
 from pipeline.library.table import covering, covers, half, half_widths, value
 from pipeline.local.encode import Encoder, Row, stack
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import Coefficient, EstimateMessage
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.offline import by_client, run_windows
 from pipeline.study import with_keys
 from producers.sources.flights import AIRLINES, flights
@@ -38,15 +38,15 @@ class Flights:
 
     Parameters
     ----------
-    plan
+    task
         The study.
     """
 
     seconds: float = 48.0
     ahead: float | None = 15.0
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, task: Task) -> None:
+        self._task = task
         self.sites: Sequence[Site] = [
             Site(code, f"flights:{code}", count) for code, count in AIRLINES.items()
         ]
@@ -56,10 +56,10 @@ class Flights:
         say("fitting all flights without privacy, and streaming them again in one process ...")
         pooled = self.pooled()
         tight = self.stream(
-            plan_of(with_keys(self._plan.study, {"privacy.epsilon": ASKED}, name="flights"))
+            task_of(with_keys(self._task.study, {"privacy.epsilon": ASKED}, name="flights"))
         )
-        timed = self.stream(self._plan)
-        shuffled = [self.stream(self._plan, shuffle=seed) for seed in SHUFFLES]
+        timed = self.stream(self._task)
+        shuffled = [self.stream(self._task, shuffle=seed) for seed in SHUFFLES]
         runs = {"live": final, "in time": timed, "shuffled": shuffled[0]}
         runs[f"epsilon {ASKED:g}"] = tight
         say(
@@ -91,8 +91,8 @@ class Flights:
             "staleness": final.diagnostics.staleness and round(final.diagnostics.staleness),
         }
 
-    def stream(self, plan: Plan, shuffle: int | None = None) -> EstimateMessage:
-        """Stream all flights through `plan`, in this process and without delay.
+    def stream(self, task: Task, shuffle: int | None = None) -> EstimateMessage:
+        """Stream all flights through `task`, in this process and without delay.
 
         Parameters
         ----------
@@ -102,15 +102,15 @@ class Flights:
         order: Sequence[int] = range(len(self.slots))
         if shuffle is not None:
             order = np.random.default_rng(shuffle).permutation(len(self.slots)).tolist()
-        windows = by_client((self.slots[number] for number in order), plan.slots)
-        return run_windows(plan, windows).estimate(0.0)[1]
+        windows = by_client((self.slots[number] for number in order), task.slots)
+        return run_windows(task, windows).estimate(0.0)[1]
 
     def pooled(self) -> list[float]:
         """Return the coefficients that minimise the study's loss on all flights, in its units."""
         rows = [row for _, row in self.slots if row is not None]
-        centre, unit = self._plan.response_scale
-        every = study_rows(self._plan, *stack(rows, self._plan.size - 1)[:2])
-        found = unit * target(self._plan, lambda: [every]).coefficients
+        centre, unit = self._task.response_scale
+        every = study_rows(self._task, *stack(rows, self._task.size - 1)[:2])
+        found = unit * target(self._task, lambda: [every]).coefficients
         found[0] += centre
         values: list[float] = found.tolist()
         return values
@@ -121,7 +121,7 @@ class Flights:
         return list(self._slots())
 
     def _slots(self) -> Iterator[Slot]:
-        encoder = Encoder(self._plan.study)
+        encoder = Encoder(self._task.study)
         for record in flights():
             airline = str(record["carrier"])
             try:

@@ -12,11 +12,11 @@ from typing import TextIO
 import click
 
 from infra.addresses import connected
-from pipeline.cli.context import STUDY, plan_of, say
+from pipeline.cli.context import STUDY, say, task_of
 from pipeline.cli.predictions import write_predictions
 from pipeline.errors import ConfigError
 from pipeline.library.feed import newest_estimate
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.prediction import Rule, load_model, rule_of
 from pipeline.settings import Settings
 from pipeline.study import require_live
@@ -53,9 +53,9 @@ def predict(
 
     Predictions say something of raw records: they are for whoever may see those.
     """
-    plan = plan_of(study)
-    model = load_model(path) if path else _live(plan)
-    model.check_study(plan)
+    task = task_of(study)
+    model = load_model(path) if path else _live(task)
+    model.check_study(task)
     file = model.file
     if file.status != "ready":
         say(f"the model is {file.status}: {file.reason}")
@@ -69,9 +69,9 @@ def predict(
         say(line)
 
 
-def _live(plan: Plan) -> Rule:
-    require_live(plan.study, "a live prediction without --model")
-    return rule_of(plan, newest_estimate(plan.study, connected(Settings.read())))
+def _live(task: Task) -> Rule:
+    require_live(task.study, "a live prediction without --model")
+    return rule_of(task, newest_estimate(task.study, connected(Settings.read())))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import click
 
 from infra.addresses import connected
 from infra.waiting import Waiting
-from pipeline.cli.context import AS_JSON, STUDY, live_plan_of, put, say
+from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.library.words import counted
 from pipeline.settings import Settings
@@ -92,9 +92,9 @@ def produce(
     """
     if begin_at is not None and rate is None:
         raise ConfigError("--begin: it says when a rate starts to count; give --rate too")
-    plan = live_plan_of(study, "a client", level)
+    task = live_task_of(study, "a client", level)
     settings = connected(Settings.read())
-    if not plan.study.private and (epsilon_limit or delta_limit):
+    if not task.study.private and (epsilon_limit or delta_limit):
         raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")
 
     wait, path, name = Waiting(), vault_path(settings.home, client), shown(client)
@@ -117,13 +117,13 @@ def produce(
         tell(f"{counted(progress.records, 'record')}{done}, {releases}{waiting}")
 
     def begin() -> None:
-        now = standing(path, plan.study.name)
-        tell(begun(plan.revision, now, study=plan.study.name, follow=follow))
+        now = standing(path, task.study.name)
+        tell(begun(task.revision, now, study=task.study.name, follow=follow))
 
-    before, code = standing(path, plan.study.name), 1
+    before, code = standing(path, task.study.name), 1
     try:
         run_client(
-            plan,
+            task,
             settings,
             Job(
                 client, source, form, follow, source_name, rate, Limit(epsilon_limit, delta_limit),
@@ -138,10 +138,10 @@ def produce(
         code = error.exit_code
         raise
     finally:
-        after = standing(path, plan.study.name)
+        after = standing(path, task.study.name)
         done = run_of(before, after)
         if after:
             tell(closing(done, after))
         if as_json:
-            names = {"client": client, "study": plan.study.name, "revision": plan.revision}
+            names = {"client": client, "study": task.study.name, "revision": task.revision}
             put({**names, "source": after.get("source"), "exit_code": code, **done})

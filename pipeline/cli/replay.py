@@ -17,11 +17,11 @@ from agents.parquet import require_parquet
 from agents.replaying import Job, Outcome, run_replay
 from infra.addresses import connected
 from infra.signals import Stopping
-from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_plan_of, put, say
+from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.progress import Bar, Screen, put_line
 from pipeline.errors import ConfigError, NumericError
-from pipeline.local.plan import Plan
-from pipeline.methods import plan_of
+from pipeline.local.task import Task
+from pipeline.methods import task_of
 from pipeline.replay import (
     altered,
     check_order,
@@ -98,7 +98,7 @@ def replay(
     spent. With --check: compare each published estimate with a replay to its log positions; exits
     with 40 if one differs.
     """
-    live = live_plan_of(study, "`veilstream replay`")
+    live = live_task_of(study, "`veilstream replay`")
     shorthands = (("level", level), ("ridge", ridge), ("path.interval", interval))
     texts = [*changes, *(f"estimator.{k}={v}" for k, v in shorthands if v is not None)]
     pairs = [parse_change(text) for text in texts]
@@ -125,7 +125,7 @@ def replay(
                                    "range, no speed, no what-if and no output")  # fmt: skip
         _check(live, as_json=as_json, accept_loss=accept_loss)
         return
-    plan = plan_of(altered(live.study, wanted))
+    task = task_of(altered(live.study, wanted))
     now, partitions = time.time(), live.study.stream.partitions
     first = parse_bound(start, "--from", now=now, partitions=partitions)
     last = parse_bound(stop, "--to", now=now, partitions=partitions)
@@ -149,25 +149,25 @@ def replay(
     job = Job(first, last, rhythm, speed, accept_loss, accept_others, memo, command)
     stopping = Stopping()
     with Bar("releases") as bar:
-        screen = Screen(plan.study, bar)
+        screen = Screen(task.study, bar)
 
         def output_at(written: int) -> Output:
             if out is not None:
                 return File(out, written)
             if topic is not None:
-                name = f"{live.study.name}/replay/{plan.revision}"
+                name = f"{live.study.name}/replay/{task.revision}"
                 return TopicOf(topic, live.study, settings, name)
             return Shown(put_line if as_json else screen.show)
 
         outcome = run_replay(
-            plan, live, settings, job, output_at, stopped=lambda: stopping.asked, report=bar.report
+            task, live, settings, job, output_at, stopped=lambda: stopping.asked, report=bar.report
         )
     if outcome.interrupted:
         _say_how_to_go_on(memo)
         sys.exit(130)
     if not (as_json or out or topic) and outcome.last is not None:
         screen.end(outcome.last)
-    _say_summary(plan, outcome)
+    _say_summary(task, outcome)
 
 
 def _check_out(out: Path) -> None:
@@ -187,7 +187,7 @@ def _say_how_to_go_on(memo: Path | None) -> None:
         say(f"stopped; the same command goes on from here, by {memo}")
 
 
-def _say_summary(plan: Plan, outcome: Outcome) -> None:
+def _say_summary(task: Task, outcome: Outcome) -> None:
     heads = [state.head for state in outcome.replay.partitions.values()]
     rate = outcome.records / outcome.seconds if outcome.seconds else 0.0
     say(
@@ -201,15 +201,15 @@ def _say_summary(plan: Plan, outcome: Outcome) -> None:
     ):
         if count:
             say(f"{count} {words}")
-    say(NOTHING_SPENT if plan.study.private else NOTHING_KEPT)
+    say(NOTHING_SPENT if task.study.private else NOTHING_KEPT)
 
 
-def _check(plan: Plan, *, as_json: bool, accept_loss: bool) -> None:
+def _check(task: Task, *, as_json: bool, accept_loss: bool) -> None:
     settings, stopping = connected(Settings.read()), Stopping()
     with Bar("published estimates") as bar:
         try:
             found = check(
-                plan,
+                task,
                 settings,
                 accept_loss=accept_loss,
                 stopped=lambda: stopping.asked,
@@ -218,7 +218,7 @@ def _check(plan: Plan, *, as_json: bool, accept_loss: bool) -> None:
         except Interrupted:
             sys.exit(130)
     if as_json:
-        put(_as_json(plan, found))
+        put(_as_json(task, found))
     elif found.compared:
         click.echo(
             f"{found.compared} published estimates compared with a replay to their log positions: "
@@ -238,7 +238,7 @@ def _check(plan: Plan, *, as_json: bool, accept_loss: bool) -> None:
             f"{found.message.published_at}: {found.first.field} is {found.first.live} live and "
             f"{found.first.replayed} replayed; offsets that differ: {_some(found.places)}"
         )
-    say(NOTHING_SPENT if plan.study.private else NOTHING_KEPT)
+    say(NOTHING_SPENT if task.study.private else NOTHING_KEPT)
     if not found.sound:
         sys.exit(40)
     if not found.compared:
@@ -251,7 +251,7 @@ def _some(offsets: list[int]) -> str:
     return ", ".join(map(str, offsets[:10])) + more
 
 
-def _as_json(plan: Plan, found: Checked) -> dict[str, Any]:
+def _as_json(task: Task, found: Checked) -> dict[str, Any]:
     first = None
     if found.first is not None and found.message is not None:
         first = {
@@ -262,7 +262,7 @@ def _as_json(plan: Plan, found: Checked) -> dict[str, Any]:
             "watermark": {p.partition: p.next_offset for p in found.message.watermark},
         }
     return {
-        "study": plan.study.name,
+        "study": task.study.name,
         "equal": found.sound and found.compared > 0,
         "compared": found.compared,
         "different": found.different,

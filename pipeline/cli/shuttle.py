@@ -13,9 +13,9 @@ from pipeline.cli.context import say
 from pipeline.cli.stage import Site
 from pipeline.library.table import comparison
 from pipeline.local.encode import Encoder, Row, stack
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
 from pipeline.study import without_privacy
 from pipeline.types import Vector
@@ -29,7 +29,7 @@ class Shuttle:
 
     Parameters
     ----------
-    plan
+    task
         The study.
     clients
         Among how many clients the first 40,000 records are dealt, in turn.
@@ -38,8 +38,8 @@ class Shuttle:
     seconds: float = 20.0
     ahead: float | None = None
 
-    def __init__(self, plan: Plan, clients: int = CLIENTS) -> None:
-        self._plan, self._clients = plan, clients
+    def __init__(self, task: Task, clients: int = CLIENTS) -> None:
+        self._task, self._clients = task, clients
         self.sites: Sequence[Site] = [
             Site(f"site-{k}", f"shuttle:{k}/{clients}", len(range(k, STREAMED, clients)))
             for k in range(clients)
@@ -48,7 +48,7 @@ class Shuttle:
     def close(self, final: EstimateMessage, same: bool) -> dict[str, object]:
         """Score the rule on the held-out records, beside the same stream without privacy."""
         say("scoring on the held-out records, and streaming once more without privacy ...")
-        plain = self.fit(plan_of(without_privacy(self._plan.study)))
+        plain = self.fit(task_of(without_privacy(self._task.study)))
         Console().print(comparison(final, plain))
         private, bare = (self.score([c.value for c in m.coefficients]) for m in (final, plain))
         say(
@@ -65,8 +65,8 @@ class Shuttle:
 
     @cached_property
     def _tail(self) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], Vector]:
-        encoder = Encoder(self._plan.study)
-        return stack([encoder.encode(record) for record in heldout()], self._plan.size - 1)[:2]
+        encoder = Encoder(self._task.study)
+        return stack([encoder.encode(record) for record in heldout()], self._task.size - 1)[:2]
 
     def score(self, coefficients: Sequence[float]) -> float:
         """Return the balanced accuracy on the records behind the streamed ones."""
@@ -76,16 +76,16 @@ class Shuttle:
         rates = [float(np.mean(said[responses == c] == c)) for c in (-1.0, 1.0)]
         return sum(rates) / 2
 
-    def fit(self, plan: Plan) -> EstimateMessage:
-        """Stream the same windows in the same order through `plan`, in this process."""
-        encoder = Encoder(plan.study)
+    def fit(self, task: Task) -> EstimateMessage:
+        """Stream the same windows in the same order through `task`, in this process."""
+        encoder = Encoder(task.study)
         sources = [open_source(site.source, None, folder=Path()) for site in self.sites]
-        run = OfflineRun(plan)
+        run = OfflineRun(task)
         while not all(source.ended for source in sources):
             for site, source in zip(self.sites, sources, strict=True):
                 rows: list[Row] = [
                     encoder.encode(slot.record)
-                    for slot in source.read(plan.slots, 0.0)
+                    for slot in source.read(task.slots, 0.0)
                     if slot.record is not None
                 ]
                 run.add(site.name, rows)

@@ -16,7 +16,7 @@ from pipeline.cli.processes import Processes
 from pipeline.errors import VeilstreamError
 from pipeline.library.feed import Feed
 from pipeline.library.table import line, privacy_line, table
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.settings import Settings
 from state import RedisStore
@@ -51,7 +51,7 @@ class Site:
 class Stage:
     """The running system, as the audience sees it."""
 
-    plan: Plan
+    task: Task
     settings: Settings
     processes: Processes
     study: str
@@ -64,7 +64,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         """Connect to the state."""
-        self._store = RedisStore(redis_client(self.settings), self.plan)
+        self._store = RedisStore(redis_client(self.settings), self.task)
 
     def open(self, seconds: float, ahead: float | None = None) -> None:
         """Start the worker and the clients.
@@ -87,10 +87,10 @@ class Stage:
 
     def play(self) -> EstimateMessage:
         """Show estimates until the last release is in one; kill the worker on the way."""
-        expected = sum(-(-site.records // self.plan.slots) for site in self.sites)
+        expected = sum(-(-site.records // self.task.slots) for site in self.sites)
         console = Console()
         deadline = time.monotonic() + PATIENCE_SECONDS
-        feed, waits = Feed(self.plan.study, self.settings, beginning=True), Waiting()
+        feed, waits = Feed(self.task.study, self.settings, beginning=True), Waiting()
         live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         try:
             if live:
@@ -100,7 +100,7 @@ class Stage:
                 for message, _ in feed.poll(0.2):
                     self._newest = message
                     if live:
-                        live.update(table(message, self.plan.study), refresh=True)
+                        live.update(table(message, self.task.study), refresh=True)
                 if live is None:
                     self._say_now_and_then()
                     if hint := waits.hint("" if self._newest else "the first estimate"):
@@ -139,7 +139,7 @@ class Stage:
         self.processes.start("worker", "worker", self.study, "--instance", "demo-0")
 
     def _watermarks(self) -> list[int]:
-        return [self._store.watermark(n) for n in range(self.plan.study.stream.partitions)]
+        return [self._store.watermark(n) for n in range(self.task.study.stream.partitions)]
 
     def _say_now_and_then(self) -> None:
         if self._newest is None or time.monotonic() - self._shown < LINE_SECONDS:

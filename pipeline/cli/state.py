@@ -14,9 +14,9 @@ import click
 from agents.refold import log_ends, refold
 from infra.addresses import connected
 from infra.waiting import Minutes
-from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_plan_of, put, say
+from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.erasure import forget
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.reducer import Partition, differences
 from pipeline.settings import Settings
 from state import RedisStore
@@ -38,11 +38,11 @@ state.add_command(forget)
 @AS_JSON
 def show(study: Path, as_json: bool) -> None:
     """Print watermark and counters of each partition of STUDY."""
-    plan = live_plan_of(study, DOING)
-    store = RedisStore(redis_client(connected(Settings.read())), plan)
-    rows = [_row(number, store.load(number)) for number in range(plan.study.stream.partitions)]
+    task = live_task_of(study, DOING)
+    store = RedisStore(redis_client(connected(Settings.read())), task)
+    rows = [_row(number, store.load(number)) for number in range(task.study.stream.partitions)]
     if as_json:
-        put({"study": plan.study.name, "revision": plan.revision, "partitions": rows})
+        put({"study": task.study.name, "revision": task.revision, "partitions": rows})
         return
     for row in rows:
         click.echo("  ".join(f"{name} {value}" for name, value in row.items()))
@@ -57,15 +57,15 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
 
     Exits with 40 if they differ. It may run beside a live worker.
     """
-    plan, settings = live_plan_of(study, DOING), connected(Settings.read())
-    store = RedisStore(redis_client(settings), plan)
+    task, settings = live_task_of(study, DOING), connected(Settings.read())
+    store = RedisStore(redis_client(settings), task)
     rows, progress = [], _progress()
-    ends = log_ends(plan, settings)
-    for number in range(plan.study.stream.partitions):
+    ends = log_ends(task, settings)
+    for number in range(task.study.stream.partitions):
         stored = store.load(number)
         end = stored.head.next_offset
         folded = refold(
-            plan,
+            task,
             settings,
             number,
             until=end,
@@ -80,7 +80,7 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
         )
     verified = not any(row["differences"] for row in rows)
     if as_json:
-        put({"study": plan.study.name, "verified": verified, "partitions": rows})
+        put({"study": task.study.name, "verified": verified, "partitions": rows})
     else:
         for row in rows:
             click.echo(f"partition {row['partition']} up to {row['next_offset']}: {_verdict(row)}")
@@ -97,24 +97,24 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
 )
 def rebuild(study: Path, accept_loss: bool) -> None:
     """Fold the log of STUDY from its start and store the result."""
-    plan, settings = live_plan_of(study, DOING), connected(Settings.read())
-    store = RedisStore(redis_client(settings), plan)
+    task, settings = live_task_of(study, DOING), connected(Settings.read())
+    store = RedisStore(redis_client(settings), task)
     erased, progress = store.erased(), _progress()
-    for number in range(plan.study.stream.partitions):
+    for number in range(task.study.stream.partitions):
         folded = refold(
-            plan, settings, number, accept_loss=accept_loss, erased=erased, report=progress
+            task, settings, number, accept_loss=accept_loss, erased=erased, report=progress
         )
         store.replace(number, folded)
         say(f"partition {number}: rebuilt up to {folded.head.next_offset}")
 
 
-def verified(plan: Plan, settings: Settings) -> bool:
+def verified(task: Task, settings: Settings) -> bool:
     """Whether every stored partition equals a fold of the log up to its watermark, bit by bit."""
-    store = RedisStore(redis_client(settings), plan)
-    for number in range(plan.study.stream.partitions):
+    store = RedisStore(redis_client(settings), task)
+    for number in range(task.study.stream.partitions):
         stored = store.load(number)
         end = stored.head.next_offset
-        folded = refold(plan, settings, number, until=end, erased=stored.erased)
+        folded = refold(task, settings, number, until=end, erased=stored.erased)
         if differences(stored, folded):
             return False
     return True

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.context import AS_JSON, STUDY, plan_of, put, say
+from pipeline.cli.context import AS_JSON, STUDY, put, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.library.checking import facts_of, warnings_of
 from pipeline.study import TEMPLATE
@@ -22,10 +22,10 @@ def study() -> None:
 @AS_JSON
 def check(study: Path, as_json: bool) -> None:
     """Check STUDY and print what it means: guarantee, noise, topics."""
-    plan = plan_of(study)
-    for warning in warnings_of(plan):
+    task = task_of(study)
+    for warning in warnings_of(task):
         say(f"WARNING: {warning}")
-    facts = facts_of(plan)
+    facts = facts_of(task)
     if as_json:
         put(facts)
         return

@@ -9,7 +9,7 @@ import click
 from infra.addresses import connected
 from infra.study_record import announce
 from infra.topics import ensure_topics
-from pipeline.cli.context import AS_JSON, STUDY, live_plan_of, put, say
+from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
@@ -29,14 +29,14 @@ def topics(study: Path, as_json: bool, replace: bool) -> None:
     The topic of all ledgers is made with them. Clients and workers make topics too, where they
     may; a worker writes the revision. Nothing that is there already is changed.
     """
-    plan = live_plan_of(study, "`veilstream topics`")
+    task = live_task_of(study, "`veilstream topics`")
     settings = connected(Settings.read())
-    wanted = [*Topics.of(plan.study).all(), *ledger_topics(plan.study, settings)]
+    wanted = [*Topics.of(task.study).all(), *ledger_topics(task.study, settings)]
     created = ensure_topics(settings, wanted)
-    announce(plan, settings, overrule=replace, say=say)
+    announce(task, settings, overrule=replace, say=say)
     if as_json:
-        put({"study": plan.study.name, "revision": plan.revision, "created": created})
+        put({"study": task.study.name, "revision": task.revision, "created": created})
         return
     for topic in wanted:
         click.echo(f"{topic.name}: {'made' if topic.name in created else 'is there'}")
-    click.echo(f"the running revision is {plan.revision}")
+    click.echo(f"the running revision is {task.revision}")

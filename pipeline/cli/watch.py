@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 
 from infra.addresses import connected
-from pipeline.cli.context import SAVE_MODEL, STUDY, live_plan_of, save_model, say
+from pipeline.cli.context import SAVE_MODEL, STUDY, live_task_of, save_model, say
 from pipeline.cli.progress import estimate_line
 from pipeline.library.feed import PATIENCE_SECONDS, Feed, newest_estimate
 from pipeline.library.table import table
@@ -35,12 +35,12 @@ def watch(
     """
     if save_model_to is not None and (as_json or count or start != "latest"):
         raise click.UsageError("--save-model ends at once: without --json, --from and --count")
-    plan = live_plan_of(study, "`veilstream watch`")
+    task = live_task_of(study, "`veilstream watch`")
     settings = connected(Settings.read())
     if save_model_to is not None:
-        save_model(plan, newest_estimate(plan.study, settings), save_model_to)
+        save_model(task, newest_estimate(task.study, settings), save_model_to)
         return
-    feed = Feed(plan.study, settings, beginning=start == "beginning")
+    feed = Feed(task.study, settings, beginning=start == "beginning")
     console = Console()
     drawn = console.is_terminal and not as_json
     live = Live(console=console, auto_refresh=False) if drawn else None
@@ -60,7 +60,7 @@ def watch(
                 sys.stdout.write(raw.decode() + "\n")
                 sys.stdout.flush()
             elif live:
-                live.update(table(message, plan.study), refresh=True)
+                live.update(table(message, task.study), refresh=True)
             else:
                 click.echo(estimate_line(message))
             seen += 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from infra.addresses import connected
-from pipeline.cli.context import STUDY, live_plan_of
+from pipeline.cli.context import STUDY, live_task_of
 from pipeline.settings import Settings
 
 
@@ -30,10 +30,10 @@ def worker(study: Path, instance: str, health_port: int | None, health_host: str
     """
     from agents.worker import run_worker  # noqa: PLC0415  Faust takes a second to import
 
-    plan = live_plan_of(study, "a worker")
+    task = live_task_of(study, "a worker")
     settings = connected(Settings.read())
     run_worker(
-        plan,
+        task,
         settings,
         instance=instance,
         folder=settings.home / "workers" / instance,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate, Status
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.types import Matrix, Vector
 
 
@@ -87,9 +87,9 @@ class Coverage:
     reason: str
 
 
-def look(plan: Plan, estimate: Estimate) -> Seen:
+def look(task: Task, estimate: Estimate) -> Seen:
     """Return what coverage needs of one estimate."""
-    level = plan.study.estimator.level
+    level = task.study.estimator.level
     ends: dict[str, tuple[Vector, Vector]] = {}
     if estimate.status == "ready":
         for method in dict.fromkeys([estimate.interval, *(estimate.widths or {})]):
@@ -99,7 +99,7 @@ def look(plan: Plan, estimate: Estimate) -> Seen:
     return Seen(estimate.status, estimate.reason, estimate.coefficients, ends)
 
 
-def sum_up(plan: Plan, seen: Sequence[Seen], target: Vector) -> Coverage:
+def sum_up(task: Task, seen: Sequence[Seen], target: Vector) -> Coverage:
     """Sum up at least two streams against their target, shape (d,), in encoded units."""
     count = len(seen)
     ready = [one for one in seen if any(np.isfinite(low).any() for low, _ in one.ends.values())]
@@ -107,14 +107,14 @@ def sum_up(plan: Plan, seen: Sequence[Seen], target: Vector) -> Coverage:
     points = np.array([one.coefficients for one in seen])
     spread = points.std(axis=0, ddof=1)
     bias = np.abs(points.mean(axis=0) - target) / np.where(spread > 0, spread, math.inf)
-    names, level = plan.study.coefficient_names, plan.study.estimator.level
+    names, level = task.study.coefficient_names, task.study.estimator.level
     methods = ready[0].ends if len(ready) > 1 else ()
     return Coverage(
         replications=count,
         ready=share,
         ready_error=_binomial(share, count),
         level=level,
-        intervals=tuple(_interval(plan, method, ready, target) for method in methods),
+        intervals=tuple(_interval(task, method, ready, target) for method in methods),
         biased=names[int(bias.argmax())],
         bias=float(bias.max()),
         bias_error=1 / math.sqrt(count),
@@ -122,12 +122,12 @@ def sum_up(plan: Plan, seen: Sequence[Seen], target: Vector) -> Coverage:
     )
 
 
-def _interval(plan: Plan, method: str, ready: Sequence[Seen], target: Vector) -> IntervalCoverage:
+def _interval(task: Task, method: str, ready: Sequence[Seen], target: Vector) -> IntervalCoverage:
     low = np.array([one.ends[method][0] for one in ready])
     high = np.array([one.ends[method][1] for one in ready])
     given = ~np.isnan(high - low)
     covered = np.where(given, (low <= target) & (target <= high), math.nan)
-    coverage, error = share_of(covered, plan.study.estimator.level)
+    coverage, error = share_of(covered, task.study.estimator.level)
     counts = given.sum(axis=0)
     # a coefficient that never had an interval is not the one that is covered least
     each = np.where(counts, np.nansum(covered, axis=0) / np.maximum(counts, 1), math.inf)
@@ -136,10 +136,10 @@ def _interval(plan: Plan, method: str, ready: Sequence[Seen], target: Vector) ->
         method=method,
         coverage=coverage,
         error=error,
-        worst=plan.study.coefficient_names[worst],
+        worst=task.study.coefficient_names[worst],
         worst_coverage=float(each[worst]),
         worst_error=_binomial(float(each[worst]), int(counts[worst])),
-        length=plan.response_scale[1] * float(np.nanmean(high - low)),
+        length=task.response_scale[1] * float(np.nanmean(high - low)),
     )
 
 

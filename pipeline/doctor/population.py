@@ -18,7 +18,7 @@ from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import class_weights
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.target import study_rows, target
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.types import Matrix, Vector
 
 #: Standard deviation of the linear predictor by kind of response, in encoded units.
@@ -43,13 +43,13 @@ class Population:
         Standard deviation of a number about it, in encoded units; unused by classes and counts.
     """
 
-    plan: Plan
+    task: Task
     truth: Vector
     residual: float
 
     @classmethod
     def of(
-        cls, plan: Plan, truth: Vector | None = None, residual: float | None = None
+        cls, task: Task, truth: Vector | None = None, residual: float | None = None
     ) -> Population:
         """Return the population of a study.
 
@@ -67,32 +67,32 @@ class Population:
         ConfigError
             If there is another number of coefficients, or a number is out of range.
         """
-        centre, unit = plan.response_scale
+        centre, unit = task.response_scale
         if residual is not None and not 0 < residual < math.inf:
             raise ConfigError("--residual-scale: must be a number above 0")
         if truth is None:
-            encoded = default_truth(plan)
+            encoded = default_truth(task)
         else:
-            if len(truth) != plan.size:
-                names = ", ".join(plan.study.coefficient_names)
+            if len(truth) != task.size:
+                names = ", ".join(task.study.coefficient_names)
                 raise ConfigError(
-                    f"--truth: {len(truth)} numbers; the study has {plan.size}: {names}"
+                    f"--truth: {len(truth)} numbers; the study has {task.size}: {names}"
                 )
             if not np.isfinite(truth).all():
                 raise ConfigError("--truth: only finite numbers, such as 0.5,1,-1")
-            encoded = (truth - np.append(centre, np.zeros(plan.size - 1))) / unit
-        scale = residual or plan.study.estimator.noise_scale
-        bound = plan.study.estimator.residual_bound
+            encoded = (truth - np.append(centre, np.zeros(task.size - 1))) / unit
+        scale = residual or task.study.estimator.noise_scale
+        bound = task.study.estimator.residual_bound
         if scale is None and bound is not None:
             scale = bound / HUBER
-        return cls(plan, encoded, RESIDUAL if scale is None else scale / unit)
+        return cls(task, encoded, RESIDUAL if scale is None else scale / unit)
 
     def draw(self, rng: np.random.Generator, records: int) -> tuple[Matrix, Vector]:
         """Return encoded features, shape (n, p), and responses, shape (n,)."""
-        low, high = self.plan.ends
-        features = rng.uniform(low, high, (records, self.plan.size - 1))
+        low, high = self.task.ends
+        features = rng.uniform(low, high, (records, self.task.size - 1))
         predictor = self._predictor(features)
-        kind = self.plan.study.data.response.kind
+        kind = self.task.study.data.response.kind
         if kind == "class":
             return features, np.where(rng.random(records) < expit(predictor), 1.0, -1.0)
         if kind == "count":
@@ -109,11 +109,11 @@ class Population:
             In (0, 1), shape (n, p + 1): each gives two records with the same features, of both
             classes with their probabilities, or of residuals on both sides of the median.
         """
-        low, high = self.plan.ends
+        low, high = self.task.ends
         features = low + (high - low) * points[:, :-1]
         predictor, u = self._predictor(features), points[:, -1]
         ones = np.ones(len(u))
-        kind = self.plan.study.data.response.kind
+        kind = self.task.study.data.response.kind
         if kind == "class":
             responses = np.concatenate([ones, -ones])
             weights = np.concatenate([expit(predictor), expit(-predictor)])
@@ -133,8 +133,8 @@ class Population:
         return predictor
 
     def _cut(self, responses: Vector) -> Vector:
-        if self.plan.study.data.response.kind == "count":
-            return np.minimum(responses, self.plan.study.data.response.ends[1])
+        if self.task.study.data.response.kind == "count":
+            return np.minimum(responses, self.task.study.data.response.ends[1])
         return np.clip(responses, -1.0, 1.0)
 
 
@@ -165,7 +165,7 @@ def target_of(population: Population, seed: int = 0) -> Target:
     # scipy.stats alone takes a second to import
     from scipy.stats import qmc  # noqa: PLC0415
 
-    size = population.plan.size
+    size = population.task.size
     bits = max(8, min(14, int(math.log2(_NUMBERS / size))))
     found = []
     for number in range(2):
@@ -176,35 +176,35 @@ def target_of(population: Population, seed: int = 0) -> Target:
     return Target((one + other) / 2, float(np.abs(one - other).max()))
 
 
-def default_truth(plan: Plan) -> Vector:
+def default_truth(task: Task) -> Vector:
     """Return coefficients of alternating sign with equal shares in the predictor, shape (d,).
 
     The standard deviation of the predictor is 1 for classes, which are equally frequent, 0.25 for
     numbers, about the middle of their range, and 0.3 for counts, whose mean is about a quarter of
     the largest.
     """
-    low, high = plan.ends
-    kind = plan.study.data.response.kind
+    low, high = task.ends
+    kind = task.study.data.response.kind
     deviations = (high - low) / math.sqrt(12)
-    signs = np.where(np.arange(plan.size - 1) % 2, -1.0, 1.0)
-    slopes = signs * SPREAD[kind] / math.sqrt(plan.size - 1) / deviations
-    middle = math.log(plan.study.data.response.ends[1] / 4) if kind == "count" else 0.0
+    signs = np.where(np.arange(task.size - 1) % 2, -1.0, 1.0)
+    slopes = signs * SPREAD[kind] / math.sqrt(task.size - 1) / deviations
+    middle = math.log(task.study.data.response.ends[1] / 4) if kind == "count" else 0.0
     return np.append(middle - float(slopes @ (low + high)) / 2, slopes)
 
 
 def _minimiser(population: Population, points: Matrix) -> Vector:
-    plan = population.plan
+    task = population.task
     features, responses, mass = population.sample(points)
     weights = (1.0, 1.0)
-    if plan.classes:
+    if task.classes:
         up = float(mass[responses > 0].sum())
-        weights = class_weights(1 - up, up, plan.largest_weight)
-    rows = study_rows(plan, features, responses, weights)
+        weights = class_weights(1 - up, up, task.largest_weight)
+    rows = study_rows(task, features, responses, weights)
     # the mean over rows of n times their mass is the mean over the population
     weight = mass * len(mass) * (1.0 if rows.weights is None else rows.weights)
     every = Rows(rows.design, rows.responses, weight)
     try:
-        return target(plan, lambda: [every], start=population.truth).coefficients
+        return target(task, lambda: [every], start=population.truth).coefficients
     except NumericError as error:
         raise NumericError(
             "the population has no best coefficients that could be found: give a --truth with "

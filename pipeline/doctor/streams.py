@@ -16,8 +16,8 @@ from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.encode import Arrays
 from pipeline.local.model import Model, round_model
-from pipeline.local.plan import Plan
-from pipeline.methods import method_of, plan_of
+from pipeline.local.task import Task
+from pipeline.methods import method_of, task_of
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
@@ -39,7 +39,7 @@ class Size:
     records: int
     clients: int
 
-    def windows(self, plan: Plan) -> int:
+    def windows(self, task: Task) -> int:
         """Return how many windows they fill.
 
         Raises
@@ -47,16 +47,16 @@ class Size:
         ConfigError
             If they fill none.
         """
-        count = self.records // plan.slots
+        count = self.records // task.slots
         if not count:
             raise ConfigError(
-                f"--records: {self.records} do not fill one window; window.records is {plan.slots}"
+                f"--records: {self.records} do not fill one window; window.records is {task.slots}"
             )
         return count
 
 
-def simulated(study: Study) -> Plan:
-    """Return the plan of a study whose Gaussian noise is simulated, with the same deviations.
+def simulated(study: Study) -> Task:
+    """Return the task of a study whose Gaussian noise is simulated, with the same deviations.
 
     Raises
     ------
@@ -73,14 +73,14 @@ def simulated(study: Study) -> Plan:
     if study.privacy.mechanism == "discrete-gaussian":
         privacy = msgspec.structs.replace(study.privacy, mechanism="insecure-simulation", seed=0)
         study = msgspec.structs.replace(study, privacy=privacy)
-    plan = plan_of(study)
-    if plan.several is not None:
+    task = task_of(study)
+    if task.several is not None:
         raise ConfigError(
             "stream.partitions: a simulated stream has one; ask with partitions = 1 and without "
             'estimator.path.partitions: paths that are "shared" are as one, and of "pooled" ones '
             "each has its share of the records"
         )
-    return plan
+    return task
 
 
 def stream(population: Population, size: Size, seed: int, number: int) -> Estimate:
@@ -91,15 +91,15 @@ def stream(population: Population, size: Size, seed: int, number: int) -> Estima
     NumericError
         If no finite estimate exists.
     """
-    plan, windows = population.plan, size.windows(population.plan)
+    task, windows = population.task, size.windows(population.task)
     rng = np.random.default_rng([seed, number])
-    run = method_of(plan.study).simulation(plan, rng) or _Releases(plan, seed, number)
+    run = method_of(task.study).simulation(task, rng) or _Releases(task, seed, number)
     waiting = 0
     for first in range(0, windows, size.clients):
         clients = min(size.clients, windows - first)
-        run.fold(*population.draw(rng, clients * plan.slots), clients)
+        run.fold(*population.draw(rng, clients * task.slots), clients)
         waiting += clients
-        if waiting >= plan.study.stream.publish.releases:
+        if waiting >= task.study.stream.publish.releases:
             run.publish()
             waiting = 0
     return run.estimate()
@@ -108,22 +108,22 @@ def stream(population: Population, size: Size, seed: int, number: int) -> Estima
 class _Releases:
     """Releases of whole windows, written and folded as in a live stream."""
 
-    def __init__(self, plan: Plan, seed: int, number: int) -> None:
-        self._plan, self._seed, self._number = plan, seed, number
-        self._reducer, self._partition = Reducer(plan), Partition.empty(plan)
-        self._model: Model = plan.first_model
+    def __init__(self, task: Task, seed: int, number: int) -> None:
+        self._task, self._seed, self._number = task, seed, number
+        self._reducer, self._partition = Reducer(task), Partition.empty(task)
+        self._model: Model = task.first_model
         self._round = 0
 
     def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
         """Release and fold one window of each client."""
-        plan, offset, log = self._plan, self._partition.head.next_offset, []
+        task, offset, log = self._task, self._partition.head.next_offset, []
         for i in range(clients):
-            part = slice(i * plan.slots, (i + 1) * plan.slots)
+            part = slice(i * task.slots, (i + 1) * task.slots)
             noise = None
-            if plan.study.privacy.mechanism == "insecure-simulation":
+            if task.study.privacy.mechanism == "insecure-simulation":
                 noise = SeededStream(self._seed, f"{self._number}/{i}", self._round)
             payload = release_of(
-                plan, Arrays(features[part], responses[part]), self._model, noise,
+                task, Arrays(features[part], responses[part]), self._model, noise,
                 client=f"c{i}", ledger="doctor", seq=self._round,
             )  # fmt: skip
             log.append(OfflineRecord(offset + i, f"c{i}".encode(), payload))
@@ -141,4 +141,4 @@ class _Releases:
 
     def estimate(self) -> Estimate:
         """Return the estimate of the sums so far."""
-        return estimate_of(self._plan, [self._partition])
+        return estimate_of(self._task, [self._partition])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.doctor.coverage import Coverage
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.methods import method_of
 from pipeline.methods.facts import Missed, Sizes
 
@@ -37,13 +37,13 @@ class Verdict:
     advice: str
 
 
-def judge(plan: Plan, found: Coverage, sizes: Sizes, records: int) -> Verdict:
+def judge(task: Task, found: Coverage, sizes: Sizes, records: int) -> Verdict:
     """Return the verdict on the study's own kind of interval."""
     if found.ready + CHANCE * found.ready_error < LEAST_READY:
         return Verdict(
             False, "no: it has no intervals yet",
             f"{found.ready:.0%} of the streams ended ready; {found.reason}",
-            _larger(plan, sizes, records),
+            _larger(task, sizes, records),
         )  # fmt: skip
     if not found.intervals or found.intervals[0].error > LARGEST_ERROR:
         return Verdict(
@@ -52,31 +52,31 @@ def judge(plan: Plan, found: Coverage, sizes: Sizes, records: int) -> Verdict:
             f"to {found.intervals[0].error if found.intervals else 1.0:.1%} only",
             "more --replications, or fewer --records",
         )  # fmt: skip
-    return _wrong(plan, found, sizes, records) or _right(found)
+    return _wrong(task, found, sizes, records) or _right(found)
 
 
-def _wrong(plan: Plan, found: Coverage, sizes: Sizes, records: int) -> Verdict | None:
+def _wrong(task: Task, found: Coverage, sizes: Sizes, records: int) -> Verdict | None:
     own = found.intervals[0]
     if own.coverage + CHANCE * own.error < found.level - TOLERATED:
         return Verdict(
             False, "no: intervals miss the true coefficients too often",
             f"they cover {own.coverage:.1%} (+-{own.error:.1%}) where they promise "
             f"{found.level:.0%}{_bent(found)}",
-            _better(plan, found, sizes, records),
+            _better(task, found, sizes, records),
         )  # fmt: skip
     if own.worst_coverage + CHANCE_WORST * own.worst_error < found.level - TOLERATED_WORST:
         return Verdict(
             False, f"no: those of {own.worst!r} miss it too often",
             f"they cover {own.worst_coverage:.1%} (+-{own.worst_error:.1%}) where they promise "
             f"{found.level:.0%}{_bent(found)}",
-            _better(plan, found, sizes, records),
+            _better(task, found, sizes, records),
         )  # fmt: skip
     if found.bias - CHANCE * found.bias_error > TOLERATED_BIAS:
         return Verdict(
             False, "no: estimates are biased",
             f"{found.biased!r} is off by {found.bias:.2f} of its standard deviations "
             f"(+-{found.bias_error:.2f}), and intervals do not allow for that",
-            _better(plan, found, sizes, records),
+            _better(task, found, sizes, records),
         )  # fmt: skip
     return None
 
@@ -103,7 +103,7 @@ def _bent(found: Coverage) -> str:
     return f"; {found.biased!r} is off by {found.bias:.2f} of its standard deviations"
 
 
-def _larger(plan: Plan, sizes: Sizes, records: int) -> str:
+def _larger(task: Task, sizes: Sizes, records: int) -> str:
     """Say what makes intervals appear."""
     needed = sizes.records_for_intervals
     parts = list(sizes.sooner)
@@ -113,13 +113,13 @@ def _larger(plan: Plan, sizes: Sizes, records: int) -> str:
         parts.append("more records")
     if sizes.epsilon_for_intervals is not None:
         parts.append(f"privacy.epsilon of about {sizes.epsilon_for_intervals:.2g}")
-    elif plan.study.noised:
+    elif task.study.noised:
         parts.append("a larger privacy.epsilon")
     parts.append("fewer features, or narrower public ranges")
     return "; or ".join(parts)
 
 
-def _better(plan: Plan, found: Coverage, sizes: Sizes, records: int) -> str:
+def _better(task: Task, found: Coverage, sizes: Sizes, records: int) -> str:
     """Say what brings coverage to its level."""
     missed = Missed(
         biased=found.bias - CHANCE * found.bias_error > TOLERATED_BIAS / 2,
@@ -127,5 +127,5 @@ def _better(plan: Plan, found: Coverage, sizes: Sizes, records: int) -> str:
             i.method for i in found.intervals[1:] if i.coverage >= found.level - TOLERATED
         ),
     )
-    advice = method_of(plan.study).better(plan, missed)
-    return "; or ".join(part or _larger(plan, sizes, records) for part in advice)
+    advice = method_of(task.study).better(task, missed)
+    return "; or ".join(part or _larger(task, sizes, records) for part in advice)

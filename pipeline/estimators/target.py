@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.pooled import PASSES, Pooled, pooled_fit
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.types import Matrix, Vector
 
 
 def target(
-    plan: Plan,
+    task: Task,
     read: Callable[[], Iterable[Rows]],
     *,
     start: Vector | None = None,
@@ -35,12 +35,12 @@ def target(
     DataError
         If there is none.
     """
-    begin = plan.first_model.coefficients if start is None else start
-    return pooled_fit(plan.loss, read, plan.penalty, start=begin, share=share, passes=passes)
+    begin = task.first_model.coefficients if start is None else start
+    return pooled_fit(task.loss, read, task.penalty, start=begin, share=share, passes=passes)
 
 
 def study_rows(
-    plan: Plan, features: Matrix, responses: Vector, weights: tuple[float, float] = (1.0, 1.0)
+    task: Task, features: Matrix, responses: Vector, weights: tuple[float, float] = (1.0, 1.0)
 ) -> Rows:
     """Return records as clients see them: shortened, or weighted by their length.
 
@@ -51,5 +51,5 @@ def study_rows(
     weights
         Of the negative and the positive class.
     """
-    design, weight = plan.reference_rows(features, responses, weights)
+    design, weight = task.reference_rows(features, responses, weights)
     return Rows(design, responses, weight)

@@ -132,7 +132,7 @@ class StreamClassifier(StreamLearner[LinearClassifier], Classifier):
         return dict(zip(self.classes_.tolist(), chances, strict=True))
 
     def _require_likelihood(self, method: str) -> None:
-        study = read_study(self.study) if self._stream is None else self._stream.plan.study
+        study = read_study(self.study) if self._stream is None else self._stream.task.study
         loss = study.estimator.loss
         probable = isinstance(losses.build(loss), Likelihood)
         if not probable:

@@ -179,7 +179,7 @@ class StreamLearner(ABC, Generic[Rule]):
         """Names of the features, shape (p,)."""
         if self._stream is None:
             raise AttributeError("feature_names_in_: no record has come yet; use fit")
-        return np.array(self._stream.plan.study.feature_names, dtype=object)
+        return np.array(self._stream.task.study.feature_names, dtype=object)
 
     @property
     def n_features_in_(self) -> int:

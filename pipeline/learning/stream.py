@@ -13,7 +13,7 @@ from pipeline.local.response import ClassResponse, Label
 from pipeline.local.values import Record
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import ModelFile, compose_model_file
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
 from pipeline.study import Study, require_no_level_column
 
@@ -36,8 +36,8 @@ class Stream:
 
     def __init__(self, study: Study) -> None:
         require_no_level_column(study, "a learner")
-        self.plan = plan_of(study)
-        self.run = OfflineRun(self.plan)
+        self.task = task_of(study)
+        self.run = OfflineRun(self.task)
         self.windows: dict[str, list[Row]] = {}
         self.labels: tuple[Label, Label] | None = None
         self._encoder = Encoder(study)
@@ -102,7 +102,7 @@ class Stream:
             If there has been no release, or no estimate can be formed.
         """
         if self._file is None:
-            self._file = compose_model_file(self.plan, self.estimate())
+            self._file = compose_model_file(self.task, self.estimate())
         return self._file
 
     def _name_labels(self, labels: Sequence[object]) -> None:
@@ -113,7 +113,7 @@ class Stream:
         for row in rows:
             window = self.windows.setdefault(client, [])
             window.append(row)
-            if len(window) == self.plan.slots:
+            if len(window) == self.task.slots:
                 self._release(client)
 
     def _release(self, client: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.topics import Topics
-from pipeline.methods import method_of, plan_of
+from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import guarantee_of, offline_method
 from pipeline.privacy.policy import loose_delta
 from pipeline.study import StudySource, read_study
@@ -25,18 +25,18 @@ def check_study(study: StudySource) -> dict[str, object]:
     ConfigError, PrivacyError
         If the study says something that is not allowed, or its noise cannot be scaled.
     """
-    plan = plan_of(read_study(study))
-    return {**facts_of(plan), "warnings": warnings_of(plan)}
+    task = task_of(read_study(study))
+    return {**facts_of(task), "warnings": warnings_of(task)}
 
 
-def warnings_of(plan: Plan) -> list[str]:
+def warnings_of(task: Task) -> list[str]:
     """Return what the operator should know before the study runs, in words."""
-    own = () if offline_method(plan.study) else method_of(plan.study).warnings(plan)
-    found = (loose_delta(plan.guarantee.delta, plan.slots), _wide_residuals(plan), *own)
+    own = () if offline_method(task.study) else method_of(task.study).warnings(task)
+    found = (loose_delta(task.guarantee.delta, task.slots), _wide_residuals(task), *own)
     return [warning for warning in found if warning]
 
 
-def facts_of(plan: Plan) -> dict[str, object]:
+def facts_of(task: Task) -> dict[str, object]:
     """Return what a study means, by name, in numbers and words.
 
     Raises
@@ -45,28 +45,28 @@ def facts_of(plan: Plan) -> dict[str, object]:
         If its noise cannot be scaled with these parameters.
     """
     facts: dict[str, object] = {
-        "study": plan.study.name,
-        "revision": plan.revision,
-        "coefficients": ", ".join(plan.study.coefficient_names),
-        "estimator": _kind(plan),
-        "response": _response(plan),
-        "privacy": msgspec.to_builtins(guarantee_of(plan)),
+        "study": task.study.name,
+        "revision": task.revision,
+        "coefficients": ", ".join(task.study.coefficient_names),
+        "estimator": _kind(task),
+        "response": _response(task),
+        "privacy": msgspec.to_builtins(guarantee_of(task)),
     }
-    if offline_method(plan.study) is not None:
+    if offline_method(task.study) is not None:
         return facts
-    facts.update(method_of(plan.study).facts(plan))
+    facts.update(method_of(task.study).facts(task))
     facts["topics"] = {
         topic.name: f"partitions {topic.partitions}, {topic.config.get('cleanup.policy', 'delete')}"
-        for topic in Topics.of(plan.study).all()
+        for topic in Topics.of(task.study).all()
     }
     return facts
 
 
-def _kind(plan: Plan) -> dict[str, object]:
-    kind = plan.study.estimator.kind
-    method = offline_method(plan.study)
+def _kind(task: Task) -> dict[str, object]:
+    kind = task.study.estimator.kind
+    method = offline_method(task.study)
     if method is None:
-        return {"kind": kind, "method": method_of(plan.study).title}
+        return {"kind": kind, "method": method_of(task.study).title}
     return {
         "kind": kind,
         "method": method.meaning,
@@ -75,10 +75,10 @@ def _kind(plan: Plan) -> dict[str, object]:
     }
 
 
-def _wide_residuals(plan: Plan) -> str:
+def _wide_residuals(task: Task) -> str:
     """Warn of a threshold that no residual of a good fit passes; empty if there is none such."""
-    bound, response = plan.study.estimator.residual_bound, plan.study.data.response
-    if bound is None or not plan.study.noised:
+    bound, response = task.study.estimator.residual_bound, task.study.data.response
+    if bound is None or not task.study.noised:
         return ""
     width = response.ends[1] - response.ends[0]
     if bound <= width:
@@ -90,10 +90,10 @@ def _wide_residuals(plan: Plan) -> str:
     )
 
 
-def _response(plan: Plan) -> dict[str, object]:
-    response, loss = plan.study.data.response, plan.study.estimator.loss
+def _response(task: Task) -> dict[str, object]:
+    response, loss = task.study.data.response, task.study.estimator.loss
     facts: dict[str, object] = {"name": response.name, "kind": response.kind, "loss": loss}
-    if plan.classes:
+    if task.classes:
         negative, positive = response.classes
         return {**facts, "negative": negative, "positive": positive}
     low, high = response.ends

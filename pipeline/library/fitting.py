@@ -11,10 +11,10 @@ from pipeline.errors import ConfigError, DataWarning
 from pipeline.library.records import Records, Rows
 from pipeline.library.results import Result
 from pipeline.local.encode import Row, stack
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage, compose_fit
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.methods.offline import offline_method
 from pipeline.offline import OfflineRun, by_client
 from pipeline.study import StudySource, read_study
@@ -65,14 +65,14 @@ def fit(
     """
     if isinstance(data, (str, Path)) and str(data) == "-":
         raise ConfigError("data: standard input belongs to the command line; name a file")
-    plan = plan_of(read_study(study))
-    records = Records(plan, data, y, client_column=client_column)
-    fitting = Fitting(plan, trace=all_intervals)
+    task = task_of(read_study(study))
+    records = Records(task, data, y, client_column=client_column)
+    fitting = Fitting(task, trace=all_intervals)
     fitting.take(iter(records))
     records.check()
     if records.faults_line:
         warnings.warn(records.faults_line, DataWarning, stacklevel=2)
-    return Result(plan.study, fitting.message())
+    return Result(task.study, fitting.message())
 
 
 class Fitting:
@@ -80,15 +80,15 @@ class Fitting:
 
     Parameters
     ----------
-    plan
+    task
         The study; a published method runs over all its records at once.
     trace
         As `OfflineRun` has it.
     """
 
-    def __init__(self, plan: Plan, *, trace: bool = False) -> None:
-        self._plan, self._method = plan, offline_method(plan.study)
-        self._run = None if self._method else OfflineRun(plan, trace=trace)
+    def __init__(self, task: Task, *, trace: bool = False) -> None:
+        self._task, self._method = task, offline_method(task.study)
+        self._run = None if self._method else OfflineRun(task, trace=trace)
         self._clients: dict[str, list[Row | None]] = {}
 
     def take(self, rows: Rows) -> None:
@@ -97,7 +97,7 @@ class Fitting:
             for client, row in rows:
                 self._clients.setdefault(client, []).append(row)
             return
-        for client, window in by_client(rows, self._plan.slots):
+        for client, window in by_client(rows, self._task.slots):
             self._run.add(client, window)
 
     def message(self) -> EstimateMessage | FitMessage:
@@ -112,9 +112,9 @@ class Fitting:
         if self._run is not None:
             return self._run.estimate(now)[1]
         assert self._method is not None  # noqa: S101  one of the two is there
-        plan, clients = self._plan, self._clients
-        held = {name: stack(found, plan.size - 1) for name, found in clients.items()}
+        task, clients = self._task, self._clients
+        held = {name: stack(found, task.size - 1) for name, found in clients.items()}
         return compose_fit(
-            plan, self._method, self._method.fit(plan, held),
+            task, self._method, self._method.fit(task, held),
             slots=sum(map(len, clients.values())), clients=len(clients), published_at=now,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from pipeline.backtest.history import table_batches
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.library.words import counted
 from pipeline.local.encode import Encoder, Row
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.local.values import Record
 from producers.sources import open_once
 
@@ -28,7 +28,7 @@ class Records:
 
     Parameters
     ----------
-    plan
+    task
         The study.
     data
         The path of a .csv, .jsonl, .ndjson or .parquet file, "-" for standard input, a data frame,
@@ -51,14 +51,14 @@ class Records:
 
     def __init__(
         self,
-        plan: Plan,
+        task: Task,
         data: Any,
         y: Any = None,
         *,
         client_column: str | None = None,
         form: str = "csv",
     ) -> None:
-        self._encoder = Encoder(plan.study)
+        self._encoder = Encoder(task.study)
         self._data, self._y, self._form = data, y, form
         self._client_column = client_column
         self.count = self.faults = 0

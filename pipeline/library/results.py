@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.errors import ConfigError
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.fit import FitMessage, write_fit
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.prediction import LinearClassifier, LinearRegressor, rule_of
 from pipeline.study import Study, StudySource, read_study
 
@@ -170,7 +170,7 @@ class Result:
         NumericError
             If nothing has been folded yet.
         """
-        return rule_of(plan_of(self.study), self.message)
+        return rule_of(task_of(self.study), self.message)
 
     def save(self, path: str | Path) -> None:
         """Write the model file, as `veilstream fit --save-model` does.

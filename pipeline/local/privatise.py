@@ -11,8 +11,8 @@ from typing import Generic, TypeVar, final
 
 from pipeline.errors import PrivacyError
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
 from pipeline.local.query import MatrixPart, OpenQuery, Query
+from pipeline.local.task import Task
 from pipeline.privacy.randomness import SecureStream
 from pipeline.types import Integers, Vector
 
@@ -52,7 +52,7 @@ class Answer:
     slots
         Public number of record slots of the window, full or empty.
     parts
-        Lattice integers by name, in the order of the release; the units are the plan's.
+        Lattice integers by name, in the order of the release; the units are the task's.
     """
 
     model: Model
@@ -95,7 +95,7 @@ class OpenAnswer:
         _freeze({"expansion": self.expansion, **self.parts})
 
 
-def privatise(plan: Plan, query: Query, stream: SecureStream) -> Answer:
+def privatise(task: Task, query: Query, stream: SecureStream) -> Answer:
     """Round to the lattices and add the noise of the study's mechanism.
 
     Call it once for a window: a second call would be a second release of the same records.
@@ -105,20 +105,20 @@ def privatise(plan: Plan, query: Query, stream: SecureStream) -> Answer:
     PrivacyError
         If the study has no noise, or a sum does not fit its lattice.
     """
-    if not plan.study.noised:
+    if not task.study.noised:
         raise PrivacyError('privacy.mechanism is "none": there is no noise to add')
     # matrices draw first: the order is part of what a simulation's seed means
     drawn = sorted(query.parts, key=lambda name: not isinstance(query.parts[name], MatrixPart))
     noised = {name: query.parts[name].noised(stream) for name in drawn}
     return Answer(
         model=query.model,
-        slots=plan.slots,
+        slots=task.slots,
         parts=Parts(tuple((name, noised[name]) for name in query.parts)),
         seal=_SEAL,
     )
 
 
-def disclose(plan: Plan, query: OpenQuery) -> OpenAnswer:
+def disclose(task: Task, query: OpenQuery) -> OpenAnswer:
     """Pass raw sums on, for a study whose file says mechanism "none".
 
     Raises
@@ -126,7 +126,7 @@ def disclose(plan: Plan, query: OpenQuery) -> OpenAnswer:
     PrivacyError
         If the study's releases are noised.
     """
-    if plan.study.noised:
+    if task.study.noised:
         raise PrivacyError("releases of this study are noised: its sums can only leave with noise")
     return OpenAnswer(
         model=query.model,

@@ -10,30 +10,30 @@ from pipeline.local.blocks import finite
 from pipeline.types import Matrix, Vector
 
 if TYPE_CHECKING:
-    from pipeline.local.plan import Plan
+    from pipeline.local.task import Task
 
 
-def shortened(features: Matrix, plan: Plan) -> Matrix:
+def shortened(features: Matrix, task: Task) -> Matrix:
     """Shorten records to the public bound of their norm where the ranges allow longer ones.
 
     Shapes (n, p), encoded.
     """
-    if plan.norm_bound >= plan.longest:
+    if task.norm_bound >= task.longest:
         return features
     # a hair below the bound, so that the rounding of the product cannot pass it
-    room = np.sqrt(plan.norm_bound**2 - 1.0) * (1.0 - 2.0**-40)
+    room = np.sqrt(task.norm_bound**2 - 1.0) * (1.0 - 2.0**-40)
     norms = np.linalg.norm(features, axis=1)
     rows: Matrix = features * np.minimum(1.0, room / np.maximum(norms, room))[:, None]
     return rows
 
 
-def inside(features: Matrix, plan: Plan) -> Matrix:
+def inside(features: Matrix, task: Task) -> Matrix:
     """Cut features to their public ranges; 0 where there is no number."""
     # two looks are cheaper than to cut what the encoder has cut; no number fails the comparison
-    least = float(plan.magnitudes.min())
+    least = float(task.magnitudes.min())
     if features.size and features.min() >= -least and features.max() <= least:
         return features
-    cut: Matrix = np.clip(finite(features), -plan.magnitudes, plan.magnitudes)
+    cut: Matrix = np.clip(finite(features), -task.magnitudes, task.magnitudes)
     return cut
 
 

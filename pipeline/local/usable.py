@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 
 #: So many slots are looked at, at most: they are held in memory.
 MOST = 50_000
@@ -37,18 +37,18 @@ class Trial:
     scale: float
 
     @classmethod
-    def of(cls, plan: Plan) -> Trial:
+    def of(cls, task: Task) -> Trial:
         """Return the test of a study's sources.
 
         Changing the unit of a private study moves the count by its records r, so that noise of
         scale 4 r / epsilon costs epsilon / 4; of the strictest epsilon where there are levels.
         """
-        privacy = plan.study.privacy
-        if not plan.study.private:
-            return cls(min(plan.slots, MOST), 0.0)
-        strictest = min(epsilon for epsilon in plan.epsilons if epsilon is not None)
+        privacy = task.study.privacy
+        if not task.study.private:
+            return cls(min(task.slots, MOST), 0.0)
+        strictest = min(epsilon for epsilon in task.epsilons if epsilon is not None)
         records = privacy.records or 1
-        slots = max(plan.slots, math.ceil(96 * records / strictest))
+        slots = max(task.slots, math.ceil(96 * records / strictest))
         return cls(min(slots, MOST), 4 * records / strictest)
 
     def threshold(self, seen: int) -> float:

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from pipeline.errors import NumericError
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.privacy.policy import Guarantee
 
 Finite = Annotated[float, Meta(description="a finite number")]
@@ -136,7 +136,7 @@ class Provenance(msgspec.Struct, frozen=True):
     erased: int = 0
 
 
-def compose(plan: Plan, estimate: Estimate, provenance: Provenance) -> EstimateMessage:
+def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateMessage:
     """Join an estimate with where it comes from and what it promises.
 
     Raises
@@ -146,25 +146,25 @@ def compose(plan: Plan, estimate: Estimate, provenance: Provenance) -> EstimateM
     """
     if not np.all(np.isfinite(estimate.coefficients)):
         raise NumericError("the estimate holds a number that is not finite")
-    study = plan.study
+    study = task.study
     negative, positive = estimate.weights
     return EstimateMessage(
         study=study.name,
-        study_revision=plan.revision,
+        study_revision=task.revision,
         estimator=study.estimator.kind,
         loss=study.estimator.loss,
         scaling=study.data.scaling,
-        coefficients=coefficients_of(plan, estimate),
+        coefficients=coefficients_of(task, estimate),
         level=study.estimator.level,
         interval_method=estimate.interval,
-        intervals={name: _ends(plan, estimate, name) for name in estimate.widths or {}},
+        intervals={name: _ends(task, estimate, name) for name in estimate.widths or {}},
         interval_needs={name: estimate.needs[name] for name in estimate.widths or {}},
         records=estimate.records,
         releases=estimate.releases,
         clients=provenance.clients,
-        class_weights={"negative": negative, "positive": positive} if plan.classes else {},
-        dispersion=_dispersion(plan, estimate),
-        privacy=plan.guarantee,
+        class_weights={"negative": negative, "positive": positive} if task.classes else {},
+        dispersion=_dispersion(task, estimate),
+        privacy=task.guarantee,
         status=estimate.status,
         reason=estimate.reason,
         diagnostics=Diagnostics(
@@ -204,13 +204,13 @@ def read_estimate(payload: bytes) -> EstimateMessage:
     return msgspec.json.decode(payload, type=EstimateMessage)
 
 
-def coefficients_of(plan: Plan, estimate: Estimate) -> list[Coefficient]:
+def coefficients_of(task: Task, estimate: Estimate) -> list[Coefficient]:
     """Return the rows of the coefficients, with errors and intervals where there are any."""
     errors = estimate.standard_errors()
-    ends = _ends(plan, estimate)
-    centre, unit = plan.response_scale
+    ends = _ends(task, estimate)
+    centre, unit = task.response_scale
     rows = []
-    for i, name in enumerate(plan.study.coefficient_names):
+    for i, name in enumerate(task.study.coefficient_names):
         shift = 0.0 if i else centre
         value = shift + unit * float(estimate.coefficients[i])
         if errors is None or not ends:
@@ -224,24 +224,24 @@ def coefficients_of(plan: Plan, estimate: Estimate) -> list[Coefficient]:
     return rows
 
 
-def _ends(plan: Plan, estimate: Estimate, method: str | None = None) -> list[tuple[float, float]]:
+def _ends(task: Task, estimate: Estimate, method: str | None = None) -> list[tuple[float, float]]:
     """Return intervals in the response's unit, by default those shown; none before the first."""
-    found = estimate.intervals(plan.study.estimator.level, method)
+    found = estimate.intervals(task.study.estimator.level, method)
     if found is None:
         return []
-    centre, unit = plan.response_scale
-    shifts = np.append(centre, np.zeros(plan.size - 1))
+    centre, unit = task.response_scale
+    shifts = np.append(centre, np.zeros(task.size - 1))
     low, high = (shifts + unit * end for end in found)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
-def _dispersion(plan: Plan, estimate: Estimate) -> float | None:
-    known = plan.study.estimator.noise_scale
+def _dispersion(task: Task, estimate: Estimate) -> float | None:
+    known = task.study.estimator.noise_scale
     if known is not None:
         return known * known
     if estimate.dispersion is None:
         return None
-    return _finite(plan.response_scale[1] ** 2 * estimate.dispersion)
+    return _finite(task.response_scale[1] ** 2 * estimate.dispersion)
 
 
 def _finite(value: float | None) -> float | None:

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Meta
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import Coefficient, Finite, coefficients_of
 from pipeline.methods.offline import FitStatus, OfflineFit, OfflineMethod
@@ -62,7 +62,7 @@ class FitMessage(msgspec.Struct, frozen=True, tag="fit/1", tag_field="type"):
 
 
 def compose_fit(
-    plan: Plan,
+    task: Task,
     method: OfflineMethod,
     fit: OfflineFit,
     *,
@@ -79,16 +79,16 @@ def compose_fit(
     published_at
         Seconds since 1970.
     """
-    study = plan.study
+    study = task.study
     negative, positive = fit.weights
     return FitMessage(
         study=study.name,
-        study_revision=plan.revision,
+        study_revision=task.revision,
         estimator=study.estimator.kind,
         method=": ".join(filter(None, [method.label, method.meaning])),
         loss=study.estimator.loss,
         scaling=study.data.scaling,
-        coefficients=coefficients_of(plan, _estimate(fit, slots)),
+        coefficients=coefficients_of(task, _estimate(fit, slots)),
         level=study.estimator.level,
         interval_method="none" if fit.covariance is None else "sandwich, record scores",
         records=slots,
@@ -96,7 +96,7 @@ def compose_fit(
         rounds=fit.rounds,
         score=fit.score,
         class_weights={"negative": negative, "positive": positive},
-        privacy=method.guarantee(plan, clients),
+        privacy=method.guarantee(task, clients),
         status=fit.status,
         reason=fit.reason,
         published_at=rfc3339(published_at),

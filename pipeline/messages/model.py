@@ -20,7 +20,7 @@ from pipeline.local.model import (
     Part,
     as_floats,
 )
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.types import Integers
 
 
@@ -83,14 +83,14 @@ LARGEST_WEIGHT = 1000.0
 _DECODER = msgspec.json.Decoder(ModelMessage)
 
 
-def write_model(plan: Plan, model: Model, published_at: str) -> bytes:
+def write_model(task: Task, model: Model, published_at: str) -> bytes:
     """Write a model as JSON."""
-    pairs = zip(plan.study.coefficient_names, model.coefficients.tolist(), strict=True)
+    pairs = zip(task.study.coefficient_names, model.coefficients.tolist(), strict=True)
     negative, positive = model.class_weights
     return msgspec.json.encode(
         ModelMessage(
-            study=plan.study.name,
-            study_revision=plan.revision,
+            study=task.study.name,
+            study_revision=task.revision,
             version=model.version,
             seen=model.seen,
             coefficients=[Named(name, value) for name, value in pairs],
@@ -106,7 +106,7 @@ def write_model(plan: Plan, model: Model, published_at: str) -> bytes:
     )
 
 
-def read_model(plan: Plan, payload: bytes) -> Model:
+def read_model(task: Task, payload: bytes) -> Model:
     """Read a model of this study.
 
     Raises
@@ -118,35 +118,35 @@ def read_model(plan: Plan, payload: bytes) -> Model:
         message = _DECODER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise PayloadError("undecodable", "the payload is no model of a known version") from None
-    if (message.study, message.study_revision) != (plan.study.name, plan.revision):
+    if (message.study, message.study_revision) != (task.study.name, task.revision):
         raise PayloadError("wrong-revision", "the model belongs to another study or revision")
-    if tuple(c.name for c in message.coefficients) != plan.study.coefficient_names:
+    if tuple(c.name for c in message.coefficients) != task.study.coefficient_names:
         raise PayloadError("wrong-shape", "the model has other coefficients than the study")
     negative, positive = _on_lattice(
         [message.class_weights.negative, message.class_weights.positive],
         WEIGHT_EXPONENT,
         (0, LARGEST_WEIGHT),
     ).tolist()
-    _check_weights(plan, negative, positive)
+    _check_weights(task, negative, positive)
     lattice = _coefficients([c.value for c in message.coefficients])
-    parts = tuple(_read_part(plan, part) for part in message.partitions)
-    if len(parts) != (plan.study.stream.partitions if plan.several else 0):
+    parts = tuple(_read_part(task, part) for part in message.partitions)
+    if len(parts) != (task.study.stream.partitions if task.several else 0):
         raise PayloadError("wrong-shape", "the model is for another number of partitions")
     return Model(message.version, lattice, (negative, positive), message.seen, parts)
 
 
-def _check_weights(plan: Plan, *weights: int) -> None:
+def _check_weights(task: Task, *weights: int) -> None:
     """Refuse weights that no counts lead to: releases under them could be worth nothing."""
     unit = math.ldexp(1.0, WEIGHT_EXPONENT)
-    most = math.ceil(plan.largest_weight / unit)
+    most = math.ceil(task.largest_weight / unit)
     # of n / (2 n_class) the least is 1/2; where no weight may exceed 1, all are 1
-    least = round(0.5 / unit) if plan.largest_weight > 1 else most
+    least = round(0.5 / unit) if task.largest_weight > 1 else most
     if not all(least <= weight <= most for weight in weights):
         raise PayloadError("out-of-range", "the class weights are beyond those of the study")
 
 
-def _read_part(plan: Plan, part: PartitionPart) -> Part:
-    if len(part.coefficients) != (plan.size if plan.several == "pooled" else 0):
+def _read_part(task: Task, part: PartitionPart) -> Part:
+    if len(part.coefficients) != (task.size if task.several == "pooled" else 0):
         raise PayloadError("wrong-shape", "a partition of the model has other coefficients")
     return Part(part.place, _coefficients(part.coefficients) if part.coefficients else None)
 

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from pipeline import losses
 from pipeline.errors import ConfigError, NumericError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import Coefficient, EstimateMessage, Finite
 from pipeline.messages.fit import FitMessage
 from pipeline.privacy.policy import Guarantee
@@ -78,7 +78,7 @@ class _Kind(msgspec.Struct):
     type: str
 
 
-def compose_model_file(plan: Plan, message: EstimateMessage | FitMessage) -> ModelFile:
+def compose_model_file(task: Task, message: EstimateMessage | FitMessage) -> ModelFile:
     """Join an estimate, or the fit of a published method, with what its study declares.
 
     Raises
@@ -88,9 +88,9 @@ def compose_model_file(plan: Plan, message: EstimateMessage | FitMessage) -> Mod
     NumericError
         If nothing has been folded yet.
     """
-    check_origin(plan, message.study, message.study_revision, "the estimate")
+    check_origin(task, message.study, message.study_revision, "the estimate")
     live = message if isinstance(message, EstimateMessage) else None
-    data = plan.study.data
+    data = task.study.data
     return ModelFile(
         study=message.study,
         study_revision=message.study_revision,
@@ -121,7 +121,7 @@ def _status(
     return message.status
 
 
-def check_origin(plan: Plan, study: str, revision: str, what: str) -> None:
+def check_origin(task: Task, study: str, revision: str, what: str) -> None:
     """Refuse what belongs to another study, or to another revision of it.
 
     Raises
@@ -129,15 +129,15 @@ def check_origin(plan: Plan, study: str, revision: str, what: str) -> None:
     ConfigError
         Naming both.
     """
-    if study != plan.study.name:
+    if study != task.study.name:
         raise ConfigError(
             f"{what} belongs to study {study!r}, and the study file is that of "
-            f"{plan.study.name!r}; the operator must name the two that belong together"
+            f"{task.study.name!r}; the operator must name the two that belong together"
         )
-    if revision != plan.revision:
+    if revision != task.revision:
         raise ConfigError(
             f"{what} belongs to revision {revision} of study {study!r}, and the study file is "
-            f"revision {plan.revision}: ranges, response, estimator, privacy or window differ; the "
+            f"revision {task.revision}: ranges, response, estimator, privacy or window differ; the "
             "operator must restore the study file, or make a model of this revision"
         )
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from pipeline.local.model import VERSION_LIMIT, Model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 
 #: Publications that no release led to: those of a worker's starts, and of two workers at once.
 SPARE = 1024
@@ -34,7 +34,7 @@ class Newest:
 
     Parameters
     ----------
-    plan
+    task
         The study.
     ends
         Returns how far the releases topic reaches: the sum of the next offsets of its partitions.
@@ -49,12 +49,12 @@ class Newest:
         Whether the logs can hold what led to it.
     """
 
-    def __init__(self, plan: Plan, ends: Callable[[], int], clock: Callable[[], float]) -> None:
-        self._slots, self._ends, self._clock = plan.slots, ends, clock
+    def __init__(self, task: Task, ends: Callable[[], int], clock: Callable[[], float]) -> None:
+        self._slots, self._ends, self._clock = task.slots, ends, clock
         #: Whether ages matter: where they do not, the topic is not asked for its length.
-        self._aged = plan.counts_slots
+        self._aged = task.counts_slots
         self._releases, self._offset = 0, -1
-        self.model: Model = plan.first_model
+        self.model: Model = task.first_model
         self.explained = False
 
     def take(self, offset: int, model: Model) -> Outcome:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from pipeline.errors import PayloadError, PrivacyError
 from pipeline.local.model import COEFFICIENT_EXPONENT, SEEN_LIMIT, VERSION_LIMIT
-from pipeline.local.plan import Plan
 from pipeline.local.privatise import Answer, OpenAnswer
+from pipeline.local.task import Task
 
 # The structs below opt out of the garbage collector (gc=False): they cannot form cycles, and a
 # worker makes hundreds of thousands of them a second.
@@ -130,7 +130,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Release] = msgspec.msgpack.Decoder(PrivateRelease | OpenRelease)
 
 
-def seal(plan: Plan, answer: Answer | OpenAnswer, *, client: str, ledger: str, seq: int) -> bytes:
+def seal(task: Task, answer: Answer | OpenAnswer, *, client: str, ledger: str, seq: int) -> bytes:
     """Write a sealed answer as the payload of a release.
 
     Raises
@@ -142,7 +142,7 @@ def seal(plan: Plan, answer: Answer | OpenAnswer, *, client: str, ledger: str, s
     """
     if type(answer) is not Answer and type(answer) is not OpenAnswer:
         raise TypeError("only answers that privatise or disclose made can be written")
-    if plan.study.noised != isinstance(answer, Answer):
+    if task.study.noised != isinstance(answer, Answer):
         raise PrivacyError("this answer was made for a study under another privacy policy")
     model, numbers = answer.model, np.concatenate(list(answer.parts.values()))
     if isinstance(answer, OpenAnswer):
@@ -151,7 +151,7 @@ def seal(plan: Plan, answer: Answer | OpenAnswer, *, client: str, ledger: str, s
                 client=client,
                 ledger=ledger,
                 seq=seq,
-                revision=plan.revision,
+                revision=task.revision,
                 version=model.version,
                 seen=model.seen,
                 place=model.place,
@@ -165,21 +165,21 @@ def seal(plan: Plan, answer: Answer | OpenAnswer, *, client: str, ledger: str, s
             client=client,
             ledger=ledger,
             seq=seq,
-            revision=plan.revision,
+            revision=task.revision,
             version=model.version,
             seen=model.seen,
             place=model.place,
             slots=answer.slots,
-            claim=plan.claim,
+            claim=task.claim,
             expansion=_numbers(model.lattice, (COEFFICIENT_EXPONENT,)),
-            sums=_numbers(numbers, plan.exponents(model.version)),
+            sums=_numbers(numbers, task.exponents(model.version)),
         )
     )
 
 
-def schema_of(plan: Plan) -> str:
+def schema_of(task: Task) -> str:
     """Return the schema name that releases of this study carry."""
-    return "private-release/1" if plan.study.noised else "open-release/1"
+    return "private-release/1" if task.study.noised else "open-release/1"
 
 
 def read(payload: bytes | None) -> Release:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.envelope import JSON, Headers, headers, rfc3339
 
 
@@ -19,18 +19,18 @@ class StudyMessage(msgspec.Struct, frozen=True, tag="study/1", tag_field="type")
 _DECODER = msgspec.json.Decoder(StudyMessage)
 
 
-def write_study(plan: Plan, published_at: float) -> tuple[bytes, Headers]:
+def write_study(task: Task, published_at: float) -> tuple[bytes, Headers]:
     """Return a study's record as JSON, and its headers; the time in seconds since 1970."""
-    study, at = plan.study.name, rfc3339(published_at)
+    study, at = task.study.name, rfc3339(published_at)
     marks = headers(
-        identity=f"{study}/{plan.revision}",
+        identity=f"{study}/{task.revision}",
         source=f"/veilstream/{study}",
         kind="veilstream.study",
         schema="study/1",
         content_type=JSON,
         time=at,
     )
-    return msgspec.json.encode(StudyMessage(study, plan.revision, at)), marks
+    return msgspec.json.encode(StudyMessage(study, task.revision, at)), marks
 
 
 class Known:

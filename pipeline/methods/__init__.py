@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # a study that is being read asks here which kinds there are: only names may be needed for that
-    from pipeline.local.plan import Plan
+    from pipeline.local.task import Task
     from pipeline.methods.base import Method, Server
     from pipeline.study import Study
 
@@ -49,23 +49,23 @@ def load_live(kind: str) -> Method:
     return found
 
 
-def plan_of(study: Study, level: str | None = None) -> Plan:
-    """Return what clients and workers of a study share; for `level` see `Plan`.
+def task_of(study: Study, level: str | None = None) -> Task:
+    """Return what clients and workers of a study share; for `level` see `Task`.
 
     Raises
     ------
     PrivacyError, ConfigError
-        As `Plan`.
+        As `Task`.
     """
     kind = study.estimator.kind
-    found: Plan = (load(kind) if kind in OFFLINE else method_of(study)).plan(study, level)
+    found: Task = (load(kind) if kind in OFFLINE else method_of(study)).task(study, level)
     return found
 
 
 @lru_cache(maxsize=64)
-def server_of(plan: Plan) -> Server[Any, Any]:
+def server_of(task: Task) -> Server[Any, Any]:
     """Return the worker's part of a study's method."""
-    return method_of(plan.study).server(plan)
+    return method_of(task.study).server(task)
 
 
 def load(kind: str) -> Any:

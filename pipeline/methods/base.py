@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.model import Part
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.release import Release
 from pipeline.methods.facts import Missed, Sizes
 from pipeline.study import Study
@@ -183,34 +183,34 @@ class Method(Protocol):
         """Return the kinds of intervals that can be had beside each other; none if there is one."""
         ...
 
-    def plan(self, study: Study, level: str | None = None) -> Plan:
-        """Return the public numbers of a study; for `level` and errors see `Plan`."""
+    def task(self, study: Study, level: str | None = None) -> Task:
+        """Return the public numbers of a study; for `level` and errors see `Task`."""
         ...
 
-    def server(self, plan: Plan) -> Server[Any, Any]:
-        """Return the worker's part, of a plan that this method has made."""
+    def server(self, task: Task) -> Server[Any, Any]:
+        """Return the worker's part, of a task that this method has made."""
         ...
 
-    def facts(self, plan: Plan) -> Mapping[str, object]:
+    def facts(self, task: Task) -> Mapping[str, object]:
         """Return what `study check` prints of a study besides what all methods have."""
         ...
 
-    def warnings(self, plan: Plan) -> Sequence[str]:
+    def warnings(self, task: Task) -> Sequence[str]:
         """Return what the operator should know before such a study runs, in words."""
         ...
 
-    def sizes(self, plan: Plan, records: int) -> Sizes:
+    def sizes(self, task: Task, records: int) -> Sizes:
         """Return what formulas say of a study at so many records."""
         ...
 
-    def better(self, plan: Plan, missed: Missed) -> Sequence[str]:
+    def better(self, task: Task, missed: Missed) -> Sequence[str]:
         """Return what would bring coverage to its level, in words; "" stands for more records."""
         ...
 
-    def whole_log(self, plan: Plan) -> str:
+    def whole_log(self, task: Task) -> str:
         """Return why a log must be folded from its beginning; empty where a part of it will do."""
         ...
 
-    def simulation(self, plan: Plan, rng: np.random.Generator) -> Simulation | None:
+    def simulation(self, task: Task, rng: np.random.Generator) -> Simulation | None:
         """Return a short cut from rows to estimates with noise of the same law, if there is one."""
         ...

@@ -18,12 +18,12 @@ import numpy as np
 from pipeline.errors import PayloadError, StateError
 from pipeline.local.encode import Arrays, stack
 from pipeline.local.model import Model, round_model
-from pipeline.local.plan import Plan
 from pipeline.local.privatise import disclose, privatise
 from pipeline.local.query import Query
+from pipeline.local.task import Task
 from pipeline.messages.estimate import Provenance, compose, write_estimate
 from pipeline.messages.release import Release, read, seal
-from pipeline.methods import method_of, plan_of, server_of
+from pipeline.methods import method_of, server_of, task_of
 from pipeline.privacy.simulation import SeededStream
 from pipeline.study import Study
 
@@ -45,41 +45,41 @@ class Case:
     windows: Sequence[Arrays]
 
     @property
-    def plan(self) -> Plan:
-        """The study's plan."""
-        return plan_of(self.study)
+    def task(self) -> Task:
+        """The study's task."""
+        return task_of(self.study)
 
     def models(self) -> list[Model]:
         """Return a model for each window: the public start first, then some that moved on."""
-        plan, rng = self.plan, np.random.default_rng(7)
+        task, rng = self.task, np.random.default_rng(7)
         found = []
         for number in range(len(self.windows)):
             version = max(0, number - 1)
             if not version:
-                found.append(plan.first_model)
+                found.append(task.first_model)
                 continue
-            point = rng.normal(0.0, 0.2, plan.size)
-            found.append(round_model(version, point, (1.0, 1.0), seen=number * plan.slots))
+            point = rng.normal(0.0, 0.2, task.size)
+            found.append(round_model(version, point, (1.0, 1.0), seen=number * task.slots))
         return found
 
     def releases(self) -> list[Release]:
         """Return the releases of all windows, with noise from a seed."""
-        plan, made = self.plan, []
+        task, made = self.task, []
         for seq, (window, model) in enumerate(zip(self.windows, self.models(), strict=True)):
-            if plan.study.noised:
-                shown = window if plan.keeps_slots else window.sound
-                answer = privatise(plan, plan.query(shown, model), SeededStream(3, "check", seq))
-                payload = seal(plan, answer, client="c", ledger="l", seq=seq)
+            if task.study.noised:
+                shown = window if task.keeps_slots else window.sound
+                answer = privatise(task, task.query(shown, model), SeededStream(3, "check", seq))
+                payload = seal(task, answer, client="c", ledger="l", seq=seq)
             else:
-                opened = disclose(plan, plan.open_query(window.sound, model))
-                payload = seal(plan, opened, client="c", ledger="l", seq=seq)
+                opened = disclose(task, task.open_query(window.sound, model))
+                payload = seal(task, opened, client="c", ledger="l", seq=seq)
             made.append(read(payload))
         return made
 
 
 def splitting_changes_nothing(case: Case) -> None:
     """Folding a batch equals folding its releases one by one, bit for bit."""
-    server, releases = server_of(case.plan), case.releases()
+    server, releases = server_of(case.task), case.releases()
     whole = _folded(server, [releases])
     for cut in (1, 2, len(releases) - 1):
         assert _folded(server, [releases[:cut], releases[cut:]]) == whole
@@ -88,14 +88,14 @@ def splitting_changes_nothing(case: Case) -> None:
 
 def order_shows_only_where_it_is_said(case: Case) -> None:
     """Releases in any order give the same bits, unless the method says that order matters."""
-    server, releases = server_of(case.plan), case.releases()
+    server, releases = server_of(case.task), case.releases()
     turned = _folded(server, [releases[::-1]])
     assert server.ordered or turned == _folded(server, [releases])
 
 
 def merging_is_adding(case: Case) -> None:
     """Two partitions together say what one log of all releases says, where states add up."""
-    server, releases = server_of(case.plan), case.releases()
+    server, releases = server_of(case.task), case.releases()
     half = len(releases) // 2
     one, two = _state(server, [releases[:half]]), _state(server, [releases[half:]])
     before = two.encode()
@@ -108,7 +108,7 @@ def merging_is_adding(case: Case) -> None:
 
 def states_survive_storage(case: Case) -> None:
     """States are read as they were stored; what is missing or unknown is refused."""
-    server = server_of(case.plan)
+    server = server_of(case.task)
     for batches in ([], [case.releases()]):
         state = _state(server, batches)
         fields = state.encode()
@@ -124,7 +124,7 @@ def states_survive_storage(case: Case) -> None:
 
 def only_its_own_form_is_folded(case: Case) -> None:
     """Honest releases pass; one with fewer numbers, another unit or point is refused."""
-    server, releases = server_of(case.plan), case.releases()
+    server, releases = server_of(case.task), case.releases()
     for release in releases:
         server.check(release)
         sums = release.sums
@@ -143,7 +143,7 @@ def only_its_own_form_is_folded(case: Case) -> None:
 
 def forged_numbers_are_out_of_range(case: Case) -> None:
     """Numbers that no honest client can send are found out before they are folded."""
-    server, release = server_of(case.plan), case.releases()[-1]
+    server, release = server_of(case.task), case.releases()[-1]
     kind = release.sums.dtype
     largest = np.full(release.sums.length, 2**62 if kind == "<i8" else 1e200).astype(kind)
     forged = _with(release, sums=_with(release.sums, data=largest.tobytes()))
@@ -153,41 +153,41 @@ def forged_numbers_are_out_of_range(case: Case) -> None:
 
 def neighbours_cost_no_more_than_the_budget(case: Case) -> None:
     """Whatever one record is, all parts of its release together cost at most its budget."""
-    plan = case.plan
-    if not plan.study.noised:
+    task = case.task
+    if not task.study.noised:
         return
     rng, models = np.random.default_rng(5), case.models()
-    low, high = plan.ends
-    zero_out = plan.study.privacy.neighbours == "zero-out"
+    low, high = task.ends
+    zero_out = task.study.privacy.neighbours == "zero-out"
     for number in range(PAIRS):
         window, model = case.windows[number % len(case.windows)], models[number % len(models)]
         features, responses = window.features.copy(), window.responses.copy()
         ends = [np.where(rng.random(len(low)) < 0.5, low, high), rng.choice(responses)]
-        before = plan.query(Arrays(features, responses), model)
+        before = task.query(Arrays(features, responses), model)
         place = int(rng.integers(len(responses)))
         features[place], responses[place] = ends
         absent = zero_out and bool(number % 2)
         if absent:
             responses[place] = math.nan
         changed = Arrays(features, responses)
-        after = plan.query(changed if plan.keeps_slots else changed.sound, model)
+        after = task.query(changed if task.keeps_slots else changed.sound, model)
         # an exchange is two absences
         changes = 2.0 if zero_out and not absent else 1.0
-        cost = _cost(plan, before, after)
-        assert cost <= changes * plan.budget * (1 + ROUNDING), (cost, changes, plan.budget)
+        cost = _cost(task, before, after)
+        assert cost <= changes * task.budget * (1 + ROUNDING), (cost, changes, task.budget)
 
 
 def estimates_are_numbers_for_everybody(case: Case) -> None:
     """From nothing to all releases there is an estimate that JSON can hold, and always the same."""
-    plan = case.plan
-    server, releases = server_of(plan), case.releases()
+    task = case.task
+    server, releases = server_of(task), case.releases()
     for count in range(len(releases) + 1):
         state = _state(server, [releases[:count]] if count else [])
         begun = [0] if state.begun else []
         one, two = (server.estimate([(1.0, state)], begun) for _ in range(2))
         where = Provenance(1, 0, 0, 0, None, [], None, "2026-01-01T00:00:00Z")
-        message = write_estimate(compose(plan, one, where))
-        assert message == write_estimate(compose(plan, two, where))
+        message = write_estimate(compose(task, one, where))
+        assert message == write_estimate(compose(task, two, where))
         assert json.loads(message)["status"] == one.status
         assert bool(one.reason) or one.status == "ready"
         assert (one.status == "empty") == (count == 0)
@@ -195,12 +195,12 @@ def estimates_are_numbers_for_everybody(case: Case) -> None:
 
 def it_says_what_it_is(case: Case) -> None:
     """Facts, warnings and sizes are there for people and programs."""
-    plan = case.plan
+    task = case.task
     method = method_of(case.study)
     assert method.title
-    assert json.dumps(dict(method.facts(plan)))
-    assert all(isinstance(words, str) for words in method.warnings(plan))
-    assert method.sizes(plan, 10_000).records_for_intervals > 0
+    assert json.dumps(dict(method.facts(task)))
+    assert all(isinstance(words, str) for words in method.warnings(task))
+    assert method.sizes(task, 10_000).records_for_intervals > 0
     assert case.study.estimator.loss in method.losses
 
 
@@ -218,11 +218,11 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
 )
 
 
-def windows_of(plan: Plan, rows: Arrays) -> list[Arrays]:
+def windows_of(task: Task, rows: Arrays) -> list[Arrays]:
     """Cut records into full windows of a study."""
-    size = plan.slots
+    size = task.slots
     return [
-        stack(Arrays(rows.features[at : at + size], rows.responses[at : at + size]), plan.size - 1)
+        stack(Arrays(rows.features[at : at + size], rows.responses[at : at + size]), task.size - 1)
         for at in range(0, len(rows.responses) - size + 1, size)
     ]
 
@@ -239,9 +239,9 @@ def _folded(server: Any, batches: Iterable[Sequence[Release]]) -> dict[str, byte
     return fields
 
 
-def _cost(plan: Plan, one: Query, two: Query) -> float:
+def _cost(task: Task, one: Query, two: Query) -> float:
     """Return what two windows that differ so cost, in the mechanism's own terms: mu or epsilon."""
-    total, order = 0.0, plan.mechanism.order
+    total, order = 0.0, task.mechanism.order
     for name, part in one.parts.items():
         for left, right in zip(part.pieces(), two.parts[name].pieces(), strict=True):
             deviation = left.channel.noise.standard_deviation

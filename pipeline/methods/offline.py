@@ -8,7 +8,7 @@ from typing import Literal, Protocol, cast
 
 from pipeline.errors import ConfigError
 from pipeline.local.encode import Arrays
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.methods import OFFLINE, load
 from pipeline.privacy.policy import Guarantee
 from pipeline.study.model import Study
@@ -78,15 +78,15 @@ class OfflineMethod(Protocol):
         """Raise ConfigError where the study says what the method does not allow."""
         ...
 
-    def guarantee(self, plan: Plan, clients: int | None = None) -> Guarantee:
+    def guarantee(self, task: Task, clients: int | None = None) -> Guarantee:
         """Return what it keeps private; `clients` is None where nobody knows their number yet."""
         ...
 
-    def fit(self, plan: Plan, clients: Clients) -> OfflineFit:
+    def fit(self, task: Task, clients: Clients) -> OfflineFit:
         """Run it over all records."""
         ...
 
-    def path(self, plan: Plan, clients: Clients) -> Iterator[Vector]:
+    def path(self, task: Task, clients: Clients) -> Iterator[Vector]:
         """Yield the coefficients of an online method after each batch: window b of every client."""
         ...
 
@@ -115,7 +115,7 @@ def offline_methods(kinds: Iterable[str], option: str) -> list[OfflineMethod]:
     return [load(kind) for kind in kinds]
 
 
-def guarantee_of(plan: Plan) -> Guarantee:
+def guarantee_of(task: Task) -> Guarantee:
     """Return what a study keeps private, whatever its kind.
 
     Raises
@@ -123,5 +123,5 @@ def guarantee_of(plan: Plan) -> Guarantee:
     ConfigError, PrivacyError
         If the noise of its method cannot be scaled with these parameters.
     """
-    method = offline_method(plan.study)
-    return plan.guarantee if method is None else method.guarantee(plan)
+    method = offline_method(task.study)
+    return task.guarantee if method is None else method.guarantee(task)

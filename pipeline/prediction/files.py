@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeAlias
 
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.messages.model_file import ModelFile, compose_model_file
@@ -27,7 +27,7 @@ def load_model(path: str | Path) -> Rule:
     return read_rule(path, rule_of_file)
 
 
-def rule_of(plan: Plan, message: EstimateMessage | FitMessage) -> Rule:
+def rule_of(task: Task, message: EstimateMessage | FitMessage) -> Rule:
     """Return the rule of an estimate or a fit, by the kind of response of its study.
 
     Raises
@@ -37,7 +37,7 @@ def rule_of(plan: Plan, message: EstimateMessage | FitMessage) -> Rule:
     NumericError
         If nothing has been folded yet.
     """
-    return rule_of_file(compose_model_file(plan, message))
+    return rule_of_file(compose_model_file(task, message))
 
 
 def rule_of_file(file: ModelFile) -> Rule:

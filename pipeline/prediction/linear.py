@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.errors import ConfigError, DataError
 from pipeline.local.columns import Table, labels_of, values_of
 from pipeline.local.encode import Features
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.messages.model_file import (
@@ -96,7 +96,7 @@ class LinearModel(ABC):
         self.n_features_in_ = len(self.features.names)
 
     @classmethod
-    def of(cls: type[Model], plan: Plan, message: EstimateMessage | FitMessage) -> Model:
+    def of(cls: type[Model], task: Task, message: EstimateMessage | FitMessage) -> Model:
         """Return the rule of an estimate, or of the fit of a published method.
 
         Raises
@@ -106,7 +106,7 @@ class LinearModel(ABC):
         NumericError
             If nothing has been folded yet.
         """
-        return cls(compose_model_file(plan, message))
+        return cls(compose_model_file(task, message))
 
     @classmethod
     def load(cls: type[Model], path: str | Path) -> Model:
@@ -138,7 +138,7 @@ class LinearModel(ABC):
         except OSError as error:
             raise ConfigError(f"cannot write the model file {path}: {error.strerror}") from error
 
-    def check_study(self, plan: Plan) -> None:
+    def check_study(self, task: Task) -> None:
         """Refuse a model of another study or revision.
 
         Raises
@@ -146,7 +146,7 @@ class LinearModel(ABC):
         ConfigError
             Naming both.
         """
-        check_origin(plan, self.file.study, self.file.study_revision, "the model file")
+        check_origin(task, self.file.study, self.file.study_revision, "the model file")
 
     def linear_predictor(self, X: Table) -> Vector:
         """Return intercept + features times slopes.

@@ -75,7 +75,7 @@ class Unit:
 
         A replacement is two absences. An absence costs at most what a replacement costs: every
         sensitivity in this project is at least as large for replace-one as for zero-out. That is
-        so where noise does not depend on whether a record is there: see `Plan.shows_absence`.
+        so where noise does not depend on whether a record is there: see `Task.shows_absence`.
         """
         twice = self.neighbours == "replace-one" and neighbours == "zero-out"
         return cost.times(self.records, changes=2 if twice else 1)

@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.errors import OffsetGap, PayloadError
 from pipeline.estimators.forgetting import bucket_of
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.release import PrivateRelease, Release
@@ -85,18 +85,18 @@ class Reducer:
 
     Parameters
     ----------
-    plan
+    task
         The study's public numbers.
     revision
-        The one that releases must name; default: the plan's.
+        The one that releases must name; default: the task's.
     """
 
-    def __init__(self, plan: Plan, revision: str = "") -> None:
-        require_live(plan.study, "a stream of releases")
-        self._revision, self._claim, self._slots = revision or plan.revision, plan.claim, plan.slots
-        self._noised = plan.study.noised
-        self._forgetting = plan.study.estimator.forgetting
-        self._server = server_of(plan)
+    def __init__(self, task: Task, revision: str = "") -> None:
+        require_live(task.study, "a stream of releases")
+        self._revision, self._claim, self._slots = revision or task.revision, task.claim, task.slots
+        self._noised = task.study.noised
+        self._forgetting = task.study.estimator.forgetting
+        self._server = server_of(task)
 
     def fold(
         self, state: Partition, records: Sequence[LogRecord], *, holes: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from pipeline.errors import StateError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 
 #: Version of the stored form; a worker refuses state of another version.
 SCHEMA = 5
@@ -62,7 +62,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         return self.next_offset - self.dead_letters - self.duplicates - self.erased
 
 
-def read_head(plan: Plan, fields: dict[str, bytes]) -> Head:
+def read_head(task: Task, fields: dict[str, bytes]) -> Head:
     """Return the head among the stored fields of a partition.
 
     Raises
@@ -79,9 +79,9 @@ def read_head(plan: Plan, fields: dict[str, bytes]) -> Head:
             f"the stored state has schema {head.schema}, this version reads {SCHEMA} and takes "
             f"{TAKEN_OVER} over; run `veilstream state rebuild`"
         )
-    if head.revision != plan.revision:
+    if head.revision != task.revision:
         raise StateError(
             f"the stored state belongs to revision {head.revision} of the study, this file is "
-            f"revision {plan.revision}; restore the study file or give the study a new name"
+            f"revision {task.revision}; restore the study file or give the study a new name"
         )
     return head

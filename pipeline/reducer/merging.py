@@ -9,7 +9,7 @@ from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.forgetting import bucket_weights
 from pipeline.local.model import Model, round_model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, Position, Provenance, compose
 from pipeline.methods import server_of
@@ -20,7 +20,7 @@ ALL_ERASED = "all releases that have come are of clients that were taken out: no
 
 
 def combine(
-    plan: Plan,
+    task: Task,
     partitions: Mapping[int, Summed],
     *,
     topic: str | None,
@@ -44,7 +44,7 @@ def combine(
         If no finite estimate exists.
     """
     ordered = [partitions[number] for number in sorted(partitions)]
-    estimate = estimate_of(plan, ordered, sorted(partitions))
+    estimate = estimate_of(task, ordered, sorted(partitions))
     erased = sum(p.head.erased for p in ordered)
     if erased and estimate.status == "empty":
         estimate = replace(estimate, reason=ALL_ERASED)
@@ -67,11 +67,11 @@ def combine(
         event_time=rfc3339(newest / 1e6) if newest else None,
         published_at=rfc3339(published_at),
     )
-    return estimate, compose(plan, estimate, provenance)
+    return estimate, compose(task, estimate, provenance)
 
 
 def estimate_of(
-    plan: Plan, partitions: Sequence[Summed], numbers: Sequence[int] | None = None
+    task: Task, partitions: Sequence[Summed], numbers: Sequence[int] | None = None
 ) -> Estimate:
     """Merge the sums of some partitions and estimate; the partitions stay as they are.
 
@@ -80,7 +80,7 @@ def estimate_of(
     numbers
         Of the partitions, by default 0, 1, ...
     """
-    merged = empty_sums(plan)
+    merged = empty_sums(task)
     if len(partitions) == 1 and partitions[0].sums.states:
         # adding one partition to nothing takes as long as the estimate
         [merged] = (partition.sums for partition in partitions)
@@ -91,16 +91,16 @@ def estimate_of(
         # nothing has come: an estimate of nothing, which says so
         merged.at(0)
     weights = bucket_weights(
-        plan.study.estimator.forgetting, merged.states, slots=slots_seen(partitions)
+        task.study.estimator.forgetting, merged.states, slots=slots_seen(partitions)
     )
     named = zip(numbers or range(len(partitions)), partitions, strict=True)
     begun = [number for number, part in named if any(s.begun for s in part.sums.states.values())]
     parts = [(weights[bucket], merged.states[bucket]) for bucket in sorted(weights)]
-    return server_of(plan).estimate(parts, begun)
+    return server_of(task).estimate(parts, begun)
 
 
 def model_after(
-    plan: Plan, partitions: Mapping[int, Summed], estimate: Estimate, version: int, seen: int
+    task: Task, partitions: Mapping[int, Summed], estimate: Estimate, version: int, seen: int
 ) -> Model:
     """Return the model that clients linearise at after an estimate.
 
@@ -117,7 +117,7 @@ def model_after(
         If a coefficient is not a finite number.
     """
     model = round_model(version, estimate.expansion, estimate.weights, seen)
-    server = server_of(plan)
+    server = server_of(task)
     parts = [
         server.part(partitions[n].head.slots, partitions[n].sums.states.get(0))
         for n in sorted(partitions)
@@ -125,7 +125,7 @@ def model_after(
     return replace(model, parts=tuple(part for part in parts if part is not None))
 
 
-def start_is_over(plan: Plan, partitions: Iterable[Summed]) -> bool:
+def start_is_over(task: Task, partitions: Iterable[Summed]) -> bool:
     """Whether the first model may go out.
 
     Parameters
@@ -138,7 +138,7 @@ def start_is_over(plan: Plan, partitions: Iterable[Summed]) -> bool:
     for partition in partitions:
         states += partition.sums.states.values()
         furthest = max(furthest, partition.head.furthest + 1)
-    return server_of(plan).start_is_over(states, furthest)
+    return server_of(task).start_is_over(states, furthest)
 
 
 def _forgotten(partitions: Sequence[Summed], estimate: Estimate) -> int:

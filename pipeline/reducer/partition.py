@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.errors import StateError
 from pipeline.estimators.buckets import Buckets
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.methods import server_of
 from pipeline.reducer.head import HEAD, SCHEMA, SUMS, Head, read_head
 from pipeline.reducer.progress import Progress
@@ -31,7 +31,7 @@ class Partition:
         is not missing. It is not stored.
     """
 
-    plan: Plan
+    task: Task
     head: Head
     sums: Buckets
     clients: dict[str, Progress] = field(default_factory=dict)
@@ -41,16 +41,16 @@ class Partition:
 
     @classmethod
     def empty(
-        cls, plan: Plan, erased: frozenset[str] = frozenset(), *, trace: bool = False
+        cls, task: Task, erased: frozenset[str] = frozenset(), *, trace: bool = False
     ) -> Partition:
         """Return the state before the first record; for `trace` see `Server.empty`."""
-        sums = empty_sums(plan, trace=trace)
-        return cls(plan, Head(revision=plan.revision), sums, erased=erased)
+        sums = empty_sums(task, trace=trace)
+        return cls(task, Head(revision=task.revision), sums, erased=erased)
 
     def starting_at(self, offset: int) -> Partition:
         """Return this empty state as one that begins at a later place in the log."""
         # full windows at all offsets before it: what was seen must not become less
-        slots = offset * self.plan.slots
+        slots = offset * self.task.slots
         self.head = msgspec.structs.replace(self.head, next_offset=offset, slots=slots)
         return self
 
@@ -81,7 +81,7 @@ class Partition:
     @classmethod
     def decode(
         cls,
-        plan: Plan,
+        task: Task,
         fields: dict[str, bytes],
         clients: dict[str, bytes],
         erased: frozenset[str] = frozenset(),
@@ -93,7 +93,7 @@ class Partition:
         StateError
             If it was written under another schema or study revision, or is damaged.
         """
-        head = read_head(plan, fields)
+        head = read_head(task, fields)
         if head.clients != len(clients):
             raise StateError(
                 f"the stored state is about {head.clients} clients and has the progress of "
@@ -117,9 +117,9 @@ class Partition:
                 "store has lost a part of it; run `veilstream state rebuild`"
             )
         return cls(
-            plan=plan,
+            task=task,
             head=head,
-            sums=stored_sums(plan, head, fields),
+            sums=stored_sums(task, head, fields),
             clients=progress,
             erased=erased,
         )
@@ -133,7 +133,7 @@ class Snapshot:
     sums: Buckets
 
     @classmethod
-    def decode(cls, plan: Plan, fields: dict[str, bytes]) -> Snapshot | None:
+    def decode(cls, task: Task, fields: dict[str, bytes]) -> Snapshot | None:
         """Rebuild a snapshot from the fields of a partition; None if its clients are needed, too.
 
         Raises
@@ -141,10 +141,10 @@ class Snapshot:
         StateError
             As `Partition.decode`.
         """
-        head = read_head(plan, fields)
+        head = read_head(task, fields)
         if head.schema < SCHEMA:
             return None
-        return cls(head, stored_sums(plan, head, fields))
+        return cls(head, stored_sums(task, head, fields))
 
 
 class Summed(Protocol):
@@ -161,7 +161,7 @@ class Summed(Protocol):
         ...
 
 
-def stored_sums(plan: Plan, head: Head, fields: dict[str, bytes]) -> Buckets:
+def stored_sums(task: Task, head: Head, fields: dict[str, bytes]) -> Buckets:
     """Rebuild the sums of a partition from its fields.
 
     Raises
@@ -170,7 +170,7 @@ def stored_sums(plan: Plan, head: Head, fields: dict[str, bytes]) -> Buckets:
         If they are not those that its head counts.
     """
     sums = read_sums(
-        plan, {n.removeprefix(SUMS): d for n, d in fields.items() if n.startswith(SUMS)}
+        task, {n.removeprefix(SUMS): d for n, d in fields.items() if n.startswith(SUMS)}
     )
     if head.buckets != len(sums.states):
         raise StateError(
@@ -180,14 +180,14 @@ def stored_sums(plan: Plan, head: Head, fields: dict[str, bytes]) -> Buckets:
     return sums
 
 
-def empty_sums(plan: Plan, *, trace: bool = False) -> Buckets:
+def empty_sums(task: Task, *, trace: bool = False) -> Buckets:
     """Return the sums of a study before the first release; for `trace` see `Server.empty`."""
-    server = server_of(plan)
+    server = server_of(task)
     # a partial, as learners that hold one are sent to other processes
     return Buckets(partial(server.empty, trace=trace))
 
 
-def read_sums(plan: Plan, fields: dict[str, bytes]) -> Buckets:
+def read_sums(task: Task, fields: dict[str, bytes]) -> Buckets:
     """Rebuild the sums of a study from the fields that they were stored as.
 
     Raises
@@ -195,7 +195,7 @@ def read_sums(plan: Plan, fields: dict[str, bytes]) -> Buckets:
     StateError
         If a field is missing, unknown or of the wrong length.
     """
-    server = server_of(plan)
+    server = server_of(task)
     return Buckets.decode(server.empty, server.read, fields)
 
 

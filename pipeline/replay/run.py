@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pipeline.errors import ConfigError, NumericError, PayloadError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.estimate import EstimateMessage
@@ -28,7 +28,7 @@ class Replay:
 
     Attributes
     ----------
-    plan
+    task
         The study, as it would have been.
     topic
         The releases topic, which estimates name.
@@ -50,7 +50,7 @@ class Replay:
         When the next estimate is due, in milliseconds; 0 before the first record.
     """
 
-    plan: Plan
+    task: Task
     topic: str
     revision: str
     spans: Mapping[int, Span]
@@ -72,16 +72,16 @@ class Replay:
         ConfigError
             If a path of gradients would begin in its middle.
         """
-        whole = method_of(self.plan.study).whole_log(self.plan)
+        whole = method_of(self.task.study).whole_log(self.task)
         if whole and any(span.start for span in self.spans.values()):
             raise ConfigError(
                 f"--from: {whole}: it can only be replayed from the beginning of the log (--to may "
                 "end it)"
             )
-        self._reducer = Reducer(self.plan, self.revision)
+        self._reducer = Reducer(self.task, self.revision)
         for number, span in self.spans.items():
             if number not in self.partitions:
-                state = Partition.empty(self.plan, self.erased).starting_at(span.start)
+                state = Partition.empty(self.task, self.erased).starting_at(span.start)
                 self.partitions[number] = state
             self.partitions[number].midway = span.start > 0
             self._waiting[number] = []
@@ -164,7 +164,7 @@ class Replay:
         self.since = 0
         try:
             _, message = combine(
-                self.plan,
+                self.task,
                 self.partitions,
                 topic=self.topic,
                 model_version=None,

@@ -125,7 +125,7 @@ class Saved(msgspec.Struct, frozen=True):
         """
         replay.since, replay.tick = self.since, self.tick
         for number, held in self.partitions.items():
-            state = Partition.decode(replay.plan, held.fields, held.clients, replay.erased)
+            state = Partition.decode(replay.task, held.fields, held.clients, replay.erased)
             state.midway = held.start > 0
             replay.partitions[number] = state
             if held.clock:

@@ -13,12 +13,12 @@ from unittest import mock
 import numpy as np
 
 from pipeline.local.model import COEFFICIENT_LIMIT, Model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.model import LARGEST_WEIGHT
 from pipeline.methods.renewable import client as client_module
 from pipeline.methods.renewable import summarise as summarise_module
-from pipeline.methods.renewable.plan import Channels, RenewablePlan
 from pipeline.methods.renewable.summarise import BoundedSums
+from pipeline.methods.renewable.task import Channels, RenewableTask
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import Channel, Noise
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
@@ -47,11 +47,11 @@ class Bug:
     Attributes
     ----------
     plant
-        Changes the program for a while; plans are made and releases drawn meanwhile.
+        Changes the program for a while; tasks are made and releases drawn meanwhile.
     releases
         Kinds of release that show it.
     change
-        What the fault does to the attack itself: which windows go out, and under which plan.
+        What the fault does to the attack itself: which windows go out, and under which task.
     harmless
         Whether it adds too much noise: the attack then learns clearly less.
     """
@@ -86,7 +86,7 @@ def _half_the_noise() -> AbstractContextManager[object]:
 
 
 def _no_clip() -> AbstractContextManager[object]:
-    def unclipped(features: Matrix, plan: Plan) -> Matrix:
+    def unclipped(features: Matrix, task: Task) -> Matrix:
         return features
 
     return mock.patch.object(summarise_module, "shortened", unclipped)
@@ -121,14 +121,14 @@ class Silence(DiscreteGaussian):
 
 
 def _bare_counts() -> AbstractContextManager[object]:
-    original = RenewablePlan._channels
+    original = RenewableTask._channels
 
-    def bare(self: RenewablePlan, *bounds_and_shares: float) -> Channels:
+    def bare(self: RenewableTask, *bounds_and_shares: float) -> Channels:
         made = original(self, *bounds_and_shares)  # type: ignore[arg-type]
         assert made.counts is not None
         return replace(made, counts=replace(made.counts, noise=Silence(1.0)))
 
-    return mock.patch.object(RenewablePlan, "_channels", bare)
+    return mock.patch.object(RenewableTask, "_channels", bare)
 
 
 def _second_norm() -> AbstractContextManager[object]:
@@ -140,10 +140,10 @@ def _heavy_weights() -> Iterator[None]:
     original = summarise_module.summarise_bounded
 
     def uncut(
-        plan: RenewablePlan, features: Matrix, responses: Vector, model: Model
+        task: RenewableTask, features: Matrix, responses: Vector, model: Model
     ) -> BoundedSums:
         # the channels keep the public maximum, the sums know of none
-        loose = copy.copy(plan)
+        loose = copy.copy(task)
         loose.largest_weight = LARGEST_WEIGHT
         return original(loose, features, responses, model)
 
@@ -156,7 +156,7 @@ def _sent_again(attack: Attack) -> Attack:
 
 
 def _beside_an_empty_window(attack: Attack) -> Attack:
-    empty = (window_of(attack.plan),)
+    empty = (window_of(attack.task),)
     return replace(attack, left=attack.left + empty, right=attack.right + empty, twins=True)
 
 
@@ -166,7 +166,7 @@ def _heavier(attack: Attack) -> Attack:
 
 
 def _copied(attack: Attack) -> Attack:
-    """Put GROUP records of a user where the plan counts one."""
+    """Put GROUP records of a user where the task counts one."""
 
     def copies(windows: tuple[Window, ...]) -> tuple[Window, ...]:
         return tuple((np.repeat(x, GROUP, axis=0), np.repeat(y, GROUP)) for x, y in windows)
@@ -175,7 +175,7 @@ def _copied(attack: Attack) -> Attack:
 
 
 def _replaced(attack: Attack) -> Attack:
-    """Attack a replacement where the plan hides an absence."""
+    """Attack a replacement where the task hides an absence."""
     x, y = attack.left[0]
     return replace(attack, right=((x, -y),))
 
@@ -224,21 +224,21 @@ class Endless(Model):
 HEAVY = (10**15, 10**15)
 
 
-def _all(kind: type[Model], value: int) -> Callable[[Plan], Model]:
-    return lambda plan: kind(1, np.full(plan.size, value, dtype=np.int64), HEAVY)
+def _all(kind: type[Model], value: int) -> Callable[[Task], Model]:
+    return lambda task: kind(1, np.full(task.size, value, dtype=np.int64), HEAVY)
 
 
-HOSTILE: dict[str, Callable[[Plan], Model]] = {
+HOSTILE: dict[str, Callable[[Task], Model]] = {
     "coefficients at their limit": _all(Model, -COEFFICIENT_LIMIT),
     "coefficients beyond it": _all(Model, -(2**62)),
     "coefficients NaN": _all(Undefined, 0),
     "coefficients infinite": _all(Endless, 0),
-    "weights beyond the maximum": lambda plan: replace(knee(plan), weights=HEAVY),
-    "weights below zero": lambda plan: replace(knee(plan), weights=(HEAVY[0], -HEAVY[1])),
+    "weights beyond the maximum": lambda task: replace(knee(task), weights=HEAVY),
+    "weights below zero": lambda task: replace(knee(task), weights=(HEAVY[0], -HEAVY[1])),
 }
 
 
 def hostile(name: str, mechanism: Mechanism) -> Attack:
     """Return the attack on the weighted study with a hostile model."""
     attack = attack_of("step, weighted", mechanism, "zero-out")
-    return replace(attack, model=HOSTILE[name](attack.plan))
+    return replace(attack, model=HOSTILE[name](attack.task))

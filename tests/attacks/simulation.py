@@ -6,7 +6,7 @@ import numpy as np
 
 from pipeline.local.encode import Row
 from pipeline.local.model import start_model
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.attacks.bounds import Scores
@@ -22,11 +22,11 @@ def measure_simulation(draws: int) -> Finding:
     text = study_text("discrete-gaussian", "zero-out").replace(
         'mechanism = "discrete-gaussian"', 'mechanism = "insecure-simulation"\nseed = 1'
     )
-    plan = plan_of(parse_study(text))
-    record = [Row(np.ones(plan.size - 1), 1.0, 0)]
+    task = task_of(parse_study(text))
+    record = [Row(np.ones(task.size - 1), 1.0, 0)]
 
     def released(rows: list[Row], seq: int) -> bytes:
-        return release_of(plan, rows, start_model(plan.size), client="a", ledger="l", seq=seq)
+        return release_of(task, rows, start_model(task.size), client="a", ledger="l", seq=seq)
 
     known = [released(record, seq) for seq in range(2 * draws)]
     sent = [released(record, seq) for seq in range(draws)]

@@ -18,16 +18,16 @@ from pipeline import offline
 from pipeline.linalg import upper_is_diagonal
 from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages import release as wire
-from pipeline.methods.renewable.plan import RenewablePlan
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRun, cut
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.randomness import SecureStream
 from pipeline.releasing import release_of
 from pipeline.types import Matrix, Vector
 from tests.attacks.bounds import Scores
-from tests.attacks.studies import GROUP, Mechanism, plan_of
+from tests.attacks.studies import GROUP, Mechanism, task_of
 from tests.attacks.windows import (
     Finding,
     Streams,
@@ -57,7 +57,7 @@ Slots = list[Row | None]
 class StreamAttack:
     """Two streams of one client, slot by slot, that differ by one change."""
 
-    plan: RenewablePlan
+    task: RenewableTask
     left: Slots
     right: Slots
 
@@ -89,10 +89,10 @@ class StreamFinding:
 def stream_attack(change: Change, mechanism: Mechanism, windows: int) -> StreamAttack:
     """Return two neighbouring streams of so many windows.
 
-    For "add-remove", which no study may declare, the plan is that of "zero-out".
+    For "add-remove", which no study may declare, the task is that of "zero-out".
     """
     users = change == "user zero-out"
-    plan = plan_of(
+    task = task_of(
         mechanism,
         "replace-one" if change == "replace-one" else "zero-out",
         p=1,
@@ -102,7 +102,7 @@ def stream_attack(change: Change, mechanism: Mechanism, windows: int) -> StreamA
         split=SPLIT,
         user_records=GROUP if users else None,
     )
-    encoder = Encoder(plan.study)
+    encoder = Encoder(task.study)
     yes, no = (encoder.encode({"x0": 1.0, "y": response}) for response in ("1", "0"))
     # the last window is one short, so that an inserted record makes no further one
     left: Slots = [(yes, no)[i % 2] for i in range(windows * SLOTS - 1)]
@@ -115,20 +115,20 @@ def stream_attack(change: Change, mechanism: Mechanism, windows: int) -> StreamA
     else:
         for i in range(GROUP if users else 1):
             right[at + i * SLOTS] = None
-    return StreamAttack(plan, left, right)
+    return StreamAttack(task, left, right)
 
 
 def sightings(
-    plan: RenewablePlan, slots: Slots, draws: int, stream: SecureStream
+    task: RenewableTask, slots: Slots, draws: int, stream: SecureStream
 ) -> list[Sighting]:
     """Run a stream so many times, from slots to the last estimate, and watch."""
-    windows = list(cut(slots, plan.slots))
+    windows = list(cut(slots, task.slots))
     seen: list[Sighting] = []
     for _ in range(draws):
         releases: list[tuple[Model, Vector]] = []
 
         def tapped(
-            plan: Plan,
+            task: Task,
             rows: Sequence[Row | None],
             model: Model,
             *,
@@ -137,12 +137,12 @@ def sightings(
             seq: int,
             releases: list[tuple[Model, Vector]] = releases,
         ) -> bytes:
-            payload = release_of(plan, rows, model, stream, client=client, ledger=ledger, seq=seq)
+            payload = release_of(task, rows, model, stream, client=client, ledger=ledger, seq=seq)
             sums = np.frombuffer(wire.read(payload).sums.data, dtype="<i8")
             releases.append((model, sums.astype(float)))
             return payload
 
-        run = OfflineRun(plan)
+        run = OfflineRun(task)
         with mock.patch.object(offline, "release_of", tapped):
             for window in windows:
                 run.add("client", window)
@@ -168,9 +168,9 @@ def measure_stream(
     left
         Sightings of the left stream, at least `draws`, where the caller has them.
     """
-    plan, delta = attack.plan, attack.plan.study.privacy.delta
-    one = left[:draws] or sightings(plan, attack.left, draws, streams(0))
-    two = sightings(plan, attack.right, draws, streams(1))
+    task, delta = attack.task, attack.task.study.privacy.delta
+    one = left[:draws] or sightings(task, attack.left, draws, streams(0))
+    two = sightings(task, attack.right, draws, streams(1))
     law = laplace_ratio if delta is None else gaussian_ratio
     ratios = Scores(*(law(*view_of(attack, seen)) for seen in (one, two)))
     estimates = [np.array([seen.coefficients for seen in side]) for side in (one, two)]
@@ -182,16 +182,16 @@ def measure_stream(
 
 def view_of(attack: StreamAttack, seen: Sequence[Sighting]) -> tuple[View, Vector]:
     """Return the releases in which the neighbours differ, and the scale of their noise."""
-    plan = attack.plan
-    pairs = zip(cut(attack.left, plan.slots), cut(attack.right, plan.slots), strict=True)
+    task = attack.task
+    pairs = zip(cut(attack.left, task.slots), cut(attack.right, task.slots), strict=True)
     differing = [(i, one, two) for i, (one, two) in enumerate(pairs) if one != two]
     released, left, right = [], [], []
     for sighting in seen:
         models = [(sighting.releases[i][0], one, two) for i, one, two in differing]
         released.append(np.concatenate([sighting.releases[i][1] for i, _, _ in differing]))
-        left.append(np.concatenate([_centre(plan, one, model) for model, one, _ in models]))
-        right.append(np.concatenate([_centre(plan, two, model) for model, _, two in models]))
-    scales = [_scale(plan, seen[0].releases[i][0].version) for i, _, _ in differing]
+        left.append(np.concatenate([_centre(task, one, model) for model, one, _ in models]))
+        right.append(np.concatenate([_centre(task, two, model) for model, _, two in models]))
+    scales = [_scale(task, seen[0].releases[i][0].version) for i, _, _ in differing]
     return View(np.array(released), np.array(left), np.array(right)), np.concatenate(scales)
 
 
@@ -205,26 +205,26 @@ def learnt(left: Matrix, right: Matrix) -> Scores:
     return Scores(left @ direction, right @ direction)
 
 
-def _centre(plan: RenewablePlan, rows: Sequence[Row | None], model: Model) -> Vector:
-    return centre(plan, stack([row for row in rows if row is not None], plan.size - 1)[:2], model)
+def _centre(task: RenewableTask, rows: Sequence[Row | None], model: Model) -> Vector:
+    return centre(task, stack([row for row in rows if row is not None], task.size - 1)[:2], model)
 
 
-def _scale(plan: RenewablePlan, version: int) -> Vector:
+def _scale(task: RenewableTask, version: int) -> Vector:
     """Return the noise scale of each number of a release, up to a factor, in lattice units."""
-    channels = plan.channels(version)
-    pure = plan.study.privacy.delta is None
+    channels = task.channels(version)
+    pure = task.study.privacy.delta is None
 
     def of(part: Channel) -> float:
         return part.noise.standard_deviation / (np.sqrt(2) if pure else 1)
 
     if channels.curvature is None:
-        gradient = np.full(2 * plan.size, of(channels.gradient))
+        gradient = np.full(2 * task.size, of(channels.gradient))
         return np.concatenate([gradient, np.full(2, of(channels.counts))])
     beside = of(channels.curvature.off_diagonal())
     return np.concatenate(
         [
-            np.full(plan.size, of(channels.gradient)),
-            np.where(upper_is_diagonal(plan.size), of(channels.curvature), beside),
+            np.full(task.size, of(channels.gradient)),
+            np.where(upper_is_diagonal(task.size), of(channels.curvature), beside),
             np.full(2, of(channels.counts)),
         ]
     )

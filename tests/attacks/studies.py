@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from pipeline.local.model import Model, start_model
-from pipeline.local.plan import Plan
-from pipeline.methods import plan_of as make_plan
-from pipeline.methods.renewable.plan import RenewablePlan
+from pipeline.local.task import Task
+from pipeline.methods import task_of as make_task
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy.sensitivity import Neighbours
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector
@@ -74,36 +74,36 @@ def study_text(
     return "\n".join(lines) + "\n"
 
 
-def plan_of(mechanism: Mechanism, neighbours: str, **settings: object) -> RenewablePlan:
-    """Return the plan of such a study."""
-    plan = make_plan(parse_study(study_text(mechanism, neighbours, **settings)))  # type: ignore[arg-type]
-    assert isinstance(plan, RenewablePlan)
-    return plan
+def task_of(mechanism: Mechanism, neighbours: str, **settings: object) -> RenewableTask:
+    """Return the task of such a study."""
+    task = make_task(parse_study(study_text(mechanism, neighbours, **settings)))  # type: ignore[arg-type]
+    assert isinstance(task, RenewableTask)
+    return task
 
 
-def window_of(plan: Plan, *records: Record) -> Window:
+def window_of(task: Task, *records: Record) -> Window:
     """Return a window of these records; None is an empty slot."""
     held = [record for record in records if record is not None]
-    features = np.array([x for x, _ in held]).reshape(len(held), plan.size - 1)
+    features = np.array([x for x, _ in held]).reshape(len(held), task.size - 1)
     return features, np.array([y for _, y in held])
 
 
-def intercept(plan: Plan, value: float, weight: float = 1.0) -> Model:
+def intercept(task: Task, value: float, weight: float = 1.0) -> Model:
     """Return a model of which only the intercept is not zero."""
-    lattice = np.zeros(plan.size, dtype=np.int64)
+    lattice = np.zeros(task.size, dtype=np.int64)
     lattice[0] = math.floor(value * 4096)
     return Model(1, lattice, (round(weight * 1024), round(weight * 1024)))
 
 
-def knee(plan: Plan) -> Model:
+def knee(task: Task) -> Model:
     """Return a model at which a record with y = 1 has its full slope and half of its curvature."""
-    return intercept(plan, plan.loss.knee, plan.largest_weight)  # type: ignore[attr-defined]
+    return intercept(task, task.loss.knee, task.largest_weight)  # type: ignore[attr-defined]
 
 
-def steep(plan: Plan) -> Model:
+def steep(task: Task) -> Model:
     """Return a model at which a record with y = 1 has its full curvature and a quarter slope."""
-    loss = plan.loss
-    return intercept(plan, loss.knee + loss.smoothing)  # type: ignore[attr-defined]
+    loss = task.loss
+    return intercept(task, loss.knee + loss.smoothing)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +119,12 @@ class Release:
     """
 
     name: str
-    model: Callable[[Plan], Model]
+    model: Callable[[Task], Model]
     settings: dict[str, object] = field(default_factory=dict)
 
 
-def _start(plan: Plan) -> Model:
-    return start_model(plan.size)
+def _start(task: Task) -> Model:
+    return start_model(task.size)
 
 
 GRADIENT = "gradient = 0.98, curvature = 0.01, counts = 0.01"
@@ -178,7 +178,7 @@ class Attack:
         Whether the generator starts again for every window, as a copied process would have it.
     """
 
-    plan: RenewablePlan
+    task: RenewableTask
     model: Model
     left: tuple[Window, ...]
     right: tuple[Window, ...]
@@ -203,8 +203,8 @@ def attack_of(
     """
     release = RELEASES[name]
     group = None if users is None else GROUP
-    plan = plan_of(mechanism, neighbours, user_records=group, epsilon=epsilon, **release.settings)
+    task = task_of(mechanism, neighbours, user_records=group, epsilon=epsilon, **release.settings)
     pair = pair_of(release, mechanism, neighbours)
     copies, windows = (GROUP, 1) if users == "together" else (1, GROUP if users else 1)
-    left, right = ((window_of(plan, *[record] * copies),) * windows for record in pair)
-    return Attack(plan, release.model(plan), left, right)
+    left, right = ((window_of(task, *[record] * copies),) * windows for record in pair)
+    return Attack(task, release.model(task), left, right)

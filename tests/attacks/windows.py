@@ -18,9 +18,9 @@ from pipeline.linalg import upper_is_diagonal
 from pipeline.local import query as query_module
 from pipeline.local.encode import Arrays, Row
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
 from pipeline.local.privatise import privatise
 from pipeline.local.query import Exact, MatrixPart, Part, Query, VectorPart
+from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.privacy import gdp
 from pipeline.privacy.randomness import SecureStream
@@ -33,7 +33,7 @@ from tests.attacks.studies import Attack, Window
 Streams = Callable[[int], SecureStream]
 #: Copies that keep every vector short: long ones are looked up in another way.
 FEW = 64
-Draw = Callable[[Plan, Window, Model, int, SecureStream], Integers]
+Draw = Callable[[Task, Window, Model, int, SecureStream], Integers]
 
 
 class Tape(SecureStream):
@@ -75,7 +75,7 @@ class Finding:
 
 
 def side_by_side(
-    plan: Plan, window: Window, model: Model, draws: int, stream: SecureStream
+    task: Task, window: Window, model: Model, draws: int, stream: SecureStream
 ) -> Integers:
     """Release a window so many times at once, shape (draws, numbers)."""
 
@@ -85,37 +85,37 @@ def side_by_side(
         many = Exact(np.tile(sums.integers, draws), np.tile(sums.exponents, draws))
         return replace(part, sums=many)
 
-    asked = plan.query(Arrays(*window), model)
+    asked = task.query(Arrays(*window), model)
     many = Query(asked.model, {name: copies(part) for name, part in asked.parts.items()})
-    diagonal = np.tile(upper_is_diagonal(plan.size), draws)
+    diagonal = np.tile(upper_is_diagonal(task.size), draws)
     with mock.patch.object(query_module, "upper_is_diagonal", return_value=diagonal):
-        noised = privatise(plan, many, stream)
+        noised = privatise(task, many, stream)
     return np.hstack([part.reshape(draws, -1) for part in noised.parts.values()])
 
 
 def few_at_a_time(
-    plan: Plan, window: Window, model: Model, draws: int, stream: SecureStream
+    task: Task, window: Window, model: Model, draws: int, stream: SecureStream
 ) -> Integers:
     """Release a window so many times, FEW at once."""
     counts = [min(FEW, draws - first) for first in range(0, draws, FEW)]
-    return np.vstack([side_by_side(plan, window, model, count, stream) for count in counts])
+    return np.vstack([side_by_side(task, window, model, count, stream) for count in counts])
 
 
 def one_by_one(
-    plan: Plan, window: Window, model: Model, draws: int, stream: SecureStream
+    task: Task, window: Window, model: Model, draws: int, stream: SecureStream
 ) -> Integers:
     """Release a window so many times, each from its records to a payload, and read the payloads."""
     rows = [Row(x, float(y), 0) for x, y in zip(*window, strict=True)]
     payloads = [
-        release_of(plan, rows, model, stream, client="a", ledger="l", seq=0) for _ in range(draws)
+        release_of(task, rows, model, stream, client="a", ledger="l", seq=0) for _ in range(draws)
     ]
     return np.array([np.frombuffer(wire.read(p).sums.data, dtype="<i8") for p in payloads])
 
 
-def centre(plan: Plan, window: Window, model: Model) -> Vector:
+def centre(task: Task, window: Window, model: Model) -> Vector:
     """Return what a release of this window holds before noise, in the order of the payload."""
     rounded = []
-    for part in plan.query(Arrays(*window), model).parts.values():
+    for part in task.query(Arrays(*window), model).parts.values():
         assert isinstance(part, VectorPart | MatrixPart)
         channel = part.diagonal if isinstance(part, MatrixPart) else part.channel
         rounded.append(channel.round(part.sums.integers, part.sums.exponents))
@@ -130,25 +130,25 @@ def measure(attack: Attack, draws: int, streams: Streams, *, draw: Draw = side_b
     streams
         By number: those of the left side are even, those of the right side odd.
     """
-    plan = attack.plan
+    task = attack.task
     seen, centres = [], []
     for side, windows in enumerate((attack.left, attack.right)):
         numbers = [side if attack.twins else 2 * i + side for i in range(len(windows))]
         # one stream for each number: the real generator gives no noise twice by itself
         tapes = {number: Tape(streams(number)) for number in numbers}
         releases = [
-            draw(plan, window, attack.model, draws, tapes[number].rewound())
+            draw(task, window, attack.model, draws, tapes[number].rewound())
             for window, number in zip(windows, numbers, strict=True)
         ]
         seen.append(np.hstack(releases).astype(float))
-        centres.append(np.concatenate([centre(plan, w, attack.model) for w in windows]))
+        centres.append(np.concatenate([centre(task, w, attack.model) for w in windows]))
     views = View(seen[0], *centres), View(seen[1], *centres)
     learnt = np.vstack([seen[0][: draws // 3] - centres[0], seen[1][: draws // 3] - centres[1]])
     statistics = [fisher(views, learnt)]
-    if plan.study.privacy.delta is None:
+    if task.study.privacy.delta is None:
         scale = np.maximum(np.abs(learnt).mean(axis=0), 0.5)
         statistics.append(Scores(*(laplace_ratio(view, scale) for view in views)))
-    return finding(statistics, plan.study.privacy.delta)
+    return finding(statistics, task.study.privacy.delta)
 
 
 def finding(statistics: list[Scores], delta: float | None) -> Finding:

@@ -135,8 +135,8 @@ def test_up_down_and_status_look_where_the_other_commands_look(
 
 def test_study_check_prints_what_the_study_means(bare: Stage) -> None:
     facts = json.loads(bare.run("study", "check", bare.study, "--json").stdout)
-    assert facts["study"] == bare.plan.study.name
-    assert facts["revision"] == bare.plan.revision
+    assert facts["study"] == bare.task.study.name
+    assert facts["revision"] == bare.task.revision
     assert (facts["privacy"]["epsilon"], facts["privacy"]["delta"]) == (2.0, 1e-5)
     assert set(facts["topics"]) == {topic.name for topic in bare.topics.all()}
 
@@ -189,7 +189,7 @@ def test_fit_without_privacy_says_what_the_noise_costs(bare: Stage) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["privacy"]["mechanism"] == "none"
-    assert found["study"] == f"{bare.plan.study.name}-open"
+    assert found["study"] == f"{bare.task.study.name}-open"
 
 
 def test_fit_by_client_column_counts_clients(bare: Stage) -> None:
@@ -274,7 +274,7 @@ def test_state_show_prints_each_partition(live: Stage) -> None:
 
 def test_state_verify_tells_a_damaged_state_and_rebuild_mends_it_bit_by_bit(live: Stage) -> None:
     assert live.verified()
-    keys = sorted(live.redis.scan_iter(f"veil:{{{live.plan.study.name}}}:[0-9]*"))
+    keys = sorted(live.redis.scan_iter(f"veil:{{{live.task.study.name}}}:[0-9]*"))
     before = {key: live.redis.hgetall(key) for key in keys}
     key = next(key for key in keys if key.endswith(b":state"))
     counts = live.redis.hget(key, "sums.0.counts")
@@ -294,7 +294,7 @@ def test_state_verify_tells_a_damaged_state_and_rebuild_mends_it_bit_by_bit(live
 def test_state_verify_says_how_far_the_log_goes_on(live: Stage) -> None:
     done = live.run("state", "verify", live.study, "--json")
     assert [row["unfolded"] for row in json.loads(done.stdout)["partitions"]] == [0, 0]
-    keys = list(live.redis.scan_iter(f"veil:{{{live.plan.study.name}}}:[0-9]*"))
+    keys = list(live.redis.scan_iter(f"veil:{{{live.task.study.name}}}:[0-9]*"))
     held = {key: live.redis.dump(key) for key in keys}
     live.redis.delete(*keys)
     try:
@@ -308,7 +308,7 @@ def test_state_verify_says_how_far_the_log_goes_on(live: Stage) -> None:
 
 
 def test_state_that_lost_its_clients_is_refused_with_40(live: Stage) -> None:
-    key = next(iter(live.redis.scan_iter(f"veil:{{{live.plan.study.name}}}:*:clients")))
+    key = next(iter(live.redis.scan_iter(f"veil:{{{live.task.study.name}}}:*:clients")))
     held = live.redis.dump(key)
     live.redis.delete(key)
     try:
@@ -360,7 +360,7 @@ def test_a_worker_runs_from_a_folder_with_nothing_set_but_the_addresses(live: St
     home = live.folder / "elsewhere"
     home.mkdir()
     environment = {k: v for k, v in live.environment.items() if k != "VEILSTREAM_FOLDER"}
-    name = f"{live.plan.study.name}-home"
+    name = f"{live.task.study.name}-home"
     study = home / "study.toml"
     study.write_text(study_text(name))
     command = [sys.executable, "-m", "pipeline.cli.main", "worker", "study.toml"]

@@ -34,7 +34,7 @@ def test_a_run_begins_and_ends_with_a_line(stage: Stage) -> None:
     done = produce(stage, "a")
     assert done.exit_code == 0, done.output
     first, *_, last = done.stderr.splitlines()
-    assert first.startswith(f"a: study {stage.plan.study.name} (revision {stage.plan.revision}), ")
+    assert first.startswith(f"a: study {stage.task.study.name} (revision {stage.task.revision}), ")
     assert "source csv:a.csv from its start, to its end; epsilon 0 of 2 spent, 2 left" in first
     assert last == (
         "a: 101 records used, 1 values clipped, 7 records set aside (7 x column 'failed': unknown "

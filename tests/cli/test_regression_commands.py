@@ -195,17 +195,17 @@ def test_study_check_speaks_of_the_study_s_own_noise(
     assert max(len(word) for word in numbers) < 12
     exact = json.loads(stage.run("study", "check", stage.study, "--json").stdout)
     if "noise" in exact:
-        assert exact["noise"]["gradient_sd"] == stage.plan.step.gradient.standard_deviation
+        assert exact["noise"]["gradient_sd"] == stage.task.step.gradient.standard_deviation
 
 
 def test_what_a_table_says_of_the_spread(tmp_path: Path) -> None:
     source = write(tmp_path / "train.csv", 100)
     stage = stage_of(tmp_path, linear(more="noise_scale = 2.5"))
     done = stage.run("fit", stage.study, "--input", source, "--json")
-    message, study = read_estimate(done.stdout.encode()), stage.plan.study
+    message, study = read_estimate(done.stdout.encode()), stage.task.study
     assert title(message, study).endswith("linear regression, unit scaling, in the unit of power")
     assert spread_line(message, study).endswith("2.5 (known)")
-    classes = stage_of(tmp_path, study_text()).plan.study
+    classes = stage_of(tmp_path, study_text()).task.study
     assert spread_line(message, classes) == ""
 
 
@@ -224,15 +224,15 @@ def test_a_live_linear_study_ends_in_the_fold_of_its_log(
         assert final.loss == "linear"
         assert final.class_weights == {}
         assert stage.verified()
-        folded = [Partition.empty(stage.plan) for _ in range(2)]
+        folded = [Partition.empty(stage.task) for _ in range(2)]
         for number, partition in enumerate(folded):
             log = [
                 OfflineRecord(r.offset, r.key, r.value)
                 for r in stage.releases()
                 if r.partition == number
             ]
-            assert Reducer(stage.plan).fold(partition, log) == []
-        offline = estimate_of(stage.plan, folded)
+            assert Reducer(stage.task).fold(partition, log) == []
+        offline = estimate_of(stage.task, folded)
         values = [50 + 50 * value for value in offline.coefficients.tolist()[:1]]
         values += [50 * value for value in offline.coefficients.tolist()[1:]]
         assert [coefficient.value for coefficient in final.coefficients] == values

@@ -8,9 +8,9 @@ import pytest
 
 from pipeline.cli.flights import ASKED, MAIN, Flights
 from pipeline.library.table import covers
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import Coefficient, EstimateMessage
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.offline import OfflineRun, by_client
 from pipeline.study import Study, load_study, parse_study, with_keys
 from producers.sources.flights import AIRLINES
@@ -31,7 +31,7 @@ def seeded() -> Study:
 
 @pytest.fixture(scope="module")
 def shown() -> Flights:
-    return Flights(plan_of(load_study(FILE)))
+    return Flights(task_of(load_study(FILE)))
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +41,19 @@ def pooled(shown: Flights) -> list[float]:
 
 @pytest.fixture(scope="module")
 def final(shown: Flights) -> EstimateMessage:
-    return shown.stream(plan_of(seeded()))
+    return shown.stream(task_of(seeded()))
 
 
 @pytest.fixture(scope="module")
 def tight(shown: Flights) -> EstimateMessage:
-    return shown.stream(plan_of(with_keys(seeded(), {"privacy.epsilon": ASKED}, name="tight")))
+    return shown.stream(task_of(with_keys(seeded(), {"privacy.epsilon": ASKED}, name="tight")))
 
 
-def delayed(shown: Flights, plan: Plan, records: int) -> EstimateMessage:
+def delayed(shown: Flights, task: Task, records: int) -> EstimateMessage:
     """Stream the flights with a model for every release that is so many records late."""
-    run = OfflineRun(plan)
-    models = deque([run.model], maxlen=records // plan.slots + 1)
-    for client, rows in by_client(shown.slots, plan.slots):
+    run = OfflineRun(task)
+    models = deque([run.model], maxlen=records // task.slots + 1)
+    for client, rows in by_client(shown.slots, task.slots):
         run.fold(client, run.release(client, rows, models[0]))
         run.publish()
         models.append(run.model)
@@ -64,11 +64,11 @@ class Repeated(Flights):
     """The closing words over runs that are there already: at the study's budget, and at 1."""
 
     def __init__(self, shown: Flights, timed: EstimateMessage, tight: EstimateMessage) -> None:
-        super().__init__(plan_of(seeded()))
+        super().__init__(task_of(seeded()))
         self.slots, self._runs = shown.slots, (timed, tight)
 
-    def stream(self, plan: Plan, shuffle: int | None = None) -> EstimateMessage:
-        return self._runs[plan.study.privacy.epsilon == ASKED]
+    def stream(self, task: Task, shuffle: int | None = None) -> EstimateMessage:
+        return self._runs[task.study.privacy.epsilon == ASKED]
 
 
 def main(message: EstimateMessage) -> Coefficient:
@@ -100,7 +100,7 @@ def test_at_its_budget_the_main_coefficient_is_told_from_zero(
 def test_models_as_late_as_on_a_busy_machine_leave_intervals(
     shown: Flights, pooled: list[float]
 ) -> None:
-    late = delayed(shown, plan_of(seeded()), LATE)
+    late = delayed(shown, task_of(seeded()), LATE)
     assert late.status == "ready"
     assert late.diagnostics.staleness == pytest.approx(LATE, rel=0.01)
     assert f"models are {late.diagnostics.staleness:.0f} records late" in late.reason
@@ -116,7 +116,7 @@ def test_a_machine_that_is_too_slow_is_told_so_and_not_that_epsilon_is_small(
     tight: EstimateMessage,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    slow = delayed(shown, plan_of(seeded()), 4 * LATE)
+    slow = delayed(shown, task_of(seeded()), 4 * LATE)
     assert slow.status == "warming"
     assert "records late on average" in slow.reason
     assert "epsilon" not in slow.reason
@@ -141,7 +141,7 @@ def test_at_epsilon_one_it_is_not(tight: EstimateMessage) -> None:
 def test_shuffled_flights_are_another_path_to_the_same_point(
     shown: Flights, final: EstimateMessage, pooled: list[float]
 ) -> None:
-    shuffled = shown.stream(plan_of(seeded()), shuffle=1)
+    shuffled = shown.stream(task_of(seeded()), shuffle=1)
     assert shuffled.status == "ready"
     assert (shuffled.records, shuffled.clients) == (final.records, final.clients)
     assert main(shuffled).value != main(final).value

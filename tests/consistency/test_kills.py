@@ -62,7 +62,7 @@ def test_random_kills_of_workers_and_producers_lose_and_repeat_nothing(stage: St
     assert sum(p.head.dead_letters for p in stored) == 0
     assert sum(entry.missing for p in stored for entry in p.clients.values()) == 0
     for number, partition in enumerate(stored):
-        assert differences(partition, refold(stage.plan, stage.settings, number)) == []
+        assert differences(partition, refold(stage.task, stage.settings, number)) == []
     _check_shuffled(stage, stored, log)
     assert stage.verified()
 
@@ -164,8 +164,8 @@ def _check_shuffled(stage: Stage, stored: list[Partition], log: list[Any]) -> No
     """Another order over another number of partitions gives the same sums and progress."""
     shuffled = list(log)
     random.Random(SEED + 1).shuffle(shuffled)
-    others = [Partition.empty(stage.plan) for _ in range(2)]
-    reducer = Reducer(stage.plan)
+    others = [Partition.empty(stage.task) for _ in range(2)]
+    reducer = Reducer(stage.task)
     for record in shuffled:
         other = others[sum(record.key) % 2]
         item = OfflineRecord(other.head.next_offset, record.key, record.value, record.timestamp)
@@ -174,7 +174,7 @@ def _check_shuffled(stage: Stage, stored: list[Partition], log: list[Any]) -> No
 
 
 def _merged(stage: Stage, partitions: list[Partition]) -> tuple[dict[str, bytes], Any, int]:
-    sums = Partition.empty(stage.plan).sums
+    sums = Partition.empty(stage.task).sums
     progress = {}
     for partition in partitions:
         sums.add(partition.sums)

@@ -9,23 +9,23 @@ import pytest
 from pipeline.cli.shuttle import CLIENTS, Shuttle
 from pipeline.estimators.estimate import FAR
 from pipeline.local.encode import Encoder, stack
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.methods.renewable import open_estimate
 from pipeline.study import load_study, without_privacy
 from producers.sources import open_source
 from tests.builders import oracle
 
-PLAN = plan_of(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
+TASK = task_of(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
 
 
 @pytest.fixture(scope="module")
 def shuttle():
-    return Shuttle(PLAN, CLIENTS)
+    return Shuttle(TASK, CLIENTS)
 
 
 @pytest.fixture(scope="module")
 def plain(shuttle):
-    return shuttle.fit(plan_of(without_privacy(PLAN.study)))
+    return shuttle.fit(task_of(without_privacy(TASK.study)))
 
 
 def score(shuttle, message):
@@ -43,19 +43,19 @@ def test_without_privacy_the_stream_reaches_the_reference(shuttle, plain):
 def test_intervals_without_privacy_wait_because_they_would_miss(
     shuttle: Shuttle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plan_of(without_privacy(PLAN.study))
-    encoder, source = Encoder(plan.study), open_source("shuttle:0/1", None, folder=Path())
+    task = task_of(without_privacy(TASK.study))
+    encoder, source = Encoder(task.study), open_source("shuttle:0/1", None, folder=Path())
     rows = []
     while not source.ended:
         rows += [encoder.encode(slot.record) for slot in source.read(5000, 0.0) if slot.record]
-    features, responses = stack(rows, plan.size - 1)[:2]
+    features, responses = stack(rows, task.size - 1)[:2]
     classes = {c: float(np.mean(responses == c)) for c in (-1.0, 1.0)}
-    weights = [min(0.5 / classes[c], plan.largest_weight) for c in responses.tolist()]
-    estimator = plan.study.estimator
+    weights = [min(0.5 / classes[c], task.largest_weight) for c in responses.tolist()]
+    estimator = task.study.estimator
     pooled = oracle(features, responses, np.array(weights), q=estimator.q, ridge=estimator.ridge)
 
     monkeypatch.setattr(open_estimate, "is_far", lambda *_: False)
-    message = shuttle.fit(plan)
+    message = shuttle.fit(task)
     assert message.status == "ready"
     found = [(c.value, c.standard_error) for c in message.coefficients]
     missed = [abs(v - p) / (e or np.inf) for (v, e), p in zip(found, pooled, strict=True)]
@@ -67,7 +67,7 @@ def test_intervals_without_privacy_wait_because_they_would_miss(
 
 @pytest.fixture(scope="module")
 def private(shuttle):
-    return shuttle.fit(PLAN)
+    return shuttle.fit(TASK)
 
 
 def test_at_epsilon_one_the_private_stream_comes_within_two_points(shuttle, plain, private):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.local.encode import Encoder, Row
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from tests import builders, sgd
 
 CLIENTS = ("north", "south", "west")
@@ -117,27 +117,27 @@ CASES = {
 }
 
 
-def windows_of(plan: Plan, rounds: int) -> list[tuple[str, list[Row | None]]]:
+def windows_of(task: Task, rounds: int) -> list[tuple[str, list[Row | None]]]:
     """Return the windows of all clients in the order in which they are released.
 
     One slot is empty, and the last window is short.
     """
     count = rounds * len(CLIENTS)
-    rows = _rows(plan, count * plan.slots)
+    rows = _rows(task, count * task.slots)
     windows: list[tuple[str, list[Row | None]]] = []
     for i in range(count):
-        part = rows[i * plan.slots : (i + 1) * plan.slots]
+        part = rows[i * task.slots : (i + 1) * task.slots]
         windows.append((CLIENTS[i % len(CLIENTS)], list(part)))
     windows[1][1][3] = None
     del windows[-1][1][-2:]
     return windows
 
 
-def _rows(plan: Plan, count: int) -> list[Row]:
-    encoder, rng = Encoder(plan.study), np.random.default_rng(7)
-    features = rng.choice(LEVELS[:: 4 if plan.keeps_slots else 1], (count, plan.size - 1))
-    predictor = TRUTH[0] + features @ TRUTH[1 : plan.size]
-    kind = plan.study.data.response.kind
+def _rows(task: Task, count: int) -> list[Row]:
+    encoder, rng = Encoder(task.study), np.random.default_rng(7)
+    features = rng.choice(LEVELS[:: 4 if task.keeps_slots else 1], (count, task.size - 1))
+    predictor = TRUTH[0] + features @ TRUTH[1 : task.size]
+    kind = task.study.data.response.kind
     if kind == "class":
         said = (rng.random(count) < 1 / (1 + np.exp(-predictor))).astype(int).astype(str).tolist()
     elif kind == "count":
@@ -145,5 +145,5 @@ def _rows(plan: Plan, count: int) -> list[Row]:
     else:
         said = (predictor + rng.normal(0, 0.5, count)).tolist()
     rows = encoder.rows(features, [encoder.response.of_label(value) for value in said])
-    levels = rng.integers(0, len(plan.levels), count) if plan.levels else np.zeros(count, int)
+    levels = rng.integers(0, len(task.levels), count) if task.levels else np.zeros(count, int)
     return [replace(row, level=int(level)) for row, level in zip(rows, levels, strict=True)]

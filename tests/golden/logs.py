@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 
 from pipeline.local.model import Model, Part
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.keys import partition_of
 from pipeline.messages.release import OpenRelease, read
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer, combine, estimate_of, model_after, slots_seen
 from pipeline.reducer.partition import SUMS
 from pipeline.releasing import release_of
@@ -109,41 +109,41 @@ def save(logs: dict[str, Golden]) -> None:
 
 def record(case: Case) -> Golden:
     """Run a study from records to its estimate."""
-    plan = plan_of(parse_study(case.study))
+    task = task_of(parse_study(case.study))
     log: list[Sent] = []
-    worker = Worker(plan, plan.revision)
+    worker = Worker(task, task.revision)
     models: list[Point] = []
-    for sent in _releases(plan, case, lambda: models[-1].model if models else plan.first_model):
+    for sent in _releases(task, case, lambda: models[-1].model if models else task.first_model):
         log.append(sent)
         worker.fold(sent)
-        if len(log) % plan.study.stream.publish.releases == 0:
+        if len(log) % task.study.stream.publish.releases == 0:
             models.append(Point.of(worker.publish(len(models) + 1), len(log)))
-    return Golden(case.study, plan.revision, log, models, worker.outcome())
+    return Golden(case.study, task.revision, log, models, worker.outcome())
 
 
 def made_again(golden: Golden, case: Case) -> Iterator[bytes]:
     """Make the releases of a recorded log again, at the models that were recorded."""
-    plan = plan_of(parse_study(golden.study))
+    task = task_of(parse_study(golden.study))
     count = 0
 
     def newest() -> Model:
         known = [point for point in golden.models if point.after <= count]
-        return known[-1].model if known else plan.first_model
+        return known[-1].model if known else task.first_model
 
-    for sent in _releases(plan, case, newest):
+    for sent in _releases(task, case, newest):
         count += 1
         yield sent.payload
 
 
-def _releases(plan: Plan, case: Case, newest: Callable[[], Model]) -> Iterator[Sent]:
+def _releases(task: Task, case: Case, newest: Callable[[], Model]) -> Iterator[Sent]:
     """Make the releases of a case one by one, each at the model that is the newest then."""
     # a simulation has a seed of its own
-    noise = SeededStream(11) if plan.study.private else None
+    noise = SeededStream(11) if task.study.private else None
     sequences = Counter[str]()
-    for i, (client, rows) in enumerate(windows_of(plan, case.rounds)):
-        model = newest().at(partition_of(client.encode(), plan.study.stream.partitions))
+    for i, (client, rows) in enumerate(windows_of(task, case.rounds)):
+        model = newest().at(partition_of(client.encode(), task.study.stream.partitions))
         seq, ledger = sequences[client], f"ledger-{client}"
-        payload = release_of(plan, rows, model, noise, client=client, ledger=ledger, seq=seq)
+        payload = release_of(task, rows, model, noise, client=client, ledger=ledger, seq=seq)
         sequences[client] += 1
         yield Sent(client, FIRST + i * case.apart, payload)
 
@@ -151,11 +151,11 @@ def _releases(plan: Plan, case: Case, newest: Callable[[], Model]) -> Iterator[S
 class Worker:
     """Folds a log as workers do, partition by partition."""
 
-    def __init__(self, plan: Plan, revision: str) -> None:
-        self._plan = plan
-        self._reducer = Reducer(plan, revision)
-        count = plan.study.stream.partitions
-        self._partitions = {number: Partition.empty(plan) for number in range(count)}
+    def __init__(self, task: Task, revision: str) -> None:
+        self._task = task
+        self._reducer = Reducer(task, revision)
+        count = task.study.stream.partitions
+        self._partitions = {number: Partition.empty(task) for number in range(count)}
 
     def fold(self, sent: Sent) -> None:
         """Fold one release."""
@@ -167,16 +167,16 @@ class Worker:
     def publish(self, version: int) -> Model:
         """Return the next model."""
         ordered = list(self._partitions.values())
-        estimate = estimate_of(self._plan, ordered)
-        return model_after(self._plan, self._partitions, estimate, version, slots_seen(ordered))
+        estimate = estimate_of(self._task, ordered)
+        return model_after(self._task, self._partitions, estimate, version, slots_seen(ordered))
 
     def outcome(self) -> Outcome:
         """Return what the log says."""
         _, message = combine(
-            self._plan, self._partitions, topic="t", model_version=1, published_at=0.0
+            self._task, self._partitions, topic="t", model_version=1, published_at=0.0
         )
         outcome = _outcome(message)
-        if self._plan.study.noised and not self._plan.keeps_slots:
+        if self._task.study.noised and not self._task.keeps_slots:
             for number, partition in self._partitions.items():
                 fields = partition.fields(everything=True)
                 sums = {name: data for name, data in fields.items() if name.startswith(SUMS)}
@@ -202,7 +202,7 @@ def _outcome(message: EstimateMessage) -> Outcome:
 
 def folded(golden: Golden) -> tuple[list[Point], Outcome]:
     """Fold a recorded log, and return its models and what it says."""
-    worker = Worker(plan_of(parse_study(golden.study)), golden.revision)
+    worker = Worker(task_of(parse_study(golden.study)), golden.revision)
     points: list[Point] = []
     marks = [point.after for point in golden.models]
     for count, sent in enumerate(golden.log, 1):

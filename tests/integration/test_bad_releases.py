@@ -17,9 +17,9 @@ from kafka import KafkaProducer
 
 from pipeline.local.encode import Encoder
 from pipeline.local.model import Model, start_model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.privacy.randomness import SecureStream
 from pipeline.reducer import LogRecord, Reducer
 from pipeline.reducer.partition import Partition
@@ -53,16 +53,16 @@ class Outcome:
     estimate: EstimateMessage
 
 
-def release(plan: Plan, client: str, seq: int, ledger: str = "ledger") -> bytes:
+def release(task: Task, client: str, seq: int, ledger: str = "ledger") -> bytes:
     """Make an honest release at the start."""
-    encoder = Encoder(plan.study)
+    encoder = Encoder(task.study)
     rows = [
         encoder.encode(dict(zip(("heat", "load", "failed"), line.strip().split(","), strict=True)))
-        for line in lines(plan.slots, seq)
+        for line in lines(task.slots, seq)
     ]
-    model = start_model(plan.size)
+    model = start_model(task.size)
     stream = SecureStream()
-    return release_of(plan, rows, model, stream, client=client, ledger=ledger, seq=seq)
+    return release_of(task, rows, model, stream, client=client, ledger=ledger, seq=seq)
 
 
 def changed(payload: bytes, **fields: Any) -> bytes:
@@ -70,21 +70,21 @@ def changed(payload: bytes, **fields: Any) -> bytes:
     return msgspec.msgpack.encode({**msgspec.msgpack.decode(payload), **fields})
 
 
-def bad_records(plan: Plan) -> list[Bad]:
+def bad_records(task: Task) -> list[Bad]:
     """Return bad records of every kind, all in the name of client `bad`."""
-    whole = release(plan, "bad", 0)
+    whole = release(task, "bad", 0)
     fields = msgspec.msgpack.decode(whole)
     gradient = fields["sums"]
     short = [gradient[0], 2, gradient[2], gradient[3][:16]]
-    huge = [*gradient[:3], np.full(2 * plan.size + 2, 2**62, dtype="<i8").tobytes()]
-    least = [*gradient[:3], np.full(2 * plan.size + 2, -(2**63), dtype="<i8").tobytes()]
-    floats = ["<f8", gradient[1], gradient[2], np.full(2 * plan.size + 2, np.nan).tobytes()]
-    weaker = plan.guarantee.claim.replace(f" {plan.guarantee.epsilon!r} ", " 50.0 ")
+    huge = [*gradient[:3], np.full(2 * task.size + 2, 2**62, dtype="<i8").tobytes()]
+    least = [*gradient[:3], np.full(2 * task.size + 2, -(2**63), dtype="<i8").tobytes()]
+    floats = ["<f8", gradient[1], gradient[2], np.full(2 * task.size + 2, np.nan).tobytes()]
+    weaker = task.guarantee.claim.replace(f" {task.guarantee.epsilon!r} ", " 50.0 ")
     unit = [*gradient[:2], [3, 3], gradient[3]]
     lying = [gradient[0], 2**40, gradient[2], gradient[3]]
-    name = plan.study.name
-    foreign = plan_of(parse_study(study_text(name, records=plan.slots + 1)))
-    opened = plan_of(parse_study(study_text(name, privacy=OPEN)))
+    name = task.study.name
+    foreign = task_of(parse_study(study_text(name, records=task.slots + 1)))
+    opened = task_of(parse_study(study_text(name, privacy=OPEN)))
     noise = random.Random(3).randbytes
     key = b"bad"
     return [
@@ -115,7 +115,7 @@ def bad_records(plan: Plan) -> list[Bad]:
         Bad("no curvature", "wrong-shape", key, changed(whole, version=3)),
         Bad("more slots", "wrong-claim", key, changed(whole, slots=10**9)),
         Bad("less privacy", "wrong-claim", key, changed(whole, claim=weaker)),
-        Bad("forged ledger", "foreign-ledger", b"good", release(plan, "good", 1000, "forged")),
+        Bad("forged ledger", "foreign-ledger", b"good", release(task, "good", 1000, "forged")),
     ]  # fmt: skip
 
 
@@ -128,10 +128,10 @@ def outcome(
     try:
         stage.ensure_topics()
         stage.worker()
-        bad = bad_records(stage.plan)
+        bad = bad_records(stage.task)
         # seq 5 never comes, 9 comes late, 3 comes three times
         numbers = [n for n in range(len(bad) + 1) if n not in (5, 9)]
-        good = {n: release(stage.plan, "good", n) for n in (*numbers, 9)}
+        good = {n: release(stage.task, "good", n) for n in (*numbers, 9)}
         batch: list[dict[str, Any]] = []
         for i, n in enumerate(numbers):
             batch.append({"key": b"good", "value": good[n]})
@@ -144,7 +144,7 @@ def outcome(
         ]
         batch += [{"key": b"good", "value": good[3]}] * 2
         batch.append({"key": b"good", "value": good[9]})
-        batch.append({"key": b"late", "value": release(stage.plan, "late", 0)})
+        batch.append({"key": b"late", "value": release(stage.task, "late", 0)})
         places = send(stage.settings.kafka, stage.topics.releases.name, batch)
         origin = {(r["key"], r["value"]): place for r, place in zip(batch, places, strict=True)}
         stage.caught_up()
@@ -188,7 +188,7 @@ def test_nothing_else_is_set_aside(outcome: Outcome) -> None:
 def test_the_estimate_counts_the_good_and_reports_the_rest(outcome: Outcome) -> None:
     estimate = outcome.estimate
     assert estimate.releases == len(outcome.good)
-    assert estimate.records == len(outcome.good) * outcome.stage.plan.slots
+    assert estimate.records == len(outcome.good) * outcome.stage.task.slots
     assert estimate.clients == 2
     assert estimate.diagnostics.missing == 1
     assert estimate.diagnostics.duplicates == 2
@@ -197,11 +197,11 @@ def test_the_estimate_counts_the_good_and_reports_the_rest(outcome: Outcome) -> 
 
 def test_the_state_is_that_of_the_good_releases_alone(outcome: Outcome) -> None:
     [stored] = outcome.stage.partitions()
-    alone = Partition.empty(outcome.stage.plan)
+    alone = Partition.empty(outcome.stage.task)
     records: list[LogRecord] = [r for r in outcome.stage.releases() if r.value in set(outcome.good)]
     for record in records:
         alone.starting_at(record.offset)
-        assert Reducer(outcome.stage.plan).fold(alone, [record]) == []
+        assert Reducer(outcome.stage.task).fold(alone, [record]) == []
     assert stored.sums.encode() == alone.sums.encode()
     assert {n: p.encode() for n, p in stored.clients.items()} == {
         n: p.encode() for n, p in alone.clients.items()
@@ -252,10 +252,10 @@ async def _send_with_headers(stage: Stage, headers: list[tuple[str, bytes | None
 
 def test_a_release_that_claims_a_far_model_version_does_not_stop_the_others(stage: Stage) -> None:
     """Clients take newer models only, so nobody may push the version to the end of its range."""
-    whole = release(stage.plan, "liar", 0)
-    size = stage.plan.size
+    whole = release(stage.task, "liar", 0)
+    size = stage.task.size
     model = Model(2**53 - 1, np.zeros(size, dtype=np.int64), (1024, 1024))
-    value = release_of(stage.plan, [], model, SecureStream(), client="liar", ledger="ledger", seq=1)
+    value = release_of(stage.task, [], model, SecureStream(), client="liar", ledger="ledger", seq=1)
     records = [{"key": b"liar", "value": payload} for payload in (whole, value)]
     send(stage.settings.kafka, stage.topics.releases.name, records)
     stage.caught_up()
@@ -272,13 +272,13 @@ def test_a_transaction_of_another_producer_does_not_stop_the_stream(stage: Stage
     try:
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send(topic, key=b"good", value=release(stage.plan, "good", 0))
+        producer.send(topic, key=b"good", value=release(stage.task, "good", 0))
         producer.commit_transaction()
     finally:
         producer.close(timeout=5)
     until(lambda: stage.watermarks() == [1], "the record of the transaction is folded")
     assert stage.verified()  # the log ends with the mark of the transaction
-    send(servers, topic, [{"key": b"good", "value": release(stage.plan, "good", 1)}])
+    send(servers, topic, [{"key": b"good", "value": release(stage.task, "good", 1)}])
     try:
         stage.caught_up()
     finally:

@@ -27,7 +27,7 @@ import pytest
 
 from pipeline.local.encode import Encoder, stack
 from pipeline.local.model import start_model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.methods.renewable.summarise import summarise_bounded
 from producers.known_sources import NAME
 from tests import canaries, outputs, trial
@@ -110,7 +110,7 @@ def test_releases_differ_in_nothing_but_their_noise(result: Trial) -> None:
 def test_the_headers_of_a_release_say_who_and_when(result: Trial) -> None:
     for record in honest(result.stage):
         headers = dict(record.headers)
-        study, client = result.stage.plan.study.name, record.key.decode()
+        study, client = result.stage.task.study.name, record.key.decode()
         seq = msgspec.msgpack.decode(record.value)["seq"]
         assert headers.pop("ce_id").decode() == f"{client}/{study}/{seq}"
         assert headers.pop("ce_source").decode() == f"/veilstream/{study}/{client}"
@@ -121,7 +121,7 @@ def test_the_headers_of_a_release_say_who_and_when(result: Trial) -> None:
 
 def test_a_window_of_one_record_is_not_sent_without_noise(result: Trial) -> None:
     """Nor are its exact sums to be seen elsewhere; in a release they would be."""
-    searched = exact_sums(result.stage.plan)
+    searched = exact_sums(result.stage.task)
     assert found(result.outputs, searched) == []
     [release] = [r for r in result.stage.releases() if r.key == b"alone"]
     fields = msgspec.msgpack.decode(release.value)
@@ -131,13 +131,13 @@ def test_a_window_of_one_record_is_not_sent_without_noise(result: Trial) -> None
     assert {place for place, _ in places} == {"bare", "bare, decoded"}
 
 
-def exact_sums(plan: Plan) -> list[Form]:
+def exact_sums(task: Task) -> list[Form]:
     """Return the sums of the only record of client `alone` in the forms of a release."""
-    features, responses = stack([Encoder(plan.study).encode(RECORD)], plan.size - 1)[:2]
-    exact = summarise_bounded(plan, features, responses, start_model(plan.size)).gradient
-    lattice = plan.channels(0).gradient.round(exact.integers, exact.exponents)[: plan.size]
+    features, responses = stack([Encoder(task.study).encode(RECORD)], task.size - 1)[:2]
+    exact = summarise_bounded(task, features, responses, start_model(task.size)).gradient
+    lattice = task.channels(0).gradient.round(exact.integers, exact.exponents)[: task.size]
     assert np.all(lattice != 0)  # the record is of the negative class, which comes first
-    real = np.ldexp(exact.integers.astype(float), exact.exponents)[: plan.size]
+    real = np.ldexp(exact.integers.astype(float), exact.exponents)[: task.size]
     wide = b"".join(int(value).to_bytes(16, "little", signed=True) for value in lattice)
     kinds = [("<i8", lattice), (">i8", lattice), ("<f8", real), (">f8", real)]
     return [
@@ -168,7 +168,7 @@ def test_only_their_owner_can_read_the_clients_own_files(result: Trial) -> None:
         assert Path(name) in raw
     assert {path.suffix for path in raw if path.parts[0] == "pipe.input"} == {".spool", ".json"}
     assert {name: oct(mode) for name, mode in raw.items() if mode != 0o600} == {}
-    assert result.modes[Path("pipe.input") / result.stage.plan.study.name] == 0o700
+    assert result.modes[Path("pipe.input") / result.stage.task.study.name] == 0o700
     # beside them are folders, hashes of first records, and locks with the ledger's id, which is in
     # every release, and the numbers of its releases, which the topics tell
     clients = result.stage.settings.home / "clients"
@@ -179,7 +179,7 @@ def test_only_their_owner_can_read_the_clients_own_files(result: Trial) -> None:
     ledger, *counts, study = (clients / "lines.lock").read_bytes().split()
     assert all(ledger in release for release in sent)
     assert [int(count) for count in counts] == [len(sent)] * 2
-    assert study.decode() == result.stage.plan.study.name
+    assert study.decode() == result.stage.task.study.name
 
 
 def holds_raw(path: Path) -> bool:

@@ -42,7 +42,7 @@ def release(stage: Stage, client: str, windows: int) -> None:
 def versions(stage: Stage) -> list[int]:
     """Return the versions of the models that went out."""
     payloads = [record.value for record in stage.read(stage.topics.models.name)]
-    return [read_model(stage.plan, payload).version for payload in payloads]
+    return [read_model(stage.task, payload).version for payload in payloads]
 
 
 def test_estimates_go_out_before_the_first_model_does(build: Build) -> None:

@@ -59,8 +59,8 @@ def sums(stage: Stage) -> list[dict[str, bytes]]:
 def never_saw(stage: Stage, client: str) -> list[dict[str, bytes]]:
     """Fold the log as if the client had never sent anything."""
     found = []
-    for number in range(stage.plan.study.stream.partitions):
-        state, reducer = Partition.empty(stage.plan), Reducer(stage.plan)
+    for number in range(stage.task.study.stream.partitions):
+        state, reducer = Partition.empty(stage.task), Reducer(stage.task)
         for record in stage.releases():
             if record.partition == number and record.key != client.encode():
                 state.starting_at(record.offset)

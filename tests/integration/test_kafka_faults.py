@@ -32,7 +32,7 @@ from infra.topics import check_broker, check_partitions, ensure_topics
 from pipeline.errors import BrokerError, ConfigError, VeilstreamError
 from pipeline.library.feed import Feed
 from pipeline.messages.topics import Topics
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.study import parse_study
 from producers.models import ModelFeed
@@ -45,8 +45,8 @@ from tests.secured import LATE_PASSWORD, READER, WORKER, Secured, secured_kafka
 from tests.stage import Stage
 from tests.stage import study_text as live_study
 
-PLAN = plan_of(parse_study(study_text(p=1, records=8, name="secured")))
-TOPICS = Topics.of(PLAN.study)
+TASK = task_of(parse_study(study_text(p=1, records=8, name="secured")))
+TOPICS = Topics.of(TASK.study)
 #: A wrong setting took 8 to 30 seconds to come to light; a loaded machine may need some of this.
 QUICK_SECONDS = 4.0
 
@@ -222,8 +222,8 @@ def test_nobody_waits_for_a_topic_that_may_not_be_read(secured: Secured, reader:
     with pytest.raises(ConfigError, match=words):
         asyncio.run(read())
     with pytest.raises(ConfigError, match=words):
-        ModelFeed(PLAN, reader, TOPICS, "north")
-    feed = Feed(PLAN.study, reader, beginning=True)
+        ModelFeed(TASK, reader, TOPICS, "north")
+    feed = Feed(TASK.study, reader, beginning=True)
     with pytest.raises(ConfigError, match=f"Read on topic {TOPICS.estimates.name}"):
         feed.poll(5.0)
     feed.close()
@@ -233,7 +233,7 @@ def test_nobody_waits_for_a_topic_that_may_not_be_read(secured: Secured, reader:
 def test_a_client_learns_which_topic_it_may_not_write(reader: Settings, tmp_path: Path) -> None:
     with Vault(tmp_path / "north.db", "north") as vault:
         one_release(vault)
-        sender = Sender(vault, PLAN.study.name, reader, TOPICS)
+        sender = Sender(vault, TASK.study.name, reader, TOPICS)
         with pytest.raises(ConfigError, match=f"Write on topic {TOPICS.releases.name}"):
             sender.drain()
         sender.close()
@@ -241,7 +241,7 @@ def test_a_client_learns_which_topic_it_may_not_write(reader: Settings, tmp_path
 
 @pytest.mark.usefixtures("quick")
 def test_a_topic_that_may_not_be_made_is_named(reader: Settings) -> None:
-    others = Topics.of(plan_of(parse_study(study_text(p=1, name="unseen"))).study)
+    others = Topics.of(task_of(parse_study(study_text(p=1, name="unseen"))).study)
     with pytest.raises(ConfigError, match=r"Describe or Create on topic veil\.unseen"):
         ensure_topics(reader, others.all())
     with pytest.raises(ConfigError, match="this user may not see it"):
@@ -255,7 +255,7 @@ def test_a_kafka_that_is_away_does_not_hide_why_a_client_ends(
     monkeypatch.setattr(preflight, "PATIENCE_SECONDS", 0.3)
     with Vault(tmp_path / "north.db", "north") as vault:
         one_release(vault)
-        sender = Sender(vault, PLAN.study.name, secured.plain, TOPICS)
+        sender = Sender(vault, TASK.study.name, secured.plain, TOPICS)
         sender.drain()
         one_release(vault, 1)
         os.kill(secured.pid, signal.SIGSTOP)
@@ -272,7 +272,7 @@ def test_a_kafka_that_is_away_does_not_hide_why_a_client_ends(
                 check_broker(secured.plain)
         finally:
             os.kill(secured.pid, signal.SIGCONT)
-        assert vault.waiting(PLAN.study.name) == 1
+        assert vault.waiting(TASK.study.name) == 1
 
 
 def permit(secured: Secured, user: str, rights: list[tuple[str, ACLOperation]]) -> None:
@@ -305,16 +305,16 @@ def test_a_worker_that_may_not_be_in_its_group_ends(
         }
         stage.worker()
         assert stage.code("w0") == 10
-        group = f"veilstream-{stage.plan.study.name}"
+        group = f"veilstream-{stage.task.study.name}"
         assert f"does not permit User:{WORKER} Read on group {group}" in stage.said("w0")
         assert "Traceback" not in stage.said("w0")
 
 
 def one_release(vault: Vault, seq: int = 0) -> None:
     """Put a release into an outbox."""
-    vault.open_stream(PLAN, "records")
+    vault.open_stream(TASK, "records")
     vault.release(
-        PLAN, "records", [Outgoing(seq, b"bytes", [])],
+        TASK, "records", [Outgoing(seq, b"bytes", [])],
         position=b"", tally=Tally(records=1, rejected={}, clipped=0), now=1e9,
     )  # fmt: skip
 
@@ -323,4 +323,4 @@ def test_redis_behind_a_certificate_that_nobody_knows_is_a_setting(secured: Secu
     port = secured.tls.kafka.rsplit(":", 1)[1]
     client = redis_client(Settings(redis=f"rediss://{HOST}:{port}/0"))
     with pytest.raises(ConfigError, match="TLS connection to Redis"):
-        RedisStore(client, PLAN).ping()
+        RedisStore(client, TASK).ping()

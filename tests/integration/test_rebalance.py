@@ -98,7 +98,7 @@ def shared(stage: Stage, workers: set[str]) -> bool:
 
 def members(stage: Stage) -> dict[str, list[int]]:
     """Return the partitions of each worker, as the group has agreed; none while it has not."""
-    name = f"veilstream-{stage.plan.study.name}"
+    name = f"veilstream-{stage.task.study.name}"
     with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
         group = admin.describe_groups([name])[name]
     return {member["group_instance_id"]: _assigned(member) for member in group["members"]}

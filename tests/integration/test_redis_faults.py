@@ -12,7 +12,7 @@ import redis
 from infra.local.ports import free_port
 from infra.local.services import Redis
 from pipeline.errors import ConfigError, StateError, StoreError
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.reducer import Partition
 from pipeline.settings import Settings
 from pipeline.study import parse_study
@@ -22,7 +22,7 @@ from tests.builders import folded, sample_log, study_text
 from tests.stage import until
 
 RIGHT, WRONG = "right", "wrong"
-PLAN = plan_of(parse_study(study_text(p=1, records=8, name="faults")))
+TASK = task_of(parse_study(study_text(p=1, records=8, name="faults")))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_key_of_another_type_is_a_state_that_cannot_be_used(
     server: Settings, client: redis.Redis, key: str
 ) -> None:
     client.rpush(key, "x")
-    store = RedisStore(client, PLAN)
+    store = RedisStore(client, TASK)
 
     def read_all() -> None:
         store.load(0)
@@ -70,16 +70,16 @@ def test_a_key_of_another_type_is_a_state_that_cannot_be_used(
 def test_a_write_to_a_key_of_another_type_says_the_same(client: redis.Redis) -> None:
     client.rpush(keys.clients("faults", 0), "x")
     with pytest.raises(StateError, match=r"faults}:0:clients in Redis holds a list"):
-        RedisStore(client, PLAN).commit(0, state_of(), expected=0)
+        RedisStore(client, TASK).commit(0, state_of(), expected=0)
     client.rpush(keys.model("faults"), "x")
     client.delete(keys.clients("faults", 0))
     with pytest.raises(StateError, match=r"faults}:model in Redis holds a list"):
-        RedisStore(client, PLAN).store_model(1, b"m")
+        RedisStore(client, TASK).store_model(1, b"m")
 
 
 def test_after_the_key_is_removed_the_state_can_be_stored_again(client: redis.Redis) -> None:
     client.rpush(keys.snapshot("faults", 0), "x")
-    store = RedisStore(client, PLAN)
+    store = RedisStore(client, TASK)
     with pytest.raises(StateError):
         store.load(0)
     client.delete(keys.snapshot("faults", 0))
@@ -93,7 +93,7 @@ def test_after_the_key_is_removed_the_state_can_be_stored_again(client: redis.Re
 def test_fields_that_are_none_of_ours_are_a_state_that_cannot_be_used(
     client: redis.Redis, field: str | bytes, value: bytes
 ) -> None:
-    store = RedisStore(client, PLAN)
+    store = RedisStore(client, TASK)
     store.commit(0, state_of(), expected=0)
     client.hset(keys.snapshot("faults", 0), field, value)
     with pytest.raises(StateError, match="state rebuild"):
@@ -103,14 +103,14 @@ def test_fields_that_are_none_of_ours_are_a_state_that_cannot_be_used(
 def test_a_redis_without_memory_passes(client: redis.Redis) -> None:
     client.config_set("maxmemory", 1)
     with pytest.raises(StoreError, match="maxmemory"):
-        RedisStore(client, PLAN).commit(0, state_of(), expected=0)
+        RedisStore(client, TASK).commit(0, state_of(), expected=0)
 
 
 def test_a_redis_that_follows_another_passes(client: redis.Redis) -> None:
     client.config_set("replica-serve-stale-data", "yes")
     client.replicaof("127.0.0.1", "1")  # type: ignore[no-untyped-call]
     with pytest.raises(StoreError, match="VEILSTREAM_REDIS must name the one that takes writes"):
-        RedisStore(client, PLAN).commit(0, state_of(), expected=0)
+        RedisStore(client, TASK).commit(0, state_of(), expected=0)
 
 
 def test_a_wrong_password_and_missing_rights_name_their_settings(
@@ -119,12 +119,12 @@ def test_a_wrong_password_and_missing_rights_name_their_settings(
     client.execute_command("ACL", "SETUSER", "some", "on", f">{RIGHT}", "~other:*", "+@all")
     wrong = dataclasses.replace(server, redis_username="some", redis_password=WRONG)
     with pytest.raises(ConfigError, match="VEILSTREAM_REDIS_PASSWORD"):
-        RedisStore(redis_client(wrong), PLAN).ping()
+        RedisStore(redis_client(wrong), TASK).ping()
     right = dataclasses.replace(wrong, redis_password=RIGHT)
     with pytest.raises(ConfigError, match=r"must allow VEILSTREAM_REDIS_USERNAME the keys veil"):
-        RedisStore(redis_client(right), PLAN).load(0)
+        RedisStore(redis_client(right), TASK).load(0)
     with pytest.raises(ConfigError, match=r"must allow VEILSTREAM_REDIS_USERNAME the keys veil"):
-        RedisStore(redis_client(right), PLAN).commit(0, state_of(), expected=0)
+        RedisStore(redis_client(right), TASK).commit(0, state_of(), expected=0)
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_a_wrong_password_and_missing_rights_name_their_settings(
 def test_a_wrong_address_is_a_setting(server: Settings, address: str, words: str) -> None:
     port = server.redis.rsplit(":", 1)[1].split("/")[0]
     with pytest.raises(ConfigError, match=words):
-        RedisStore(redis_client(Settings(redis=address.format(port=port))), PLAN).load(0)
+        RedisStore(redis_client(Settings(redis=address.format(port=port))), TASK).load(0)
 
 
 def test_only_partitions_that_have_moved_are_read_again_and_no_clients(
     client: redis.Redis,
 ) -> None:
-    store, state = RedisStore(client, PLAN), state_of()
+    store, state = RedisStore(client, TASK), state_of()
     store.commit(0, state, expected=0)
     client.delete(keys.clients("faults", 0))
     first = store.summed([0, 1], {})
@@ -158,4 +158,4 @@ def test_only_partitions_that_have_moved_are_read_again_and_no_clients(
 
 
 def state_of() -> Partition:
-    return folded(PLAN, sample_log(PLAN, releases=4, clients=2))
+    return folded(TASK, sample_log(TASK, releases=4, clients=2))

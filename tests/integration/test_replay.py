@@ -55,7 +55,7 @@ def outside(stage: Stage) -> tuple[dict[bytes, bytes | None], dict[str, Any], li
     """Return all that a replay must leave alone: Redis, groups and their offsets, the logs."""
     keys = {key: stage.redis.dump(key) for key in stage.stored_keys()}
     with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
-        name = f"veilstream-{stage.plan.study.name}"
+        name = f"veilstream-{stage.task.study.name}"
         groups = sorted(group["group_id"] for group in admin.list_groups())
         assert name in groups
         offsets = {name: str(admin.list_group_offsets(name))}
@@ -88,7 +88,7 @@ def test_a_replay_touches_nothing_of_the_live_study(stage: Stage, tmp_path: Path
     replayed(stage, "--every", "7")
     done = stage.run("replay", stage.study, "--out", tmp_path / "x.parquet", "--every", "1s")
     assert done.returncode == 0, done.stderr
-    assert ("privacy spent: 0. The clients noised" in done.stderr) == stage.plan.study.private
+    assert ("privacy spent: 0. The clients noised" in done.stderr) == stage.task.study.private
     assert stage.run("replay", stage.study, "--check").returncode == 0
     assert outside(stage) == before
     assert [(file, file.stat().st_mtime_ns) for file in files] == stamps

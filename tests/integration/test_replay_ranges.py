@@ -50,10 +50,10 @@ def fill(stage: Stage, count: int = RELEASES, revision: str = "") -> None:
         client = f"c{k % 3}"
         rows = [
             Row(x, float(np.sign(x[0] + rng.normal())), 0)
-            for x in rng.uniform(-1, 1, (stage.plan.slots, 2))
+            for x in rng.uniform(-1, 1, (stage.task.slots, 2))
         ]
         payload = release_of(
-            stage.plan, rows, stage.plan.first_model, client=client, ledger="l", seq=k // 3
+            stage.task, rows, stage.task.first_model, client=client, ledger="l", seq=k // 3
         )
         if revision:
             payload = msgspec.msgpack.encode(
@@ -109,13 +109,13 @@ def folded(stage: Stage, keep: Any) -> Any:
     states = {}
     for number in range(2):
         mine = [r for r in stage.releases() if r.partition == number and keep(r)]
-        state = Partition.empty(stage.plan)
+        state = Partition.empty(stage.task)
         state.midway = True
         if mine:
             state.starting_at(mine[0].offset)
-            Reducer(stage.plan).fold(state, mine, holes=True)
+            Reducer(stage.task).fold(state, mine, holes=True)
         states[number] = state
-    return combine(stage.plan, states, topic=None, model_version=None, published_at=0.0)[1]
+    return combine(stage.task, states, topic=None, model_version=None, published_at=0.0)[1]
 
 
 def values(message: Any) -> list[float]:
@@ -187,12 +187,12 @@ def test_a_file_that_is_there_is_whole_and_the_same_as_the_lines(
     ]
     assert {row["coefficient"] for row in rows} == {"intercept", "heat", "load"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "a.parquet"]
-    topic = f"replayed-{stage.plan.study.name}"
+    topic = f"replayed-{stage.task.study.name}"
     replay(stage, "--every", "7", "--topic", topic)
     try:
         sent = stage.read(topic)
         assert [json.loads(record.value) for record in sent] == wanted
-        assert {record.key for record in sent} == {stage.plan.study.name.encode()}
+        assert {record.key for record in sent} == {stage.task.study.name.encode()}
     finally:
         with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
             admin.delete_topics([topic])

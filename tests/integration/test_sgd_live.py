@@ -53,10 +53,10 @@ def test_a_path_survives_its_worker_and_is_what_an_offline_fold_gives(
             LogEntry(r.offset, r.key, r.value, r.timestamp, tuple(r.headers or ()))
             for r in stage.releases()
         ]
-        folded = type(held).empty(stage.plan)
-        assert Reducer(stage.plan).fold(folded, log, holes=True) == []
+        folded = type(held).empty(stage.task)
+        assert Reducer(stage.task).fold(folded, log, holes=True) == []
         assert differences(folded, held) == []
-        offline = estimate_of(stage.plan, [folded])
+        offline = estimate_of(stage.task, [folded])
         values = [row.value for row in estimate.coefficients]
         assert values == [10 * value for value in offline.coefficients.tolist()]
         assert max(abs(a - b) for a, b in zip(values, TRUTH, strict=True)) < 0.2
@@ -96,18 +96,18 @@ def test_two_workers_and_a_kill_leave_what_each_log_gives(
                 for r in stage.releases()
                 if r.partition == number
             ]
-            again = type(state).empty(stage.plan)
-            assert Reducer(stage.plan).fold(again, log, holes=True) == []
+            again = type(state).empty(stage.task)
+            assert Reducer(stage.task).fold(again, log, holes=True) == []
             assert differences(again, state) == []
             folded.append(again)
             for entry in log:
                 release = read(entry.value)
                 assert partition_of(entry.key or b"", 2) == number
-                model = models.get(release.version, stage.plan.first_model).at(number)
+                model = models.get(release.version, stage.task.first_model).at(number)
                 point = np.frombuffer(release.expansion.data, dtype="<i8")
                 assert np.array_equal(point, model.lattice)
                 assert (release.seen, release.place) == (model.seen, model.place)
-        offline = estimate_of(stage.plan, folded)
+        offline = estimate_of(stage.task, folded)
         values = [row.value for row in estimate.coefficients]
         assert values == [10 * value for value in offline.coefficients.tolist()]
         assert max(abs(a - b) for a, b in zip(values, TRUTH, strict=True)) < 0.2
@@ -116,7 +116,7 @@ def test_two_workers_and_a_kill_leave_what_each_log_gives(
 def models_of(stage: Stage) -> dict[int, Model]:
     """Return the models that the topic holds, by version; compaction comes far later."""
     records = stage.read(stage.topics.models.name)
-    models = [read_model(stage.plan, record.value) for record in records]
+    models = [read_model(stage.task, record.value) for record in records]
     return {model.version: model for model in models}
 
 

@@ -12,8 +12,8 @@ import redis
 from pipeline.errors import StaleSnapshot, StateError
 from pipeline.estimators.forgetting import KEPT
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
-from pipeline.methods import plan_of
+from pipeline.local.task import Task
+from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer, differences
 from pipeline.settings import Settings
 from pipeline.study import parse_study
@@ -28,12 +28,12 @@ FORGETTING = 'half_life = 64, of = "records"'
 class Place:
     """A study of the test's own in Redis."""
 
-    plan: Plan
+    task: Task
     client: redis.Redis
     store: RedisStore
 
     def stored(self) -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = self.client.hgetall(keys.snapshot(self.plan.study.name, 0))
+        found: dict[bytes, bytes] = self.client.hgetall(keys.snapshot(self.task.study.name, 0))
         return found
 
 
@@ -41,15 +41,15 @@ class Place:
 def place(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Place]:
     name = "store-" + "".join(c for c in request.node.name.lower() if c.isalnum())[:40]
     text = study_text(p=1, records=8, forgetting=FORGETTING, name=name)
-    plan = plan_of(parse_study(text))
+    task = task_of(parse_study(text))
     client = redis_client(Settings(redis=redis_url))
-    yield Place(plan, client, RedisStore(client, plan))
+    yield Place(task, client, RedisStore(client, task))
     if found := list(client.scan_iter(f"veil:{{{name}}}:*")):
         client.delete(*found)
     client.close()
 
 
-def log_of(plan: Plan, count: int) -> list[LogEntry]:
+def log_of(task: Task, count: int) -> list[LogEntry]:
     """Return releases of two clients, each in a bucket of its own."""
     rng, stream = np.random.default_rng(0), SeededStream(0)
     entries = []
@@ -57,21 +57,21 @@ def log_of(plan: Plan, count: int) -> list[LogEntry]:
         model = Model(i + 1, rng.integers(-99, 99, 2), (1024, 1024), 8 * i)
         client = f"c{i % 2}"
         value = payload_of(
-            plan, *simulate(rng, 8, 1), model, stream, client=client, ledger=client, seq=i // 2
+            task, *simulate(rng, 8, 1), model, stream, client=client, ledger=client, seq=i // 2
         )
         entries.append(LogEntry(i, client.encode(), value))
     return entries
 
 
-def without(plan: Plan, entries: list[LogEntry], *clients: str) -> Partition:
-    state = Partition.empty(plan, frozenset(clients))
-    assert Reducer(plan).fold(state, entries) == []
+def without(task: Task, entries: list[LogEntry], *clients: str) -> Partition:
+    state = Partition.empty(task, frozenset(clients))
+    assert Reducer(task).fold(state, entries) == []
     return state
 
 
 def test_what_was_dropped_is_removed_in_the_same_commit(place: Place) -> None:
-    state, reducer = Partition.empty(place.plan), Reducer(place.plan)
-    entries, at = log_of(place.plan, KEPT + 30), 0
+    state, reducer = Partition.empty(place.task), Reducer(place.task)
+    entries, at = log_of(place.task, KEPT + 30), 0
     for size in (KEPT - 5, 3, 1, 1, 10, 20):
         reducer.fold(state, entries[at : at + size])
         place.store.commit(0, state, expected=at)
@@ -84,12 +84,12 @@ def test_what_was_dropped_is_removed_in_the_same_commit(place: Place) -> None:
 
 def test_a_commit_that_is_repeated_changes_nothing(place: Place) -> None:
     """The answer to a commit may be lost: the same one again is taken for the same one."""
-    entries = log_of(place.plan, KEPT + 10)
-    state, again = without(place.plan, entries[:KEPT]), without(place.plan, entries[:KEPT])
+    entries = log_of(place.task, KEPT + 10)
+    state, again = without(place.task, entries[:KEPT]), without(place.task, entries[:KEPT])
     place.store.commit(0, state, expected=0)
     place.store.commit(0, again, expected=0)
     for one in (state, again):
-        Reducer(place.plan).fold(one, entries[KEPT:])
+        Reducer(place.task).fold(one, entries[KEPT:])
     assert len(again.removed_fields()) > 10
     place.store.commit(0, state, expected=KEPT)
     before = place.stored()
@@ -99,11 +99,11 @@ def test_a_commit_that_is_repeated_changes_nothing(place: Place) -> None:
 
 
 def test_a_commit_of_a_late_worker_is_refused_and_removes_nothing(place: Place) -> None:
-    entries = log_of(place.plan, KEPT + 10)
-    state, late = without(place.plan, entries[: KEPT - 5]), without(place.plan, entries[:5])
+    entries = log_of(place.task, KEPT + 10)
+    state, late = without(place.task, entries[: KEPT - 5]), without(place.task, entries[:5])
     place.store.commit(0, state, expected=0)
     late.stored()
-    Reducer(place.plan).fold(late, entries[5:])
+    Reducer(place.task).fold(late, entries[5:])
     before = place.stored()
     with pytest.raises(StaleSnapshot):
         place.store.commit(0, late, expected=5)
@@ -111,9 +111,9 @@ def test_a_commit_of_a_late_worker_is_refused_and_removes_nothing(place: Place) 
 
 
 def test_a_client_is_erased_in_one_step(place: Place) -> None:
-    entries = log_of(place.plan, 40)
-    place.store.commit(0, without(place.plan, entries), expected=0)
-    erased = without(place.plan, entries, "c1")
+    entries = log_of(place.task, 40)
+    place.store.commit(0, without(place.task, entries), expected=0)
+    erased = without(place.task, entries, "c1")
     place.store.erase({0: erased}, "c1")
     assert place.store.erased() == {"c1"}
     loaded = place.store.load(0)
@@ -122,30 +122,30 @@ def test_a_client_is_erased_in_one_step(place: Place) -> None:
 
 
 def test_nothing_is_erased_where_a_worker_has_gone_on(place: Place) -> None:
-    entries = log_of(place.plan, 40)
-    place.store.commit(0, without(place.plan, entries), expected=0)
+    entries = log_of(place.task, 40)
+    place.store.commit(0, without(place.task, entries), expected=0)
     before = place.stored()
     with pytest.raises(StaleSnapshot, match="worker of this study is running"):
-        place.store.erase({0: without(place.plan, entries[:39], "c1")}, "c1")
+        place.store.erase({0: without(place.task, entries[:39], "c1")}, "c1")
     assert place.stored() == before
     assert place.store.erased() == frozenset()
 
 
 def test_a_worker_that_runs_while_a_client_is_erased_cannot_bring_it_back(place: Place) -> None:
-    entries = log_of(place.plan, 40)
-    place.store.commit(0, without(place.plan, entries[:30]), expected=0)
+    entries = log_of(place.task, 40)
+    place.store.commit(0, without(place.task, entries[:30]), expected=0)
     worker = place.store.load(0)
-    place.store.erase({0: without(place.plan, entries[:30], "c1")}, "c1")
-    Reducer(place.plan).fold(worker, entries[30:])
+    place.store.erase({0: without(place.task, entries[:30], "c1")}, "c1")
+    Reducer(place.task).fold(worker, entries[30:])
     with pytest.raises(StaleSnapshot, match="taken out"):
         place.store.commit(0, worker, expected=30)
     assert sorted(place.store.load(0).clients) == ["c0"]
 
 
 def test_a_store_that_lost_its_erased_clients_is_found_out(place: Place) -> None:
-    entries = log_of(place.plan, 40)
-    place.store.commit(0, without(place.plan, entries), expected=0)
-    place.store.erase({0: without(place.plan, entries, "c1")}, "c1")
-    place.client.delete(keys.erased(place.plan.study.name))
+    entries = log_of(place.task, 40)
+    place.store.commit(0, without(place.task, entries), expected=0)
+    place.store.erase({0: without(place.task, entries, "c1")}, "c1")
+    place.client.delete(keys.erased(place.task.study.name))
     with pytest.raises(StateError, match="state forget"):
         place.store.load(0)

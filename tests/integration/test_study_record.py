@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from infra.study_record import announce, known_revision
 from pipeline.cli.main import cli
 from pipeline.errors import ConfigError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.study import StudyMessage
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.study import parse_study
 from producers.client import Progress
 from producers.run import Job, run_client
@@ -30,18 +30,18 @@ def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
         made.remove()
 
 
-def other_than(stage: Stage) -> Plan:
+def other_than(stage: Stage) -> Task:
     """Return the study with another budget."""
     text = stage.study.read_text().replace("epsilon = 2.0", "epsilon = 1.0")
-    return plan_of(parse_study(text))
+    return task_of(parse_study(text))
 
 
 def run(
-    stage: Stage, plan: Plan, source: Path, said: list[str] | None = None, *, follow: bool = False
+    stage: Stage, task: Task, source: Path, said: list[str] | None = None, *, follow: bool = False
 ) -> Progress:
     job = Job("site", str(source), follow=follow)
     say = (lambda _: None) if said is None else said.append
-    return run_client(plan, stage.settings, job, report=lambda *_: None, say=say)
+    return run_client(task, stage.settings, job, report=lambda *_: None, say=say)
 
 
 def test_a_client_with_another_file_is_refused_before_it_spends_or_binds_itself(
@@ -49,14 +49,14 @@ def test_a_client_with_another_file_is_refused_before_it_spends_or_binds_itself(
 ) -> None:
     source, other = write_csv(stage.folder / "data.csv", 60), other_than(stage)
     stage.ensure_topics()
-    announce(stage.plan, stage.settings, overrule=False, say=pytest.fail)
+    announce(stage.task, stage.settings, overrule=False, say=pytest.fail)
     with pytest.raises(ConfigError) as caught:
         run(stage, other, source)
-    assert stage.plan.revision in str(caught.value)
+    assert stage.task.revision in str(caught.value)
     assert other.revision in str(caught.value)
     assert stage.query("site", "SELECT count(*) FROM streams") == [(0,)]
     assert stage.ends() == [0, 0]
-    assert run(stage, stage.plan, source).releases == 3
+    assert run(stage, stage.task, source).releases == 3
 
 
 def test_a_client_that_found_no_record_stops_before_its_next_spend_when_one_differs(
@@ -74,7 +74,7 @@ def test_a_client_that_found_no_record_stops_before_its_next_spend_when_one_diff
             announce(other, stage.settings, overrule=True, say=lambda _: None)
 
     with pytest.raises(ConfigError, match=f"runs under revision {other.revision}"):
-        run_client(stage.plan, stage.settings, job, report=report)
+        run_client(stage.task, stage.settings, job, report=report)
     # Kafka may need a second to hand the record out; the file would have given windows for ever
     [(spent,)] = stage.query("site", "SELECT count(*) FROM ledger")
     assert 3 <= spent <= 5
@@ -89,27 +89,27 @@ def test_a_worker_refuses_another_record_unless_the_state_is_its_own(stage: Stag
     assert f"runs under revision {other.revision}" in stage.said("w0")
     # what is folded says which one is right, so that a forged record stops nobody for long
     said: list[str] = []
-    announce(stage.plan, stage.settings, overrule=True, say=said.append)
+    announce(stage.task, stage.settings, overrule=True, say=said.append)
     assert other.revision in said[0]
-    assert known_revision(stage.plan, stage.settings) == stage.plan.revision
+    assert known_revision(stage.task, stage.settings) == stage.task.revision
 
 
 def test_the_first_worker_writes_the_record_and_one_with_state_restores_it(stage: Stage) -> None:
     # slow: a worker as a process, twice
     source = write_csv(stage.folder / "data.csv", 60)
     stage.ensure_topics()
-    assert known_revision(stage.plan, stage.settings) is None
+    assert known_revision(stage.task, stage.settings) is None
     stage.worker()
     stage.produce("site", source)
     assert stage.code("site") == 0, stage.said("site")
     stage.caught_up()
-    assert known_revision(stage.plan, stage.settings) == stage.plan.revision
+    assert known_revision(stage.task, stage.settings) == stage.task.revision
     assert stage.stop("w0") == 0
     announce(other_than(stage), stage.settings, overrule=True, say=lambda _: None)
     before = len(stage.read(stage.topics.study.name))
     stage.worker()
     until(lambda: len(stage.read(stage.topics.study.name)) == before + 1, "the record is restored")
-    assert known_revision(stage.plan, stage.settings) == stage.plan.revision
+    assert known_revision(stage.task, stage.settings) == stage.task.revision
 
 
 def test_records_that_cannot_be_read_are_passed_over_and_said(stage: Stage, kafka: str) -> None:
@@ -120,7 +120,7 @@ def test_records_that_cannot_be_read_are_passed_over_and_said(stage: Stage, kafk
                                 "type": "study/1"}).encode())  # fmt: skip
     send(kafka, stage.topics.study.name, [{"key": b"k", "value": value} for value in payloads])
     said: list[str] = []
-    done = run(stage, stage.plan, write_csv(stage.folder / "data.csv", 40), said)
+    done = run(stage, stage.task, write_csv(stage.folder / "data.csv", 40), said)
     assert done.releases == 2
     assert any("5 records of" in line and "cannot be read" in line for line in said)
 
@@ -137,11 +137,11 @@ def test_the_command_makes_the_topics_and_the_record_and_replaces_it_when_told(
     assert done.exit_code == 0, done.stderr
     facts = json.loads(done.stdout)
     assert set(facts["created"]) == {topic.name for topic in stage.topics.all()}
-    assert known_revision(stage.plan, stage.settings) == facts["revision"] == stage.plan.revision
+    assert known_revision(stage.task, stage.settings) == facts["revision"] == stage.task.revision
     other = other_than(stage)
     stage.study.write_text(stage.study.read_text().replace("epsilon = 2.0", "epsilon = 1.0"))
     refused = topics()
     assert isinstance(refused.exception, ConfigError)
     assert "veilstream topics STUDY --replace" in str(refused.exception)
     assert topics("--replace").exit_code == 0
-    assert known_revision(stage.plan, stage.settings) == other.revision
+    assert known_revision(stage.task, stage.settings) == other.revision

@@ -47,7 +47,7 @@ def test_a_topic_is_made_as_designed(
     stage: Stage, admin: KafkaAdminClient, kind: str, partitions: int, expected: dict[str, str]
 ) -> None:
     stage.ensure_topics()
-    name = f"veil.{stage.plan.study.name}.{kind}.v1"
+    name = f"veil.{stage.task.study.name}.{kind}.v1"
     assert len(admin.describe_topics([name])[0]["partitions"]) == partitions
     found = configuration(admin, name)
     assert {key: found[key] for key in expected} == expected

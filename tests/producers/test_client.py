@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from pipeline.local.model import VERSION_LIMIT, Model, round_model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.model import write_model
 from pipeline.messages.release import OpenRelease, PrivateRelease, Release, read
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.study import parse_study
 from tests.stage import HEADER, OPEN, Stage, lines, send, study_text, until, write_csv
 
@@ -45,11 +45,11 @@ def decoded(stage: Stage) -> list[Release]:
     return [read(record.value) for record in stage.releases()]
 
 
-def publish(stage: Stage, version: int, *, plan: Plan | None = None) -> None:
-    plan = plan or stage.plan
-    model = round_model(version, np.full(plan.size, 0.25), (1.0, 1.0))
-    value = write_model(plan, model, "2026-01-01T00:00:00Z")
-    key = stage.plan.study.name.encode()
+def publish(stage: Stage, version: int, *, task: Task | None = None) -> None:
+    task = task or stage.task
+    model = round_model(version, np.full(task.size, 0.25), (1.0, 1.0))
+    value = write_model(task, model, "2026-01-01T00:00:00Z")
+    key = stage.task.study.name.encode()
     send(stage.settings.kafka, stage.topics.models.name, [{"key": key, "value": value}])
 
 
@@ -80,15 +80,15 @@ def test_a_client_that_starts_late_begins_at_the_newest_model(build: Build) -> N
 
 def test_models_that_are_not_of_this_study_are_ignored(build: Build) -> None:
     stage = build(stream="lead = 0")
-    name = stage.plan.study.name
-    publish(stage, 9, plan=plan_of(parse_study(study_text(name, records=21))))
-    far = Model(8, np.full(stage.plan.size, 2**24 + 1, dtype=np.int64), (1024, 1024))
-    off = write_model(stage.plan, Model(7, np.zeros(3, np.int64), (1024, 1024)), "t")
+    name = stage.task.study.name
+    publish(stage, 9, task=task_of(parse_study(study_text(name, records=21))))
+    far = Model(8, np.full(stage.task.size, 2**24 + 1, dtype=np.int64), (1024, 1024))
+    off = write_model(stage.task, Model(7, np.zeros(3, np.int64), (1024, 1024)), "t")
     bad: list[bytes | None] = [
         None,
         b"no json",
         b"\xff\xfe",
-        write_model(stage.plan, far, "t"),
+        write_model(stage.task, far, "t"),
         off.replace(b'"value":0.0', b'"value":0.1'),
         off.replace(b'"value":0.0', b'"value":1e400'),
         off.replace(b'"heat"', b'"heart"'),
@@ -244,7 +244,7 @@ def test_raw_values_never_leave_the_client(build: Build) -> None:
         for r in stage.read(topic.name):
             parts = [r.key, r.value, *(v for _, v in r.headers)]
             places[f"{r.topic}/{r.partition}/{r.offset}"] = b"|".join(p or b"" for p in parts)
-    for key in stage.redis.scan_iter(f"veil:{{{stage.plan.study.name}}}:*"):
+    for key in stage.redis.scan_iter(f"veil:{{{stage.task.study.name}}}:*"):
         places[f"redis {key!r}"] = repr(stage.redis.hgetall(key)).encode()
     for path in stage.folder.rglob("*"):
         if path.is_file() and path != source:

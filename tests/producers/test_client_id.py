@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.study import parse_study
 from producers.client_id import check_id, is_plain, shown
@@ -33,10 +33,10 @@ def test_plain_ids_are_allowed(client: str, tmp_path: Path) -> None:
 def test_other_ids_are_refused_before_anything_is_opened_and_not_repeated(
     client: str, tmp_path: Path
 ) -> None:
-    plan = plan_of(parse_study(study_text()))
+    task = task_of(parse_study(study_text()))
     settings = Settings(kafka="127.0.0.1:9", redis="", folder=str(tmp_path))
     with pytest.raises(ConfigError, match="an id has 1 to 200 characters") as caught:
-        run_client(plan, settings, Job(client, "none.csv"), report=lambda *_: None)
+        run_client(task, settings, Job(client, "none.csv"), report=lambda *_: None)
     assert not client or client not in str(caught.value)
     assert not list(tmp_path.iterdir())
     assert shown(client).isprintable()

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.study import parse_study
 from producers.database import Database
 from producers.vault import Outgoing, Tally, Vault
 from tests.stage import study_text
 
 SOURCE = "csv:data.csv"
-PLAN = plan_of(parse_study(study_text("one")))
+TASK = task_of(parse_study(study_text("one")))
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 def release(vault: Vault, seq: int) -> None:
     vault.release(
-        PLAN, SOURCE, [Outgoing(seq, b"x" * 3000, [("a", b"b")])], position=b"place %d" % seq,
+        TASK, SOURCE, [Outgoing(seq, b"x" * 3000, [("a", b"b")])], position=b"place %d" % seq,
         tally=Tally(20, {}, 0), now=1e9,
     )  # fmt: skip
 
@@ -37,7 +37,7 @@ def release(vault: Vault, seq: int) -> None:
 def filled(path: Path, releases: int = 40) -> str:
     """Make a client that has released; return its ledger."""
     with Vault(path, "site") as vault:
-        vault.open_stream(PLAN, SOURCE)
+        vault.open_stream(TASK, SOURCE)
         for seq in range(releases):
             release(vault, seq)
         return vault.ledger
@@ -46,7 +46,7 @@ def filled(path: Path, releases: int = 40) -> str:
 def use(path: Path) -> None:
     """Do what a producer does with a database."""
     with Vault(path, "site") as vault:
-        stream = vault.open_stream(PLAN, SOURCE)
+        stream = vault.open_stream(TASK, SOURCE)
         vault.waiting("one")
         vault.unsent("one", -1, 100)
         release(vault, stream.next_seq)
@@ -79,7 +79,7 @@ def test_every_file_has_a_ledger_of_its_own(path: Path) -> None:
 
 def test_a_second_holder_is_refused_and_the_first_goes_on(path: Path) -> None:
     with Vault(path, "site") as vault:
-        vault.open_stream(PLAN, SOURCE)
+        vault.open_stream(TASK, SOURCE)
         with pytest.raises(AlreadyRunning, match="another producer"):
             Vault(path, "site")
         release(vault, 0)
@@ -91,7 +91,7 @@ def test_the_file_is_for_its_owner_alone(path: Path) -> None:
     before = os.umask(0)
     try:
         with Vault(path, "site") as vault:
-            vault.open_stream(PLAN, SOURCE)
+            vault.open_stream(TASK, SOURCE)
             release(vault, 0)
             modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in path.parent.glob("site.db*")}
     finally:

@@ -20,7 +20,7 @@ from producers.event_time import EventTimes
 from producers.models import ModelFeed
 from producers.sources import open_source
 from producers.vault import Vault
-from tests.builders import plan_of
+from tests.builders import task_of
 from tests.stage import OPEN, Stage, lines, study_text
 
 #: 2026-03-01T12:00:00Z
@@ -132,14 +132,14 @@ def test_times_survive_a_crash_byte_for_byte(build: Build) -> None:
     path = stage.database("a")
     with Vault(path, "a") as vault:
         name = "csv:h.csv"
-        vault.open_stream(stage.plan, name, location=str(source.resolve()), event_time="when")
-        times = EventTimes(stage.plan.study, "when", None, TimeRules(False, None))
+        vault.open_stream(stage.task, name, location=str(source.resolve()), event_time="when")
+        times = EventTimes(stage.task.study, "when", None, TimeRules(False, None))
         client = Client(
-            stage.plan,
+            stage.task,
             open_source(str(source), None, folder=stage.folder),
             vault,
             Dead(),  # type: ignore[arg-type]
-            ModelFeed(stage.plan, stage.settings, stage.topics, "a"),
+            ModelFeed(stage.task, stage.settings, stage.topics, "a"),
             next_seq=0,
             source_name=name,
             times=times,
@@ -167,7 +167,7 @@ class Dead:
 
 
 def times_of(**rules: Any) -> EventTimes:
-    study = plan_of().study
+    study = task_of().study
     found = TimeRules(False, rules.get("keeps"))
     return EventTimes(study, "when", rules.get("latest"), found, clock=lambda: float(BEGIN))
 

@@ -24,9 +24,9 @@ import pytest
 
 from pipeline.errors import BudgetExceeded, LocalStoreError, StateError
 from pipeline.local.model import Model, round_model, start_model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.release import OpenRelease, read
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.study import parse_study
 from producers import client as loop
 from producers.client import Client
@@ -41,8 +41,8 @@ NAME = "csv:data.csv"
 PROMPT = 5
 
 
-def plan_of(**study: Any) -> Plan:
-    return make_plan(
+def task_of(**study: Any) -> Task:
+    return make_task(
         parse_study(study_text("one", **{"privacy": OPEN, "stream": "lead = 0"} | study))
     )
 
@@ -73,22 +73,22 @@ class Bench:
     """A folder with a client's database and source, and what is needed to run its loop."""
 
     folder: Path
-    plan: Plan
+    task: Task
     ends: Ends = field(init=False)
     vault: Vault = field(init=False)
 
     def start(self, spec: Path | str | None = None, **options: Any) -> Client:
         """Start the loop where the database stands."""
         self.vault = Vault(self.folder / "site.db", "site")
-        self.ends = Ends(self.vault, start_model(self.plan.size))
-        stream = self.vault.open_stream(self.plan, NAME, options.pop("limit", Limit()))
+        self.ends = Ends(self.vault, start_model(self.task.size))
+        stream = self.vault.open_stream(self.task, NAME, options.pop("limit", Limit()))
         rate, seq = options.pop("rate", None), options.pop("next_seq", stream.next_seq)
         clock, ahead = options.pop("clock", time.monotonic), options.pop("ahead", 0.0)
         source = open_source(
             str(spec or self.folder / "data.csv"), stream.position, folder=self.folder, **options
         )
         return Client(
-            self.plan, cast("Source", source), self.vault, cast("Any", self.ends),
+            self.task, cast("Source", source), self.vault, cast("Any", self.ends),
             cast("Any", self.ends), next_seq=seq, source_name=NAME, rate=rate,
             ahead=ahead, clock=clock,
         )  # fmt: skip
@@ -112,7 +112,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
 
     def make(count: int, **study: Any) -> Bench:
         write_csv(tmp_path / "data.csv", count)
-        made.append(Bench(tmp_path, plan_of(**study)))
+        made.append(Bench(tmp_path, task_of(**study)))
         return made[-1]
 
     yield make
@@ -167,7 +167,7 @@ def test_large_windows_do_not_make_a_turn_read_more_than_its_slots(bench: Make) 
 def test_a_client_goes_on_with_the_number_its_database_has(bench: Make) -> None:
     one = bench(50, records=10)
     one.start()
-    one.vault.charge_lost(one.plan, NAME, range(7), owed=0, now=1e9)
+    one.vault.charge_lost(one.task, NAME, range(7), owed=0, now=1e9)
     one.vault.close()
     client = one.start()
     while client.turn():
@@ -218,9 +218,9 @@ def test_a_group_never_goes_beyond_the_lead(bench: Make, lead: int) -> None:
             client.turn()
         assert client.progress.releases == version * lead
         assert client.progress.waiting_for == "a newer model"
-        one.ends.newest = round_model(version, np.full(one.plan.size, 0.1), (1.0, 1.0))
+        one.ends.newest = round_model(version, np.full(one.task.size, 0.1), (1.0, 1.0))
     while client.turn():
-        one.ends.newest = round_model(9, np.full(one.plan.size, 0.1), (1.0, 1.0))
+        one.ends.newest = round_model(9, np.full(one.task.size, 0.1), (1.0, 1.0))
     counted = Counter(read(p).version for (p,) in one.rows("SELECT payload FROM outbox"))
     assert [counted[version] for version in range(3)] == [lead] * 3
     # where a lead is more than a group, the newest model comes between the last two groups
@@ -246,7 +246,7 @@ def test_whatever_comes_when_no_limit_is_passed(bench: Make, monkeypatch: Any) -
             one.ends.acknowledge = chance.choice([0, 0, 1, 5, 100])
             if chance.random() < 0.3:
                 version += 1
-                one.ends.newest = round_model(version, np.zeros(one.plan.size), (1.0, 1.0))
+                one.ends.newest = round_model(version, np.zeros(one.task.size), (1.0, 1.0))
         assert one.numbers() == list(range(windows))
         one.vault.close()
         (one.folder / "site.db").unlink()

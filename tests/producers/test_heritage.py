@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from pipeline.cli.privacy import privacy
 from pipeline.errors import BudgetExceeded, ConfigError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.spends import (
     SpendsMessage,
     hashed,
@@ -23,7 +23,7 @@ from pipeline.messages.spends import (
     worse,
     write_spends,
 )
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.study import parse_study
 from producers.ledger import Limit
 from producers.report import account_of, ledger
@@ -34,14 +34,14 @@ from tests.stage import study_text
 SOURCE = "csv:data.csv"
 
 
-def plan_of(name: str, epsilon: float = 1.0) -> Plan:
+def task_of(name: str, epsilon: float = 1.0) -> Task:
     budget = f'mechanism = "discrete-gaussian"\nepsilon = {epsilon}\ndelta = 1e-5'
-    return make_plan(parse_study(study_text(name, privacy=budget)))
+    return make_task(parse_study(study_text(name, privacy=budget)))
 
 
-def release(vault: Vault, plan: Plan, seq: int = 0, source: str = SOURCE) -> None:
+def release(vault: Vault, task: Task, seq: int = 0, source: str = SOURCE) -> None:
     vault.release(
-        plan, source, [Outgoing(seq, b"bytes", [])], position=b"place", now=1e9,
+        task, source, [Outgoing(seq, b"bytes", [])], position=b"place", now=1e9,
         tally=Tally(20, {}, 0),
     )  # fmt: skip
 
@@ -51,8 +51,8 @@ def spent(folder: Path, *studies: str, limit: float = 1.0) -> SpendsMessage:
     path = vault_path(folder, "site")
     with Vault(path, "site") as vault:
         for name in studies:
-            vault.open_stream(plan_of(name), SOURCE, Limit(limit, 1e-5))
-            release(vault, plan_of(name))
+            vault.open_stream(task_of(name), SOURCE, Limit(limit, 1e-5))
+            release(vault, task_of(name))
     return account_of(path)
 
 
@@ -87,20 +87,20 @@ def test_what_was_imported_counts_against_the_limit(tmp_path: Path) -> None:
     message = spent(tmp_path / "old", "first")
     with Vault(vault_path(tmp_path / "new", "site"), "site") as vault:
         vault.heritage.take_file(message)
-        vault.open_stream(plan_of("later"), SOURCE)
+        vault.open_stream(task_of("later"), SOURCE)
         with pytest.raises(BudgetExceeded, match="1 other studies"):
-            release(vault, plan_of("later"))
+            release(vault, task_of("later"))
         # a study of the same name under another ledger is another spend
-        vault.open_stream(plan_of("first"), SOURCE)
+        vault.open_stream(task_of("first"), SOURCE)
         with pytest.raises(BudgetExceeded):
-            release(vault, plan_of("first"))
+            release(vault, task_of("first"))
 
 
 def test_an_import_into_the_folder_that_wrote_it_changes_nothing(tmp_path: Path) -> None:
     message = spent(tmp_path, "first")
     with Vault(vault_path(tmp_path, "site"), "site") as vault:
         assert vault.heritage.take_file(message) == 0
-        release(vault, plan_of("first"), 1)
+        release(vault, task_of("first"), 1)
     assert account_of(vault_path(tmp_path, "site")).sources[0].spends[0].releases == 2
 
 
@@ -118,10 +118,10 @@ def test_an_old_copy_learns_what_it_has_lost(tmp_path: Path) -> None:
         assert vault.heritage.take_file(whole) == 1
         assert vault.heritage.take_file(whole) == 0
         # its releases go on, and are not charged beside themselves
-        vault.open_stream(plan_of("second"), SOURCE)
-        vault.charge_lost(plan_of("second"), SOURCE, range(1), owed=20, now=1e9)
+        vault.open_stream(task_of("second"), SOURCE)
+        vault.charge_lost(task_of("second"), SOURCE, range(1), owed=20, now=1e9)
     reached = ledger(path)[SOURCE]["spent"]["mu"]
-    assert reached == pytest.approx(math.sqrt(2) * plan_of("first").cost.mu)
+    assert reached == pytest.approx(math.sqrt(2) * task_of("first").cost.mu)
 
 
 def test_nothing_that_comes_later_lowers_what_was_taken(tmp_path: Path) -> None:
@@ -242,15 +242,15 @@ def test_a_false_word_on_the_topic_shuts_nobody_out_for_ever(tmp_path: Path) -> 
     message = hide(spent(tmp_path / "old", "first"))
     with Vault(vault_path(tmp_path / "new", "site"), "site") as vault:
         vault.heritage.take_topic(SOURCE, [message], begun=False, other_data=False)
-        vault.open_stream(plan_of("later"), SOURCE)
+        vault.open_stream(task_of("later"), SOURCE)
         with pytest.raises(BudgetExceeded):
-            release(vault, plan_of("later"))
+            release(vault, task_of("later"))
         vault.heritage.take_topic(SOURCE, [message], begun=False, other_data=True)
-        release(vault, plan_of("later"))
+        release(vault, task_of("later"))
         # it is remembered, and still told to others
         assert vault.heritage.take_topic(SOURCE, [message], begun=True, other_data=False) == 0
         assert len(vault.heritage.account().sources[0].spends) == 2
-        release(vault, plan_of("later"), 1)
+        release(vault, task_of("later"), 1)
 
 
 def test_a_claim_of_no_privacy_lifts_no_limit(tmp_path: Path) -> None:
@@ -262,9 +262,9 @@ def test_a_claim_of_no_privacy_lifts_no_limit(tmp_path: Path) -> None:
     )
     with Vault(vault_path(tmp_path / "new", "site"), "site") as vault:
         vault.heritage.take_topic(SOURCE, [hide(message)], begun=False, other_data=False)
-        vault.open_stream(plan_of("one"), SOURCE, Limit(1.0, 1e-5))
-        release(vault, plan_of("one"))
-        vault.open_stream(plan_of("two"), SOURCE)
+        vault.open_stream(task_of("one"), SOURCE, Limit(1.0, 1e-5))
+        release(vault, task_of("one"))
+        vault.open_stream(task_of("two"), SOURCE)
         with pytest.raises(BudgetExceeded):
-            release(vault, plan_of("two"))
+            release(vault, task_of("two"))
         assert vault.bare(SOURCE)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, LocalStoreError
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.study import parse_study
 from producers.admission import Admission
 from producers.known_sources import NAME
@@ -291,11 +291,11 @@ def test_airlines_share_no_flights() -> None:
 
 def spend(folder: Folder, client: str, spec: Path | str, study: str = "old") -> None:
     """Write what a client of an earlier version had: a database, and no register."""
-    plan, name = plan_of(parse_study(study_text(study))), name_of(str(spec))
+    task, name = task_of(parse_study(study_text(study))), name_of(str(spec))
     with Vault(folder.path / f"{client}.db", client) as vault:
-        vault.open_stream(plan, name, location=location_of(str(spec)))
+        vault.open_stream(task, name, location=location_of(str(spec)))
         vault.release(
-            plan, name, [Outgoing(0, b"bytes", [])], position=b"place", now=1e9,
+            task, name, [Outgoing(0, b"bytes", [])], position=b"place", now=1e9,
             tally=Tally(20, {}, 0),
         )  # fmt: skip
 

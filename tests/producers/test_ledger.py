@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
-from pipeline.local.plan import Plan
-from pipeline.methods import plan_of
+from pipeline.local.task import Task
+from pipeline.methods import task_of
 from pipeline.study import parse_study
 from producers import report
 from producers.ledger import Limit
@@ -39,7 +39,7 @@ class Case:
     records: int | None = None
     neighbours: str = "zero-out"
 
-    def plan(self, name: str) -> Plan:
+    def task(self, name: str) -> Task:
         lines = [
             f'mechanism = "discrete-{"gaussian" if self.delta else "laplace"}"',
             f'epsilon = {self.epsilon}\nneighbours = "{self.neighbours}"',
@@ -48,7 +48,7 @@ class Case:
             lines.append(f"delta = {self.delta}")
         if self.records:
             lines.append(f'unit = "user"\nrecords = {self.records}')
-        return plan_of(parse_study(study_text(name, privacy="\n".join(lines))))
+        return task_of(parse_study(study_text(name, privacy="\n".join(lines))))
 
     def cost(self, of: Case) -> tuple[float, float | None]:
         """Return mu and pure epsilon for the unit and neighbours of another study."""
@@ -115,24 +115,24 @@ def contents(path: Path) -> list[str]:
         return [line for line in db.iterdump() if not line.startswith('INSERT INTO "refusals"')]
 
 
-def start(vault: Vault, plan: Plan, limit: Limit = NO_LIMIT, source: str = SOURCE) -> None:
+def start(vault: Vault, task: Task, limit: Limit = NO_LIMIT, source: str = SOURCE) -> None:
     """Open a study and release once."""
-    seq = vault.open_stream(plan, source, limit).next_seq
+    seq = vault.open_stream(task, source, limit).next_seq
     vault.release(
-        plan, source, [Outgoing(seq, b"bytes", [])], position=b"p%d" % seq,
+        task, source, [Outgoing(seq, b"bytes", [])], position=b"p%d" % seq,
         tally=Tally(20, {"a reason": 2}, 1), now=1e9,
     )  # fmt: skip
 
 
-def refused(vault: Vault, plan: Plan, path: Path, source: str = SOURCE) -> str:
+def refused(vault: Vault, task: Task, path: Path, source: str = SOURCE) -> str:
     """Check that a release is refused, spends nothing, moves nothing, and is noted."""
-    study = plan.study.name
-    before = vault.open_stream(plan, source)
+    study = task.study.name
+    before = vault.open_stream(task, source)
     kept = contents(path)
     noted = rows(path, "SELECT reason FROM refusals WHERE study = ?", study)
     with pytest.raises(BudgetExceeded) as error:
-        start(vault, plan, source=source)
-    assert vault.open_stream(plan, source) == before
+        start(vault, task, source=source)
+    assert vault.open_stream(task, source) == before
     assert contents(path) == kept
     after = rows(path, "SELECT reason FROM refusals WHERE study = ?", study)
     assert after == [*noted, (str(error.value),)]
@@ -166,11 +166,11 @@ def test_two_studies_are_allowed_from_what_they_cost_together(path: Path, name: 
     needed = together(cost, delta)
     alone = together(cost[:1], delta)
     with Vault(path, "site") as vault:
-        start(vault, first.plan("one"), Limit(needed * (1 - 2 * CALIBRATION), delta or None))
-        assert f"reach epsilon {needed:.4g}" in refused(vault, second.plan("two"), path)
+        start(vault, first.task("one"), Limit(needed * (1 - 2 * CALIBRATION), delta or None))
+        assert f"reach epsilon {needed:.4g}" in refused(vault, second.task("two"), path)
         [account] = report.ledger(path).values()
         assert account["spent"]["epsilon"] == pytest.approx(alone, rel=CALIBRATION)
-        start(vault, second.plan("two"), Limit(needed * (1 + CALIBRATION)))
+        start(vault, second.task("two"), Limit(needed * (1 + CALIBRATION)))
     [account] = report.ledger(path).values()
     assert account["spent"]["epsilon"] == pytest.approx(needed, rel=CALIBRATION)
     assert account["spent"]["mu"] == pytest.approx(math.hypot(cost[0][0], cost[1][0]), rel=1e-5)
@@ -188,10 +188,10 @@ def test_each_of_the_three_bounds_is_the_smallest_for_some_pair() -> None:
 
 def test_a_study_may_release_its_own_budget_for_ever_and_is_charged_once(path: Path) -> None:
     for i, case in enumerate([RECORD, Case(1.0, None), USER, Case(20.0, 1e-9), Case(1e-4, 1e-4)]):
-        plan, source = case.plan(f"s{i}"), f"csv:{i}.csv"
+        task, source = case.task(f"s{i}"), f"csv:{i}.csv"
         with Vault(path, "site") as vault:
             for _ in range(20):
-                start(vault, plan, source=source)
+                start(vault, task, source=source)
     assert rows(path, "SELECT study, count(*) FROM spends GROUP BY study") == [
         (f"s{i}", 1) for i in range(5)
     ]
@@ -202,55 +202,55 @@ def test_a_third_study_finds_what_two_have_left(path: Path) -> None:
     one, two, three = Case(1.0), Case(0.5, None), Case(0.3)
     needed = together([case.cost(of=one) for case in (one, two, three)], 1e-5)
     with Vault(path, "site") as vault:
-        start(vault, one.plan("one"), Limit(needed * 0.999))
-        start(vault, two.plan("two"))
-        refused(vault, three.plan("three"), path)
-        start(vault, three.plan("three"), Limit(needed * 1.001))
+        start(vault, one.task("one"), Limit(needed * 0.999))
+        start(vault, two.task("two"))
+        refused(vault, three.task("three"), path)
+        start(vault, three.task("three"), Limit(needed * 1.001))
 
 
 def test_a_gaussian_study_needs_a_delta_where_laplace_opened_the_source(path: Path) -> None:
     pure, gaussian = Case(1.0, None), Case(0.5, 1e-6)
     with Vault(path, "site") as vault:
-        start(vault, pure.plan("pure"))
+        start(vault, pure.task("pure"))
         assert "raise it with --epsilon-limit and --delta-limit" in refused(
-            vault, gaussian.plan("two"), path
+            vault, gaussian.task("two"), path
         )
         # however large the epsilon, without a delta there is no answer
-        vault.open_stream(gaussian.plan("two"), SOURCE, Limit(epsilon=1e6))
-        assert "inf" in refused(vault, gaussian.plan("two"), path)
-        start(vault, gaussian.plan("two"), Limit(delta=1e-6))
+        vault.open_stream(gaussian.task("two"), SOURCE, Limit(epsilon=1e6))
+        assert "inf" in refused(vault, gaussian.task("two"), path)
+        start(vault, gaussian.task("two"), Limit(delta=1e-6))
         # and what has a delta once can never again be had without
         with pytest.raises(ConfigError, match="--epsilon-limit: 1 at delta 1e-06 is below"):
-            vault.open_stream(pure.plan("pure"), SOURCE, Limit(1.0))
+            vault.open_stream(pure.task("pure"), SOURCE, Limit(1.0))
 
 
 def test_limits_move_both_ways_but_never_below_what_is_spent(path: Path) -> None:
-    plan = RECORD.plan("one")
+    task = RECORD.task("one")
     limit = "SELECT epsilon, delta FROM sources"
     with Vault(path, "site") as vault:
-        vault.open_stream(plan, SOURCE)
+        vault.open_stream(task, SOURCE)
         assert rows(path, limit) == [(1.0, 1e-5)]
         # nothing is spent yet: the data owner may be stricter than the study, which then waits
-        vault.open_stream(plan, SOURCE, Limit(0.5))
-        refused(vault, plan, path)
-        start(vault, plan, Limit(2.0))
+        vault.open_stream(task, SOURCE, Limit(0.5))
+        refused(vault, task, path)
+        start(vault, task, Limit(2.0))
         assert rows(path, limit) == [(2.0, 1e-5)]
-        vault.open_stream(plan, SOURCE, Limit(1.0))
+        vault.open_stream(task, SOURCE, Limit(1.0))
         assert rows(path, limit) == [(1.0, 1e-5)]
         for low in (Limit(0.99), Limit(delta=9e-6), Limit(0.5, 1e-5)):
             with pytest.raises(ConfigError, match="that studies have spent on source"):
-                vault.open_stream(plan, SOURCE, low)
+                vault.open_stream(task, SOURCE, low)
             assert rows(path, limit) == [(1.0, 1e-5)]
-        vault.open_stream(plan, SOURCE, Limit(delta=1e-4))
-        start(vault, plan)
+        vault.open_stream(task, SOURCE, Limit(delta=1e-4))
+        start(vault, task)
         assert rows(path, limit) == [(1.0, 1e-4)]
 
 
 def test_no_study_after_the_first_changes_the_limit_by_being_there(path: Path) -> None:
     with Vault(path, "site") as vault:
-        start(vault, RECORD.plan("one"))
+        start(vault, RECORD.task("one"))
         for name, case in {"two": Case(5.0), "three": USER, "four": Case(3.0, None)}.items():
-            refused(vault, case.plan(name), path)
+            refused(vault, case.task(name), path)
     assert rows(path, "SELECT * FROM sources") == [(SOURCE, 1.0, 1e-5, 1, "zero-out")]
 
 
@@ -260,17 +260,17 @@ UNPROTECTED = {
 }
 
 
-def unprotected(name: str, kind: str) -> Plan:
-    return plan_of(parse_study(study_text(name, privacy=UNPROTECTED[kind])))
+def unprotected(name: str, kind: str) -> Task:
+    return task_of(parse_study(study_text(name, privacy=UNPROTECTED[kind])))
 
 
 @pytest.mark.parametrize("kind", UNPROTECTED)
 def test_a_study_without_privacy_cannot_read_a_limited_source(path: Path, kind: str) -> None:
     with Vault(path, "site") as vault:
-        vault.open_stream(RECORD.plan("one"), SOURCE, Limit(1e9, 0.5))
+        vault.open_stream(RECORD.task("one"), SOURCE, Limit(1e9, 0.5))
         # already before the private study has spent anything
         assert "without privacy cannot" in refused(vault, unprotected("bare", kind), path)
-        start(vault, RECORD.plan("one"))
+        start(vault, RECORD.task("one"))
         refused(vault, unprotected("bare", kind), path)
 
 
@@ -279,9 +279,9 @@ def test_no_limit_holds_where_a_study_without_privacy_has_released(path: Path, k
     with Vault(path, "site") as vault:
         start(vault, unprotected("bare", kind))
         for name in ("one", "two", "three"):
-            start(vault, RECORD.plan(name))
+            start(vault, RECORD.task(name))
         with pytest.raises(ConfigError, match="no limit holds for it any more"):
-            vault.open_stream(RECORD.plan("one"), SOURCE, Limit(1.0))
+            vault.open_stream(RECORD.task("one"), SOURCE, Limit(1.0))
     [account] = report.ledger(path).values()
     assert (account["limit"], account["spent"], account["remaining"]) == (None, None, None)
     assert [study["mu"] is None for study in account["studies"]] == [True, False, False, False]
@@ -292,45 +292,45 @@ def test_a_study_without_privacy_that_never_released_lifts_no_limit(path: Path, 
     with Vault(path, "site") as vault:
         vault.open_stream(unprotected("bare", kind), SOURCE)
         for name in ("one", "two"):
-            vault.open_stream(USER.plan(name), SOURCE)
-        start(vault, USER.plan("one"))
-        refused(vault, USER.plan("two"), path)
+            vault.open_stream(USER.task(name), SOURCE)
+        start(vault, USER.task("one"))
+        refused(vault, USER.task("two"), path)
         refused(vault, unprotected("bare", kind), path)
     # the source is protected as the first private study asks, not as the one that came before it
     assert rows(path, "SELECT * FROM sources") == [(SOURCE, 2.0, 1e-5, 5, "zero-out")]
 
 
 def test_one_file_has_one_name(path: Path) -> None:
-    plan, other = RECORD.plan("one"), RECORD.plan("two")
+    task, other = RECORD.task("one"), RECORD.task("two")
     with Vault(path, "site") as vault:
-        vault.open_stream(plan, SOURCE, location="/data.csv")
+        vault.open_stream(task, SOURCE, location="/data.csv")
         with pytest.raises(ConfigError, match=r"knows the file as source 'csv:data\.csv'"):
             vault.open_stream(other, "alias", location="/data.csv")
         # nothing of the refused name stays behind
         assert rows(path, "SELECT source FROM sources") == [(SOURCE,)]
         assert rows(path, "SELECT study FROM streams") == [("one",)]
         # several files may share a name, and then share its budget
-        start(vault, plan)
+        start(vault, task)
         vault.open_stream(other, SOURCE, location="/more.csv")
         refused(vault, other, path)
 
 
 def test_sources_and_clients_have_budgets_of_their_own(path: Path) -> None:
     with Vault(path, "site") as vault:
-        start(vault, RECORD.plan("one"))
-        refused(vault, RECORD.plan("two"), path)
-        start(vault, RECORD.plan("three"), source="csv:other.csv")
+        start(vault, RECORD.task("one"))
+        refused(vault, RECORD.task("two"), path)
+        start(vault, RECORD.task("three"), source="csv:other.csv")
     with Vault(path.with_name("b.db"), "b") as vault:
-        start(vault, RECORD.plan("two"))
+        start(vault, RECORD.task("two"))
     spent = {name: facts["spent"]["epsilon"] for name, facts in report.ledger(path).items()}
     assert spent == {name: pytest.approx(1, rel=CALIBRATION) for name in (SOURCE, "csv:other.csv")}
 
 
-def gradients(name: str, records: int, epsilon: float = 2.0) -> Plan:
+def gradients(name: str, records: int, epsilon: float = 2.0) -> Task:
     """Return a study of gradients of single records, for users of so many."""
     user = f'neighbours = "replace-one"\nunit = "user"\nrecords = {records}'
     text = sgd_text(name=name, epsilon=epsilon).replace('neighbours = "replace-one"', user)
-    return plan_of(parse_study(text))
+    return task_of(parse_study(text))
 
 
 def test_gradients_of_a_users_records_compose(path: Path) -> None:
@@ -349,9 +349,9 @@ def test_gradients_of_a_users_records_compose(path: Path) -> None:
 def test_a_database_of_an_older_schema_is_upgraded_and_counts_as_it_did(
     path: Path, schema: int
 ) -> None:
-    plan = RECORD.plan("one")
+    task = RECORD.task("one")
     with Vault(path, "site") as vault:
-        start(vault, plan)
+        start(vault, task)
     before = report.ledger(path)
     with sqlite3.connect(path) as db:
         db.execute("DROP VIEW charges")
@@ -365,17 +365,17 @@ def test_a_database_of_an_older_schema_is_upgraded_and_counts_as_it_did(
         with pytest.raises(LocalStoreError, match="start its producer once"):
             report.ledger(path)
     with Vault(path, "site") as vault:
-        start(vault, plan)
+        start(vault, task)
         assert vault.peek("one").next_seq == 2
     after = report.ledger(path)
     assert after[SOURCE]["spent"] == before[SOURCE]["spent"]
 
 
-def personal(level: str | None) -> Plan:
+def personal(level: str | None) -> Task:
     """Return a study with levels, as a client sees it whose records may have one of them."""
     levels = 'personal = { column = "c", levels = { strict = 0.5, normal = 2.0 } }'
     text = sgd_text(name="levels", epsilon=2.0).replace("[window]", f"{levels}\n[window]")
-    return plan_of(parse_study(text), level)
+    return task_of(parse_study(text), level)
 
 
 def test_a_client_is_charged_the_loosest_level_that_its_records_may_have(path: Path) -> None:
@@ -406,11 +406,11 @@ def test_lost_releases_are_charged_at_the_loosest_level(path: Path) -> None:
 
 def test_noise_that_shows_an_empty_slot_is_refused_where_absences_are_limited(path: Path) -> None:
     with Vault(path, "site") as vault:
-        start(vault, Case(neighbours="zero-out").plan("first"), Limit(epsilon=15.0))
+        start(vault, Case(neighbours="zero-out").task("first"), Limit(epsilon=15.0))
         assert "absence of a record" in refused(vault, personal("normal"), path)
         assert "absence of a record" in refused(vault, personal(None), path)
         # empty slots have the strictest noise, and so have all others
         start(vault, personal("strict"))
     with Vault(path.with_name("other"), "other") as vault:
-        start(vault, Case(neighbours="replace-one").plan("first"), Limit(epsilon=15.0))
+        start(vault, Case(neighbours="replace-one").task("first"), Limit(epsilon=15.0))
         start(vault, personal("normal"))

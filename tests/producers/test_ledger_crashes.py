@@ -23,10 +23,10 @@ from benchmarks.ledger_crashes import (
     Outcome,
     Witness,
     campaign,
-    plan_of,
+    task_of,
 )
 from pipeline.errors import LocalStoreError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from producers.vault import Outgoing, Tally, Vault
 
 HERE = "tests.producers.test_ledger_crashes"
@@ -63,44 +63,44 @@ class PositionApart(Vault):
 
         self._streams.advance = stay  # type: ignore[method-assign]
 
-    def release(self, plan: Plan, source: str, group: Any, **rest: Any) -> None:
-        super().release(plan, source, group, **rest)
+    def release(self, task: Task, source: str, group: Any, **rest: Any) -> None:
+        super().release(task, source, group, **rest)
         with self._db.transaction():
-            self._db.write("UPDATE streams SET position = ?2 WHERE study = ?1", plan.study.name,
+            self._db.write("UPDATE streams SET position = ?2 WHERE study = ?1", task.study.name,
                            rest["position"])  # fmt: skip
 
 
 class PositionFirst(Vault):
     """Moves the source position before the release."""
 
-    def release(self, plan: Plan, source: str, group: Any, **rest: Any) -> None:
+    def release(self, task: Task, source: str, group: Any, **rest: Any) -> None:
         with self._db.transaction():
-            self._db.write("UPDATE streams SET position = ?2 WHERE study = ?1", plan.study.name,
+            self._db.write("UPDATE streams SET position = ?2 WHERE study = ?1", task.study.name,
                            rest["position"])  # fmt: skip
-        super().release(plan, source, group, **rest)
+        super().release(task, source, group, **rest)
 
 
 class GroupInPieces(Vault):
     """Stores the releases of a group one by one, each with the last position."""
 
-    def release(self, plan: Plan, source: str, group: Any, **rest: Any) -> None:
+    def release(self, task: Task, source: str, group: Any, **rest: Any) -> None:
         tally = rest.pop("tally")
         for outgoing in group:
-            super().release(plan, source, [outgoing], tally=tally, **rest)
+            super().release(task, source, [outgoing], tally=tally, **rest)
             tally = Tally(0, {}, 0)
 
 
 class SpendApart(Vault):
     """Charges the budget in a transaction of its own, behind each release."""
 
-    def release(self, plan: Plan, source: str, group: Any, **rest: Any) -> None:
+    def release(self, task: Task, source: str, group: Any, **rest: Any) -> None:
         charge, self._budgets.charge = self._budgets.charge, lambda *_: None  # type: ignore[method-assign]
         try:
-            super().release(plan, source, group, **rest)
+            super().release(task, source, group, **rest)
         finally:
             self._budgets.charge = charge  # type: ignore[method-assign]
         with self._db.transaction():
-            charge(plan, source)
+            charge(task, source)
 
 
 class DropsEarly(Vault):
@@ -199,7 +199,7 @@ def test_a_copy_of_a_live_clients_files_is_an_earlier_state_or_refused(
         with suppress(LocalStoreError):
             with Vault(made / f"{CLIENT}.db", CLIENT) as vault:
                 for study in STUDIES:
-                    vault.open_stream(plan_of(study), SOURCE)
+                    vault.open_stream(task_of(study), SOURCE)
                     vault.unsent(study, -1, 10_000)
             opened += 1
             faults += [f"{fault} ({made.name})" for fault in witness.faults(made)]

@@ -24,7 +24,7 @@ from pipeline.messages.spends import (
 from producers.ledger_topic import LedgerTopic
 from producers.report import ledger
 from producers.vault import Vault
-from tests.producers.test_heritage import plan_of, release
+from tests.producers.test_heritage import release, task_of
 from tests.stage import PRIVATE, Stage, read_topic, send, study_text, write_csv
 
 Build = Callable[..., Stage]
@@ -73,7 +73,7 @@ def test_a_new_study_counts_what_a_lost_folder_had_spent(build: Build, client: s
     assert produce(first, client, source)[0] == 0
     [account] = accounts(first, client)
     assert account.sources[0].source == hashed(client, "csv:data.csv")
-    assert account.sources[0].spends[0].study == first.plan.study.name
+    assert account.sources[0].spends[0].study == first.task.study.name
     shutil.rmtree(first.settings.home / "clients")
 
     code, said = produce(second, client, source)
@@ -81,7 +81,7 @@ def test_a_new_study_counts_what_a_lost_folder_had_spent(build: Build, client: s
     assert "they count now" in said
     assert not second.releases()
     [facts] = ledger(second.database(client)).values()
-    assert [spend["study"] for spend in facts["elsewhere"]] == [first.plan.study.name]
+    assert [spend["study"] for spend in facts["elsewhere"]] == [first.task.study.name]
     moved = source.rename(source.with_name("moved.csv"))
     code, said = produce(second, client, moved)
     assert code == 10
@@ -131,7 +131,7 @@ def stage(build: Build) -> Stage:
 
 
 def topic_of(stage: Stage, vault: Vault, said: list[str]) -> LedgerTopic:
-    ensure_topics(stage.settings, ledger_topics(stage.plan.study, stage.settings))
+    ensure_topics(stage.settings, ledger_topics(stage.task.study, stage.settings))
     return LedgerTopic(stage.settings, vault.client, vault.heritage, said.append)
 
 
@@ -164,13 +164,13 @@ def test_an_account_is_told_once_and_again_when_the_topic_lacks_it(
     stage: Stage, client: str
 ) -> None:
     with Vault(stage.database(client), client) as vault:
-        vault.open_stream(plan_of("one"), "csv:data.csv")
-        release(vault, plan_of("one"))
+        vault.open_stream(task_of("one"), "csv:data.csv")
+        release(vault, task_of("one"))
         for _ in range(2):
             topic = topic_of(stage, vault, [])
             topic.take_over("csv:data.csv", begun=True, other_data=False)
             topic.publish()
-            release(vault, plan_of("one"), vault.peek("one").next_seq)
+            release(vault, task_of("one"), vault.peek("one").next_seq)
             topic.publish()
         assert len(accounts(stage, client)) == 1
         # somebody else's word in its place

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import BudgetExceeded, DataError, LocalStoreError
-from pipeline.local.plan import Plan
-from pipeline.methods import plan_of as make_plan
+from pipeline.local.task import Task
+from pipeline.methods import task_of as make_task
 from pipeline.study import parse_study
 from producers.ledger import Limit
 from producers.memory import Remembered, parsed
@@ -23,14 +23,14 @@ from tests.stage import HEADER, Stage, lines, study_text, write_csv
 SOURCE = "csv:data.csv"
 
 
-def plan_of(name: str) -> Plan:
+def task_of(name: str) -> Task:
     privacy = 'mechanism = "discrete-gaussian"\nepsilon = 1.0\ndelta = 1e-5'
-    return make_plan(parse_study(study_text(name, privacy=privacy)))
+    return make_task(parse_study(study_text(name, privacy=privacy)))
 
 
-def release(vault: Vault, plan: Plan, seq: int) -> None:
+def release(vault: Vault, task: Task, seq: int) -> None:
     vault.release(
-        plan, SOURCE, [Outgoing(seq, b"bytes", [])], position=b"place", now=1e9,
+        task, SOURCE, [Outgoing(seq, b"bytes", [])], position=b"place", now=1e9,
         tally=Tally(20, {}, 0),
     )  # fmt: skip
 
@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_an_old_copy_is_found_out_by_the_folder_whatever_study_runs_next(path: Path) -> None:
     """The releases topic of the next study says nothing of what another one has lost."""
-    first, second = plan_of("first"), plan_of("second")
+    first, second = task_of("first"), task_of("second")
     with Vault(path, "site") as vault:
         vault.open_stream(first, SOURCE, Limit(2.0, 1e-5))
         release(vault, first, 0)
@@ -65,7 +65,7 @@ def test_an_old_copy_is_found_out_by_the_folder_whatever_study_runs_next(path: P
 
 
 def test_what_one_study_has_lost_is_not_forgotten_for_what_another_releases(path: Path) -> None:
-    first, second = plan_of("first"), plan_of("second")
+    first, second = task_of("first"), task_of("second")
     with Vault(path, "site") as vault:
         vault.open_stream(first, SOURCE, Limit(2.0, 1e-5))
         vault.open_stream(second, SOURCE)
@@ -84,18 +84,18 @@ def test_what_one_study_has_lost_is_not_forgotten_for_what_another_releases(path
 
 
 def test_a_lock_file_of_an_older_version_counts_all_studies_together(path: Path) -> None:
-    plan = plan_of("first")
+    task = task_of("first")
     with Vault(path, "site") as vault:
-        vault.open_stream(plan, SOURCE)
-        release(vault, plan, 0)
+        vault.open_stream(task, SOURCE)
+        release(vault, task, 0)
         number = vault.ledger
     lock = path.with_suffix(".lock")
     lock.write_text(f"{number} {3:020d}\n")
     with Vault(path, "site") as vault:
         assert vault.missing == {"": 2}
-        release(vault, plan, 1)
+        release(vault, task, 1)
         assert vault.missing == {"": 2}
-        vault.charge_lost(plan, SOURCE, range(2, 4), owed=0, now=1e9)
+        vault.charge_lost(task, SOURCE, range(2, 4), owed=0, now=1e9)
         assert vault.missing == {}
     assert parsed(lock.read_bytes()) == Remembered(number, 4, {"first": 4})
 
@@ -106,25 +106,25 @@ def test_files_that_are_put_in_place_of_those_in_use_stop_the_producer(
     path: Path, what: str, how: str
 ) -> None:
     """Another producer may have started on them: two would release the same records."""
-    plan, file = plan_of("first"), path.with_name(what)
+    task, file = task_of("first"), path.with_name(what)
     with Vault(path, "site") as vault:
-        vault.open_stream(plan, SOURCE)
-        release(vault, plan, 0)
+        vault.open_stream(task, SOURCE)
+        release(vault, task, 0)
         if how == "replaced":
             shutil.copy(file, copy := file.with_name("copy"))
             copy.replace(file)
         else:
             file.unlink()
         with pytest.raises(LocalStoreError, match="while this producer ran"):
-            release(vault, plan, 1)
+            release(vault, task, 1)
         assert vault.peek("first").next_seq == 1
 
 
 def test_lost_releases_are_charged_beyond_the_limit_for_they_have_left(path: Path) -> None:
-    first, lost, later = plan_of("first"), plan_of("lost"), plan_of("later")
+    first, lost, later = task_of("first"), task_of("lost"), task_of("later")
     with Vault(path, "site") as vault:
-        for plan in (first, lost, later):
-            vault.open_stream(plan, SOURCE)
+        for task in (first, lost, later):
+            vault.open_stream(task, SOURCE)
         release(vault, first, 0)
         vault.charge_lost(lost, SOURCE, range(4), owed=0, now=1e9)
         with pytest.raises(BudgetExceeded, match="2 other studies"):

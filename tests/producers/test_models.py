@@ -23,11 +23,11 @@ def test_a_look_ends_with_the_newest_model_and_not_with_the_next(
     with Stage(tmp_path, kafka, redis_url, study_text()) as stage:
         stage.ensure_topics()
         producer = KafkaProducer(bootstrap_servers=kafka, acks="all", linger_ms=0)
-        feed = ModelFeed(stage.plan, stage.settings, stage.topics, "a")
+        feed = ModelFeed(stage.task, stage.settings, stage.topics, "a")
 
         def publish(version: int) -> None:
-            model = round_model(version, stage.plan.first_model.coefficients, (1.0, 1.0))
-            value = write_model(stage.plan, model, "2026-01-01T00:00:00Z")
+            model = round_model(version, stage.task.first_model.coefficients, (1.0, 1.0))
+            value = write_model(stage.task, model, "2026-01-01T00:00:00Z")
             topic = stage.topics.models.name
             producer.send(topic, key=b"study", value=value).get(timeout=PATIENCE)
 

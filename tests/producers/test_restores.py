@@ -57,7 +57,7 @@ def run(stage: Stage, **options: Any) -> tuple[int, str]:
     options = {"client": "site", "source": str(stage.folder / "data.csv"), **options}
     job = Job(**options)
     try:
-        run_client(stage.plan, stage.settings, job, report=lambda *_: None, say=said.append)
+        run_client(stage.task, stage.settings, job, report=lambda *_: None, say=said.append)
     except VeilstreamError as error:
         return error.exit_code, str(error)
     return 0, "\n".join(said)
@@ -285,6 +285,6 @@ def test_a_search_that_is_asked_to_end_does(build: Build) -> None:
     goes(stage)
     with Vault(stage.database("site"), "site") as vault:
         lost = reconcile.lost_releases(
-            stage.plan, stage.settings, vault, Stream(None, 0), [].append, lambda: True
+            stage.task, stage.settings, vault, Stream(None, 0), [].append, lambda: True
         )
     assert lost == reconcile.Lost(range(0))

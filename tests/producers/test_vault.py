@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigError, LocalStoreError, StateError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.release import read
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.study import parse_study
 from producers.vault import Outgoing, Stream, Tally, Vault
 from tests.stage import PATIENCE, Stage, study_text, until, write_csv
@@ -27,14 +27,14 @@ TALLY = Tally(records=20, rejected={"a reason": 2}, clipped=1)
 HEADERS = [("a", b"b"), ("a", b"c")]
 
 
-def plan_of(name: str, epsilon: float = 1.0) -> Plan:
+def task_of(name: str, epsilon: float = 1.0) -> Task:
     budget = f'mechanism = "discrete-gaussian"\nepsilon = {epsilon}\ndelta = 1e-5'
-    return make_plan(parse_study(study_text(name, privacy=budget)))
+    return make_task(parse_study(study_text(name, privacy=budget)))
 
 
-def release(vault: Vault, plan: Plan, *seqs: int) -> None:
+def release(vault: Vault, task: Task, *seqs: int) -> None:
     vault.release(
-        plan, SOURCE, [Outgoing(seq, b"bytes %d" % seq, HEADERS) for seq in seqs],
+        task, SOURCE, [Outgoing(seq, b"bytes %d" % seq, HEADERS) for seq in seqs],
         position=b"place %d" % max(seqs, default=0), tally=TALLY, now=1e9,
     )  # fmt: skip
 
@@ -50,15 +50,15 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_one_release_moves_ledger_outbox_and_position_together(path: Path) -> None:
-    plan = plan_of("one")
+    task = task_of("one")
     with Vault(path, "site") as vault:
-        assert vault.open_stream(plan, SOURCE) == Stream(None, 0)
-        release(vault, plan, 0)
-        assert vault.open_stream(plan, SOURCE) == Stream(b"place 0", 1)
+        assert vault.open_stream(task, SOURCE) == Stream(None, 0)
+        release(vault, task, 0)
+        assert vault.open_stream(task, SOURCE) == Stream(b"place 0", 1)
         assert vault.unsent("one", -1, 10) == [Outgoing(0, b"bytes 0", HEADERS)]
         vault.sent("one", [0], (1, 7))
         assert vault.waiting("one") == 0
-        assert vault.open_stream(plan, SOURCE) == Stream(b"place 0", 1, (1, 7))
+        assert vault.open_stream(task, SOURCE) == Stream(b"place 0", 1, (1, 7))
     assert rows(path, "SELECT * FROM ledger") == [("one", 0, "2001-09-09T01:46:40.000000Z", 0)]
     assert rows(path, "SELECT study, source, epsilon, delta, slots FROM spends") == [
         ("one", SOURCE, 1.0, 1e-5, 20)
@@ -67,13 +67,13 @@ def test_one_release_moves_ledger_outbox_and_position_together(path: Path) -> No
 
 
 def test_a_group_is_stored_as_its_releases_one_after_the_other_would_be(path: Path) -> None:
-    plan = plan_of("one")
+    task = task_of("one")
     with Vault(path, "site") as vault:
-        vault.open_stream(plan, SOURCE)
-        release(vault, plan, 0, 1, 2)
-        release(vault, plan, 3)
-        release(vault, plan, 4, 5)
-        assert vault.open_stream(plan, SOURCE) == Stream(b"place 5", 6)
+        vault.open_stream(task, SOURCE)
+        release(vault, task, 0, 1, 2)
+        release(vault, task, 3)
+        release(vault, task, 4, 5)
+        assert vault.open_stream(task, SOURCE) == Stream(b"place 5", 6)
         stored = [Outgoing(seq, b"bytes %d" % seq, HEADERS) for seq in range(6)]
         assert vault.unsent("one", -1, 100) == stored
         assert vault.unsent("one", 1, 3) == stored[2:5]
@@ -85,46 +85,46 @@ def test_a_group_is_stored_as_its_releases_one_after_the_other_would_be(path: Pa
 
 @pytest.mark.parametrize("seqs", [(), (1,), (3,), (5,), (4, 6), (4, 4), (5, 4), (3, 4)])
 def test_numbers_must_go_on_where_the_database_is(path: Path, seqs: tuple[int, ...]) -> None:
-    plan = plan_of("one")
+    task = task_of("one")
     with Vault(path, "site") as vault:
-        vault.open_stream(plan, SOURCE)
-        release(vault, plan, 0, 1, 2, 3)
+        vault.open_stream(task, SOURCE)
+        release(vault, task, 0, 1, 2, 3)
         before = rows(path, "SELECT * FROM streams")
         with pytest.raises(StateError, match="start this client again"):
-            release(vault, plan, *seqs)
+            release(vault, task, *seqs)
         assert rows(path, "SELECT * FROM streams") == before
         assert [row[0] for row in rows(path, "SELECT seq FROM ledger")] == [0, 1, 2, 3]
-        release(vault, plan, 4, 5)
+        release(vault, task, 4, 5)
 
 
 def test_a_study_that_was_never_opened_releases_nothing(path: Path) -> None:
     with Vault(path, "site") as vault:
-        vault.open_stream(plan_of("other"), SOURCE)
+        vault.open_stream(task_of("other"), SOURCE)
         with pytest.raises(StateError):
-            release(vault, plan_of("one"), 0)
+            release(vault, task_of("one"), 0)
     assert rows(path, "SELECT * FROM ledger UNION SELECT study, 0, 0, 0 FROM spends") == []
 
 
 def test_lost_releases_are_charged_and_passed_over(path: Path) -> None:
-    plan = plan_of("one")
+    task = task_of("one")
     with Vault(path, "site") as vault:
-        vault.open_stream(plan, SOURCE)
-        vault.charge_lost(plan, SOURCE, range(3), owed=60, sent=(1, 7), now=1e9)
-        assert vault.open_stream(plan, SOURCE) == Stream(None, 3, (1, 7), owed=60)
+        vault.open_stream(task, SOURCE)
+        vault.charge_lost(task, SOURCE, range(3), owed=60, sent=(1, 7), now=1e9)
+        assert vault.open_stream(task, SOURCE) == Stream(None, 3, (1, 7), owed=60)
         assert vault.unsent("one", -1, 10) == []
         with pytest.raises(StateError, match="60 slots"):
-            release(vault, plan, 3)
+            release(vault, task, 3)
         for slots in (0, 61):
             with pytest.raises(StateError):
                 vault.pass_over("one", slots, b"x")
         vault.pass_over("one", 59, b"before")
         with pytest.raises(StateError, match="1 slots"):
-            release(vault, plan, 3)
+            release(vault, task, 3)
         vault.pass_over("one", 1, b"behind")
         assert vault.peek("one") == Stream(b"behind", 3, (1, 7))
-        release(vault, plan, 3)
+        release(vault, task, 3)
         with pytest.raises(StateError):
-            vault.charge_lost(plan, SOURCE, range(3, 5), owed=40, now=1e9)
+            vault.charge_lost(task, SOURCE, range(3, 5), owed=40, now=1e9)
     assert rows(path, "SELECT seq, lost FROM ledger") == [(0, 1), (1, 1), (2, 1), (3, 0)]
     assert rows(path, "SELECT count(*), sum(epsilon) FROM spends") == [(1, 1.0)]
     assert rows(path, "SELECT records, rejected FROM streams") == [(20, 2)]
@@ -132,33 +132,33 @@ def test_lost_releases_are_charged_and_passed_over(path: Path) -> None:
 
 def test_another_revision_or_source_of_a_begun_study_is_refused(path: Path) -> None:
     with Vault(path, "site") as vault:
-        vault.open_stream(plan_of("one", 2.0), SOURCE)
+        vault.open_stream(task_of("one", 2.0), SOURCE)
         # nothing was released under the first one
-        vault.open_stream(plan_of("one"), SOURCE)
-        release(vault, plan_of("one"), 0)
+        vault.open_stream(task_of("one"), SOURCE)
+        release(vault, task_of("one"), 0)
         with pytest.raises(ConfigError, match="under revision"):
-            vault.open_stream(plan_of("one", 2.0), SOURCE)
+            vault.open_stream(task_of("one", 2.0), SOURCE)
         with pytest.raises(ConfigError, match="--source-name"):
-            vault.open_stream(plan_of("one"), "csv:other.csv")
+            vault.open_stream(task_of("one"), "csv:other.csv")
     assert rows(path, "SELECT source, epsilon FROM sources") == [(SOURCE, 2.0)]
 
 
 def test_a_full_disk_spends_nothing_and_a_later_release_succeeds(path: Path) -> None:
-    plan = plan_of("one")
+    task = task_of("one")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Vault(path, "site") as vault:
-        vault.open_stream(plan, SOURCE)
-        release(vault, plan, 0)
+        vault.open_stream(task, SOURCE)
+        release(vault, task, 0)
         wal = path.with_name("site.db-wal").stat().st_size
         resource.setrlimit(resource.RLIMIT_FSIZE, (wal, before[1]))
         try:
             with pytest.raises(LocalStoreError, match="disk"):
-                release(vault, plan, 1, 2)
+                release(vault, task, 1, 2)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert vault.open_stream(plan, SOURCE) == Stream(b"place 0", 1)
+        assert vault.open_stream(task, SOURCE) == Stream(b"place 0", 1)
         assert [item.seq for item in vault.unsent("one", -1, 10)] == [0]
-        release(vault, plan, 1, 2)
+        release(vault, task, 1, 2)
     assert rows(path, "SELECT seq FROM ledger") == [(0,), (1,), (2,)]
 
 
@@ -192,7 +192,7 @@ def test_a_raised_epsilon_does_not_loosen_the_delta_that_the_source_was_given(
     source = write_csv(stage.folder / "data.csv", 40)
     codes = []
     for name, epsilon, delta in (("strict", 1.0, "1e-5"), ("loose", 0.5, "1e-2")):
-        text = study_text(f"{stage.plan.study.name}-{name}", privacy=budget.format(epsilon, delta))
+        text = study_text(f"{stage.task.study.name}-{name}", privacy=budget.format(epsilon, delta))
         at = stage.settings.kafka, stage.settings.redis
         other = Stage(stage.folder, *at, text)
         try:
@@ -227,8 +227,8 @@ def test_a_producer_on_a_full_disk_ends_with_61_and_later_goes_on(stage: Stage) 
 CHILD = """
 import json, os, signal, sys
 from pathlib import Path
-from pipeline.local.plan import Plan
-from pipeline.methods import plan_of
+from pipeline.local.task import Task
+from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.study import load_study
 from producers import client, run, sender, vault
@@ -252,13 +252,13 @@ def trace(statement):
     if step == "before COMMIT" and word == "COMMIT": die()
 
 class Killed(vault.Vault):
-    def release(self, plan, source, group, **rest):
+    def release(self, task, source, group, **rest):
         aimed = target in [outgoing.seq for outgoing in group]
         if aimed:
             payloads = {outgoing.seq: outgoing.payload.hex() for outgoing in group}
             Path(made_at).write_text(json.dumps(payloads))
             self._db._db.set_trace_callback(trace)
-        super().release(plan, source, group, **rest)
+        super().release(task, source, group, **rest)
         self._db._db.set_trace_callback(None)
         if aimed and step == "after COMMIT": die()
 
@@ -274,7 +274,7 @@ class KilledSender(sender.Sender):
 
 run.Vault, run.Sender = Killed, KilledSender
 run.run_client(
-    plan_of(load_study(Path(study))), Settings.read(), run.Job("site", source),
+    task_of(load_study(Path(study))), Settings.read(), run.Job("site", source),
     report=lambda *_: None,
 )
 """
@@ -317,7 +317,7 @@ def check_complete(stage: Stage, windows: int) -> dict[int, set[bytes]]:
     assert sorted(found) == list(range(windows))
     assert [seq for seq, payloads in found.items() if len(payloads) > 1] == []
     assert stage.query("site", "SELECT next_seq, records FROM streams") == [
-        (windows, windows * stage.plan.slots)
+        (windows, windows * stage.task.slots)
     ]
     assert stage.query("site", "SELECT count(*) FROM ledger") == [(windows,)]
     assert stage.query("site", "SELECT count(*) FROM outbox") == [(0,)]

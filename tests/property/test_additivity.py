@@ -13,9 +13,9 @@ from pipeline.errors import PrivacyError
 from pipeline.local.blocks import predictors
 from pipeline.local.model import Model
 from pipeline.local.query import Exact
-from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.summarise import summarise_bounded
-from tests.builders import plan_of
+from pipeline.methods.renewable.task import RenewableTask
+from tests.builders import task_of
 
 #: Window sizes about the blocks in which matrix products round rows alike.
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33)
@@ -27,9 +27,9 @@ def difference(one: Exact, other: Exact) -> np.ndarray:
 
 
 def parts(
-    plan: RenewablePlan, features: np.ndarray, responses: np.ndarray, model: Model
+    task: RenewableTask, features: np.ndarray, responses: np.ndarray, model: Model
 ) -> list[Exact]:
-    sums = summarise_bounded(plan, features, responses, model)
+    sums = summarise_bounded(task, features, responses, model)
     found = [sums.gradient, sums.counts]
     return found if sums.curvature is None else [*found, sums.curvature]
 
@@ -40,18 +40,18 @@ def parts(
 def test_leaving_a_record_out_takes_away_its_own_terms_and_nothing_else(
     p: int, version: int, norm_bound: float | None
 ) -> None:
-    plan = plan_of(p=p, records=64, norm_bound=norm_bound, maximum=4.0)
+    task = task_of(p=p, records=64, norm_bound=norm_bound, maximum=4.0)
     rng = np.random.default_rng([p, version])
-    lattice = rng.integers(-4096, 4096, plan.size) if version else np.zeros(plan.size, np.int64)
+    lattice = rng.integers(-4096, 4096, task.size) if version else np.zeros(task.size, np.int64)
     model = Model(version, lattice, (700, 3000) if version else (1024, 1024))
     for size in SIZES:
         features = rng.uniform(-1, 1, (size, p))
         responses = rng.choice([-1.0, 1.0], size)
-        whole = parts(plan, features, responses, model)
+        whole = parts(task, features, responses, model)
         for left_out in range(size):
             keep = np.arange(size) != left_out
-            rest = parts(plan, features[keep], responses[keep], model)
-            alone = parts(plan, features[~keep], responses[~keep], model)
+            rest = parts(task, features[keep], responses[keep], model)
+            alone = parts(task, features[~keep], responses[~keep], model)
             for all_of_it, without, own in zip(whole, rest, alone, strict=True):
                 assert np.array_equal(difference(all_of_it, without), own.integers)
 
@@ -72,7 +72,7 @@ def test_a_predictor_has_the_same_bits_wherever_its_row_stands(p: int) -> None:
 
 def test_what_is_no_number_stays_within_the_stated_bounds() -> None:
     """Neither can come over the wire; the bound must not rest on that."""
-    plan = plan_of(p=3, records=4, maximum=4.0)
+    task = task_of(p=3, records=4, maximum=4.0)
     features, responses = np.full((1, 3), 0.5), np.ones(1)
     strange = features.copy()
     strange[0, 1] = np.nan
@@ -85,18 +85,18 @@ def test_what_is_no_number_stays_within_the_stated_bounds() -> None:
 
     hostile = Hostile(5, np.zeros(4, np.int64), (700, 3000))
     for sums in (
-        summarise_bounded(plan, strange, responses, model),
-        summarise_bounded(plan, features, responses, hostile),
+        summarise_bounded(task, strange, responses, model),
+        summarise_bounded(task, features, responses, hostile),
     ):
         gradient = np.ldexp(sums.gradient.integers.astype(float), sums.gradient.exponents)
-        assert np.linalg.norm(gradient) <= plan.largest_weight * plan.norm_bound
+        assert np.linalg.norm(gradient) <= task.largest_weight * task.norm_bound
         assert sums.curvature is not None
         curvature = np.ldexp(sums.curvature.integers.astype(float), sums.curvature.exponents)
-        assert np.abs(curvature).max() <= plan.largest_weight * plan.loss.curvature_bound
+        assert np.abs(curvature).max() <= task.largest_weight * task.loss.curvature_bound
 
 
 def test_the_least_integer_does_not_fit_a_lattice() -> None:
-    part = plan_of(p=3).step.gradient
+    part = task_of(p=3).step.gradient
     least = np.array([np.iinfo(np.int64).min])
     for exponent in (part.exponent, part.exponent - 10, part.exponent + 3):
         with pytest.raises(PrivacyError, match="does not fit"):

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from pipeline.estimators.forgetting import KEPT
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.reducer import Partition, Reducer, estimate_of
-from tests.builders import LogEntry, SeededStream, folded, payload_of, plan_of, relogged, simulate
+from tests.builders import LogEntry, SeededStream, folded, payload_of, relogged, simulate, task_of
 
 #: Width of a bucket: 8 record slots, or 8 seconds.
 OF = {"records": 'half_life = 64, of = "records"', "seconds": 'half_life = 64, of = "seconds"'}
@@ -21,9 +21,9 @@ BUCKETS, CLIENTS = 110, 3
 
 
 @lru_cache
-def log_of(of: str) -> tuple[Plan, list[LogEntry]]:
+def log_of(of: str) -> tuple[Task, list[LogEntry]]:
     """Releases of three clients in more buckets than are kept, with gaps between them."""
-    plan = plan_of(p=1, records=8, epsilon=8.0, forgetting=OF[of])
+    task = task_of(p=1, records=8, epsilon=8.0, forgetting=OF[of])
     rng, stream = np.random.default_rng(0), SeededStream(0)
     entries = []
     for i in range(2 * BUCKETS):
@@ -31,17 +31,17 @@ def log_of(of: str) -> tuple[Plan, list[LogEntry]]:
         age = 8 * (i // 2) * (1 + i // 100)
         model = Model(i // 4, rng.integers(-99, 99, 2) * (i > 3), (1024, 1024), age)
         value = payload_of(
-            plan, *simulate(rng, 8, 1), model, stream, client=client, ledger=client, seq=seq
+            task, *simulate(rng, 8, 1), model, stream, client=client, ledger=client, seq=seq
         )
         entries.append(LogEntry(i, client.encode(), value, timestamp=1000 * age))
-    return plan, entries
+    return task, entries
 
 
 def of_partitions(
-    plan: Plan, entries: list[LogEntry], homes: list[int], sizes: list[int]
+    task: Task, entries: list[LogEntry], homes: list[int], sizes: list[int]
 ) -> list[Partition]:
     return [
-        folded(plan, relogged([e for e in entries if homes[int(e.key[1:])] == home]), sizes)
+        folded(task, relogged([e for e in entries if homes[int(e.key[1:])] == home]), sizes)
         for home in sorted(set(homes))
     ]
 
@@ -56,52 +56,52 @@ def of_partitions(
 def test_any_order_in_any_batches_and_partitions_gives_the_same_bits(
     of: str, order: object, homes: list[int], sizes: list[int]
 ) -> None:
-    plan, entries = log_of(of)
-    whole = folded(plan, entries)
+    task, entries = log_of(of)
+    whole = folded(task, entries)
     assert len(whole.sums.states) == KEPT
     shuffled = list(entries)
     order.shuffle(shuffled)  # type: ignore[attr-defined]
-    one = folded(plan, relogged(shuffled), sizes)
+    one = folded(task, relogged(shuffled), sizes)
     assert one.sums.encode() == whole.sums.encode()
     assert (one.head.forgotten, one.head.slots) == (whole.head.forgotten, whole.head.slots)
     assert {n: p.encode() for n, p in one.clients.items()} == {
         n: p.encode() for n, p in whole.clients.items()
     }
-    parts = of_partitions(plan, shuffled, homes, sizes)
-    merged = Partition.empty(plan).sums
+    parts = of_partitions(task, shuffled, homes, sizes)
+    merged = Partition.empty(task).sums
     for part in parts:
         merged.add(part.sums)
     assert merged.encode() == whole.sums.encode()
-    wanted, found = estimate_of(plan, [whole]), estimate_of(plan, parts)
+    wanted, found = estimate_of(task, [whole]), estimate_of(task, parts)
     assert found.coefficients.tobytes() == wanted.coefficients.tobytes()
     assert found.effective_records == wanted.effective_records
 
 
 @pytest.mark.parametrize("of", sorted(OF))
 def test_only_releases_of_the_highest_buckets_are_in_the_sums(of: str) -> None:
-    plan, entries = log_of(of)
-    whole = folded(plan, entries)
-    late = folded(plan, relogged(entries[-2 * KEPT :]))
+    task, entries = log_of(of)
+    whole = folded(task, entries)
+    late = folded(task, relogged(entries[-2 * KEPT :]))
     assert whole.sums.encode() == late.sums.encode()
     assert whole.head.forgotten == len(entries) - 2 * KEPT
     assert late.head.forgotten == 0
 
 
 def test_a_release_that_comes_too_late_moves_its_client_on_and_no_sum() -> None:
-    plan, entries = log_of("records")
-    state = folded(plan, relogged([e for e in entries if e.offset]))
+    task, entries = log_of("records")
+    state = folded(task, relogged([e for e in entries if e.offset]))
     before, forgotten = state.sums.encode(), state.head.forgotten
     assert state.clients["c0"].missing == 1
     late = LogEntry(len(entries) - 1, entries[0].key, entries[0].value)
-    assert Reducer(plan).fold(state, [late]) == []
+    assert Reducer(task).fold(state, [late]) == []
     assert state.sums.encode() == before
     assert state.clients["c0"].missing == 0
     assert state.head.forgotten == forgotten + 1
 
 
 def test_stored_fields_follow_the_state_over_commits_that_drop_buckets() -> None:
-    plan, entries = log_of("records")
-    state, reducer, stored = Partition.empty(plan), Reducer(plan), {}
+    task, entries = log_of("records")
+    state, reducer, stored = Partition.empty(task), Reducer(task), {}
     for start in range(0, len(entries), 7):
         reducer.fold(state, entries[start : start + 7])
         stored |= state.fields(everything=start == 0)
@@ -112,13 +112,13 @@ def test_stored_fields_follow_the_state_over_commits_that_drop_buckets() -> None
 
 
 def test_one_forged_release_neither_drops_nor_ages_the_others() -> None:
-    plan, entries = log_of("records")
+    task, entries = log_of("records")
     entries = entries[: 2 * 40]
-    honest = estimate_of(plan, [folded(plan, entries)])
+    honest = estimate_of(task, [folded(task, entries)])
     model = Model(3, np.array([4096, 0]), (1024, 1024), 2**53 - 1)
     rows = simulate(np.random.default_rng(1), 8, 1)
-    forged = payload_of(plan, *rows, model, SeededStream(1), client="liar", ledger="l")
-    found = estimate_of(plan, [folded(plan, [*entries, LogEntry(80, b"liar", forged)])])
+    forged = payload_of(task, *rows, model, SeededStream(1), client="liar", ledger="l")
+    found = estimate_of(task, [folded(task, [*entries, LogEntry(80, b"liar", forged)])])
     assert found.effective_records is not None
     assert honest.effective_records is not None
     # a release more, and a clock that is a window ahead

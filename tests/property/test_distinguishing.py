@@ -111,7 +111,7 @@ def test_releases_side_by_side_are_those_that_a_client_makes(
     attack = attack_of(name, mechanism, "zero-out")
     ways = (side_by_side, one_by_one)
     one, two = (
-        draw(attack.plan, attack.left[0], attack.model, 1, SeededStream(4)) for draw in ways
+        draw(attack.task, attack.left[0], attack.model, 1, SeededStream(4)) for draw in ways
     )
     assert np.array_equal(one, two)
 
@@ -162,14 +162,14 @@ def test_a_hostile_model_does_not_help_the_attack(name: str, mechanism: Mechanis
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999", "4097", "null"])
 @pytest.mark.parametrize("place", ["coefficient", "weight"])
 def test_a_hostile_model_is_not_read(place: str, value: str) -> None:
-    plan = attack_of("step, weighted", "discrete-gaussian", "zero-out").plan
-    message = json.loads(write_model(plan, knee(plan), "2026-01-01T00:00:00Z"))
+    task = attack_of("step, weighted", "discrete-gaussian", "zero-out").task
+    message = json.loads(write_model(task, knee(task), "2026-01-01T00:00:00Z"))
     if place == "weight":
         message["class_weights"]["positive"] = "?"
     else:
         message["coefficients"][0]["value"] = "?"
     with pytest.raises(PayloadError):
-        read_model(plan, json.dumps(message).replace('"?"', value).encode())
+        read_model(task, json.dumps(message).replace('"?"', value).encode())
 
 
 def test_whoever_has_the_seed_of_a_simulation_learns_all() -> None:

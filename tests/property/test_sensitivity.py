@@ -15,14 +15,14 @@ import pytest
 from pipeline.linalg import upper_is_diagonal
 from pipeline.local.encode import Arrays
 from pipeline.local.model import COEFFICIENT_LIMIT, Model
-from pipeline.local.plan import Plan
 from pipeline.local.query import MatrixPart, Part, VectorPart
+from pipeline.local.task import Task
 from pipeline.methods.ldp_sgd.client import RecordsPart
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.sensitivity import Bounds, Order
 from tests import sgd
-from tests.builders import plan_of
+from tests.builders import task_of
 
 MECHANISMS = ["discrete-gaussian", "discrete-laplace"]
 mechanisms = pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -48,20 +48,20 @@ def joined(rest: Window, record: tuple[np.ndarray, float] | None) -> Window:
     return np.vstack([rest[0], record[0]]), np.append(rest[1], record[1])
 
 
-def distances(plan: Plan, pair: Neighbours) -> dict[str, float]:
+def distances(task: Task, pair: Neighbours) -> dict[str, float]:
     """Return the distance of each part of the rounded sums, as a share of the stated one.
 
     Parts are those of the query, each with the channel that noises it.
     """
-    one, two = (plan.query(Arrays(*w), pair.model).parts for w in pair.windows())
-    assert len(one) == len(plan.exponents(pair.model.version))
+    one, two = (task.query(Arrays(*w), pair.model).parts for w in pair.windows())
+    assert len(one) == len(task.exponents(pair.model.version))
     assert one.keys() == two.keys()
-    svec = np.where(upper_is_diagonal(plan.size), 1.0, np.sqrt(2))
+    svec = np.where(upper_is_diagonal(task.size), 1.0, np.sqrt(2))
     shares = {}
     for name, part in one.items():
         channel, matrix = channel_of(part), isinstance(part, MatrixPart)
         left, right = (channel.round(p.sums.integers, p.sums.exponents) for p in (part, two[name]))
-        distance = np.linalg.norm((left - right) * (svec if matrix else 1.0), plan.mechanism.order)
+        distance = np.linalg.norm((left - right) * (svec if matrix else 1.0), task.mechanism.order)
         shares[name] = float(distance) * channel.unit / channel.sensitivity
     return shares
 
@@ -79,69 +79,69 @@ def channel_of(part: Part) -> Channel:
     return part.channel
 
 
-def random_record(plan: Plan, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+def random_record(task: Task, rng: np.random.Generator) -> tuple[np.ndarray, float]:
     kind = rng.integers(4)
-    x = rng.uniform(-1, 1, plan.size - 1)
+    x = rng.uniform(-1, 1, task.size - 1)
     if kind == 0:
         x = np.sign(x)
     elif kind == 1:
-        x = x * (rng.random(plan.size - 1) < 0.5)
+        x = x * (rng.random(task.size - 1) < 0.5)
     elif kind == 2:
-        x = np.eye(plan.size - 1)[rng.integers(plan.size - 1)] * rng.choice([-1.0, 1.0])
-    return x * plan.magnitudes, random_response(plan, rng)
+        x = np.eye(task.size - 1)[rng.integers(task.size - 1)] * rng.choice([-1.0, 1.0])
+    return x * task.magnitudes, random_response(task, rng)
 
 
-def random_response(plan: Plan, rng: np.random.Generator) -> float:
-    if plan.loss.responses == "number":
+def random_response(task: Task, rng: np.random.Generator) -> float:
+    if task.loss.responses == "number":
         return float(np.clip(rng.normal(), -1, 1))
-    if plan.loss.responses == "count":
-        return float(rng.integers(plan.study.data.response.ends[1] + 1))
+    if task.loss.responses == "count":
+        return float(rng.integers(task.study.data.response.ends[1] + 1))
     return float(rng.choice([-1.0, 1.0]))
 
 
-def random_model(plan: Plan, rng: np.random.Generator, *, start: bool) -> Model:
+def random_model(task: Task, rng: np.random.Generator, *, start: bool) -> Model:
     if start:
-        return plan.first_model
+        return task.first_model
     scale = 10.0 ** rng.uniform(0, 7.3)
-    lattice = np.clip(rng.normal(0, scale, plan.size), -COEFFICIENT_LIMIT, COEFFICIENT_LIMIT)
+    lattice = np.clip(rng.normal(0, scale, task.size), -COEFFICIENT_LIMIT, COEFFICIENT_LIMIT)
     # weights of a hostile publisher go far beyond the public maximum
     weights = tuple(int(w) for w in 10.0 ** rng.uniform(0, 9, 2))
     return Model(int(rng.integers(1, 2**40)), lattice.astype(np.int64), weights)  # type: ignore[arg-type]
 
 
-def random_pair(plan: Plan, rng: np.random.Generator, *, start: bool) -> Neighbours:
+def random_pair(task: Task, rng: np.random.Generator, *, start: bool) -> Neighbours:
     n = int(rng.integers(0, 4))
-    others = [random_record(plan, rng) for _ in range(n)]
+    others = [random_record(task, rng) for _ in range(n)]
     rest = (
-        np.array([x for x, _ in others]).reshape(n, plan.size - 1),
+        np.array([x for x, _ in others]).reshape(n, task.size - 1),
         np.array([y for _, y in others]),
     )
-    replaced = plan.study.privacy.neighbours == "replace-one"
-    one = random_record(plan, rng)
-    two = random_record(plan, rng) if replaced else None
+    replaced = task.study.privacy.neighbours == "replace-one"
+    one = random_record(task, rng)
+    two = random_record(task, rng) if replaced else None
     if replaced and rng.random() < 0.3:
-        two = (one[0], -one[1] if plan.classes else random_response(plan, rng))
-    return Neighbours(rest, one, two, random_model(plan, rng, start=start))
+        two = (one[0], -one[1] if task.classes else random_response(task, rng))
+    return Neighbours(rest, one, two, random_model(task, rng, start=start))
 
 
-def moved(plan: Plan, rng: np.random.Generator, pair: Neighbours) -> Neighbours:
+def moved(task: Task, rng: np.random.Generator, pair: Neighbours) -> Neighbours:
     """Change a pair a little: one step of the hill climb."""
     size = 10.0 ** rng.uniform(-3, 0)
 
     def nudged(record: tuple[np.ndarray, float]) -> tuple[np.ndarray, float]:
-        x = record[0] + size * plan.magnitudes * rng.normal(size=plan.size - 1)
+        x = record[0] + size * task.magnitudes * rng.normal(size=task.size - 1)
         label = record[1]
         if rng.random() < 0.1:
-            label = -record[1] if plan.classes else random_response(plan, rng)
-        return np.clip(x, -plan.magnitudes, plan.magnitudes), label
+            label = -record[1] if task.classes else random_response(task, rng)
+        return np.clip(x, -task.magnitudes, task.magnitudes), label
 
     one = nudged(pair.one)
     two = None if pair.two is None else nudged(pair.two)
     lattice = pair.model.lattice
     if pair.model.version:
-        factor = 1 + size * rng.normal(size=plan.size)
+        factor = 1 + size * rng.normal(size=task.size)
         lattice = np.clip(
-            lattice * factor + 4096 * size * rng.normal(size=plan.size),
+            lattice * factor + 4096 * size * rng.normal(size=task.size),
             -COEFFICIENT_LIMIT,
             COEFFICIENT_LIMIT,
         ).astype(np.int64)
@@ -149,17 +149,17 @@ def moved(plan: Plan, rng: np.random.Generator, pair: Neighbours) -> Neighbours:
 
 
 def climbed(
-    plan: Plan,
+    task: Task,
     rng: np.random.Generator,
     start: Neighbours,
     score: Callable[[dict[str, float]], float],
     steps: int,
 ) -> dict[str, float]:
     """Climb towards a larger distance, and return the largest share seen of every part."""
-    best, most = score(distances(plan, start)), distances(plan, start)
+    best, most = score(distances(task, start)), distances(task, start)
     for _ in range(steps):
-        candidate = moved(plan, rng, start)
-        found = distances(plan, candidate)
+        candidate = moved(task, rng, start)
+        found = distances(task, candidate)
         most = {name: max(most[name], found[name]) for name in most}
         if score(found) > best:
             best, start = score(found), candidate
@@ -191,17 +191,17 @@ STUDIES = {
 def test_no_neighbours_are_further_apart_than_stated(
     settings: dict[str, object], neighbours: str, mechanism: str
 ) -> None:
-    plan = plan_of(neighbours=neighbours, mechanism=mechanism, **settings)
+    task = task_of(neighbours=neighbours, mechanism=mechanism, **settings)
     rng = np.random.default_rng(7)
     for start in (True, False):
         parts = ["gradient"] if start else ["gradient", "curvature"]
         for _ in range(60):
-            pair = random_pair(plan, rng, start=start)
-            assert max(distances(plan, pair).values()) <= 1.0
+            pair = random_pair(task, rng, start=start)
+            assert max(distances(task, pair).values()) <= 1.0
         for part in parts:
             for _ in range(2):
-                pair = random_pair(plan, rng, start=start)
-                most = climbed(plan, rng, pair, lambda shares, p=part: shares[p], 100)
+                pair = random_pair(task, rng, start=start)
+                most = climbed(task, rng, pair, lambda shares, p=part: shares[p], 100)
                 assert max(most.values()) <= 1.0
 
 
@@ -222,18 +222,18 @@ def test_the_distance_holds_on_the_lattice_of_any_budget(
     if user_records and mechanism == "discrete-gaussian":
         # so many numbers of one user need an epsilon in which the discrete law does not show
         epsilon = max(epsilon, 1e-3)
-    plan = plan_of(
+    task = task_of(
         p=1, epsilon=epsilon, delta=delta, user_records=user_records, records=100_000,
         mechanism=mechanism,
     )  # fmt: skip
     zero = np.zeros(2, dtype=np.int64)
-    for part in (plan.start.counts, plan.step.counts):
+    for part in (task.start.counts, task.step.counts):
         assert part is not None
-        middle = min(plan.slots, max(1, math.ceil(part.unit / 2)))
+        middle = min(task.slots, max(1, math.ceil(part.unit / 2)))
         for count in (1, middle):
             one = part.round(np.array([0, count]), zero)
             two = part.round(np.array([0, count - 1]), zero)
-            apart = np.linalg.norm(one - two, plan.mechanism.order)
+            apart = np.linalg.norm(one - two, task.mechanism.order)
             assert apart * part.unit <= part.sensitivity
 
 
@@ -249,9 +249,9 @@ RECORDS = {
 }  # fmt: skip
 
 
-def record_plan(settings: dict[str, str], mechanism: str, **more: object) -> Plan:
+def record_task(settings: dict[str, str], mechanism: str, **more: object) -> Task:
     path = f'{settings["path"]}, releases = "gradients+curvature+products"'
-    return sgd.plan_of(**{**settings, "path": path, "mechanism": mechanism, "records": 6, **more})
+    return sgd.task_of(**{**settings, "path": path, "mechanism": mechanism, "records": 6, **more})
 
 
 @mechanisms
@@ -259,14 +259,14 @@ def record_plan(settings: dict[str, str], mechanism: str, **more: object) -> Pla
 def test_no_two_records_move_any_part_further_than_stated(
     settings: dict[str, str], mechanism: str
 ) -> None:
-    plan, rng = record_plan(settings, mechanism), np.random.default_rng(8)
+    task, rng = record_task(settings, mechanism), np.random.default_rng(8)
     for start in (True, False):
         for _ in range(60):
-            assert max(distances(plan, random_pair(plan, rng, start=start)).values()) <= 1.0
+            assert max(distances(task, random_pair(task, rng, start=start)).values()) <= 1.0
     for part in ("gradient", "curvature", "products"):
         for _ in range(3):
-            pair = random_pair(plan, rng, start=False)
-            most = climbed(plan, rng, pair, lambda shares, p=part: shares[p], 150)
+            pair = random_pair(task, rng, start=False)
+            most = climbed(task, rng, pair, lambda shares, p=part: shares[p], 150)
             assert max(most.values()) <= 1.0
 
 
@@ -293,27 +293,27 @@ SHORTER = tuple(
 def test_matrices_of_records_reach_the_distance_where_records_are_orthogonal(
     radius: str, features: tuple[np.ndarray, np.ndarray], response: float, part: str
 ) -> None:
-    plan = record_plan({"path": f"radius = {radius}"}, "discrete-gaussian")
+    task = record_task({"path": f"radius = {radius}"}, "discrete-gaussian")
     one, two = features
     assert 1 + one @ two == pytest.approx(0)
     model = Model(1, np.zeros(4, dtype=np.int64), (1024, 1024))
     nobody = (np.zeros((0, 3)), np.zeros(0))
-    found = distances(plan, Neighbours(nobody, (one, response), (two, response), model))
+    found = distances(task, Neighbours(nobody, (one, response), (two, response), model))
     assert 0.97 < found[part] <= 1
 
 
-def flat_model(plan: Plan) -> Model:
+def flat_model(task: Task) -> Model:
     """Return a model at which every record has its full slope and, for gdwd, no curvature."""
-    top = round(plan.largest_weight * 1024)
-    return Model(1, np.zeros(plan.size, dtype=np.int64), (top, top))
+    top = round(task.largest_weight * 1024)
+    return Model(1, np.zeros(task.size, dtype=np.int64), (top, top))
 
 
-def steep_model(plan: Plan) -> Model:
+def steep_model(task: Task) -> Model:
     """Return a model at which every record with y = 1 has its full curvature: u = u0 + e."""
-    loss = plan.loss
-    lattice = np.zeros(plan.size, dtype=np.int64)
+    loss = task.loss
+    lattice = np.zeros(task.size, dtype=np.int64)
     lattice[0] = round((loss.knee + loss.smoothing) * 4096)  # type: ignore[attr-defined]
-    top = round(plan.largest_weight * 1024)
+    top = round(task.largest_weight * 1024)
     return Model(1, lattice, (top, top))
 
 
@@ -331,15 +331,15 @@ REGRESSIONS = {
 def test_the_distances_of_a_regression_are_reached_where_a_record_vanishes(
     settings: dict[str, object], mechanism: str
 ) -> None:
-    plan = plan_of(p=8, mechanism=mechanism, **settings)
-    most = plan.study.data.response.ends[1]
+    task = task_of(p=8, mechanism=mechanism, **settings)
+    most = task.study.data.response.ends[1]
     # a mean far below the response has the largest slope, one close to it the largest curvature
-    near = math.log(most) if plan.loss.name == "poisson" else most
+    near = math.log(most) if task.loss.name == "poisson" else most
     for intercept, parts in ((-20.0, ("gradient", "counts")), (near, ("curvature",))):
-        lattice = np.zeros(plan.size, dtype=np.int64)
+        lattice = np.zeros(task.size, dtype=np.int64)
         lattice[0] = math.floor(intercept * 4096)
         pair = Neighbours(NOBODY, (np.ones(8), most), None, Model(1, lattice, (1024, 1024)))
-        found = distances(plan, pair)
+        found = distances(task, pair)
         for part in parts:
             assert 0.97 < found[part] <= 1
 
@@ -347,12 +347,12 @@ def test_the_distances_of_a_regression_are_reached_where_a_record_vanishes(
 @mechanisms
 def test_the_gradient_distance_is_reached_where_a_record_vanishes(mechanism: str) -> None:
     for maximum in (None, 8.0):
-        plan = plan_of(p=8, maximum=maximum, mechanism=mechanism)
-        pair = Neighbours(NOBODY, (np.ones(8), 1.0), None, flat_model(plan))
-        assert 0.97 < distances(plan, pair)["gradient"] <= 1
+        task = task_of(p=8, maximum=maximum, mechanism=mechanism)
+        pair = Neighbours(NOBODY, (np.ones(8), 1.0), None, flat_model(task))
+        assert 0.97 < distances(task, pair)["gradient"] <= 1
         start = Model(0, np.zeros(9, dtype=np.int64), (1024, 1024))
         pair = Neighbours(NOBODY, (np.ones(8), -1.0), None, start)
-        assert 0.97 < distances(plan, pair)["gradient"] <= 1
+        assert 0.97 < distances(task, pair)["gradient"] <= 1
 
 
 STARTS = {
@@ -371,10 +371,10 @@ def test_the_start_distance_is_reached_where_a_record_vanishes(
     settings: dict[str, object], mechanism: str
 ) -> None:
     """Noise for slopes that no loss has at the start would be wasted on every first release."""
-    plan = plan_of(p=8, mechanism=mechanism, **settings)
-    most = 8.0 if plan.loss.responses == "count" else 1.0
-    pair = Neighbours(NOBODY, (np.ones(8), most), None, plan.first_model)
-    assert 0.97 < distances(plan, pair)["gradient"] <= 1
+    task = task_of(p=8, mechanism=mechanism, **settings)
+    most = 8.0 if task.loss.responses == "count" else 1.0
+    pair = Neighbours(NOBODY, (np.ones(8), most), None, task.first_model)
+    assert 0.97 < distances(task, pair)["gradient"] <= 1
 
 
 @mechanisms
@@ -382,56 +382,56 @@ def test_a_hostile_point_called_the_start_moves_no_record_beyond_the_distance(
     mechanism: str,
 ) -> None:
     """Away from zero a logistic slope is up to twice that of the start: it is cut."""
-    plan = plan_of(p=8, mechanism=mechanism, loss="logistic")
+    task = task_of(p=8, mechanism=mechanism, loss="logistic")
     lattice = np.full(9, -COEFFICIENT_LIMIT, dtype=np.int64)
     pair = Neighbours(NOBODY, (np.ones(8), 1.0), None, Model(0, lattice, (1024, 1024)))
-    assert 0.97 < distances(plan, pair)["gradient"] <= 1
+    assert 0.97 < distances(task, pair)["gradient"] <= 1
 
 
 @mechanisms
 def test_the_gradient_distance_is_reached_where_a_label_flips(mechanism: str) -> None:
-    plan = plan_of(p=8, neighbours="replace-one", maximum=4.0, mechanism=mechanism)
-    pair = Neighbours(NOBODY, (np.ones(8), 1.0), (np.ones(8), -1.0), flat_model(plan))
-    assert 0.97 < distances(plan, pair)["gradient"] <= 1
-    assert 0.999 < distances(plan, pair)["counts"] <= 1
+    task = task_of(p=8, neighbours="replace-one", maximum=4.0, mechanism=mechanism)
+    pair = Neighbours(NOBODY, (np.ones(8), 1.0), (np.ones(8), -1.0), flat_model(task))
+    assert 0.97 < distances(task, pair)["gradient"] <= 1
+    assert 0.999 < distances(task, pair)["counts"] <= 1
 
 
 def test_the_start_distance_is_nearly_reached_where_features_are_mirrored() -> None:
-    plan = plan_of(p=8, neighbours="replace-one")
+    task = task_of(p=8, neighbours="replace-one")
     start = Model(0, np.zeros(9, dtype=np.int64), (1024, 1024))
     pair = Neighbours(NOBODY, (np.ones(8), 1.0), (-np.ones(8), 1.0), start)
     # at zero the intercept's part cancels: 2 sqrt(C^2 - 1) of 2 C
-    assert 0.92 < distances(plan, pair)["gradient"] <= 1
+    assert 0.92 < distances(task, pair)["gradient"] <= 1
 
 
 @mechanisms
 def test_the_curvature_distance_is_reached(mechanism: str) -> None:
-    plan = plan_of(p=8, maximum=2.0, mechanism=mechanism)
-    pair = Neighbours(NOBODY, (np.ones(8), 1.0), None, steep_model(plan))
-    assert 0.97 < distances(plan, pair)["curvature"] <= 1
-    assert 0.999 < distances(plan, pair)["counts"] <= 1
+    task = task_of(p=8, maximum=2.0, mechanism=mechanism)
+    pair = Neighbours(NOBODY, (np.ones(8), 1.0), None, steep_model(task))
+    assert 0.97 < distances(task, pair)["curvature"] <= 1
+    assert 0.999 < distances(task, pair)["counts"] <= 1
 
 
 def test_the_curvature_distance_is_reached_by_orthogonal_records() -> None:
-    plan = plan_of(p=7, neighbours="replace-one")
+    task = task_of(p=7, neighbours="replace-one")
     nobody = (np.zeros((0, 7)), np.zeros(0))
     one, two = np.ones(7), np.array([1.0, 1.0, 1.0, -1.0, -1.0, -1.0, -1.0])
     assert 1 + one @ two == 0
-    pair = Neighbours(nobody, (one, 1.0), (two, 1.0), steep_model(plan))
-    assert 0.97 < distances(plan, pair)["curvature"] <= 1
+    pair = Neighbours(nobody, (one, 1.0), (two, 1.0), steep_model(task))
+    assert 0.97 < distances(task, pair)["curvature"] <= 1
 
 
 @mechanisms
 def test_the_climb_finds_the_worst_case_by_itself(mechanism: str) -> None:
     """The search can find what it looks for: else the tests above would prove little."""
-    plan = plan_of(p=2, mechanism=mechanism)
+    task = task_of(p=2, mechanism=mechanism)
     rng = np.random.default_rng(1)
     for part in ("gradient", "curvature"):
         best = 0.0
         for _ in range(4):
-            pair = random_pair(plan, rng, start=False)
-            pair = Neighbours(NOBODY_OF_TWO, pair.one, None, flat_model(plan))
-            most = climbed(plan, rng, pair, lambda shares, p=part: shares[p], 400)
+            pair = random_pair(task, rng, start=False)
+            pair = Neighbours(NOBODY_OF_TWO, pair.one, None, flat_model(task))
+            most = climbed(task, rng, pair, lambda shares, p=part: shares[p], 400)
             best = max(best, most[part])
         assert 0.93 < best <= 1.0
 
@@ -445,16 +445,16 @@ NOBODY_OF_TWO: Window = (np.zeros((0, 2)), np.zeros(0))
 def test_a_hostile_model_moves_no_record_beyond_the_distance(
     weights: tuple[int, int], coefficient: int, mechanism: str
 ) -> None:
-    plan = plan_of(p=3, maximum=5.0, scaling="none", low=-300.0, high=300.0, mechanism=mechanism)
+    task = task_of(p=3, maximum=5.0, scaling="none", low=-300.0, high=300.0, mechanism=mechanism)
     rng = np.random.default_rng(2)
     for version in (0, 1):
         lattice = coefficient * rng.choice([-1, 1], 4)
         model = Model(version, lattice.astype(np.int64), weights)
         for _ in range(20):
             pair = Neighbours(
-                (np.zeros((0, 3)), np.zeros(0)), random_record(plan, rng), None, model
+                (np.zeros((0, 3)), np.zeros(0)), random_record(task, rng), None, model
             )
-            assert max(distances(plan, pair).values()) <= 1.0
+            assert max(distances(task, pair).values()) <= 1.0
 
 
 # --- the formulas ----------------------------------------------------------------------------

@@ -39,9 +39,9 @@ def streams(seed: int) -> Streams:
 
 @cache
 def undisturbed(mechanism: Mechanism) -> list[Sighting]:
-    """The left side of two attacks: the stream without the change, under the zero-out plan."""
+    """The left side of two attacks: the stream without the change, under the zero-out task."""
     attack = stream_attack("zero-out", mechanism, WINDOWS)
-    return sightings(attack.plan, attack.left, DRAWS[mechanism], SeededStream(99))
+    return sightings(attack.task, attack.left, DRAWS[mechanism], SeededStream(99))
 
 
 def attacked(change: Change, mechanism: Mechanism) -> StreamFinding:
@@ -99,7 +99,7 @@ def test_a_study_that_declares_such_neighbours_is_refused(mechanism: Mechanism) 
 @pytest.mark.parametrize("change", ["zero-out", "add-remove"])
 def test_the_two_kinds_of_change_touch_one_window_and_all_later_ones(change: Change) -> None:
     attack = stream_attack(change, "discrete-gaussian", WINDOWS)
-    size = attack.plan.slots
+    size = attack.task.slots
     windows: list[list[object]] = []
     for slots in (attack.left, attack.right):
         counts = [

@@ -18,9 +18,9 @@ from pipeline.backtest.history import Reading
 from pipeline.backtest.windows import Moment, Windows
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.local.encode import Encoder, Row, stack
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages import release as wire
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
 from pipeline.reducer import differences
 from pipeline.study import Study, read_study
@@ -125,9 +125,9 @@ def records_of(table: dict[str, np.ndarray[Any, Any]]) -> Iterator[dict[str, obj
         yield dict(zip(table, row, strict=True))
 
 
-def offline(plan: Plan, table: dict[str, np.ndarray[Any, Any]]) -> OfflineRun:
+def offline(task: Task, table: dict[str, np.ndarray[Any, Any]]) -> OfflineRun:
     """Run windows as `veilstream fit` does, record by record."""
-    encoder, run = Encoder(plan.study), OfflineRun(plan)
+    encoder, run = Encoder(task.study), OfflineRun(task)
     windows: dict[str, list[Row | None]] = {}
     for record in records_of(table):
         window = windows.setdefault(str(record["who"]), [])
@@ -135,7 +135,7 @@ def offline(plan: Plan, table: dict[str, np.ndarray[Any, Any]]) -> OfflineRun:
             window.append(encoder.encode(record))
         except RecordError:
             window.append(None)
-        if len(window) == plan.slots:
+        if len(window) == task.slots:
             run.add(str(record["who"]), window)
             windows[str(record["who"])] = []
     for client, window in windows.items():
@@ -145,10 +145,10 @@ def offline(plan: Plan, table: dict[str, np.ndarray[Any, Any]]) -> OfflineRun:
 
 
 def engine_of(study: Study, table: Any, options: Options) -> Engine:
-    plan = plan_of(options.study_of(study))
-    reading = Reading(plan.study, options, table, "csv")
+    task = task_of(options.study_of(study))
+    reading = Reading(task.study, options, table, "csv")
     engine = Engine(
-        plan, timed=options.event_time is not None, names=reading.names,
+        task, timed=options.event_time is not None, names=reading.names,
         network=options.network, labels=options.labels, seed=options.seed,
     )  # fmt: skip
     for part in reading.parts():
@@ -161,7 +161,7 @@ def engine_of(study: Study, table: Any, options: Options) -> Engine:
 def test_without_delay_it_is_the_offline_run_bit_by_bit(name: str) -> None:
     study = read_study(STUDIES[name])
     table = history(study)
-    expected = offline(plan_of(study), table)
+    expected = offline(task_of(study), table)
     engine = engine_of(study, table, Options(client_column="who"))
     assert differences(engine.run.partition, expected.partition) == []
     assert engine.run.model.version == expected.model.version > 5
@@ -232,8 +232,8 @@ def test_each_record_is_predicted_before_its_label_is_learnt(late: int) -> None:
     """Record by record, with nothing of the engine: labels that have come are learnt first."""
     study = read_study(STUDIES["classes"])
     table = history(study, 900)
-    plan, encoder = plan_of(study), Encoder(study)
-    run, waiting, said = OfflineRun(plan), list[Row | None](), list[tuple[float, float]]()
+    task, encoder = task_of(study), Encoder(study)
+    run, waiting, said = OfflineRun(task), list[Row | None](), list[tuple[float, float]]()
     coefficients: np.ndarray[Any, Any] | None = None
     rows: list[Row | None] = []
     for record in records_of(table):
@@ -245,7 +245,7 @@ def test_each_record_is_predicted_before_its_label_is_learnt(late: int) -> None:
     def learn(row: Row | None) -> None:
         nonlocal coefficients
         waiting.append(row)
-        if len(waiting) == plan.slots:
+        if len(waiting) == task.slots:
             version = run.model.version
             run.add("client", [one for one in waiting if one is not None])
             waiting.clear()
@@ -344,7 +344,7 @@ def test_a_frozen_estimate_is_that_of_its_time() -> None:
     result = backtest(study, table, freeze=1_000, pooled=False)
     # the newest estimate of the records before alone, and its scores on those behind
     short = {name: column[:1_000] for name, column in table.items()}
-    run = OfflineRun(plan_of(study))
+    run = OfflineRun(task_of(study))
     encoder, window, coefficients = Encoder(study), list[Row | None](), np.zeros(3)
     for record in records_of(short):
         try:
@@ -386,7 +386,7 @@ def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
         with contextlib.suppress(RecordError):
             rows.append(encoder.encode(record))
     features, responses = stack(rows, 2)[:2]
-    centre, unit = plan_of(study).response_scale
+    centre, unit = task_of(study).response_scale
     n, ridge = len(rows), study.estimator.ridge
     assert result.pooled.coefficients is not None
     found = np.array(result.pooled.coefficients)

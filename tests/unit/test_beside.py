@@ -15,7 +15,7 @@ from pipeline.backtest.beside import ends_of
 from pipeline.backtest.scoring import Judge, Tally
 from pipeline.errors import ConfigError
 from pipeline.local.encode import Arrays, Encoder
-from pipeline.methods import OFFLINE, load, plan_of
+from pipeline.methods import OFFLINE, load, task_of
 from pipeline.study import read_study
 from pipeline.types import Matrix, Vector
 from tests.published import run
@@ -46,13 +46,13 @@ def encoded(history: dict[str, Any]) -> tuple[Matrix, Vector]:
 def test_each_record_is_predicted_by_the_fit_of_the_batches_before_it(kind: str) -> None:
     history = table()
     [other] = backtest(STUDY, history, client_column="who", beside=(kind,)).beside.others
-    plan = plan_of(load(kind).beside(STUDY, 0))
+    task = task_of(load(kind).beside(STUDY, 0))
     x, y = encoded(history)
-    tally, judge = Tally(), Judge(plan_of(STUDY))
+    tally, judge = Tally(), Judge(task_of(STUDY))
     # three clients in turn: batch b is the records from 150 b on
     for end in range(150, 900, 150):
         past = {str(c): Arrays(x[c:end:3], y[c:end:3]) for c in range(3)}
-        point = load(kind).fit(plan, past).coefficients
+        point = load(kind).fit(task, past).coefficients
         next_ones = np.arange(end, end + 150)
         sound = next_ones[~np.isnan(y[next_ones])]
         tally.add(judge, y[sound], x[sound] @ point[1:] + point[0])
@@ -64,15 +64,15 @@ def test_in_the_end_all_records_are_predicted_by_the_last_coefficients() -> None
     history = table()
     result = backtest(STUDY, history, client_column="who", beside=tuple(OFFLINE))
     x, y = encoded(history)
-    sound, judge = ~np.isnan(y), Judge(plan_of(STUDY))
+    sound, judge = ~np.isnan(y), Judge(task_of(STUDY))
     past = {str(c): Arrays(x[c::3], y[c::3]) for c in range(3)}
     for other in result.beside.others:
-        plan = plan_of(load(other.kind).beside(STUDY, 0))
-        fit, tally = load(other.kind).fit(plan, past), Tally()
+        task = task_of(load(other.kind).beside(STUDY, 0))
+        fit, tally = load(other.kind).fit(task, past), Tally()
         tally.add(judge, y[sound], x[sound] @ fit.coefficients[1:] + fit.coefficients[0])
         assert other.after == tally.scores
         assert (other.before is None) != load(other.kind).online
-        assert other.guarantee == load(other.kind).guarantee(plan, 3).guarantee
+        assert other.guarantee == load(other.kind).guarantee(task, 3).guarantee
     assert [other.kind for other in result.beside.others] == list(OFFLINE)
     assert result.beside.own.records == sound.sum()
     # the study's own estimate, on the same records

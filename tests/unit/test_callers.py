@@ -21,10 +21,10 @@ TREES = {
 }
 RELEASING, PRIVATISE = "pipeline/releasing.py", "pipeline/local/privatise.py"
 RELEASE, CLIENT = "pipeline/messages/release.py", "producers/client.py"
-#: What sums a window up, by method, with its door: where `Plan.query` ends.
+#: What sums a window up, by method, with its door: where `Task.query` ends.
 WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewable/summarise.py"
 RECORDS, GRADIENTS = "pipeline/methods/ldp_sgd/client.py", "pipeline/methods/ldp_sgd/gradients.py"
-PLANS = {"pipeline/methods/renewable/plan.py", "pipeline/methods/ldp_sgd/plan.py"}
+TASKS = {"pipeline/methods/renewable/task.py", "pipeline/methods/ldp_sgd/task.py"}
 #: A suite for methods: it makes releases of records that its caller gives, and keeps them.
 CHECKS = "pipeline/methods/checks.py"
 VAULT, SENDER = "producers/vault.py", "producers/sender.py"
@@ -37,9 +37,9 @@ USERS = {
     "seal": {RELEASING, CHECKS},
     "privatise": {RELEASING, CHECKS},
     "disclose": {RELEASING, CHECKS},
-    # a plan hands them to its method's client module, and nothing else asks a plan but a release
-    "query": {RELEASING, CHECKS, *PLANS},
-    "open_query": {RELEASING, CHECKS, *PLANS},
+    # a task hands them to its method's client module, and nothing else asks a task but a release
+    "query": {RELEASING, CHECKS, *TASKS},
+    "open_query": {RELEASING, CHECKS, *TASKS},
     "query_of": set(),
     "open_query_of": set(),
     "summarise": {WINDOW},
@@ -192,7 +192,7 @@ def assigned(tree: ast.AST, name: str) -> list[ast.expr]:
 def test_what_a_mechanism_made_goes_straight_to_be_sealed() -> None:
     """Nothing in between could write into its arrays: each result is used once.
 
-    Nor into those of a query, which goes straight from the plan to the mechanism.
+    Nor into those of a query, which goes straight from the task to the mechanism.
     """
     tree = TREES[RELEASING]
     sealed = [call.args[1] for call in calls(tree, "seal")]

@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.plan import Plan
-from pipeline.methods import plan_of
+from pipeline.local.task import Task
+from pipeline.methods import task_of
 from pipeline.reducer import Partition, estimate_of
 from pipeline.study import parse_study
 from tests.builders import population_target, regression_stream, study_text, whole_stream
@@ -24,21 +24,21 @@ ALARM = 1e-6
 
 
 @lru_cache(maxsize=2)
-def streams_of(study: str, streams: int, rounds: int, clients: int) -> tuple[Plan, list[Partition]]:
+def streams_of(study: str, streams: int, rounds: int, clients: int) -> tuple[Task, list[Partition]]:
     """Run some streams once; their final states serve all tests of one study."""
-    plan = plan_of(parse_study(study))
+    task = task_of(parse_study(study))
     seeds = range(1000, 1000 + streams)
-    return plan, [whole_stream(plan, seed=s, rounds=rounds, clients=clients) for s in seeds]
+    return task, [whole_stream(task, seed=s, rounds=rounds, clients=clients) for s in seeds]
 
 
 def covered(study: str, streams: int, rounds: int, clients: int) -> np.ndarray:
     """Return for each stream how many of the coefficients were covered."""
-    plan, finals = streams_of(study, streams, rounds, clients)
-    estimator = plan.study.estimator
-    target = population_target(plan.size - 1, q=estimator.q, ridge=estimator.ridge)
+    task, finals = streams_of(study, streams, rounds, clients)
+    estimator = task.study.estimator
+    target = population_target(task.size - 1, q=estimator.q, ridge=estimator.ridge)
     hits = []
     for final in finals:
-        estimate = estimate_of(plan, [final])
+        estimate = estimate_of(task, [final])
         assert estimate.status == "ready"
         ends = estimate.intervals(LEVEL)
         assert ends is not None
@@ -65,8 +65,8 @@ def quarter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module(f"pipeline.methods.renewable.{kind}_server")
     original = getattr(module, name)
 
-    def broken(plan: Plan, state: object) -> Estimate:
-        estimate: Estimate = original(plan, state)
+    def broken(task: Task, state: object) -> Estimate:
+        estimate: Estimate = original(task, state)
         assert estimate.covariance is not None
         assert estimate.privacy_covariance is not None
         return replace(
@@ -135,9 +135,9 @@ REGRESSIONS = {
 def ends_of(case: str, streams: int, rounds: int, clients: int) -> list[Estimate]:
     """Return the last estimates of some streams of a regression."""
     text, draw = REGRESSIONS[case]
-    plan = plan_of(parse_study(text))
+    task = task_of(parse_study(text))
     seeds = range(2000, 2000 + streams)
-    return [regression_stream(plan, draw, seed=s, rounds=rounds, clients=clients) for s in seeds]
+    return [regression_stream(task, draw, seed=s, rounds=rounds, clients=clients) for s in seeds]
 
 
 def hits_of(estimates: list[Estimate], shrink: float = 1.0) -> np.ndarray:

@@ -11,7 +11,7 @@ from scipy import stats
 
 from benchmarks.autoregressive import POWER, Autoregressive
 from benchmarks.covered import LEAST, LEVEL, MOST, summary_of, told
-from benchmarks.streams import RIDGE, Cell, one_stream, plan_of, target_of
+from benchmarks.streams import RIDGE, Cell, one_stream, target_of, task_of
 from pipeline.doctor.coverage import share_of
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.renewable.summarise import summarise
@@ -35,7 +35,7 @@ def check(cell: Cell, found: list[Estimate]) -> None:
     Coefficients of a stream are not independent; the binomial error is that of a third as many.
     """
     row = summary_of([told(e, target_of(cell)) for e in found], target_of(cell))
-    size = plan_of(cell).size * len(found) / 3
+    size = task_of(cell).size * len(found) / 3
     reach = float(stats.norm.isf(ALARM)) / math.sqrt(size)
     coverage = row["coverage"]
     assert isinstance(coverage, float)
@@ -67,10 +67,10 @@ def test_the_target_is_where_the_gradient_of_a_large_sample_vanishes(
     features: int, kind: str
 ) -> None:
     cell = Cell(features, 200, 20, None, kind=kind)
-    plan, target = plan_of(cell), target_of(cell)
+    task, target = task_of(cell), target_of(cell)
     x, y = cell.population.draw(np.random.default_rng(features), 200_000)
     design = np.column_stack([np.ones(len(y)), x])
-    scores = design * plan.loss.slope(design @ target, y)[:, None]
+    scores = design * task.loss.slope(design @ target, y)[:, None]
     pull = scores.mean(axis=0) + 0.01 * np.append(0.0, target[1:])
     errors = scores.std(axis=0) / math.sqrt(len(y))
     # 1e-6 for all coefficients together
@@ -93,10 +93,10 @@ def test_a_coefficient_without_an_interval_is_neither_covered_nor_missed() -> No
 def test_the_target_of_correlated_features_is_where_a_large_sample_s_gradient_vanishes() -> None:
     """On records as they are summed: in their ranges, and no longer than the norm bound."""
     cell = Cell(4, 200, 20, None, kind="ar")
-    plan = plan_of(cell)
-    target = Autoregressive(4, scramblings=2).target(plan.loss, RIDGE)
+    task = task_of(cell)
+    target = Autoregressive(4, scramblings=2).target(task.loss, RIDGE)
     x, y = cell.population.draw(np.random.default_rng(4), 200_000)
-    sums = summarise(plan, x, y, target, (1.0, 1.0))
+    sums = summarise(task, x, y, target, (1.0, 1.0))
     pull = sums.gradient / len(y) + RIDGE * np.append(0.0, target[1:])
     # the target's own error is at most that of as many draws as it has points
     errors = np.sqrt(np.diag(sums.scores) / len(y) * (1 / len(y) + 1 / 2 ** (POWER + 1)))

@@ -21,34 +21,34 @@ from pipeline.doctor import (
 )
 from pipeline.errors import ConfigError
 from pipeline.local.encode import Row
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.methods import method_of
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.methods.facts import Sizes
-from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.settings import records_to_mix, rule_of, slowest
+from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
 from pipeline.study import Study, parse_study
 from tests.builders import study_text as renewable
-from tests.sgd import plan_of_text as real_plan
 from tests.sgd import study_text as gradients
+from tests.sgd import task_of_text as real_task
 
 
-def plan_of(text: str) -> Plan:
+def task_of(text: str) -> Task:
     return simulated(parse_study(text))
 
 
-def path_plan(text: str) -> GradientPlan:
-    plan = plan_of(text)
-    assert isinstance(plan, GradientPlan)
-    return plan
+def path_task(text: str) -> GradientTask:
+    task = task_of(text)
+    assert isinstance(task, GradientTask)
+    return task
 
 
-def sizes_of(plan: Plan, records: int) -> Sizes:
-    return method_of(plan.study).sizes(plan, records)
+def sizes_of(task: Task, records: int) -> Sizes:
+    return method_of(task.study).sizes(task, records)
 
 
-LOGISTIC = plan_of(gradients(loss="logistic"))
+LOGISTIC = task_of(gradients(loss="logistic"))
 #: `sizes` is asked for verdicts whose numbers it does not decide.
 SIZES = sizes_of(LOGISTIC, 10_000)
 
@@ -56,8 +56,8 @@ SIZES = sizes_of(LOGISTIC, 10_000)
 @pytest.mark.parametrize("loss", ["linear", "logistic"])
 @pytest.mark.parametrize("radius", ["", "radius = 1.2"])
 def test_a_true_model_is_its_own_target_whatever_the_weights(loss: str, radius: str) -> None:
-    plan = plan_of(gradients(loss=loss, path=radius))
-    population = Population.of(plan)
+    task = task_of(gradients(loss=loss, path=radius))
+    population = Population.of(task)
     target = target_of(population)
     # slopes have conditional mean zero in the sample, too: what is left is the minimiser's end
     assert np.abs(target.coefficients - population.truth).max() < 1e-6
@@ -74,28 +74,28 @@ def test_a_true_model_is_its_own_target_whatever_the_weights(loss: str, radius: 
     ],
 )
 def test_the_gradient_at_the_target_is_zero_over_drawn_records(text: str) -> None:
-    plan = plan_of(text)
+    task = task_of(text)
     # numbers reach beyond their range: they are cut, and weights move the target
-    truth = np.array([2.0, 7.0, -7.0, 7.0]) if plan.keeps_slots else None
-    population = Population.of(plan, truth)
+    truth = np.array([2.0, 7.0, -7.0, 7.0]) if task.keeps_slots else None
+    population = Population.of(task, truth)
     target = target_of(population).coefficients
     x, y = population.draw(np.random.default_rng(5), 200_000)
     design = np.column_stack([np.ones(len(y)), x])
     weights = 1.0
-    if isinstance(plan, GradientPlan):
-        weights = np.minimum(1, plan.radius**2 / np.sum(design**2, axis=1))[:, None]
-    each = weights * design * plan.loss.slope(design @ target, y)[:, None]
-    ridge = plan.study.estimator.ridge * np.append(0.0, target[1:])
+    if isinstance(task, GradientTask):
+        weights = np.minimum(1, task.radius**2 / np.sum(design**2, axis=1))[:, None]
+    each = weights * design * task.loss.slope(design @ target, y)[:, None]
+    ridge = task.study.estimator.ridge * np.append(0.0, target[1:])
     z = (each.mean(axis=0) + ridge) / (each.std(axis=0) / math.sqrt(len(y)))
     # five Monte Carlo errors
     assert np.abs(z).max() < 5
 
 
 def test_the_stream_of_gradients_is_the_offline_run_without_noise() -> None:
-    plan = plan_of(gradients(mechanism="none", records=20, publish=1))
-    population, size = Population.of(plan), Size(2019, 1)
+    task = task_of(gradients(mechanism="none", records=20, publish=1))
+    population, size = Population.of(task), Size(2019, 1)
     found = stream(population, size, seed=3, number=4)
-    rng, run = np.random.default_rng([3, 4]), OfflineRun(plan)
+    rng, run = np.random.default_rng([3, 4]), OfflineRun(task)
     for _ in range(100):
         x, y = population.draw(rng, 20)
         run.add("a", [Row(x[i], float(y[i]), 0) for i in range(20)])
@@ -105,7 +105,7 @@ def test_the_stream_of_gradients_is_the_offline_run_without_noise() -> None:
 
 @pytest.mark.parametrize("text", [gradients(records=20), renewable(p=2, records=20)])
 def test_streams_repeat_and_differ(text: str) -> None:
-    population, size = Population.of(plan_of(text)), Size(2000, 3)
+    population, size = Population.of(task_of(text)), Size(2000, 3)
     one, again, other = (stream(population, size, 1, number).coefficients for number in (0, 0, 1))
     assert np.array_equal(one, again)
     assert not np.array_equal(one, other)
@@ -115,23 +115,23 @@ def test_streams_repeat_and_differ(text: str) -> None:
 def test_the_noise_has_the_deviation_of_the_study(mechanism: str) -> None:
     """One window at the start: the first step shows its noise; 800 numbers know it to 3 %."""
     text = gradients(mechanism=mechanism, records=1000, path="burn_in = 0")
-    plan = path_plan(text)
-    population = Population.of(plan, residual=1e-9, truth=np.zeros(4))
+    task = path_task(text)
+    population = Population.of(task, residual=1e-9, truth=np.zeros(4))
     moved = stream(population, Size(1000, 1), 1, 1)
-    steps = rule_of(plan).steps.steps(1, 1000)
+    steps = rule_of(task).steps.steps(1, 1000)
     many = [stream(population, Size(1000, 1), 1, i).point for i in range(200)]
     assert moved.records == 1000
     found = np.array(many).std() / math.sqrt(float(steps @ steps))
-    wanted = real_plan(text).channels.gradient.standard_deviation
+    wanted = real_task(text).channels.gradient.standard_deviation
     assert found == pytest.approx(wanted, rel=5 / math.sqrt(2 * 800))
 
 
-def seen(plan: Plan, streams: int, *, width: float, shift: float = 0.0) -> list[Seen]:
+def seen(task: Task, streams: int, *, width: float, shift: float = 0.0) -> list[Seen]:
     """Return normal estimates of deviation 1 about `shift` with intervals of +-width."""
     rng = np.random.default_rng(8)
     name, found = "random-scaling", []
     for _ in range(streams):
-        point = shift + rng.standard_normal(plan.size)
+        point = shift + rng.standard_normal(task.size)
         found.append(Seen("ready", "", point, {name: (point - width, point + width)}))
     return found
 
@@ -187,12 +187,12 @@ def test_few_streams_decide_nothing() -> None:
 
 
 def asked(study: Study, records: int, streams: int, clients: int = 10) -> tuple[bool | None, str]:
-    plan = simulated(study)
-    population = Population.of(plan)
+    task = simulated(study)
+    population = Population.of(task)
     target = target_of(population).coefficients
-    ends = [look(plan, stream(population, Size(records, clients), 1, i)) for i in range(streams)]
-    found = sum_up(plan, ends, target)
-    said = judge(make_plan(study), found, sizes_of(make_plan(study), records), records)
+    ends = [look(task, stream(population, Size(records, clients), 1, i)) for i in range(streams)]
+    found = sum_up(task, ends, target)
+    said = judge(make_task(study), found, sizes_of(make_task(study), records), records)
     return said.trusted, f"{said.verdict}: {said.reason}: {said.advice}"
 
 
@@ -228,47 +228,47 @@ def test_logistic_paths_that_noise_bends_are_not_trusted() -> None:
 
 def test_records_to_mix_is_where_the_sum_of_steps_reaches_fifty() -> None:
     for path in ("", "eta0 = 0.5, alpha = 0.6, kappa = 9", "burn_in = 90000"):
-        plan = path_plan(gradients(path=path))
-        rule, curvature = rule_of(plan), slowest(plan)
+        task = path_task(gradients(path=path))
+        rule, curvature = rule_of(task), slowest(task)
         count = records_to_mix(rule, curvature)
         steps = rule.steps.steps(1, count)
         left_out = max(rule.burn_in, count // 8)
         # the sum is taken as an integral, and found to a thousandth of the records
         assert curvature * steps[left_out:].sum() == pytest.approx(50, rel=0.01)
-    slow = rule_of(path_plan(gradients(path="eta0 = 1e-6, alpha = 0.99")))
+    slow = rule_of(path_task(gradients(path="eta0 = 1e-6, alpha = 0.99")))
     assert records_to_mix(slow, 0.1) >= 2**53
 
 
 def test_the_slowest_direction_is_that_of_uniform_features() -> None:
     text = gradients(path="radius = 99").replace("x0 = { min = -1", "x0 = { min = 0.5")
-    plan = path_plan(text.replace("[data]\n", '[data]\nscaling = "none"\n'))
-    x, _ = Population.of(plan).draw(np.random.default_rng(1), 400_000)
+    task = path_task(text.replace("[data]\n", '[data]\nscaling = "none"\n'))
+    x, _ = Population.of(task).draw(np.random.default_rng(1), 400_000)
     design = np.column_stack([np.ones(len(x)), x])
     least = np.linalg.eigvalsh(design.T @ design / len(x))[0]
     # variances of 400,000 records are known to a fraction of a percent
-    assert slowest(plan) == pytest.approx(0.8 * least, rel=0.01)
-    assert slowest(path_plan(gradients())) == pytest.approx(0.8 / 3)
+    assert slowest(task) == pytest.approx(0.8 * least, rel=0.01)
+    assert slowest(path_task(gradients())) == pytest.approx(0.8 / 3)
 
 
 def test_nonsense_is_refused_by_name() -> None:
-    plan = plan_of(gradients(records=20))
+    task = task_of(gradients(records=20))
     for truth in (np.zeros(3), np.array([0, 1, 2, math.nan])):
         with pytest.raises(ConfigError, match="--truth"):
-            Population.of(plan, truth)
+            Population.of(task, truth)
     for residual in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ConfigError, match="--residual-scale"):
-            Population.of(plan, None, residual)
+            Population.of(task, None, residual)
     with pytest.raises(ConfigError, match=r"window\.records is 20"):
-        Size(19, 1).windows(plan)
+        Size(19, 1).windows(task)
     forgetting = renewable(p=2, forgetting='half_life = 9000, of = "seconds"')
     with pytest.raises(ConfigError, match=r"estimator\.forgetting"):
-        plan_of(forgetting)
+        task_of(forgetting)
 
 
 def test_the_default_truth_has_the_spread_that_is_documented() -> None:
-    plan = LOGISTIC
-    x, y = Population.of(plan).draw(np.random.default_rng(2), 100_000)
-    truth = default_truth(plan)
+    task = LOGISTIC
+    x, y = Population.of(task).draw(np.random.default_rng(2), 100_000)
+    truth = default_truth(task)
     # five Monte Carlo errors: of a variance and of a share
     assert np.var(truth[0] + x @ truth[1:]) == pytest.approx(1, rel=5 * math.sqrt(2 / 1e5))
     assert float((y > 0).mean()) == pytest.approx(0.5, abs=5 * 0.5 / math.sqrt(1e5))

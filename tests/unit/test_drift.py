@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.reducer import Partition, estimate_of
-from tests.builders import plan_of, population, population_target, stream_of, whole_stream
+from tests.builders import population, population_target, stream_of, task_of, whole_stream
 
 FLIP, AFTER, CLIENTS, SLOTS = 40, 12, 8, 200
 #: Five rounds.
@@ -31,9 +31,9 @@ def accuracy(coefficients: np.ndarray) -> float:
 
 def after_the_flip(**settings: object) -> tuple[float, list[float]]:
     """Return the best accuracy that there is, and those of the rounds after a sudden drift."""
-    plan = plan_of(p=3, records=SLOTS, **settings)
+    task = task_of(p=3, records=SLOTS, **settings)
     best = accuracy(-population_target(3, q=1.0, ridge=0.01))
-    stream = stream_of(plan, seed=0, rounds=FLIP + AFTER, clients=CLIENTS, flip=FLIP)
+    stream = stream_of(task, seed=0, rounds=FLIP + AFTER, clients=CLIENTS, flip=FLIP)
     found = [accuracy(estimate.coefficients) for _, estimate in stream]
     assert max(found[10:FLIP]) < 0.3
     return best, found[FLIP:]
@@ -51,15 +51,15 @@ def test_forgetting_follows_a_sudden_drift_within_two_half_lives(kind: dict[str,
 # --- coverage --------------------------------------------------------------------------------
 
 
-def finals(plan: Plan, streams: int, rounds: int, clients: int) -> list[Partition]:
-    return [whole_stream(plan, seed=s, rounds=rounds, clients=clients) for s in range(streams)]
+def finals(task: Task, streams: int, rounds: int, clients: int) -> list[Partition]:
+    return [whole_stream(task, seed=s, rounds=rounds, clients=clients) for s in range(streams)]
 
 
-def coverage(plan: Plan, partitions: list[Partition]) -> np.ndarray:
+def coverage(task: Task, partitions: list[Partition]) -> np.ndarray:
     """Return the share of coefficients that are covered, for each stream."""
     target, shares = population_target(3, q=1.0, ridge=0.01), []
     for partition in partitions:
-        estimate = estimate_of(plan, [partition])
+        estimate = estimate_of(task, [partition])
         ends = estimate.intervals(LEVEL)
         assert ends is not None, estimate.reason
         shares.append(np.mean((ends[0] <= target) & (target <= ends[1])))
@@ -96,12 +96,12 @@ def unsquared(name: str, function: str, monkeypatch: pytest.MonkeyPatch) -> None
 def test_open_intervals_of_a_steady_stream_with_forgetting_cover(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = plan_of(p=3, private=False, records=200, forgetting='half_life = 2400, of = "records"')
-    partitions = finals(plan, 300, 24, 4)
-    check_coverage(coverage(plan, partitions), 0.01)
+    task = task_of(p=3, private=False, records=200, forgetting='half_life = 2400, of = "records"')
+    partitions = finals(task, 300, 24, 4)
+    check_coverage(coverage(task, partitions), 0.01)
     unsquared("open_estimate", "_weighed", monkeypatch)
     with pytest.raises(AssertionError, match="coverage"):
-        check_coverage(coverage(plan, partitions), 0.01)
+        check_coverage(coverage(task, partitions), 0.01)
 
 
 @pytest.mark.slow
@@ -109,10 +109,10 @@ def test_private_intervals_of_a_steady_stream_with_forgetting_cover(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     forgetting = 'half_life = 9600, of = "records"'
-    plan = plan_of(p=3, epsilon=2.0, records=200, forgetting=forgetting)
-    partitions = finals(plan, 200, 32, 8)
+    task = task_of(p=3, epsilon=2.0, records=200, forgetting=forgetting)
+    partitions = finals(task, 200, 32, 8)
     # smoothed curvature is a little low, so that errors are a tenth too large: 1.28 to 1.41 sd
-    check_coverage(coverage(plan, partitions), 0.05)
+    check_coverage(coverage(task, partitions), 0.05)
     unsquared("private_sums", "_weighted", monkeypatch)
     with pytest.raises(AssertionError, match="coverage"):
-        check_coverage(coverage(plan, partitions), 0.05)
+        check_coverage(coverage(task, partitions), 0.05)

@@ -25,7 +25,7 @@ from pipeline.learning import StreamClassifier
 from pipeline.library.table import information_line, line
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.methods.renewable import open_estimate, private_estimate
 from pipeline.methods.renewable.open_estimate import estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
@@ -41,12 +41,12 @@ from tests.builders import (
     SeededStream,
     folded,
     payload_of,
-    plan_of,
     rows_of,
     sample_log,
     simulate,
     stream_of,
     study_text,
+    task_of,
 )
 from tests.unit.test_private_estimate import batch_of
 
@@ -115,11 +115,11 @@ def test_the_effective_number_is_the_number_where_all_weigh_the_same() -> None:
 
 
 def private_by_formula(
-    plan: Plan, batches: list[tuple[float, PrivateBatch]]
+    task: Task, batches: list[tuple[float, PrivateBatch]]
 ) -> dict[str, np.ndarray]:
     """The weighted estimate, release by release, in float64."""
-    d, n = plan.size, plan.slots
-    part = plan.step.curvature
+    d, n = task.size, task.slots
+    part = task.step.curvature
     assert part is not None
     w = np.concatenate([np.full(len(b.versions), weight) for weight, b in batches])
     versions = np.concatenate([b.versions for _, b in batches])
@@ -132,9 +132,9 @@ def private_by_formula(
     epochs = np.array([epoch_of(int(v)) for v in versions])
     chosen = np.isin(epochs, sorted(set(epochs))[-3:])
     w = w[chosen]
-    g = np.concatenate([b.gradient for _, b in batches])[chosen] * plan.step.gradient.unit
+    g = np.concatenate([b.gradient for _, b in batches])[chosen] * task.step.gradient.unit
     t = np.concatenate([b.expansion for _, b in batches])[chosen] / 4096
-    penalty = plan.study.estimator.ridge * np.diag([0.0] + [1.0] * (d - 1))
+    penalty = task.study.estimator.ridge * np.diag([0.0] + [1.0] * (d - 1))
     mean, score = w @ t / w.sum(), w @ g / (w.sum() * n)
     bread = curvature + penalty
     theta = mean - np.linalg.solve(bread, score + penalty @ mean)
@@ -142,7 +142,7 @@ def private_by_formula(
     count = w.sum() ** 2 / np.sum(w**2)
     meat = (residual.T * w**2) @ residual * count / (count - d)
     inverse = np.linalg.inv(w.sum() * n * bread)
-    deviation = plan.step.gradient.standard_deviation
+    deviation = task.step.gradient.standard_deviation
     return {
         "theta": theta,
         "covariance": inverse @ meat @ inverse,
@@ -153,19 +153,19 @@ def private_by_formula(
 
 @pytest.mark.parametrize("top", [30, 70, 130])
 def test_the_private_estimate_weighs_means_by_w_and_variances_by_its_square(top: int) -> None:
-    plan = plan_of(p=3, epsilon=8.0, records=200)
+    task = task_of(p=3, epsilon=8.0, records=200)
     versions = [v for v in range(1, top) for _ in range(4)]
     parts = np.array_split(versions, 5)
     batches = [
-        (0.7**age, batch_of(plan, top + age, part.tolist(), start=2))
+        (0.7**age, batch_of(task, top + age, part.tolist(), start=2))
         for age, part in enumerate(reversed(parts))
     ]
     states = []
     for weight, batch in batches:
-        state = PrivateState(Shape.of(plan))
+        state = PrivateState(Shape.of(task))
         state.fold(batch)
         states.append((weight, state))
-    found, wanted = estimate_private(plan, states), private_by_formula(plan, batches)
+    found, wanted = estimate_private(task, states), private_by_formula(task, batches)
     assert found.status == "ready"
     assert_allclose(found.coefficients, wanted["theta"], rtol=1e-8)
     assert_allclose(found.covariance, wanted["covariance"], rtol=1e-6, atol=1e-14)
@@ -176,7 +176,7 @@ def test_the_private_estimate_weighs_means_by_w_and_variances_by_its_square(top:
 
 
 def test_the_open_estimate_is_the_zero_of_the_weighted_scores_with_its_sandwich() -> None:
-    plan = plan_of(p=3, private=False, ridge=0.2)
+    task = task_of(p=3, private=False, ridge=0.2)
     rng = np.random.default_rng(0)
     penalty = np.diag([0.0, 0.2, 0.2, 0.2])
     parts, bread, right, meat = [], np.zeros((4, 4)), np.zeros(4), np.zeros((4, 4))
@@ -184,20 +184,20 @@ def test_the_open_estimate_is_the_zero_of_the_weighted_scores_with_its_sandwich(
     for weight, count in ((1.0, 90), (0.6, 70), (0.2, 80)):
         features, responses = simulate(rng, count, 3)
         at = rng.normal(0, 0.5, 4)
-        s = summarise(plan, features, responses, at, (1.0, 1.0))
-        state = OpenState(plan.size)
+        s = summarise(task, features, responses, at, (1.0, 1.0))
+        state = OpenState(task.size)
         packed = pack_upper(s.curvature), pack_upper(s.scores)
         counts = np.array(s.counts, dtype=float)
         state.fold([OpenRow(s.records, at, s.gradient, *packed, counts)])
         parts.append((weight, state))
         design = np.column_stack([np.ones(count), features])
-        scores = design * plan.loss.slope(design @ at, responses)[:, None] + penalty @ at
+        scores = design * task.loss.slope(design @ at, responses)[:, None] + penalty @ at
         whole = s.curvature + count * penalty
         bread += weight * whole
         right += weight * (whole @ at - scores.sum(axis=0))
         meat += weight**2 * scores.T @ scores
         totals += [weight * count, weight**2 * count]
-    found, inverse = estimate_open(plan, parts), np.linalg.inv(bread)
+    found, inverse = estimate_open(task, parts), np.linalg.inv(bread)
     assert_allclose(found.coefficients, inverse @ right, rtol=1e-10)
     assert_allclose(found.covariance, inverse @ meat @ inverse, rtol=1e-9)
     assert found.effective_records == pytest.approx(totals[0] ** 2 / totals[1])
@@ -208,29 +208,29 @@ def test_the_open_estimate_is_the_zero_of_the_weighted_scores_with_its_sandwich(
 @pytest.mark.parametrize("private", [True, False])
 def test_equal_weights_give_the_bits_of_the_plain_sums(private: bool) -> None:
     """One bucket, or a half-life so long that all is in one: the same estimate."""
-    plain = plan_of(p=2, records=30, private=private)
-    long = plan_of(p=2, records=30, private=private, forgetting='half_life = 1e15, of = "records"')
+    plain = task_of(p=2, records=30, private=private)
+    long = task_of(p=2, records=30, private=private, forgetting='half_life = 1e15, of = "records"')
     estimates = [estimate_of(p, [folded(p, sample_log(p, releases=40))]) for p in (plain, long)]
     assert estimates[0].coefficients.tobytes() == estimates[1].coefficients.tobytes()
     assert estimates[0].effective_records == estimates[1].effective_records
 
 
 def test_effective_records_are_those_of_the_used_epochs_without_forgetting() -> None:
-    plan = plan_of(p=2, records=30)
-    state = PrivateState(Shape.of(plan))
-    state.fold(batch_of(plan, 0, [1, 1, 2, 5, 9, 17, 33], start=3))
-    assert estimate_private(plan, state).effective_records == 3 * 30
-    only = PrivateState(Shape.of(plan))
-    only.fold(batch_of(plan, 0, [], start=3))
-    assert estimate_private(plan, only).effective_records == 3 * 30
+    task = task_of(p=2, records=30)
+    state = PrivateState(Shape.of(task))
+    state.fold(batch_of(task, 0, [1, 1, 2, 5, 9, 17, 33], start=3))
+    assert estimate_private(task, state).effective_records == 3 * 30
+    only = PrivateState(Shape.of(task))
+    only.fold(batch_of(task, 0, [], start=3))
+    assert estimate_private(task, only).effective_records == 3 * 30
 
 
 def test_class_weights_follow_the_newest_buckets() -> None:
     rng = np.random.default_rng(1)
-    plan = plan_of(
+    task = task_of(
         p=1, records=100, private=False, maximum=8.0, forgetting='half_life = 100, of = "records"'
     )
-    run = OfflineRun(plan)
+    run = OfflineRun(task)
     for number in range(64):
         rare = 1.0 if number < 40 else -1.0
         responses = np.where(rng.random(100) < 0.1, rare, -rare)
@@ -240,8 +240,8 @@ def test_class_weights_follow_the_newest_buckets() -> None:
 
 
 def test_too_short_a_half_life_says_so() -> None:
-    plan = plan_of(p=2, records=50, epsilon=8.0, forgetting='half_life = 50, of = "records"')
-    *_, (_, found) = stream_of(plan, seed=0, rounds=30, clients=4)
+    task = task_of(p=2, records=50, epsilon=8.0, forgetting='half_life = 50, of = "records"')
+    *_, (_, found) = stream_of(task, seed=0, rounds=30, clients=4)
     assert found.status == "warming"
     assert "a longer half-life keeps more" in found.reason
 
@@ -251,15 +251,15 @@ def test_too_short_a_half_life_says_so() -> None:
 
 @pytest.mark.parametrize("private", [True, False])
 def test_a_run_in_one_process_keeps_few_buckets_and_counts_what_it_drops(private: bool) -> None:
-    plan = plan_of(
+    task = task_of(
         p=1, records=10, private=private, releases=2, forgetting='half_life = 20, of = "records"'
     )
-    rng, run = np.random.default_rng(2), OfflineRun(plan)
+    rng, run = np.random.default_rng(2), OfflineRun(task)
     for number in range(400):
         run.add(f"c{number % 3}", rows_of(*simulate(rng, 10, 1)))
     buckets = run.partition.sums.states
     assert len(buckets) == KEPT
-    assert max(buckets) == bucket_of(plan.study.estimator.forgetting, seen=3980, milliseconds=0)
+    assert max(buckets) == bucket_of(task.study.estimator.forgetting, seen=3980, milliseconds=0)
     estimate, message = run.estimate(0.0)
     held = sum(state.releases for state in buckets.values())
     found = message.diagnostics
@@ -274,33 +274,33 @@ def test_a_run_in_one_process_keeps_few_buckets_and_counts_what_it_drops(private
 
 
 def test_releases_say_what_their_model_had_seen() -> None:
-    plan = plan_of(p=1, private=False, records=10, forgetting='half_life = 20, of = "records"')
+    task = task_of(p=1, private=False, records=10, forgetting='half_life = 20, of = "records"')
     for seen in (0, 2**53 - 1):
         model = Model(1, np.zeros(2, dtype=np.int64), (1024, 1024), seen)
-        value = payload_of(plan, *simulate(np.random.default_rng(0), 10, 1), model, SeededStream(0))
-        state = folded(plan, [LogEntry(0, b"a", value)])
+        value = payload_of(task, *simulate(np.random.default_rng(0), 10, 1), model, SeededStream(0))
+        state = folded(task, [LogEntry(0, b"a", value)])
         assert list(state.sums.states) == [math.floor(8 * seen / 20)]
 
 
 def test_a_study_that_forgets_is_another_revision() -> None:
-    plain, forgetting = plan_of(), plan_of(forgetting='half_life = 1000, of = "records"')
-    longer = plan_of(forgetting='half_life = 2000, of = "records"')
-    assert len({plan.revision for plan in (plain, forgetting, longer)}) == 3
+    plain, forgetting = task_of(), task_of(forgetting='half_life = 1000, of = "records"')
+    longer = task_of(forgetting='half_life = 2000, of = "records"')
+    assert len({task.revision for task in (plain, forgetting, longer)}) == 3
 
 
 def test_a_stored_state_of_buckets_comes_back_and_a_lost_bucket_is_found() -> None:
-    plan = plan_of(p=1, records=10, forgetting='half_life = 20, of = "records"')
-    run, rng = OfflineRun(plan), np.random.default_rng(3)
+    task = task_of(p=1, records=10, forgetting='half_life = 20, of = "records"')
+    run, rng = OfflineRun(task), np.random.default_rng(3)
     for _ in range(40):
         run.add("c", rows_of(*simulate(rng, 10, 1)))
     state = run.partition
     fields, clients = state.fields(everything=True), state.client_fields(everything=True)
-    again = Partition.decode(plan, fields, clients)
+    again = Partition.decode(task, fields, clients)
     assert differences(state, again) == []
     lost = min(state.sums.states)
     kept = {k: v for k, v in fields.items() if not k.startswith(f"sums.{lost}.")}
     with pytest.raises(StateError, match="lost a part"):
-        Partition.decode(plan, kept, clients)
+        Partition.decode(task, kept, clients)
 
 
 # --- what may be asked for -------------------------------------------------------------------
@@ -368,8 +368,8 @@ def test_the_classifier_forgets_by_records() -> None:
 
 
 def test_diagnostics_are_null_or_zero_before_there_is_anything_to_say() -> None:
-    plan = plan_of(p=1)
-    _, message = combine(plan, {}, topic=None, model_version=None, published_at=0.0)
+    task = task_of(p=1)
+    _, message = combine(task, {}, topic=None, model_version=None, published_at=0.0)
     found = message.diagnostics
     assert (found.effective_records, found.privacy_share) == (0.0, None)
     assert (found.floor_active, found.forgotten, found.erased) == (False, 0, 0)

@@ -8,13 +8,13 @@ import pytest
 
 from pipeline.errors import StateError
 from pipeline.messages.estimate import write_estimate
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer, Snapshot, combine, differences, start_is_over
 from pipeline.study import parse_study
 from tests.builders import LogEntry, folded, relogged, sample_log, study_text
 
-PLAN = plan_of(parse_study(study_text(p=2, records=8)))
-LOG = sample_log(PLAN, releases=30, clients=3)
+TASK = task_of(parse_study(study_text(p=2, records=8)))
+LOG = sample_log(TASK, releases=30, clients=3)
 
 
 def torn(seed: int) -> list[LogEntry]:
@@ -30,7 +30,7 @@ def torn(seed: int) -> list[LogEntry]:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_head_counts_what_its_clients_say_however_the_log_is_cut(seed: int) -> None:
     log = torn(seed)
-    one, by_record = folded(PLAN, log), folded(PLAN, log, [1] * len(log))
+    one, by_record = folded(TASK, log), folded(TASK, log, [1] * len(log))
     assert differences(one, by_record) == []
     head, progress = one.head, one.clients.values()
     assert head.clients == len(one.clients)
@@ -40,7 +40,7 @@ def test_a_head_counts_what_its_clients_say_however_the_log_is_cut(seed: int) ->
 
 
 def test_the_logs_of_these_tests_have_holes_and_repeats() -> None:
-    heads = [folded(PLAN, torn(seed)).head for seed in range(20)]
+    heads = [folded(TASK, torn(seed)).head for seed in range(20)]
     assert all(head.missing and head.dead_letters == 2 for head in heads)
     assert all(head.duplicates == 6 for head in heads)
 
@@ -50,11 +50,11 @@ def test_an_estimate_of_sums_alone_is_that_of_whole_states_to_the_last_bit(seed:
     log = torn(seed)
     keys = sorted({entry.key for entry in log if entry.key is not None})
     parts = [[entry for entry in log if entry.key == key] for key in keys]
-    whole = {n: folded(PLAN, relogged(part)) for n, part in enumerate(parts)}
+    whole = {n: folded(TASK, relogged(part)) for n, part in enumerate(parts)}
     bare = {n: alone(state) for n, state in whole.items()}
     written = [
         write_estimate(
-            combine(PLAN, states, topic="t", model_version=2, published_at=1.0)[1]  # type: ignore[arg-type]
+            combine(TASK, states, topic="t", model_version=2, published_at=1.0)[1]  # type: ignore[arg-type]
         )
         for states in (whole, bare)
     ]
@@ -64,41 +64,41 @@ def test_an_estimate_of_sums_alone_is_that_of_whole_states_to_the_last_bit(seed:
     assert message["diagnostics"]["missing"] == sum(
         entry.missing for state in whole.values() for entry in state.clients.values()
     )
-    assert start_is_over(PLAN, whole.values()) is start_is_over(PLAN, bare.values())
+    assert start_is_over(TASK, whole.values()) is start_is_over(TASK, bare.values())
 
 
 def test_a_state_of_the_schema_before_is_taken_over_with_its_clients() -> None:
-    state = folded(PLAN, torn(0))
+    state = folded(TASK, torn(0))
     fields = state.fields(everything=True)
     old = msgspec.msgpack.decode(fields["head"])
     old["schema"] = 4
     del old["missing"], old["furthest"]
     fields["head"] = msgspec.msgpack.encode(old)
     clients = state.client_fields(everything=True)
-    assert Snapshot.decode(PLAN, fields) is None
-    assert differences(Partition.decode(PLAN, fields, clients), state) == []
+    assert Snapshot.decode(TASK, fields) is None
+    assert differences(Partition.decode(TASK, fields, clients), state) == []
     old["schema"] = 3
     fields["head"] = msgspec.msgpack.encode(old)
     with pytest.raises(StateError, match="state rebuild"):
-        Partition.decode(PLAN, fields, clients)
+        Partition.decode(TASK, fields, clients)
 
 
 def test_a_head_that_its_clients_do_not_bear_out_is_refused() -> None:
-    state = folded(PLAN, torn(0))
+    state = folded(TASK, torn(0))
     state.head = msgspec.structs.replace(state.head, missing=state.head.missing + 1)
     with pytest.raises(StateError, match="state rebuild"):
-        Partition.decode(PLAN, state.fields(everything=True), state.client_fields(everything=True))
+        Partition.decode(TASK, state.fields(everything=True), state.client_fields(everything=True))
 
 
 def test_a_stream_that_is_folded_from_its_middle_misses_nothing_before_it() -> None:
-    state = Partition.empty(PLAN).starting_at(12)
+    state = Partition.empty(TASK).starting_at(12)
     state.midway = True
-    Reducer(PLAN).fold(state, LOG[12:])
+    Reducer(TASK).fold(state, LOG[12:])
     assert (state.head.missing, state.head.furthest) == (0, 9)
 
 
 def alone(state: Partition) -> Snapshot:
     """Return what is stored of a state, without its clients."""
-    found = Snapshot.decode(PLAN, state.fields(everything=True))
+    found = Snapshot.decode(TASK, state.fields(everything=True))
     assert found is not None
     return found

@@ -27,7 +27,7 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.offline import OfflineRun, cut, run_windows
 from pipeline.reducer import differences
 from pipeline.study import parse_study
-from tests.builders import plan_of, rows_of, simulate, study_text
+from tests.builders import rows_of, simulate, study_text, task_of
 
 # short streams and far values on purpose: test_warnings is about what is said of them
 pytestmark = pytest.mark.filterwarnings("ignore::pipeline.errors.VeilstreamWarning")
@@ -56,9 +56,9 @@ def timeless(message: EstimateMessage) -> EstimateMessage:
 def test_fit_is_what_an_offline_run_over_the_same_windows_gives(n: int) -> None:
     X, y = data(n)
     learner = StreamClassifier(OPEN).fit(X, y)
-    plan = plan_of(p=3, private=False, loss="logistic", records=50, releases=3)
-    windows = cut(rows_of(X, np.where(y == 1, 1.0, -1.0)), plan.slots)
-    run = run_windows(plan, (("client", rows) for rows in windows))
+    task = task_of(p=3, private=False, loss="logistic", records=50, releases=3)
+    windows = cut(rows_of(X, np.where(y == 1, 1.0, -1.0)), task.slots)
+    run = run_windows(task, (("client", rows) for rows in windows))
     assert differences(run.partition, run_of(learner).partition) == []
     assert timeless(learner.estimate_) == timeless(run.estimate(0.0)[1])
     assert learner.estimate_.status == "ready"

@@ -17,8 +17,8 @@ from pipeline.local.model import start_model
 from pipeline.local.privatise import Answer, privatise
 from pipeline.messages.release import seal
 from pipeline.methods.renewable.client import query_of
-from pipeline.methods.renewable.plan import Channels, RenewablePlan
 from pipeline.methods.renewable.summarise import summarise_bounded
+from pipeline.methods.renewable.task import Channels, RenewableTask
 from pipeline.privacy import channel, gdp
 from pipeline.privacy.accounting import Cost, pure_cost
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
@@ -30,7 +30,7 @@ from pipeline.privacy.simulation import SeededStream as Simulated
 from pipeline.privacy.simulation import SimulatedGaussian
 from pipeline.reducer import Partition, Reducer
 from pipeline.types import Integers
-from tests.builders import LogEntry, SeededStream, plan_of, simulate, some_model
+from tests.builders import LogEntry, SeededStream, simulate, some_model, task_of
 
 MECHANISMS = ("discrete-gaussian", "discrete-laplace", "insecure-simulation")
 REAL = MECHANISMS[:2]
@@ -66,36 +66,36 @@ def parts_of(channels: Channels) -> Iterator[tuple[str, Channel]]:
 def test_the_parts_of_a_gaussian_release_add_up_as_squares_and_never_beyond_the_budget(
     settings: dict[str, object],
 ) -> None:
-    plan = plan_of(**settings)
+    task = task_of(**settings)
     with mpmath.workdps(50):
-        for channels in (plan.start, plan.step):
+        for channels in (task.start, task.step):
             square = mpmath.mpf(0)
             for _, part in parts_of(channels):
                 tau_square = mpmath.mpf(part.noise.standard_deviation) ** 2 - mpmath.mpf(1) / 12
                 square += (mpmath.mpf(part.sensitivity) / part.unit) ** 2 / tau_square
-            whole = mpmath.mpf(plan.budget)
+            whole = mpmath.mpf(task.budget)
             assert whole * (1 - mpmath.mpf("1e-12")) <= mpmath.sqrt(square) <= whole
-    assert plan.cost == Cost(plan.budget)
+    assert task.cost == Cost(task.budget)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_the_parts_of_a_laplace_release_add_up_plainly_and_never_beyond_the_budget(
     settings: dict[str, object],
 ) -> None:
-    plan = plan_of(mechanism="discrete-laplace", **settings)
-    records = plan.study.privacy.records or 1
-    assert plan.study.privacy.epsilon is not None
+    task = task_of(mechanism="discrete-laplace", **settings)
+    records = task.study.privacy.records or 1
+    assert task.study.privacy.epsilon is not None
     with mpmath.workdps(50):
-        for channels in (plan.start, plan.step):
+        for channels in (task.start, task.step):
             total = mpmath.mpf(0)
             for _, part in parts_of(channels):
                 assert isinstance(part.noise, DiscreteLaplace)
                 total += mpmath.mpf(part.sensitivity) / part.unit / mpmath.mpf(part.noise.scale)
-            whole = mpmath.mpf(plan.study.privacy.epsilon) / records
+            whole = mpmath.mpf(task.study.privacy.epsilon) / records
             assert whole * (1 - mpmath.mpf("1e-12")) <= total
             # the shares themselves are floats
             assert total <= whole * (1 + mpmath.mpf(2) ** -52)
-    assert plan.cost == pure_cost(plan.budget)
+    assert task.cost == pure_cost(task.budget)
 
 
 def test_a_gaussian_mechanism_has_the_mu_of_its_budget_less_what_the_discrete_law_costs() -> None:
@@ -155,9 +155,9 @@ def test_a_study_whose_sums_do_not_fit_its_lattice_is_refused() -> None:
     """L1 distances of a thousand features need a lattice too fine for the longest windows."""
     settings: dict[str, object] = {"p": 900, "epsilon": 20.0, "records": 100_000}
     with pytest.raises(PrivacyError, match=r"window\.records"):
-        plan_of(mechanism="discrete-laplace", **settings)
-    plan = plan_of(mechanism="discrete-laplace", **{**settings, "records": 10_000})
-    for other in (plan, plan_of(**settings)):
+        task_of(mechanism="discrete-laplace", **settings)
+    task = task_of(mechanism="discrete-laplace", **{**settings, "records": 10_000})
+    for other in (task, task_of(**settings)):
         for channels in (other.start, other.step):
             assert all(p.largest(other.slots) < INTEGER_LIMIT for _, p in parts_of(channels))
 
@@ -168,13 +168,13 @@ RNG = np.random.default_rng(0)
 FEATURES, RESPONSES = simulate(RNG, 50, 2)
 
 
-def noise_of(plan: RenewablePlan, version: int, mechanism: str) -> dict[str, np.ndarray]:
+def noise_of(task: RenewableTask, version: int, mechanism: str) -> dict[str, np.ndarray]:
     """Release one window many times; return the noise of each part, shape (DRAWS, numbers)."""
-    model = some_model(plan, version)
-    sums = summarise_bounded(plan, FEATURES, RESPONSES, model)
-    stream, channels = stream_for(mechanism), plan.channels(version)
-    query = query_of(plan, sums)
-    releases = [privatise(plan, query, stream).parts for _ in range(DRAWS)]
+    model = some_model(task, version)
+    sums = summarise_bounded(task, FEATURES, RESPONSES, model)
+    stream, channels = stream_for(mechanism), task.channels(version)
+    query = query_of(task, sums)
+    releases = [privatise(task, query, stream).parts for _ in range(DRAWS)]
     found = {}
     for name, part in parts_of(channels):
         exact = getattr(sums, name)
@@ -196,8 +196,8 @@ def check_scale(noise: np.ndarray, deviation: float, fourth: float) -> None:
 def test_each_part_has_noise_of_its_channel_s_scale_and_the_matrix_alike_in_all_directions(
     mechanism: str, version: int
 ) -> None:
-    plan = plan_of(p=2, mechanism=mechanism)
-    channels, noise = plan.channels(version), noise_of(plan, version, mechanism)
+    task = task_of(p=2, mechanism=mechanism)
+    channels, noise = task.channels(version), noise_of(task, version, mechanism)
     fourth = 6.0 if mechanism == "discrete-laplace" else 3.0
     for name in ("gradient", "counts"):
         check_scale(noise[name], getattr(channels, name).noise.standard_deviation, fourth)
@@ -208,7 +208,7 @@ def test_each_part_has_noise_of_its_channel_s_scale_and_the_matrix_alike_in_all_
         assert list(noise) == ["gradient", "counts"]
         return
     assert channels.curvature is not None
-    diagonal = upper_is_diagonal(plan.size)
+    diagonal = upper_is_diagonal(task.size)
     deviation = channels.curvature.noise.standard_deviation
     check_scale(noise["curvature"][:, diagonal], deviation, fourth)
     # numbers beside the diagonal count sqrt 2 in either norm, so their noise is as much smaller
@@ -239,13 +239,13 @@ def test_noise_does_not_depend_on_what_it_is_added_to(noise: object) -> None:
 # --- integers that fit -----------------------------------------------------------------------
 
 
-def check_release(plan: RenewablePlan, release: Answer, version: int) -> None:
-    parts = dict(parts_of(plan.channels(version)))
+def check_release(task: RenewableTask, release: Answer, version: int) -> None:
+    parts = dict(parts_of(task.channels(version)))
     assert parts.keys() == release.parts.keys()
     for name, part in parts.items():
         values = release.parts[name]
         assert values.dtype == np.int64
-        assert np.abs(values).max() <= part.largest(plan.slots) < INTEGER_LIMIT
+        assert np.abs(values).max() <= part.largest(task.slots) < INTEGER_LIMIT
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -253,13 +253,13 @@ def check_release(plan: RenewablePlan, release: Answer, version: int) -> None:
 def test_every_released_number_is_an_integer_within_the_public_bound(
     mechanism: str, settings: dict[str, object]
 ) -> None:
-    plan = plan_of(mechanism=mechanism, **settings)
-    features, responses = simulate(np.random.default_rng(1), plan.slots, plan.size - 1)
+    task = task_of(mechanism=mechanism, **settings)
+    features, responses = simulate(np.random.default_rng(1), task.slots, task.size - 1)
     for version in (0, 3):
-        model = some_model(plan, version) if version else start_model(plan.size)
-        query = query_of(plan, summarise_bounded(plan, features, responses, model))
+        model = some_model(task, version) if version else start_model(task.size)
+        query = query_of(task, summarise_bounded(task, features, responses, model))
         for seed in range(5):
-            check_release(plan, privatise(plan, query, stream_for(mechanism, seed)), version)
+            check_release(task, privatise(task, query, stream_for(mechanism, seed)), version)
 
 
 @pytest.mark.parametrize("noise", [DiscreteGaussian, DiscreteLaplace, SimulatedGaussian])
@@ -272,16 +272,16 @@ def test_noise_beyond_all_likelihood_leaves_within_the_bound_and_is_folded(
 
     monkeypatch.setattr(noise, "draw", draw)
     mechanism = MECHANISMS[(DiscreteGaussian, DiscreteLaplace, SimulatedGaussian).index(noise)]
-    plan = plan_of(p=2, mechanism=mechanism)
+    task = task_of(p=2, mechanism=mechanism)
     entries = []
     for version in (0, 1):
-        model = some_model(plan, version) if version else start_model(plan.size)
-        query = query_of(plan, summarise_bounded(plan, FEATURES, RESPONSES, model))
-        release = privatise(plan, query, stream_for(mechanism))
-        check_release(plan, release, version)
-        value = seal(plan, release, client="c", ledger="l", seq=version)
+        model = some_model(task, version) if version else start_model(task.size)
+        query = query_of(task, summarise_bounded(task, FEATURES, RESPONSES, model))
+        release = privatise(task, query, stream_for(mechanism))
+        check_release(task, release, version)
+        value = seal(task, release, client="c", ledger="l", seq=version)
         entries.append(LogEntry(version, b"c", value))
-    assert Reducer(plan).fold(Partition.empty(plan), entries) == []
+    assert Reducer(task).fold(Partition.empty(task), entries) == []
 
 
 @pytest.mark.parametrize("mechanism", REAL)
@@ -289,13 +289,13 @@ def test_a_real_mechanism_draws_from_the_cryptographic_stream_alone(
     mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever numpy's generators do, two releases differ; their streams share nothing."""
-    plan = plan_of(p=2, mechanism=mechanism)
-    query = query_of(plan, summarise_bounded(plan, FEATURES, RESPONSES, some_model(plan, 1)))
+    task = task_of(p=2, mechanism=mechanism)
+    query = query_of(task, summarise_bounded(task, FEATURES, RESPONSES, some_model(task, 1)))
 
     def refuse(*arguments: object) -> None:
         raise AssertionError("noise from a generator that is not cryptographic")
 
     monkeypatch.setattr(np.random, "default_rng", refuse)
     monkeypatch.setattr(np.random, "normal", refuse)
-    one, two = (privatise(plan, query, SecureStream()).parts["gradient"] for _ in range(2))
+    one, two = (privatise(task, query, SecureStream()).parts["gradient"] for _ in range(2))
     assert not np.any(one == two)

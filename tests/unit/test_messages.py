@@ -17,11 +17,11 @@ from pipeline.messages.topics import Topics, retention_ms
 from pipeline.methods.renewable import open_estimate, private_estimate
 from pipeline.reducer import combine, estimate_of
 from pipeline.study import parse_study
-from tests.builders import folded, plan_of, sample_log, some_model, study_text
+from tests.builders import folded, sample_log, some_model, study_text, task_of
 
-PLAN = plan_of(p=2, records=30, maximum=1000.0)
+TASK = task_of(p=2, records=30, maximum=1000.0)
 MODEL = Model(3, np.array([4096, -1, 12345], dtype=np.int64), (1024, 3000))
-PAYLOAD = write_model(PLAN, MODEL, "2026-01-01T00:00:00Z")
+PAYLOAD = write_model(TASK, MODEL, "2026-01-01T00:00:00Z")
 
 
 def test_a_model_comes_back_exactly() -> None:
@@ -30,9 +30,9 @@ def test_a_model_comes_back_exactly() -> None:
         Model(
             VERSION_LIMIT, np.array([COEFFICIENT_LIMIT, -COEFFICIENT_LIMIT, 0]), (512, 1000 * 2**10)
         ),
-        some_model(PLAN, 7),
+        some_model(TASK, 7),
     ):
-        again = read_model(PLAN, write_model(PLAN, model, "t"))
+        again = read_model(TASK, write_model(TASK, model, "t"))
         assert again.version == model.version
         assert again.weights == model.weights
         assert again.lattice.tolist() == model.lattice.tolist()
@@ -77,12 +77,12 @@ def edited(*path: str | int, value: object) -> bytes:
 )
 def test_a_bad_model_is_refused_with_its_reason(payload: bytes, reason: str) -> None:
     with pytest.raises(PayloadError) as caught:
-        read_model(PLAN, payload)
+        read_model(TASK, payload)
     assert caught.value.reason == reason
 
 
 def test_a_model_with_fields_of_the_future_is_read() -> None:
-    assert read_model(PLAN, edited("later", value=[1, 2])).version == 3
+    assert read_model(TASK, edited("later", value=[1, 2])).version == 3
 
 
 def test_a_rounded_model_stays_within_its_limits_and_never_raises_a_weight() -> None:
@@ -109,9 +109,9 @@ def test_an_estimate_is_plain_json_and_comes_back(
     # the models of this log are drawn at random, far from any estimate
     for module in (private_estimate, open_estimate):
         monkeypatch.setattr(module, "is_far", lambda *_: False)
-    plan = plan_of(p=2, records=200, private=private, epsilon=8.0)
-    partition = folded(plan, sample_log(plan, releases=releases, start=1))
-    _, message = combine(plan, {0: partition}, topic="t", model_version=4, published_at=1.5)
+    task = task_of(p=2, records=200, private=private, epsilon=8.0)
+    partition = folded(task, sample_log(task, releases=releases, start=1))
+    _, message = combine(task, {0: partition}, topic="t", model_version=4, published_at=1.5)
     data = write_estimate(message)
     assert read_estimate(data) == message
 
@@ -140,9 +140,9 @@ def test_an_estimate_is_plain_json_and_comes_back(
 
 
 def test_nothing_but_the_time_of_publication_differs_between_two_equal_estimates() -> None:
-    partition = folded(PLAN, sample_log(PLAN))
-    one = combine(PLAN, {0: partition}, topic="t", model_version=1, published_at=1.0)[1]
-    two = combine(PLAN, {0: partition}, topic="t", model_version=1, published_at=2.0)[1]
+    partition = folded(TASK, sample_log(TASK))
+    one = combine(TASK, {0: partition}, topic="t", model_version=1, published_at=1.0)[1]
+    two = combine(TASK, {0: partition}, topic="t", model_version=1, published_at=2.0)[1]
     assert one != two
     assert msgspec.structs.replace(one, published_at="") == msgspec.structs.replace(
         two, published_at=""
@@ -150,13 +150,13 @@ def test_nothing_but_the_time_of_publication_differs_between_two_equal_estimates
 
 
 def test_an_estimate_that_is_not_finite_is_refused() -> None:
-    partition = folded(PLAN, sample_log(PLAN))
-    estimate = estimate_of(PLAN, [partition])
+    partition = folded(TASK, sample_log(TASK))
+    estimate = estimate_of(TASK, [partition])
     provenance = Provenance(1, 0, 0, 0, None, [], None, "t")
     for bad in (np.nan, np.inf):
         broken = dataclasses.replace(estimate, coefficients=np.array([0.0, bad, 0.0]))
         with pytest.raises(NumericError):
-            compose(PLAN, broken, provenance)
+            compose(TASK, broken, provenance)
 
 
 def test_the_envelope_is_a_cloud_event() -> None:

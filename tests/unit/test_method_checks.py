@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.local.encode import Arrays
-from pipeline.methods import METHODS, plan_of
+from pipeline.methods import METHODS, task_of
 from pipeline.methods.checks import CHECKS, Case, windows_of
 from pipeline.methods.renewable import private_state
 from pipeline.privacy import sensitivity
@@ -55,15 +55,15 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def case_of(kind: str, name: str) -> Case:
     study = parse_study(STUDIES[kind][name]())
-    plan, rng = plan_of(study), np.random.default_rng(11)
-    low, high = plan.ends
-    features = rng.uniform(low, high, (8 * plan.slots, plan.size - 1))
+    task, rng = task_of(study), np.random.default_rng(11)
+    low, high = task.ends
+    features = rng.uniform(low, high, (8 * task.slots, task.size - 1))
     responses = {
         "class": lambda: np.where(rng.random(len(features)) < 0.5, 1.0, -1.0),
         "number": lambda: rng.uniform(-1, 1, len(features)),
         "count": lambda: rng.integers(0, 9, len(features)).astype(float),
     }[study.data.response.kind]()
-    return Case(study, windows_of(plan, Arrays(features, responses)))
+    return Case(study, windows_of(task, Arrays(features, responses)))
 
 
 @pytest.mark.parametrize(("kind", "name"), NAMES, ids=["-".join(pair) for pair in NAMES])

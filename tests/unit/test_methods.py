@@ -13,11 +13,11 @@ import pipeline
 from pipeline.errors import ConfigError
 from pipeline.local.encode import stack
 from pipeline.methods import OFFLINE, load
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import offline_method
 from pipeline.study import parse_study, require_live
 from tests.builders import study_text
-from tests.published import KEYS, NOISED, plan_of, rows_by_client, sample, text_of
+from tests.published import KEYS, NOISED, rows_by_client, sample, task_of, text_of
 
 ROOT = Path(pipeline.__file__).parent.parent
 SHIPPED = ("pipeline", "producers", "agents", "state", "infra")
@@ -54,17 +54,17 @@ def test_a_room_is_loaded_for_its_own_studies_alone() -> None:
 
 @pytest.mark.parametrize("kind", OFFLINE)
 def test_a_method_says_what_it_is_and_why_it_is_not_live(kind: str) -> None:
-    plan = plan_of(kind)
-    method = offline_method(plan.study)
+    task = task_of(kind)
+    method = offline_method(task.study)
     assert method is load(kind)
     assert method.meaning
     assert method.online == kind.startswith("online")
     for clients in (None, 3):
-        said = method.guarantee(plan, clients)
+        said = method.guarantee(task, clients)
         assert said.guarantee.startswith(("no ", "none: ", "not guaranteed "))
         assert said.epsilon is None
     with pytest.raises(ConfigError, match=method.needs):
-        require_live(plan.study, "a test")
+        require_live(task.study, "a test")
 
 
 def test_a_live_study_has_no_offline_method() -> None:
@@ -88,7 +88,7 @@ def test_the_same_study_can_be_had_with_each_method(kind: str) -> None:
         assert keys.get("delta", 1e-6) == 1e-6
     # its noise has a scale, and so there is an estimate
     clients = {name: stack(rows, 2) for name, rows in rows_by_client(*sample()).items()}
-    assert np.isfinite(load(kind).fit(make_plan(beside), clients).coefficients).all()
+    assert np.isfinite(load(kind).fit(make_task(beside), clients).coefficients).all()
     # numbers have no such method
     numbers = parse_study(study_text(loss="linear", private=False))
     with pytest.raises(ConfigError, match=rf'--beside {kind}: estimator\.loss: kind = "{kind}"'):

@@ -10,32 +10,32 @@ import pytest
 
 from pipeline.errors import PayloadError
 from pipeline.local.model import SEEN_LIMIT, VERSION_LIMIT, Model, Part
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.newest import OFTEN, OLDEST, SPARE, Newest, is_possible
 from pipeline.reducer import Partition, Reducer
 from pipeline.releasing import release_of
-from tests.builders import LogEntry, SeededStream, plan_of, some_model
+from tests.builders import LogEntry, SeededStream, some_model, task_of
 
 AGED = 'half_life = 600, of = "records"'
-PLAN = plan_of(p=2, records=30, forgetting=AGED)
+TASK = task_of(p=2, records=30, forgetting=AGED)
 NOW = 1_800_000_000.0
 
 
 class Log:
     """Topics as a client sees them."""
 
-    def __init__(self, plan: Plan = PLAN) -> None:
+    def __init__(self, task: Task = TASK) -> None:
         self.releases, self.asked = 0, 0
-        self.newest = Newest(plan, self._ends, lambda: NOW)
+        self.newest = Newest(task, self._ends, lambda: NOW)
 
     def _ends(self) -> int:
         self.asked += 1
         return self.releases
 
     def take(self, offset: int, version: int, seen: int = 0) -> str:
-        return self.newest.take(offset, replace(some_model(PLAN, version), seen=seen))
+        return self.newest.take(offset, replace(some_model(TASK, version), seen=seen))
 
 
 def test_every_model_of_an_honest_study_is_believed() -> None:
@@ -94,11 +94,11 @@ def test_a_forged_age_is_refused_where_ages_matter() -> None:
     assert log.take(0, 1, 6000) == "taken"
     assert log.take(1, 2, 6001) == "refused"
     assert log.take(2, 2, SEEN_LIMIT) == "refused"
-    model = replace(some_model(PLAN, 2), parts=(Part(0), Part(SEEN_LIMIT)))
+    model = replace(some_model(TASK, 2), parts=(Part(0), Part(SEEN_LIMIT)))
     assert log.newest.take(3, model) == "refused"
     log.releases += 1
     assert log.take(4, 2, 6001) == "taken"
-    plain = Log(plan_of(p=2, records=30))
+    plain = Log(task_of(p=2, records=30))
     assert plain.take(0, 1, SEEN_LIMIT) == "taken"
     assert plain.asked == 0
 
@@ -131,23 +131,23 @@ def test_the_successor_of_a_believed_model_is_believed() -> None:
 
 @pytest.mark.parametrize("version", [VERSION_LIMIT, VERSION_LIMIT + 1, 2**53 - 1])
 def test_no_model_that_can_be_read_makes_a_release_that_cannot(version: int) -> None:
-    payload = write_model(PLAN, some_model(PLAN, version), "t")
+    payload = write_model(TASK, some_model(TASK, version), "t")
     try:
-        model = read_model(PLAN, payload)
+        model = read_model(TASK, payload)
     except PayloadError:
         assert version > VERSION_LIMIT
         return
-    made = release_of(PLAN, [], model, SeededStream(1), client="c", ledger="l", seq=0)
+    made = release_of(TASK, [], model, SeededStream(1), client="c", ledger="l", seq=0)
     assert wire.read(made).version == version
 
 
-def largest(plan: Plan) -> Model:
+def largest(task: Task) -> Model:
     """Return the model with the largest numbers that can be read."""
-    lattice = np.full(plan.size, 2**24, dtype=np.int64)
-    top = round(1024 * plan.largest_weight)
+    lattice = np.full(task.size, 2**24, dtype=np.int64)
+    top = round(1024 * task.largest_weight)
     parts = (Part(SEEN_LIMIT, lattice), Part(SEEN_LIMIT, -lattice))
     return Model(
-        VERSION_LIMIT, lattice, (top, top), SEEN_LIMIT, parts if plan.several == "pooled" else ()
+        VERSION_LIMIT, lattice, (top, top), SEEN_LIMIT, parts if task.several == "pooled" else ()
     )
 
 
@@ -157,11 +157,11 @@ def largest(plan: Plan) -> Model:
 def test_what_a_client_copies_from_the_largest_model_can_be_folded(
     settings: dict[str, object],
 ) -> None:
-    plan = plan_of(p=2, records=30, **settings)
-    model = read_model(plan, write_model(plan, largest(plan), "t")).at(1)
-    made = release_of(plan, [], model, SeededStream(1), client="c", ledger="l", seq=0)
-    state = Partition.empty(plan)
-    assert Reducer(plan).fold(state, [LogEntry(0, b"c", made)]) == []
+    task = task_of(p=2, records=30, **settings)
+    model = read_model(task, write_model(task, largest(task), "t")).at(1)
+    made = release_of(task, [], model, SeededStream(1), client="c", ledger="l", seq=0)
+    state = Partition.empty(task)
+    assert Reducer(task).fold(state, [LogEntry(0, b"c", made)]) == []
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_weights_that_no_counts_lead_to_are_refused(
     maximum: float | None, weights: tuple[int, int]
 ) -> None:
     """A weight of zero makes releases of noise alone, and they cost as much as others."""
-    plan = plan_of(p=2, records=30, maximum=maximum)
-    payload = write_model(plan, replace(some_model(plan, 1), weights=weights), "t")
+    task = task_of(p=2, records=30, maximum=maximum)
+    payload = write_model(task, replace(some_model(task, 1), weights=weights), "t")
     with pytest.raises(PayloadError, match="weights"):
-        read_model(plan, payload)
+        read_model(task, payload)

@@ -7,12 +7,12 @@ from numpy.testing import assert_allclose
 from pipeline.errors import NumericError, StateError
 from pipeline.estimators.estimate import Estimate, class_weights
 from pipeline.linalg import floor_eigenvalues, pack_upper, sandwich, solve_positive
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.methods.renewable import open_estimate
 from pipeline.methods.renewable.open_estimate import estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
 from pipeline.methods.renewable.summarise import local_fit, summarise
-from tests.builders import oracle, plan_of, simulate
+from tests.builders import oracle, simulate, task_of
 
 RIDGE = 0.01
 
@@ -24,137 +24,137 @@ def no_distance(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def row_of(
-    plan: Plan,
+    task: Task,
     features: np.ndarray,
     responses: np.ndarray,
     at: np.ndarray,
     weights: tuple[float, float] = (1.0, 1.0),
 ) -> OpenRow:
-    s = summarise(plan, features, responses, at, weights)
+    s = summarise(task, features, responses, at, weights)
     return OpenRow(
         s.records, at, s.gradient, pack_upper(s.curvature), pack_upper(s.scores),
         np.array(s.counts, dtype=float),
     )  # fmt: skip
 
 
-def state_of(plan: Plan, rows: list[OpenRow]) -> OpenState:
-    state = OpenState(plan.size)
+def state_of(task: Task, rows: list[OpenRow]) -> OpenState:
+    state = OpenState(task.size)
     state.fold(rows)
     return state
 
 
-def start_at(plan: Plan, window: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    return local_fit(plan.loss, *window, plan.study.estimator.ridge)
+def start_at(task: Task, window: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    return local_fit(task.loss, *window, task.study.estimator.ridge)
 
 
 def test_the_additive_form_equals_the_recursion_where_nothing_is_stale() -> None:
     """Equation (37), with the same ridge in gradient and curvature, as the spec demands."""
-    plan = plan_of(p=3, private=False, ridge=RIDGE)
+    task = task_of(p=3, private=False, ridge=RIDGE)
     rng = np.random.default_rng(0)
     penalty = np.diag([0.0, RIDGE, RIDGE, RIDGE])
     batches = [[simulate(rng, 40, 3) for _ in range(5)] for _ in range(40)]
-    theta = start_at(plan, batches[0][0])
-    bread, state = np.zeros((4, 4)), OpenState(plan.size)
+    theta = start_at(task, batches[0][0])
+    bread, state = np.zeros((4, 4)), OpenState(task.size)
     for number, batch in enumerate(batches):
         gradient = np.zeros(4)
         for features, responses in batch:
-            s = summarise(plan, features, responses, theta, (1.0, 1.0))
+            s = summarise(task, features, responses, theta, (1.0, 1.0))
             bread += s.curvature + 40 * penalty
             gradient += s.gradient + 40 * penalty @ theta
-        state.fold([row_of(plan, *window, theta) for window in batch])
+        state.fold([row_of(task, *window, theta) for window in batch])
         theta = theta - np.linalg.solve(bread, gradient)
-        found = estimate_open(plan, state).coefficients
+        found = estimate_open(task, state).coefficients
         assert_allclose(found, theta, atol=1e-12, err_msg=str(number))
         theta = found
 
 
 def test_stale_and_shuffled_releases_solve_the_sum_of_linearised_scores() -> None:
-    plan = plan_of(p=3, private=False, ridge=RIDGE)
+    task = task_of(p=3, private=False, ridge=RIDGE)
     rng = np.random.default_rng(1)
     penalty = np.diag([0.0, RIDGE, RIDGE, RIDGE])
     rows, total, right = [], np.zeros((4, 4)), np.zeros(4)
     base = np.array([0.4, 1.1, -0.8, 0.5])
     for _ in range(60):
         window, at = simulate(rng, 50, 3), base + rng.normal(0, 0.3, 4)
-        s = summarise(plan, *window, at, (1.0, 1.0))
+        s = summarise(task, *window, at, (1.0, 1.0))
         # g + n R t + (H + n R)(theta - t) = 0, summed
         total += s.curvature + 50 * penalty
         right += (s.curvature + 50 * penalty) @ at - s.gradient - 50 * penalty @ at
-        rows.append(row_of(plan, *window, at))
+        rows.append(row_of(task, *window, at))
     wanted = np.linalg.solve(total, right)
-    first = estimate_open(plan, state_of(plan, rows)).coefficients
+    first = estimate_open(task, state_of(task, rows)).coefficients
     assert_allclose(first, wanted, atol=1e-12)
     for _ in range(5):
         shuffled = [rows[i] for i in rng.permutation(60)]
-        parts = [state_of(plan, shuffled[:17]), state_of(plan, shuffled[17:])]
-        merged = OpenState(plan.size)
+        parts = [state_of(task, shuffled[:17]), state_of(task, shuffled[17:])]
+        merged = OpenState(task.size)
         for part in parts:
             merged.add(part)
-        again = estimate_open(plan, merged)
+        again = estimate_open(task, merged)
         assert_allclose(again.coefficients, first, atol=1e-12)
         assert again.covariance is not None
         assert_allclose(
-            again.covariance, estimate_open(plan, state_of(plan, rows)).covariance, rtol=1e-9
+            again.covariance, estimate_open(task, state_of(task, rows)).covariance, rtol=1e-9
         )
 
 
 @pytest.mark.parametrize("q", [0.5, 1.0, 4.0])
 def test_the_stream_converges_to_the_pooled_fit_of_an_independent_optimiser(q: float) -> None:
-    plan = plan_of(p=3, private=False, ridge=RIDGE, q=q)
+    task = task_of(p=3, private=False, ridge=RIDGE, q=q)
     rng = np.random.default_rng(2)
     windows = [simulate(rng, 100, 3) for _ in range(300)]
-    state, theta = OpenState(plan.size), start_at(plan, windows[0])
+    state, theta = OpenState(task.size), start_at(task, windows[0])
     for start in range(0, 300, 5):
-        state.fold([row_of(plan, *window, theta) for window in windows[start : start + 5]])
-        theta = estimate_open(plan, state).coefficients
+        state.fold([row_of(task, *window, theta) for window in windows[start : start + 5]])
+        theta = estimate_open(task, state).coefficients
     features = np.vstack([x for x, _ in windows])
     responses = np.concatenate([y for _, y in windows])
     pooled = oracle(features, responses, np.ones(len(responses)), q=q, ridge=RIDGE)
     # a fifth of a standard error: the early windows were linearised away from the end
-    errors = estimate_open(plan, state).standard_errors()
+    errors = estimate_open(task, state).standard_errors()
     assert errors is not None
     assert np.all(np.abs(theta - pooled) < 0.35 * errors[0])
 
 
 def test_one_more_linearisation_at_the_pooled_fit_stays_there() -> None:
     """At the minimiser itself, with the ramp's curvature, a Newton step has nothing to do."""
-    plan = plan_of(p=3, private=False, ridge=RIDGE)
+    task = task_of(p=3, private=False, ridge=RIDGE)
     features, responses = simulate(np.random.default_rng(3), 5000, 3)
     pooled = oracle(features, responses, np.ones(5000), q=1.0, ridge=RIDGE)
-    state = state_of(plan, [row_of(plan, features, responses, pooled)])
-    assert_allclose(estimate_open(plan, state).coefficients, pooled, atol=1e-7)
+    state = state_of(task, [row_of(task, features, responses, pooled)])
+    assert_allclose(estimate_open(task, state).coefficients, pooled, atol=1e-7)
 
 
 def test_the_sandwich_is_the_sum_of_the_products_of_penalised_record_scores() -> None:
-    plan = plan_of(p=3, private=False, ridge=0.2)
+    task = task_of(p=3, private=False, ridge=0.2)
     rng = np.random.default_rng(4)
     windows = [simulate(rng, 60, 3) for _ in range(4)]
     points = [rng.normal(0, 0.5, 4) for _ in windows]
-    state = state_of(plan, [row_of(plan, *w, t) for w, t in zip(windows, points, strict=True)])
+    state = state_of(task, [row_of(task, *w, t) for w, t in zip(windows, points, strict=True)])
     penalty = np.diag([0.0, 0.2, 0.2, 0.2])
     meat, bread = np.zeros((4, 4)), 240 * penalty
     for (features, responses), at in zip(windows, points, strict=True):
         design = np.column_stack([np.ones(60), features])
-        scores = design * plan.loss.slope(design @ at, responses)[:, None] + penalty @ at
+        scores = design * task.loss.slope(design @ at, responses)[:, None] + penalty @ at
         meat += scores.T @ scores
-        bread += (design * plan.loss.curvature(design @ at, responses)[:, None]).T @ design
+        bread += (design * task.loss.curvature(design @ at, responses)[:, None]).T @ design
     inverse = np.linalg.inv(bread)
-    found = estimate_open(plan, state).covariance
+    found = estimate_open(task, state).covariance
     assert found is not None
     assert_allclose(found, inverse @ meat @ inverse, rtol=1e-9, atol=1e-15)
 
 
 def test_an_open_study_gives_no_interval_before_it_has_records_enough() -> None:
-    plan = plan_of(p=3, private=False)
+    task = task_of(p=3, private=False)
     rng = np.random.default_rng(5)
-    empty = estimate_open(plan, OpenState(plan.size))
+    empty = estimate_open(task, OpenState(task.size))
     assert (empty.status, empty.covariance) == ("empty", None)
     assert empty.intervals(0.95) is None
-    few = estimate_open(plan, state_of(plan, [row_of(plan, *simulate(rng, 39, 3), np.ones(4))]))
+    few = estimate_open(task, state_of(task, [row_of(task, *simulate(rng, 39, 3), np.ones(4))]))
     assert few.status == "warming"
     assert "40 records" in few.reason
     assert few.standard_errors() is None
-    ready = estimate_open(plan, state_of(plan, [row_of(plan, *simulate(rng, 40, 3), np.ones(4))]))
+    ready = estimate_open(task, state_of(task, [row_of(task, *simulate(rng, 40, 3), np.ones(4))]))
     assert ready.status == "ready"
     errors = ready.standard_errors()
     assert errors is not None
@@ -162,24 +162,24 @@ def test_an_open_study_gives_no_interval_before_it_has_records_enough() -> None:
 
 
 def test_no_curvature_gives_a_reason_and_no_made_up_number() -> None:
-    plan = plan_of(p=3, private=False, ridge=0.0)
+    task = task_of(p=3, private=False, ridge=0.0)
     features, responses = simulate(np.random.default_rng(6), 50, 3)
     # far on the wrong side, where the loss is a straight line
     far = np.array([-9.0 * responses[0], 0.0, 0.0, 0.0])
     one_class = np.full_like(responses, responses[0])
-    found = estimate_open(plan, state_of(plan, [row_of(plan, features, one_class, far)]))
+    found = estimate_open(task, state_of(task, [row_of(task, features, one_class, far)]))
     assert found.status == "warming"
     assert "not positive definite" in found.reason
     assert found.covariance is None
 
 
 def test_weights_count_a_record_as_often_as_they_say() -> None:
-    plan = plan_of(p=2, private=False, maximum=4.0)
+    task = task_of(p=2, private=False, maximum=4.0)
     features, responses = simulate(np.random.default_rng(7), 300, 2)
     at = np.array([0.2, 0.5, -0.5])
-    heavy = row_of(plan, features, responses, at, (1.0, 3.0))
+    heavy = row_of(task, features, responses, at, (1.0, 3.0))
     again = np.concatenate([np.flatnonzero(responses < 0), *[np.flatnonzero(responses > 0)] * 3])
-    plain = row_of(plan, features[again], responses[again], at)
+    plain = row_of(task, features[again], responses[again], at)
     assert_allclose(heavy.gradient, plain.gradient, atol=1e-10)
     assert_allclose(heavy.curvature, plain.curvature, atol=1e-10)
 
@@ -258,7 +258,7 @@ def test_the_bread_of_an_open_study_is_the_derivative_of_the_mean_score(q: float
 
     No noise is added to it here, so nothing is gained by a ramp that loses a third of it.
     """
-    plan = plan_of(p=3, private=False, q=q)
+    task = task_of(p=3, private=False, q=q)
     rng = np.random.default_rng(9)
     features = rng.uniform(-1, 1, (200_000, 3))
     at = np.array([0.25, 1.2, -0.75, 0.4])
@@ -266,8 +266,8 @@ def test_the_bread_of_an_open_study_is_the_derivative_of_the_mean_score(q: float
     responses = np.where(rng.random(len(features)) < chance, 1.0, -1.0)
 
     def score(theta: np.ndarray) -> np.ndarray:
-        return summarise(plan, features, responses, theta, (1.0, 1.0)).gradient
+        return summarise(task, features, responses, theta, (1.0, 1.0)).gradient
 
     wanted = [(score(at + s) - score(at - s))[i] / 0.04 for i, s in enumerate(0.02 * np.eye(4))]
-    found = summarise(plan, features, responses, at, (1.0, 1.0)).curvature
+    found = summarise(task, features, responses, at, (1.0, 1.0)).curvature
     assert_allclose(np.diag(found), wanted, rtol=0.1)

@@ -18,10 +18,10 @@ from pipeline.learning import StreamRegressor
 from pipeline.local.encode import Encoder, Row
 from pipeline.local.privatise import privatise
 from pipeline.messages import release as wire
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.client import query_of
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients
-from pipeline.methods.ldp_sgd.plan import GradientPlan
+from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
 from pipeline.privacy import gdp
 from pipeline.reducer import Partition, Reducer
@@ -29,7 +29,7 @@ from pipeline.releasing import release_of
 from pipeline.study import Study, parse_study
 from tests.builders import LogEntry, SeededStream
 from tests.builders import study_text as renewable
-from tests.sgd import TRUTH, drawn, plan_of_text, rows_of, study_text
+from tests.sgd import TRUTH, drawn, rows_of, study_text, task_of_text
 
 LEVELS = 'personal = { column = "consent", levels = { normal = 4.0, strict = 0.5, medium = 2.0 } }'
 
@@ -39,70 +39,70 @@ def study(levels: str = LEVELS, **settings: object) -> Study:
     return parse_study(text.replace("[window]", f"{levels}\n[window]"))
 
 
-def plan_of(level: str | None = None, levels: str = LEVELS, **settings: object) -> GradientPlan:
-    plan = make_plan(study(levels, **settings), level)
-    assert isinstance(plan, GradientPlan)
-    return plan
+def task_of(level: str | None = None, levels: str = LEVELS, **settings: object) -> GradientTask:
+    task = make_task(study(levels, **settings), level)
+    assert isinstance(task, GradientTask)
+    return task
 
 
-def noise(plan: GradientPlan, levels: list[int], seed: int = 1, windows: int = 40) -> np.ndarray:
+def noise(task: GradientTask, levels: list[int], seed: int = 1, windows: int = 40) -> np.ndarray:
     """Return what records without a residual send at some levels, in real units."""
-    nothing = np.zeros((len(levels), plan.size - 1)), np.zeros(len(levels))
-    sums = bounded_gradients(plan, *nothing, plan.first_model, np.array(levels))
-    query, stream = query_of(plan, sums), SeededStream(seed)
-    sent = [privatise(plan, query, stream).parts["gradient"] for _ in range(windows)]
-    return np.array(sent).reshape(windows, plan.slots, plan.size) * plan.channels.gradient.unit
+    nothing = np.zeros((len(levels), task.size - 1)), np.zeros(len(levels))
+    sums = bounded_gradients(task, *nothing, task.first_model, np.array(levels))
+    query, stream = query_of(task, sums), SeededStream(seed)
+    sent = [privatise(task, query, stream).parts["gradient"] for _ in range(windows)]
+    return np.array(sent).reshape(windows, task.slots, task.size) * task.channels.gradient.unit
 
 
 @pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace"])
 def test_a_record_has_the_noise_of_its_own_budget(mechanism: str) -> None:
-    plan = plan_of(records=30, mechanism=mechanism)
-    assert plan.levels == ("strict", "medium", "normal")
-    for place, name in enumerate(plan.levels):
-        own = study_text(epsilon=plan.epsilons[place], mechanism=mechanism)  # type: ignore[arg-type]
-        wanted = plan_of_text(own).channels.gradient.standard_deviation
-        found = plan.record_channels[place].standard_deviation
+    task = task_of(records=30, mechanism=mechanism)
+    assert task.levels == ("strict", "medium", "normal")
+    for place, name in enumerate(task.levels):
+        own = study_text(epsilon=task.epsilons[place], mechanism=mechanism)  # type: ignore[arg-type]
+        wanted = task_of_text(own).channels.gradient.standard_deviation
+        found = task.record_channels[place].standard_deviation
         # lattices differ: rounding costs up to a 256th of the sensitivity
         assert found == pytest.approx(wanted, rel=1 / 250), name
-        drawn_noise = noise(plan, [place] * 30)
+        drawn_noise = noise(task, [place] * 30)
         # 4,800 draws know a deviation to 1 % (to 1.6 % of Laplace noise): five times that
         assert drawn_noise.std() == pytest.approx(found, rel=0.08), name
 
 
 def test_every_level_keeps_its_epsilon_at_the_deltas_formula() -> None:
-    plan = plan_of()
-    for epsilon, channel in zip(plan.epsilons, plan.record_channels, strict=True):
-        mu = 2 * plan.radius * plan.loss.slope_bound / channel.standard_deviation
+    task = task_of()
+    for epsilon, channel in zip(task.epsilons, task.record_channels, strict=True):
+        mu = 2 * task.radius * task.loss.slope_bound / channel.standard_deviation
         assert epsilon is not None
         assert 0.9e-6 < gdp.delta_of(mu, epsilon) <= 1e-6
 
 
 def test_a_missing_unknown_or_impossible_level_is_the_strictest() -> None:
-    plan = plan_of()
-    encoder = Encoder(plan.study)
+    task = task_of()
+    encoder = Encoder(task.study)
     record = {"x0": 0, "x1": 0, "x2": 0, "y": 1}
     asked = {"normal": 2, " medium ": 1, "strict": 0, "NORMAL": 0, "": 0, None: 0, 2: 0, True: 0}
     for value, place in asked.items():
         assert encoder.encode({**record, "consent": value}).level == place
     assert encoder.encode(record).level == 0
-    strict = plan.record_channels[0].standard_deviation
+    strict = task.record_channels[0].standard_deviation
     for wrong in (-1, 3, 2**40, -(2**40)):
-        assert noise(plan, [wrong] * 20).std() == pytest.approx(strict, rel=0.1)
+        assert noise(task, [wrong] * 20).std() == pytest.approx(strict, rel=0.1)
 
 
 def test_slots_without_a_record_have_the_strictest_noise() -> None:
-    plan = plan_of(records=4, mechanism="insecure-simulation")
-    [row] = rows_of(plan, *drawn("linear", 1, 3))
+    task = task_of(records=4, mechanism="insecure-simulation")
+    [row] = rows_of(task, *drawn("linear", 1, 3))
     loose = Row(row.features, row.response, 0, 2)
 
     def sent(slots: list[Row | None], seq: int) -> np.ndarray:
-        payload = release_of(plan, slots, plan.first_model, client="a", ledger="l", seq=seq)
+        payload = release_of(task, slots, task.first_model, client="a", ledger="l", seq=seq)
         numbers = np.frombuffer(wire.read(payload).sums.data, dtype="<i8").reshape(4, -1)
-        return numbers * plan.channels.gradient.unit
+        return numbers * task.channels.gradient.unit
 
     many = np.array([sent([loose, None, loose], seq) for seq in range(300)])
     found = many.std(axis=(0, 2))
-    strict, _, normal = (part.standard_deviation for part in plan.record_channels)
+    strict, _, normal = (part.standard_deviation for part in task.record_channels)
     # 1,200 draws know a deviation to 2 %
     assert found == pytest.approx([normal, strict, normal, strict], rel=0.1)
 
@@ -112,25 +112,25 @@ def test_without_a_column_noise_does_not_show_which_slots_are_empty(
     level: str | None, place: int
 ) -> None:
     levels = "personal = { levels = { strict = 0.5, normal = 4.0 } }"
-    plan = plan_of(level, levels=levels, records=4, mechanism="insecure-simulation")
-    row = Encoder(plan.study).encode({"x0": 0, "x1": 0, "x2": 0, "y": 0})
+    task = task_of(level, levels=levels, records=4, mechanism="insecure-simulation")
+    row = Encoder(task.study).encode({"x0": 0, "x1": 0, "x2": 0, "y": 0})
 
     def sent(seq: int) -> np.ndarray:
-        payload = release_of(plan, [row, None], plan.first_model, client="a", ledger="l", seq=seq)
+        payload = release_of(task, [row, None], task.first_model, client="a", ledger="l", seq=seq)
         numbers = np.frombuffer(wire.read(payload).sums.data, dtype="<i8").reshape(4, -1)
-        return numbers * plan.channels.gradient.unit
+        return numbers * task.channels.gradient.unit
 
     found = np.array([sent(seq) for seq in range(300)]).std(axis=(0, 2))
     # 1,200 draws know a deviation to 2 %; the two levels are five times apart
-    assert found == pytest.approx([plan.record_channels[place].standard_deviation] * 4, rel=0.1)
-    assert not plan.shows_absence
+    assert found == pytest.approx([task.record_channels[place].standard_deviation] * 4, rel=0.1)
+    assert not task.shows_absence
 
 
 def test_a_column_of_levels_must_be_there_and_be_read() -> None:
     with pytest.raises(DataError, match="no column 'consent'"):
         Encoder(study()).check_columns(["x0", "x1", "x2", "y"])
-    assert plan_of().shows_absence
-    assert not plan_of("strict").shows_absence
+    assert task_of().shows_absence
+    assert not task_of("strict").shows_absence
     columns = {name: [0.0, 0.5] for name in ("x0", "x1", "x2", "y")} | {"consent": ["normal"] * 2}
     with pytest.raises(ConfigError, match="a backtest does not read levels"):
         backtest(study(), columns)
@@ -139,59 +139,59 @@ def test_a_column_of_levels_must_be_there_and_be_read() -> None:
 
 
 def test_a_client_may_be_stricter_than_its_records_ask() -> None:
-    plan = plan_of("medium")
-    deviations = [part.standard_deviation for part in plan.record_channels]
+    task = task_of("medium")
+    deviations = [part.standard_deviation for part in task.record_channels]
     for asked, got in ((0, 0), (1, 1), (2, 1)):
-        assert noise(plan, [asked] * 20).std() == pytest.approx(deviations[got], rel=0.1)
-    assert plan.revision == plan_of().revision
-    assert plan.claim == plan_of().claim
-    assert plan.cost.mu == pytest.approx(gdp.mu_of(2.0, 1e-6), rel=1e-5)
-    assert plan.largest_cost == plan_of().cost
+        assert noise(task, [asked] * 20).std() == pytest.approx(deviations[got], rel=0.1)
+    assert task.revision == task_of().revision
+    assert task.claim == task_of().claim
+    assert task.cost.mu == pytest.approx(gdp.mu_of(2.0, 1e-6), rel=1e-5)
+    assert task.largest_cost == task_of().cost
 
 
 def test_without_a_column_the_client_says_the_level_and_by_default_the_strictest() -> None:
     levels = "personal = { levels = { strict = 0.5, normal = 4.0 } }"
-    deviations = [part.standard_deviation for part in plan_of(levels=levels).record_channels]
+    deviations = [part.standard_deviation for part in task_of(levels=levels).record_channels]
     for level, place in ((None, 0), ("strict", 0), ("normal", 1)):
-        plan = plan_of(level, levels=levels)
-        row = Encoder(plan.study).encode({"x0": 0, "x1": 0, "x2": 0, "y": 1})
-        assert noise(plan, [row.level] * 20).std() == pytest.approx(deviations[place], rel=0.1)
-        assert plan.ceiling == place
+        task = task_of(level, levels=levels)
+        row = Encoder(task.study).encode({"x0": 0, "x1": 0, "x2": 0, "y": 1})
+        assert noise(task, [row.level] * 20).std() == pytest.approx(deviations[place], rel=0.1)
+        assert task.ceiling == place
 
 
 def test_the_worker_takes_the_largest_noise_and_no_more() -> None:
-    plan = plan_of("strict", records=5)
-    row = rows_of(plan, *drawn("linear", 1, 3))
-    payload = release_of(plan, row * 5, plan.first_model, client="a", ledger="l", seq=0)
+    task = task_of("strict", records=5)
+    row = rows_of(task, *drawn("linear", 1, 3))
+    payload = release_of(task, row * 5, task.first_model, client="a", ledger="l", seq=0)
     assert (
-        Reducer(plan_of(records=5)).fold(Partition.empty(plan), [LogEntry(0, b"a", payload)]) == []
+        Reducer(task_of(records=5)).fold(Partition.empty(task), [LogEntry(0, b"a", payload)]) == []
     )
-    bound = plan.record_channels[0].largest(1)
+    bound = task.record_channels[0].largest(1)
     release = wire.read(payload)
     for number, reasons in ((math.floor(bound), []), (math.ceil(bound) + 1, ["out-of-range"])):
-        data = np.full(5 * plan.size, number, dtype="<i8").tobytes()
-        sums = wire.Numbers("<i8", 5 * plan.size, release.sums.exponents, data)
+        data = np.full(5 * task.size, number, dtype="<i8").tobytes()
+        sums = wire.Numbers("<i8", 5 * task.size, release.sums.exponents, data)
         forged = wire._ENCODER.encode(msgspec.structs.replace(release, sums=sums))
-        letters = Reducer(plan).fold(Partition.empty(plan), [LogEntry(0, b"a", forged)])
+        letters = Reducer(task).fold(Partition.empty(task), [LogEntry(0, b"a", forged)])
         assert [letter.fault.reason for letter in letters] == reasons
 
 
 def test_the_guarantee_names_the_levels() -> None:
-    said = plan_of().guarantee
+    said = task_of().guarantee
     assert said.epsilon == 4.0
     assert said.levels == {"normal": 4.0, "strict": 0.5, "medium": 2.0}
     assert "any other of the same level" in said.guarantee
     assert "0.5 at level 'strict'" in said.guarantee
     assert "and 0.5 for a record of any other level or none" in said.guarantee
     assert "at which level a record slot was noised" in said.guarantee
-    assert said.claim != make_plan(parse_study(study_text(epsilon=4.0))).claim
-    assert make_plan(parse_study(study_text(epsilon=4.0))).guarantee.levels is None
+    assert said.claim != make_task(parse_study(study_text(epsilon=4.0))).claim
+    assert make_task(parse_study(study_text(epsilon=4.0))).guarantee.levels is None
 
 
 def test_levels_change_the_revision_and_their_absence_does_not() -> None:
-    without = make_plan(parse_study(study_text(epsilon=4.0))).revision
-    assert plan_of().revision != without
-    assert plan_of().revision != plan_of(levels=LEVELS.replace("0.5", "0.6")).revision
+    without = make_task(parse_study(study_text(epsilon=4.0))).revision
+    assert task_of().revision != without
+    assert task_of().revision != task_of(levels=LEVELS.replace("0.5", "0.6")).revision
 
 
 @pytest.mark.parametrize(
@@ -229,9 +229,9 @@ def test_nonsense_levels_are_refused_by_name(levels: str, word: str) -> None:
 def test_a_level_that_is_none_is_refused() -> None:
     for level in ("loose", ""):
         with pytest.raises(ConfigError, match="--level"):
-            plan_of(level)
+            task_of(level)
     with pytest.raises(ConfigError, match="--level"):
-        make_plan(parse_study(study_text()), "strict")
+        make_task(parse_study(study_text()), "strict")
 
 
 def test_produce_refuses_a_level_that_is_none(tmp_path: Path) -> None:
@@ -247,10 +247,10 @@ def test_intervals_of_mixed_levels_are_those_of_the_mean_noise() -> None:
     """PPI-0 reads the middle off the gradients, so that the mean of 1 / mu^2 enters unasked."""
     levels = 'personal = { column = "consent", levels = { strict = 6.0, normal = 18.0 } }'
     text = study_text(epsilon=18.0, records=100, path="behind = 0", mechanism="insecure-simulation")
-    plan = make_plan(parse_study(text.replace("[window]", f"{levels}\n[window]")))
-    run = OfflineRun(plan)
+    task = make_task(parse_study(text.replace("[window]", f"{levels}\n[window]")))
+    run = OfflineRun(task)
     features, responses = drawn("linear", 40_000, 11)
-    rows = rows_of(plan, features, responses)
+    rows = rows_of(task, features, responses)
     mixed = [Row(r.features, r.response, 0, i % 2) for i, r in enumerate(rows)]
     for start in range(0, len(mixed), 100):
         run.add("a", mixed[start : start + 100])
@@ -263,9 +263,9 @@ def test_intervals_of_mixed_levels_are_those_of_the_mean_noise() -> None:
     middle = np.diag(sums.gg).mean() / sums.records
     # the slopes' own variance is at most that of the residuals; 140,000 squares know their mean
     # to half a percent
-    own = (0.5 / plan.response_scale[1]) ** 2
-    assert 0.98 * plan.record_noise**2 < middle < 1.02 * plan.record_noise**2 + own
-    z = (estimate.coefficients * plan.response_scale[1] - TRUTH) / (
-        np.sqrt(np.diag(estimate.covariance)) * plan.response_scale[1]
+    own = (0.5 / task.response_scale[1]) ** 2
+    assert 0.98 * task.record_noise**2 < middle < 1.02 * task.record_noise**2 + own
+    z = (estimate.coefficients * task.response_scale[1] - TRUTH) / (
+        np.sqrt(np.diag(estimate.covariance)) * task.response_scale[1]
     )
     assert np.abs(z).max() < stats.norm.isf(1e-4)

@@ -21,7 +21,7 @@ from pipeline.losses import GeneralisedDWD, Linear, Logistic
 from pipeline.study import parse_study, read_study
 from tests.builders import simulate
 from tests.builders import study_text as renewable
-from tests.sgd import drawn, plan_of, rows_of
+from tests.sgd import drawn, rows_of, task_of
 from tests.sgd import study_text as gradients
 from tests.unit.test_backtest import BATCH, STUDIES, history
 
@@ -60,8 +60,8 @@ def test_a_backtest_finds_what_it_found(name: str, golden: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("name", WIDE)
 def test_the_doctor_finds_what_it_found(name: str, golden: dict[str, Any]) -> None:
-    plan = simulated(parse_study(WIDE[name]))
-    found = target_of(Population.of(plan, TRUTHS.get(name))).coefficients
+    task = simulated(parse_study(WIDE[name]))
+    found = target_of(Population.of(task, TRUTHS.get(name))).coefficients
     # its gradient was 1e-8 at most, over curvatures of at least 1e-2
     assert found == pytest.approx(golden["doctor"][name], abs=2e-6)
 
@@ -69,9 +69,9 @@ def test_the_doctor_finds_what_it_found(name: str, golden: dict[str, Any]) -> No
 @pytest.mark.parametrize("loss", ["linear", "logistic", "expectile"])
 def test_a_path_aims_at_what_it_aimed_at(loss: str, golden: dict[str, Any]) -> None:
     estimator = {"expectile": "residual_bound = 0.6725\ntau = 0.8"}.get(loss)
-    plan = plan_of(loss=loss, path="radius = 1.3", estimator=estimator)
-    rows = study_rows(plan, *stack(rows_of(plan, *drawn(loss, 500, seed=5)), plan.size - 1)[:2])
-    found = target(plan, lambda: [rows]).coefficients
+    task = task_of(loss=loss, path="radius = 1.3", estimator=estimator)
+    rows = study_rows(task, *stack(rows_of(task, *drawn(loss, 500, seed=5)), task.size - 1)[:2])
+    found = target(task, lambda: [rows]).coefficients
     # its last step was 1e-9 at most, and steps shrank slowly
     assert found == pytest.approx(golden["records"][loss], abs=1e-7)
 

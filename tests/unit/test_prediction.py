@@ -30,17 +30,17 @@ from pipeline.cli.shuttle import Shuttle
 from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.learning import StreamClassifier
 from pipeline.local.encode import Encoder, Features, stack
-from pipeline.local.plan import Plan
 from pipeline.local.response import ClassResponse
+from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import read_model_file, write_model_file
 from pipeline.messages.schemas import schema
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.offline import OfflineRun
 from pipeline.prediction import Confusion, LinearClassifier, predict_records
 from pipeline.study import load_study, parse_study
 from producers.sources import heldout
-from tests.builders import plan_of, rows_of, simulate, study_text
+from tests.builders import rows_of, simulate, study_text, task_of
 
 CANARY = "c4n4ry"
 STUDY = """\
@@ -60,10 +60,10 @@ records = 20
 """
 
 
-def message_of(plan: Plan, values: list[float], **changes: Any) -> EstimateMessage:
+def message_of(task: Task, values: list[float], **changes: Any) -> EstimateMessage:
     """Return an estimate with coefficients of the test's own."""
-    run = OfflineRun(plan)
-    run.add("a", rows_of(*simulate(np.random.default_rng(0), plan.slots, plan.size - 1)))
+    run = OfflineRun(task)
+    run.add("a", rows_of(*simulate(np.random.default_rng(0), task.slots, task.size - 1)))
     message = run.estimate(0.0)[1]
     named = [
         msgspec.structs.replace(coefficient, value=value)
@@ -74,8 +74,8 @@ def message_of(plan: Plan, values: list[float], **changes: Any) -> EstimateMessa
 
 def heating(text: str = STUDY) -> LinearClassifier:
     """Return the rule -0.5 + 2 heat - load on the unit scale."""
-    plan = make_plan(parse_study(text))
-    return LinearClassifier.of(plan, message_of(plan, [-0.5, 2.0, -1.0]))
+    task = make_task(parse_study(text))
+    return LinearClassifier.of(task, message_of(task, [-0.5, 2.0, -1.0]))
 
 
 class Frame:
@@ -128,11 +128,11 @@ def test_an_array_is_scaled_bit_by_bit_as_its_records_are(data: Any, unit: bool)
 
 @pytest.mark.parametrize("scaling", ["unit", "none"])
 def test_predictions_rest_on_the_encoder_s_own_features(scaling: str) -> None:
-    plan = plan_of(p=3, private=False, scaling=scaling, low=-2.0, high=7.0)
-    model = LinearClassifier.of(plan, message_of(plan, [0.25, 1.5, -2.0, 0.125]))
+    task = task_of(p=3, private=False, scaling=scaling, low=-2.0, high=7.0)
+    model = LinearClassifier.of(task, message_of(task, [0.25, 1.5, -2.0, 0.125]))
     rng = random.Random(1)
     records = [{f"x{i}": rng.uniform(-5, 10) for i in range(3)} | {"y": "1"} for _ in range(200)]
-    rows = [Encoder(plan.study).encode(record) for record in records]
+    rows = [Encoder(task.study).encode(record) for record in records]
     assert any(row.clipped for row in rows)
     features = stack(rows, 3).features
     # a sum of four terms below 30: its rounding in either order is below 30 times 2^-51
@@ -160,9 +160,9 @@ def test_coefficients_in_own_units_give_the_decision_and_the_score_is_the_accura
 
 
 def test_a_record_s_prediction_does_not_depend_on_the_records_beside_it() -> None:
-    plan = plan_of(p=33, private=False, records=400)
+    task = task_of(p=33, private=False, records=400)
     rng = np.random.default_rng(3)
-    model = LinearClassifier.of(plan, message_of(plan, rng.normal(size=34).tolist()))
+    model = LinearClassifier.of(task, message_of(task, rng.normal(size=34).tolist()))
     X = rng.normal(size=(257, 33))
     whole = model.decision_function(X)
     assert np.concatenate([model.decision_function(X[i : i + 1]) for i in range(257)]).tolist() == (
@@ -173,14 +173,14 @@ def test_a_record_s_prediction_does_not_depend_on_the_records_beside_it() -> Non
 
 @pytest.mark.filterwarnings("ignore::pipeline.errors.RangeWarning")
 def test_on_shuttle_the_model_scores_what_the_demonstration_s_scoring_says() -> None:
-    plan = make_plan(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
-    text = msgspec.to_builtins(plan.study) | {"privacy": {"mechanism": "none"}}
+    task = make_task(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
+    text = msgspec.to_builtins(task.study) | {"privacy": {"mechanism": "none"}}
     records = list(heldout())
     y = np.array([record["anomaly"] for record in records])
-    learner = StreamClassifier(msgspec.convert(text, type(plan.study)))
+    learner = StreamClassifier(msgspec.convert(text, type(task.study)))
     model = learner.fit(records[:2000], y[:2000]).to_model()
     values = [coefficient.value for coefficient in model.file.coefficients]
-    expected = Shuttle(plan, 8).score(values)
+    expected = Shuttle(task, 8).score(values)
     assert balanced_accuracy_score(y, model.predict(records)) == pytest.approx(expected, abs=1e-12)
     confusion = Confusion()
     for said in predict_records(model, records):
@@ -205,8 +205,8 @@ def test_probabilities_are_those_computed_by_hand() -> None:
 
 
 def test_a_tiny_probability_keeps_its_digits() -> None:
-    plan = make_plan(parse_study(STUDY))
-    model = LinearClassifier.of(plan, message_of(plan, [0.0, 60.0, 0.0]))
+    task = make_task(parse_study(STUDY))
+    model = LinearClassifier.of(task, message_of(task, [0.0, 60.0, 0.0]))
     [[negative, positive]] = model.predict_proba([[100.0, 0.0]])
     assert negative == pytest.approx(math.exp(-60), rel=1e-12)
     assert positive == 1.0
@@ -223,8 +223,8 @@ def test_generalised_dwd_gives_no_probabilities() -> None:
 
 
 def test_a_predictor_of_zero_means_the_positive_class_as_in_the_demonstration() -> None:
-    plan = make_plan(parse_study(STUDY))
-    model = LinearClassifier.of(plan, message_of(plan, [0.0, 0.0, 0.0]))
+    task = make_task(parse_study(STUDY))
+    model = LinearClassifier.of(task, message_of(task, [0.0, 0.0, 0.0]))
     assert model.predict([[1.0, 1.0]]).tolist() == ["yes"]
     flipped = LinearClassifier(model.file, labels=(2, 1))
     assert flipped.predict([[1.0, 1.0]]).tolist() == [1]
@@ -386,8 +386,8 @@ def test_a_model_file_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_private_model_file_states_its_guarantee_and_what_intervals_there_are() -> None:
-    plan = plan_of(p=2, epsilon=2.0, delta=1e-5, loss="logistic")
-    file = LinearClassifier.of(plan, message_of(plan, [0.1, 0.2, 0.3])).file
+    task = task_of(p=2, epsilon=2.0, delta=1e-5, loss="logistic")
+    file = LinearClassifier.of(task, message_of(task, [0.1, 0.2, 0.3])).file
     assert (file.privacy.epsilon, file.privacy.unit) == (2.0, "record")
     assert file.status == "starting"
     assert file.coefficients[0].standard_error is None
@@ -453,22 +453,22 @@ def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
 
 def test_a_model_of_another_study_or_revision_is_refused_with_both_names() -> None:
     model = heating()
-    model.check_study(make_plan(parse_study(STUDY.replace("[window]", "[stream]\n[window]"))))
-    other = make_plan(parse_study(STUDY.replace('"heating"', '"cooling"')))
+    model.check_study(make_task(parse_study(STUDY.replace("[window]", "[stream]\n[window]"))))
+    other = make_task(parse_study(STUDY.replace('"heating"', '"cooling"')))
     with pytest.raises(ConfigError, match=r"study 'heating'.*that of 'cooling'"):
         model.check_study(other)
-    wider = make_plan(parse_study(STUDY.replace("max = 100", "max = 120")))
+    wider = make_task(parse_study(STUDY.replace("max = 100", "max = 120")))
     with pytest.raises(ConfigError, match=rf"{model.file.study_revision}.*{wider.revision}"):
         model.check_study(wider)
     with pytest.raises(ConfigError, match="the estimate belongs to revision"):
-        LinearClassifier.of(wider, message_of(make_plan(parse_study(STUDY)), [0.0, 0.0, 0.0]))
+        LinearClassifier.of(wider, message_of(make_task(parse_study(STUDY)), [0.0, 0.0, 0.0]))
 
 
 def test_an_estimate_of_nothing_makes_no_model() -> None:
-    plan = make_plan(parse_study(STUDY))
-    empty = OfflineRun(plan).estimate(0.0)[1]
+    task = make_task(parse_study(STUDY))
+    empty = OfflineRun(task).estimate(0.0)[1]
     with pytest.raises(NumericError, match="nothing to predict with"):
-        LinearClassifier.of(plan, empty)
+        LinearClassifier.of(task, empty)
 
 
 # --- scikit-learn

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pipeline.linalg import pack_upper, unpack_upper
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.methods.renewable import private_estimate
 from pipeline.methods.renewable.private_estimate import estimate_private
 from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape, epoch_of
@@ -15,9 +15,9 @@ from pipeline.reducer import differences, estimate_of
 from tests.builders import (
     SeededStream,
     folded,
-    plan_of,
     population_target,
     sample_log,
+    task_of,
     whole_stream,
 )
 
@@ -28,21 +28,21 @@ def linear_world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private_estimate, "is_far", lambda *_: False)
 
 
-def batch_of(plan: Plan, seed: int, versions: list[int], start: int = 0) -> PrivateBatch:
+def batch_of(task: Task, seed: int, versions: list[int], start: int = 0) -> PrivateBatch:
     """Make releases of a linear world: g = H (t - theta) + noise, in lattice integers."""
     rng = np.random.default_rng(seed)
-    d, m = plan.size, len(versions)
-    assert plan.step.curvature is not None
+    d, m = task.size, len(versions)
+    assert task.step.curvature is not None
     theta = np.linspace(0.5, -0.5, d)
     expansion = np.rint(4096 * rng.normal(0, 0.2, (m, d))).astype(np.int64)
     gradient, curvature = [], []
     for row in expansion:
-        half = rng.normal(0, 1, (plan.slots, d))
+        half = rng.normal(0, 1, (task.slots, d))
         true = 0.2 * half.T @ half
         score = true @ (row / 4096 - theta) + rng.normal(0, 3, d)
-        gradient.append(np.rint(score / plan.step.gradient.unit))
-        noise = rng.normal(0, plan.step.curvature.standard_deviation, (d, d)) / 2
-        curvature.append(np.rint(pack_upper(true + noise + noise.T) / plan.step.curvature.unit))
+        gradient.append(np.rint(score / task.step.gradient.unit))
+        noise = rng.normal(0, task.step.curvature.standard_deviation, (d, d)) / 2
+        curvature.append(np.rint(pack_upper(true + noise + noise.T) / task.step.curvature.unit))
     packed = d * (d + 1) // 2
     return PrivateBatch(
         counts=rng.integers(0, 2**20, (m + start, 2)),
@@ -52,21 +52,21 @@ def batch_of(plan: Plan, seed: int, versions: list[int], start: int = 0) -> Priv
         gradient=np.array(gradient, dtype=np.int64).reshape(m, d),
         curvature=np.array(curvature, dtype=np.int64).reshape(m, packed),
         squares=np.zeros((m, 0), dtype=np.int64),
-        slots=plan.slots,
+        slots=task.slots,
     )
 
 
-def state_of(plan: Plan, *batches: PrivateBatch) -> PrivateState:
-    state = PrivateState(Shape.of(plan))
+def state_of(task: Task, *batches: PrivateBatch) -> PrivateState:
+    state = PrivateState(Shape.of(task))
     for batch in batches:
         state.fold(batch)
     return state
 
 
-def by_formula(plan: Plan, batch: PrivateBatch) -> dict[str, np.ndarray]:
+def by_formula(task: Task, batch: PrivateBatch) -> dict[str, np.ndarray]:
     """The estimate of section (g), release by release, in float64."""
-    d, n = plan.size, plan.slots
-    part = plan.step.curvature
+    d, n = task.size, task.slots
+    part = task.step.curvature
     assert part is not None
     total = unpack_upper(batch.curvature.sum(axis=0) * part.unit, d)
     m_all = len(batch.versions)
@@ -79,11 +79,11 @@ def by_formula(plan: Plan, batch: PrivateBatch) -> dict[str, np.ndarray]:
     epochs = np.array([epoch_of(int(v)) for v in batch.versions])
     last = sorted(set(epochs))[-3:]
     chosen = np.isin(epochs, last)
-    g = batch.gradient[chosen] * plan.step.gradient.unit
+    g = batch.gradient[chosen] * task.step.gradient.unit
     t = batch.expansion[chosen] / 4096
     count = int(chosen.sum())
     slots = count * n
-    penalty = plan.study.estimator.ridge * np.diag([0.0] + [1.0] * (d - 1))
+    penalty = task.study.estimator.ridge * np.diag([0.0] + [1.0] * (d - 1))
     mean = t.mean(axis=0)
     bread = curvature + penalty
     theta = np.linalg.solve(bread, curvature @ mean - g.sum(axis=0) / slots)
@@ -91,7 +91,7 @@ def by_formula(plan: Plan, batch: PrivateBatch) -> dict[str, np.ndarray]:
     residual = g - n * (centre + t @ curvature)
     meat = residual.T @ residual * count / (count - d)
     inverse = np.linalg.inv(slots * bread)
-    noise = count * plan.step.gradient.standard_deviation**2
+    noise = count * task.step.gradient.standard_deviation**2
     return {
         "theta": theta,
         "covariance": inverse @ meat @ inverse,
@@ -102,9 +102,9 @@ def by_formula(plan: Plan, batch: PrivateBatch) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("top", [40, 70, 130])
 def test_the_estimate_is_that_of_the_spec(top: int) -> None:
-    plan = plan_of(p=3, epsilon=8.0, records=200)
-    batch = batch_of(plan, top, [v for v in range(1, top) for _ in range(2)], start=4)
-    found, wanted = estimate_private(plan, state_of(plan, batch)), by_formula(plan, batch)
+    task = task_of(p=3, epsilon=8.0, records=200)
+    batch = batch_of(task, top, [v for v in range(1, top) for _ in range(2)], start=4)
+    found, wanted = estimate_private(task, state_of(task, batch)), by_formula(task, batch)
     assert_allclose(found.coefficients, wanted["theta"], rtol=1e-8)
     assert found.status == "ready"
     assert found.floored == wanted["floored"]
@@ -113,22 +113,22 @@ def test_the_estimate_is_that_of_the_spec(top: int) -> None:
 
 
 def test_standard_errors_are_those_of_the_formula_and_no_total_is_below_its_privacy_part() -> None:
-    plan = plan_of(p=3, epsilon=8.0, records=200)
-    batch = batch_of(plan, 1, [v for v in range(1, 40) for _ in range(2)])
-    errors = estimate_private(plan, state_of(plan, batch)).standard_errors()
+    task = task_of(p=3, epsilon=8.0, records=200)
+    batch = batch_of(task, 1, [v for v in range(1, 40) for _ in range(2)])
+    errors = estimate_private(task, state_of(task, batch)).standard_errors()
     assert errors is not None
-    wanted = by_formula(plan, batch)
+    wanted = by_formula(task, batch)
     assert_allclose(errors[2], np.sqrt(np.diag(wanted["privacy"])), rtol=1e-8)
     assert np.all(errors[0] >= errors[2])
     assert_allclose(errors[0] ** 2, errors[1] ** 2 + errors[2] ** 2)
 
 
 def test_the_estimate_is_a_function_of_the_sums_alone() -> None:
-    plan = plan_of(p=3, epsilon=8.0, records=200)
-    batch = batch_of(plan, 2, list(range(1, 60)), start=3)
-    one = estimate_private(plan, state_of(plan, batch))
-    again = PrivateState.decode(Shape.of(plan), state_of(plan, batch).encode())
-    two = estimate_private(plan, again)
+    task = task_of(p=3, epsilon=8.0, records=200)
+    batch = batch_of(task, 2, list(range(1, 60)), start=3)
+    one = estimate_private(task, state_of(task, batch))
+    again = PrivateState.decode(Shape.of(task), state_of(task, batch).encode())
+    two = estimate_private(task, again)
     assert one.coefficients.tobytes() == two.coefficients.tobytes()
     assert one.covariance is not None
     assert two.covariance is not None
@@ -139,20 +139,20 @@ def test_epochs_double() -> None:
     assert [epoch_of(v) for v in (1, 2, 3, 4, 7, 8, 2**52 - 1, 2**52)] == [
         0, 1, 1, 2, 2, 3, 51, 52,
     ]  # fmt: skip
-    plan = plan_of(p=1)
+    task = task_of(p=1)
     versions = [1, 2, 3, 4, 7, 8, 2**52 - 1, 2**52, 2**53 - 1]
-    state = state_of(plan, batch_of(plan, 0, versions))
+    state = state_of(task, batch_of(task, 0, versions))
     assert {e: int(sums[-1]) for e, sums in state.epochs.items()} == {
         0: 1, 1: 2, 2: 2, 3: 1, 51: 1, 52: 2,
     }  # fmt: skip
 
 
 def test_old_epochs_leave_the_gradient_but_not_the_curvature() -> None:
-    plan = plan_of(p=2, epsilon=8.0, records=200)
-    old = batch_of(plan, 3, [1] * 30)
-    new = batch_of(plan, 4, [16, 33, 70] * 20)
-    found = estimate_private(plan, state_of(plan, old, new))
-    alone = estimate_private(plan, state_of(plan, new))
+    task = task_of(p=2, epsilon=8.0, records=200)
+    old = batch_of(task, 3, [1] * 30)
+    new = batch_of(task, 4, [16, 33, 70] * 20)
+    found = estimate_private(task, state_of(task, old, new))
+    alone = estimate_private(task, state_of(task, new))
     assert found.releases == alone.releases + 30
     assert found.privacy_covariance is not None
     assert alone.privacy_covariance is not None
@@ -162,10 +162,10 @@ def test_old_epochs_leave_the_gradient_but_not_the_curvature() -> None:
 
 
 def test_nothing_and_start_releases_alone_have_a_status_of_their_own() -> None:
-    plan = plan_of(p=2)
-    empty = estimate_private(plan, PrivateState(Shape.of(plan)))
+    task = task_of(p=2)
+    empty = estimate_private(task, PrivateState(Shape.of(task)))
     assert (empty.status, empty.releases, empty.coefficients.tolist()) == ("empty", 0, [0, 0, 0])
-    started = estimate_of(plan, [folded(plan, sample_log(plan, releases=6))])
+    started = estimate_of(task, [folded(task, sample_log(task, releases=6))])
     assert started.status == "starting"
     assert started.releases == 6
     assert np.all(np.isfinite(started.coefficients))
@@ -173,27 +173,27 @@ def test_nothing_and_start_releases_alone_have_a_status_of_their_own() -> None:
 
 
 def test_the_first_step_goes_from_zero_towards_the_difference_of_the_classes() -> None:
-    plan = plan_of(p=2, epsilon=10.0, records=5000, maximum=8.0)
-    found = estimate_of(plan, [folded(plan, sample_log(plan, releases=6, clients=3))])
+    task = task_of(p=2, epsilon=10.0, records=5000, maximum=8.0)
+    found = estimate_of(task, [folded(task, sample_log(task, releases=6, clients=3))])
     assert found.coefficients[1] > 0.3
     assert found.coefficients[2] < -0.2
 
 
 def test_few_releases_are_warming_and_have_no_interval() -> None:
-    plan = plan_of(p=3, epsilon=8.0, records=200)
-    few = estimate_private(plan, state_of(plan, batch_of(plan, 5, [1] * 39)))
+    task = task_of(p=3, epsilon=8.0, records=200)
+    few = estimate_private(task, state_of(task, batch_of(task, 5, [1] * 39)))
     assert few.status == "warming"
     assert "40 recent releases; 39" in few.reason
     assert few.covariance is None
     assert few.standard_errors() is None
-    enough = estimate_private(plan, state_of(plan, batch_of(plan, 5, [1] * 40)))
+    enough = estimate_private(task, state_of(task, batch_of(task, 5, [1] * 40)))
     assert enough.status == "ready"
 
 
 def test_a_curvature_below_its_noise_is_warming_and_says_what_helps() -> None:
-    plan = plan_of(p=5, epsilon=0.2, records=20)
-    found = estimate_private(plan, state_of(plan, batch_of(plan, 6, [1, 2, 3] * 30)))
-    assert found.floored > plan.size / 3
+    task = task_of(p=5, epsilon=0.2, records=20)
+    found = estimate_private(task, state_of(task, batch_of(task, 6, [1, 2, 3] * 30)))
+    assert found.floored > task.size / 3
     assert found.status == "warming"
     for word in ("more records", "larger windows", "fewer", "privacy.epsilon"):
         assert word in found.reason
@@ -202,14 +202,14 @@ def test_a_curvature_below_its_noise_is_warming_and_says_what_helps() -> None:
 
 
 def test_exactly_a_third_of_the_directions_may_be_floored() -> None:
-    plan = plan_of(p=2)
-    assert private_estimate._status(plan, 1000, 1)[0] == "ready"
-    assert private_estimate._status(plan, 1000, 2)[0] == "warming"
+    task = task_of(p=2)
+    assert private_estimate._status(task, 1000, 1)[0] == "ready"
+    assert private_estimate._status(task, 1000, 2)[0] == "warming"
 
 
 def test_a_private_stream_ends_near_the_truth() -> None:
-    plan = plan_of(p=3, epsilon=4.0, records=200, ridge=0.01)
-    found = estimate_of(plan, [whole_stream(plan, seed=1, rounds=24, clients=10)])
+    task = task_of(p=3, epsilon=4.0, records=200, ridge=0.01)
+    found = estimate_of(task, [whole_stream(task, seed=1, rounds=24, clients=10)])
     target = population_target(3, q=1.0, ridge=0.01)
     assert found.status == "ready"
     errors = found.standard_errors()
@@ -219,7 +219,7 @@ def test_a_private_stream_ends_near_the_truth() -> None:
 
 
 def test_the_seeded_stream_makes_a_stream_reproducible() -> None:
-    plan = plan_of(p=2, epsilon=4.0, records=50)
-    one, two = (whole_stream(plan, seed=3, rounds=3, clients=2) for _ in range(2))
+    task = task_of(p=2, epsilon=4.0, records=50)
+    one, two = (whole_stream(task, seed=3, rounds=3, clients=2) for _ in range(2))
     assert differences(one, two) == []
     assert SeededStream(1).uint64(3).tolist() == SeededStream(1).uint64(3).tolist()

@@ -18,10 +18,10 @@ from pipeline.methods.renewable.summarise import summarise, summarise_bounded
 from pipeline.privacy.channel import slack
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from pipeline.privacy.randomness import SecureStream
-from tests.builders import SeededStream, plan_of, simulate, some_model
+from tests.builders import SeededStream, simulate, some_model, task_of
 
-PRIVATE = plan_of(p=2)
-OPEN = plan_of(p=2, private=False)
+PRIVATE = task_of(p=2)
+OPEN = task_of(p=2, private=False)
 FEATURES, RESPONSES = simulate(np.random.default_rng(0), 50, 2)
 MODEL = some_model(PRIVATE, 1)
 SUMS = summarise_bounded(PRIVATE, FEATURES, RESPONSES, MODEL)
@@ -74,10 +74,10 @@ RAW = [SUMMARY, SUMS, QUERY, OPEN_QUERY, QUERY.parts["gradient"]]
 
 
 @pytest.mark.parametrize("raw", RAW, ids=[type(raw).__name__ for raw in RAW])
-@pytest.mark.parametrize("plan", [PRIVATE, OPEN], ids=["private", "open"])
-def test_raw_sums_have_no_encoder(raw: object, plan: object) -> None:
+@pytest.mark.parametrize("task", [PRIVATE, OPEN], ids=["private", "open"])
+def test_raw_sums_have_no_encoder(raw: object, task: object) -> None:
     with pytest.raises((TypeError, AttributeError, PrivacyError)):
-        seal(plan, raw, **IDENTITY)  # type: ignore[arg-type]
+        seal(task, raw, **IDENTITY)  # type: ignore[arg-type]
 
 
 def test_something_that_only_looks_like_a_release_is_not_written() -> None:
@@ -107,12 +107,12 @@ def test_open_sums_are_not_written_as_a_release_of_a_private_study() -> None:
 @pytest.mark.parametrize("version", [0, 1])
 def test_the_noise_of_a_release_has_the_scale_of_its_channels(version: int) -> None:
     """2000 releases of one window; every number within 6 standard errors: alarm 1e-8."""
-    plan = plan_of(p=2)
-    model = some_model(plan, version)
-    sums = summarise_bounded(plan, FEATURES, RESPONSES, model)
-    channels, stream = plan.channels(version), SeededStream(3)
-    query = query_of(plan, sums)
-    noised = [privatise(plan, query, stream).parts for _ in range(2000)]
+    task = task_of(p=2)
+    model = some_model(task, version)
+    sums = summarise_bounded(task, FEATURES, RESPONSES, model)
+    channels, stream = task.channels(version), SeededStream(3)
+    query = query_of(task, sums)
+    noised = [privatise(task, query, stream).parts for _ in range(2000)]
     parts = {"gradient": channels.gradient, "counts": channels.counts}
     for name, part in parts.items():
         exact = getattr(sums, name)
@@ -125,7 +125,7 @@ def test_the_noise_of_a_release_has_the_scale_of_its_channels(version: int) -> N
         noise = np.array([n["curvature"] for n in noised]) - part.round(
             sums.curvature.integers, sums.curvature.exponents
         )
-        diagonal = upper_is_diagonal(plan.size)
+        diagonal = upper_is_diagonal(task.size)
         deviation = part.noise.standard_deviation
         check_noise(noise, np.where(diagonal, deviation, deviation / math.sqrt(2)))
 
@@ -155,15 +155,15 @@ def test_every_sampler_is_covered_by_the_proof_and_by_the_slack(
         return draw(self, count, stream)
 
     monkeypatch.setattr(DiscreteGaussian, "draw", noting)
-    plan = plan_of(p=2)
-    privatise(plan, query_of(plan, SUMS), SeededStream(0))
-    split = plan.split
+    task = task_of(p=2)
+    privatise(task, query_of(task, SUMS), SeededStream(0))
+    split = task.split
     total = split.gradient + split.curvature + split.counts
     shares = {"gradient": split.gradient, "curvature": split.curvature, "counts": split.counts}
     needed = []
     for name, share in shares.items():
-        part = getattr(plan.step, name)
-        tau = part.sensitivity / part.unit / (plan.cost.mu * math.sqrt(share / total))
+        part = getattr(task.step, name)
+        tau = part.sensitivity / part.unit / (task.cost.mu * math.sqrt(share / total))
         needed += {
             "gradient": [(tau, 3)],
             "curvature": [(tau, 3), (tau / math.sqrt(2), 3)],

@@ -17,13 +17,13 @@ from agents.progress import STALLED_SECONDS, Progress
 from agents.publishing import Publishing
 from pipeline.errors import NumericError
 from pipeline.messages.topics import Topics
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer
 from pipeline.study import parse_study
 from tests.builders import LogEntry, relogged, sample_log, study_text
 
-PLAN = plan_of(parse_study(study_text(p=1, records=8)))
-TOPICS = Topics.of(PLAN.study)
+TASK = task_of(parse_study(study_text(p=1, records=8)))
+TOPICS = Topics.of(TASK.study)
 
 
 @dataclass
@@ -100,16 +100,16 @@ class Steps:
     def __init__(self) -> None:
         self.now = 0.0
         self.sent: list[str] = []
-        state = Partition.empty(PLAN)
-        self.folding: Any = SimpleNamespace(partitions={0: state, 1: Partition.empty(PLAN)})
+        state = Partition.empty(TASK)
+        self.folding: Any = SimpleNamespace(partitions={0: state, 1: Partition.empty(TASK)})
         store: Any = SimpleNamespace(
             newest_model=lambda: None, summed=lambda *_: {}, store_model=lambda *_: None
         )
         self.publishing = Publishing(
-            *(PLAN, TOPICS, store, self.folding),
+            *(TASK, TOPICS, store, self.folding),
             *(self.send, self.read, self.ends, lambda: self.now),
         )
-        Reducer(PLAN).fold(state, sample_log(PLAN, releases=20, clients=2))
+        Reducer(TASK).fold(state, sample_log(TASK, releases=20, clients=2))
 
     async def send(self, topic: str, *_: object) -> None:
         self.sent.append(topic)
@@ -174,7 +174,7 @@ def test_healthz_says_what_is_wrong() -> None:
 
 
 def test_repeats_bad_records_and_old_ones_are_not_counted_as_applied() -> None:
-    log = sample_log(PLAN, releases=6, clients=2)
+    log = sample_log(TASK, releases=6, clients=2)
     bad = LogEntry(0, b"client-0", b"none")
     entries = relogged([*log[:4], log[0], bad, *log[4:], log[1]])
 
@@ -183,8 +183,8 @@ def test_repeats_bad_records_and_old_ones_are_not_counted_as_applied() -> None:
             return None
 
         store = SimpleNamespace(commit=lambda *_, **__: None)
-        folding = Folding(PLAN, TOPICS, store, sent, sent, sent)  # type: ignore[arg-type]
-        folding.partitions[0] = Partition.empty(PLAN)
+        folding = Folding(TASK, TOPICS, store, sent, sent, sent)  # type: ignore[arg-type]
+        folding.partitions[0] = Partition.empty(TASK)
         assert await folding.handle(0, entries[:5])
         # the first of them are folded already
         assert await folding.handle(0, entries[3:])

@@ -13,7 +13,7 @@ from pipeline.errors import ConfigError, NumericError, PrivacyError, VeilstreamE
 from pipeline.learning import StreamClassifier
 from pipeline.losses import GeneralisedDWD
 from pipeline.methods import OFFLINE
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.methods.published.message_noise import MessageNoise
 from pipeline.methods.published.offline import (
     federated_fit,
@@ -39,10 +39,10 @@ from tests.published import (
     by_client,
     fit_of,
     method_of,
-    plan_of,
     rows_by_client,
     run,
     sample,
+    task_of,
     text_of,
     write,
 )
@@ -117,7 +117,7 @@ def test_fit_gives_what_the_pure_functions_give(kind: str, tmp_path: Path) -> No
 
 def test_the_pooled_fit_of_a_study_is_that_of_an_independent_solver() -> None:
     x, y = sample()
-    fit = fit_of(plan_of("pooled"), {"all": [*rows_of(x, y)]})
+    fit = fit_of(task_of("pooled"), {"all": [*rows_of(x, y)]})
     # the oracle stops at a gradient of 1e-12, over a curvature of at least 0.05
     assert_allclose(fit.coefficients, oracle(x, y, np.ones(len(y)), q=1.0, ridge=0.1), atol=1e-8)
 
@@ -126,20 +126,20 @@ def test_class_weights_are_those_of_the_exact_counts() -> None:
     x, y = sample()
     keep = (y > 0) | (np.arange(len(y)) % 4 == 0)
     x, y = x[keep], y[keep]
-    fit = fit_of(plan_of("pooled", maximum=8.0), {"all": [*rows_of(x, y)]})
+    fit = fit_of(task_of("pooled", maximum=8.0), {"all": [*rows_of(x, y)]})
     weight = np.where(y > 0, len(y) / (2 * np.sum(y > 0)), len(y) / (2 * np.sum(y < 0)))
     assert_allclose(fit.coefficients, oracle(x, y, weight, q=1.0, ridge=0.1), atol=1e-8)
     for kind in ("online-newton", "online-newton-distributed", "federated-newton"):
-        assert fit_of(plan_of(kind, maximum=8.0), rows_by_client(x, y)).weights[0] > 1.5
+        assert fit_of(task_of(kind, maximum=8.0), rows_by_client(x, y)).weights[0] > 1.5
 
 
 def test_intervals_of_the_pooled_fit_cover() -> None:
     target = fit_of(
-        plan_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(99, n=100_000))]}
+        task_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(99, n=100_000))]}
     ).coefficients
     inside = []
     for seed in range(200):
-        fit = fit_of(plan_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(seed, n=500))]})
+        fit = fit_of(task_of("pooled", ridge=0.0), {"all": [*rows_of(*sample(seed, n=500))]})
         assert fit.covariance is not None
         reach = 1.96 * np.sqrt(np.diag(fit.covariance))
         inside.append(np.abs(fit.coefficients - target) <= reach)
@@ -188,8 +188,8 @@ def test_the_guarantee_is_in_text_json_check_and_the_saved_model(kind: str, tmp_
 
 
 def test_distributed_noise_states_its_assumptions() -> None:
-    plan = plan_of("online-newton-distributed")
-    said = method_of(plan).guarantee(plan, 3).guarantee
+    task = task_of("online-newton-distributed")
+    said = method_of(task).guarantee(task, 3).guarantee
     for words in ("secure aggregation", "at least 2 of 3 clients", "do not collude"):
         assert words in said
 
@@ -197,7 +197,7 @@ def test_distributed_noise_states_its_assumptions() -> None:
 def test_as_many_tolerated_as_clients_is_refused() -> None:
     keys = KEYS["online-newton-distributed"].replace("tolerated = 1", "tolerated = 3")
     with pytest.raises(PrivacyError, match="tolerated"):
-        fit_of(plan_of("online-newton-distributed", keys), rows_by_client(*sample()))
+        fit_of(task_of("online-newton-distributed", keys), rows_by_client(*sample()))
 
 
 # --- what a study file may say ---------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_keys_that_do_not_go_together_are_refused_with_the_way_out(
     kind: str, keys: str | None, settings: dict[str, object], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        plan_of(kind, keys, **settings)
+        task_of(kind, keys, **settings)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_number_out_of_range_is_refused_with_an_example(key: str, value: str) 
     kind = kinds.get(key, "online-newton-laplace")
     keys = ", ".join(part for part in KEYS[kind].split(", ") if not part.startswith(f"{key} "))
     with pytest.raises(ConfigError, match=rf"estimator\.method\.{key}: .*allowed: .*example: "):
-        plan_of(kind, f"{keys}, {key} = {value}")
+        task_of(kind, f"{keys}, {key} = {value}")
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
@@ -299,7 +299,7 @@ def test_live_commands_refuse_before_they_look_for_a_broker(
 def test_the_functions_behind_them_refuse_as_well() -> None:
     study = parse_study(text_of("online-newton"))
     with pytest.raises(ConfigError, match="window of every client"):
-        OfflineRun(make_plan(study))
+        OfflineRun(make_task(study))
     with pytest.raises(ConfigError, match="window of every client"):
         StreamClassifier(study).fit(*sample())
 
@@ -392,8 +392,8 @@ def test_bad_data_end_in_an_error_or_a_finite_estimate_with_a_true_status(
 def test_a_private_study_of_one_class_is_never_sure() -> None:
     """The curvature stands out of its noise, but the intercept has no best value."""
     rng = np.random.default_rng(0)
-    plan = make_plan(parse_study(study_text(p=2, epsilon=20.0, records=500, ridge=1e-3)))
-    offline = OfflineRun(plan)
+    task = make_task(parse_study(study_text(p=2, epsilon=20.0, records=500, ridge=1e-3)))
+    offline = OfflineRun(task)
     for number in range(60):
         x = rng.uniform(-1, 1, (500, 2))
         offline.add(f"c{number % 3}", rows_of(x, np.ones(500)))

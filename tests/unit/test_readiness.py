@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.local.encode import Encoder, Row
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
 from pipeline.study import parse_study
 from tests.builders import study_text
@@ -15,13 +15,13 @@ from tests.builders import study_text
 
 def streamed(text: str, features: np.ndarray, responses: np.ndarray, clients: int = 4) -> Estimate:
     """Return the estimate of records that are dealt to clients window by window."""
-    plan = plan_of(parse_study(text))
-    encoder, run = Encoder(plan.study), OfflineRun(plan)
+    task = task_of(parse_study(text))
+    encoder, run = Encoder(task.study), OfflineRun(task)
     rows: list[Row] = encoder.rows(
         features, [encoder.response.of_label(value) for value in responses.tolist()]
     )
-    for number, start in enumerate(range(0, len(rows), plan.slots)):
-        run.add(f"client-{number % clients}", rows[start : start + plan.slots])
+    for number, start in enumerate(range(0, len(rows), task.slots)):
+        run.add(f"client-{number % clients}", rows[start : start + task.slots])
     return run.estimate(0.0)[0]
 
 

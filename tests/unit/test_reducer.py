@@ -12,13 +12,13 @@ from pipeline.local.model import COEFFICIENT_LIMIT
 from pipeline.messages import release as wire
 from pipeline.messages.release import MAX_RELEASE_BYTES, Numbers, OpenRelease, PrivateRelease
 from pipeline.reducer import Partition, Reducer, combine, differences, estimate_of
-from tests.builders import LogEntry, folded, plan_of, relogged, sample_log
+from tests.builders import LogEntry, folded, relogged, sample_log, task_of
 
-PRIVATE = plan_of(p=2, records=30)
-OPEN = plan_of(p=2, records=30, private=False)
-OTHER = plan_of(p=2, records=31)
+PRIVATE = task_of(p=2, records=30)
+OPEN = task_of(p=2, records=30, private=False)
+OTHER = task_of(p=2, records=31)
 LOGS = {"private": sample_log(PRIVATE), "open": sample_log(OPEN)}
-PLANS = {"private": PRIVATE, "open": OPEN}
+TASKS = {"private": PRIVATE, "open": OPEN}
 
 
 #: Where each part of a release after the start ends, with d = 3 and six packed entries.
@@ -61,15 +61,15 @@ def claim_with(**changes: object) -> str:
 
 @pytest.mark.parametrize("kind", ["private", "open"])
 def test_a_batch_equals_one_by_one_and_any_split_bit_for_bit(kind: str) -> None:
-    plan, log = PLANS[kind], LOGS[kind]
+    task, log = TASKS[kind], LOGS[kind]
     log = relogged([*log[:9], log[2], dataclasses.replace(log[5], value=b"?"), *log[9:], log[0]])
-    whole = folded(plan, log)
+    whole = folded(task, log)
     assert (whole.head.duplicates, whole.head.dead_letters) == (2, 1)
-    assert differences(whole, folded(plan, log, [1] * len(log))) == []
+    assert differences(whole, folded(task, log, [1] * len(log))) == []
     rng = np.random.default_rng(0)
     for _ in range(10):
         sizes = rng.integers(0, 6, size=8).tolist()
-        assert differences(whole, folded(plan, log, sizes)) == []
+        assert differences(whole, folded(task, log, sizes)) == []
 
 
 def test_any_order_and_any_partitioning_gives_the_same_private_sums_and_progress() -> None:
@@ -261,10 +261,10 @@ OPEN_FAULTS: dict[str, tuple[str, Callable[[LogEntry], LogEntry]]] = {
 
 def check_fault(kind: str, reason: str, edit: Callable[[LogEntry], LogEntry]) -> None:
     """Put one bad record among good ones: it alone is set aside, in a batch and one by one."""
-    plan, log = PLANS[kind], list(LOGS[kind])
+    task, log = TASKS[kind], list(LOGS[kind])
     log[9] = dataclasses.replace(edit(log[9]), offset=9)
     for batches in (1, len(log)):
-        state, reducer, letters = Partition.empty(plan), Reducer(plan), []
+        state, reducer, letters = Partition.empty(task), Reducer(task), []
         for part in np.array_split(np.arange(len(log)), batches):
             letters += reducer.fold(state, [log[i] for i in part])
         assert [(letter.offset, letter.fault.reason) for letter in letters] == [(9, reason)]
@@ -272,7 +272,7 @@ def check_fault(kind: str, reason: str, edit: Callable[[LogEntry], LogEntry]) ->
         assert letters[0].key == log[9].key
         assert state.head.dead_letters == 1
         assert state.head.next_offset == len(log)
-        clean = folded(plan, relogged([entry for entry in log if entry.offset != 9]))
+        clean = folded(task, relogged([entry for entry in log if entry.offset != 9]))
         assert state.sums.encode() == clean.sums.encode()
 
 
@@ -362,27 +362,27 @@ def test_a_foreign_ledger_never_takes_over_a_client() -> None:
 
 @pytest.mark.parametrize("kind", ["private", "open"])
 def test_a_stored_partition_comes_back_and_goes_on_in_the_same_way(kind: str) -> None:
-    plan, log = PLANS[kind], LOGS[kind]
-    state = folded(plan, log[:11])
+    task, log = TASKS[kind], LOGS[kind]
+    state = folded(task, log[:11])
     again = Partition.decode(
-        plan, state.fields(everything=True), state.client_fields(everything=True)
+        task, state.fields(everything=True), state.client_fields(everything=True)
     )
     assert differences(state, again) == []
-    Reducer(plan).fold(again, log[11:])
-    assert differences(again, folded(plan, log)) == []
+    Reducer(task).fold(again, log[11:])
+    assert differences(again, folded(task, log)) == []
 
 
 @pytest.mark.parametrize("kind", ["private", "open"])
 def test_storing_only_what_changed_keeps_the_stored_form_complete(kind: str) -> None:
-    plan, log = PLANS[kind], LOGS[kind]
-    state, reducer = Partition.empty(plan), Reducer(plan)
+    task, log = TASKS[kind], LOGS[kind]
+    state, reducer = Partition.empty(task), Reducer(task)
     fields, clients = state.fields(everything=True), {}
     for start in range(0, len(log), 5):
         reducer.fold(state, log[start : start + 5])
         fields |= state.fields(everything=False)
         clients |= state.client_fields(everything=False)
         state.stored()
-        assert differences(state, Partition.decode(plan, fields, clients)) == []
+        assert differences(state, Partition.decode(task, fields, clients)) == []
     reducer.fold(state, log[-3:])
     assert not state.changed
 
@@ -430,13 +430,13 @@ def test_damaged_open_sums_are_refused() -> None:
 @pytest.mark.parametrize("kind", ["private", "open"])
 def test_a_store_that_lost_the_progress_of_clients_is_found_out(kind: str) -> None:
     """Without it, releases that were folded already would be folded again."""
-    state = folded(PLANS[kind], LOGS[kind])
+    state = folded(TASKS[kind], LOGS[kind])
     fields, clients = state.fields(everything=True), state.client_fields(everything=True)
     clients.popitem()
     with pytest.raises(StateError, match="lost a part"):
-        Partition.decode(PLANS[kind], fields, clients)
+        Partition.decode(TASKS[kind], fields, clients)
     with pytest.raises(StateError, match="lost a part"):
-        Partition.decode(PLANS[kind], fields, {})
+        Partition.decode(TASKS[kind], fields, {})
 
 
 def test_read_returns_the_types_that_were_written() -> None:

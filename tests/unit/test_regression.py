@@ -14,12 +14,12 @@ from pipeline.errors import NumericError
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.pooled import pooled_fit
 from pipeline.local.model import round_model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.losses import Linear, Loss, Poisson
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.offline import OfflineRun, cut
-from tests.builders import plan_of, regression_stream, rows_of
+from tests.builders import regression_stream, rows_of, task_of
 
 LINEAR, POISSON = np.array([0.1, 0.3, -0.2, 0.15]), np.array([0.8, 0.3, -0.2, 0.1])
 
@@ -47,10 +47,10 @@ def pooled(loss: Loss, X: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray
     return pooled_fit(loss, lambda: [rows], penalty).coefficients
 
 
-def message_of(plan: Plan, X: np.ndarray, y: np.ndarray) -> EstimateMessage:
+def message_of(task: Task, X: np.ndarray, y: np.ndarray) -> EstimateMessage:
     """Run encoded records through the windows of one client."""
-    run = OfflineRun(plan)
-    for window in cut(rows_of(X, y), plan.slots):
+    run = OfflineRun(task)
+    for window in cut(rows_of(X, y), task.slots):
         run.add("a", window)
     return run.estimate(0.0)[1]
 
@@ -83,20 +83,20 @@ def poisson_by_scipy(X: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:
 @pytest.mark.parametrize("records", [50, 400])
 def test_an_open_linear_fit_is_least_squares(ridge: float, records: int) -> None:
     X, y = numbers(np.random.default_rng(1), 1000)
-    plan = plan_of(p=3, private=False, loss="linear", ridge=ridge, records=records)
+    task = task_of(p=3, private=False, loss="linear", ridge=ridge, records=records)
     design = np.column_stack([np.ones(len(y)), X])
     expected = np.linalg.lstsq(design, y)[0]
     if ridge:
         penalty = len(y) * ridge * np.diag([0.0, 1, 1, 1])
         expected = np.linalg.solve(design.T @ design + penalty, design.T @ y)
     # the scores are linear, so it does not matter where they were taken
-    assert_allclose(values(message_of(plan, X, y)), expected, atol=1e-10, rtol=0)
+    assert_allclose(values(message_of(task, X, y)), expected, atol=1e-10, rtol=0)
 
 
 def test_an_open_poisson_fit_is_near_an_independent_one() -> None:
     X, y = counts(np.random.default_rng(2), 4000)
-    plan = plan_of(p=3, private=False, loss="poisson", most=1000.0, ridge=0.01, records=200)
-    message = message_of(plan, X, y)
+    task = task_of(p=3, private=False, loss="poisson", most=1000.0, ridge=0.01, records=200)
+    message = message_of(task, X, y)
     # one step from each window's own start: a small part of a standard error
     errors = np.array([c.standard_error for c in message.coefficients])
     assert np.all(np.abs(values(message) - poisson_by_scipy(X, y, 0.01)) < 0.25 * errors)
@@ -133,10 +133,10 @@ def test_a_private_estimate_is_within_its_errors_of_the_truth(
     loss: str, draw: Callable[..., tuple[np.ndarray, np.ndarray]], truth: np.ndarray, mechanism: str
 ) -> None:
     most = 12.0 if loss == "poisson" else 1.0
-    plan = plan_of(
+    task = task_of(
         p=3, loss=loss, most=most, epsilon=4.0, records=200, ridge=0.0, mechanism=mechanism
     )
-    final = regression_stream(plan, draw, seed=5, rounds=25, clients=8)
+    final = regression_stream(task, draw, seed=5, rounds=25, clients=8)
     errors = final.standard_errors()
     assert final.status == "ready"
     assert errors is not None
@@ -146,7 +146,7 @@ def test_a_private_estimate_is_within_its_errors_of_the_truth(
 
 def test_a_start_far_from_the_middle_of_the_range_does_not_run_away() -> None:
     """Features in the upper part of their ranges: one direction has nearly all curvature."""
-    plan = plan_of(p=8, loss="linear", epsilon=8.0, records=200)
+    task = task_of(p=8, loss="linear", epsilon=8.0, records=200)
     truth = np.array([0.5] + [0.05] * 8)
 
     def draw(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -154,42 +154,42 @@ def test_a_start_far_from_the_middle_of_the_range_does_not_run_away() -> None:
         return X, truth[0] + X @ truth[1:] + rng.normal(0, 0.05, n)
 
     for rounds in (1, 2, 4, 12):
-        found = regression_stream(plan, draw, seed=1, rounds=rounds, clients=8)
+        found = regression_stream(task, draw, seed=1, rounds=rounds, clients=8)
         X, _ = draw(np.random.default_rng(0), 500)
         off = found.coefficients[0] + X @ found.coefficients[1:] - (truth[0] + X @ truth[1:])
         assert np.max(np.abs(off)) < 1
 
 
 def test_the_start_reaches_a_mean_beyond_a_small_threshold_and_below_its_noise() -> None:
-    plan = plan_of(p=3, loss="linear", epsilon=8.0, records=200, residual_bound=0.05)
+    task = task_of(p=3, loss="linear", epsilon=8.0, records=200, residual_bound=0.05)
 
     def high(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
         X = rng.uniform(-1, 1, (n, 3))
         return X, 0.9 + rng.normal(0, 0.02, n).clip(-0.1, 0.1)
 
-    start = regression_stream(plan, high, seed=1, rounds=1, clients=8)
+    start = regression_stream(task, high, seed=1, rounds=1, clients=8)
     assert abs(start.coefficients[0] - 0.9) < 0.02
     assert start.coefficients[1:].tolist() == [0, 0, 0]
 
     def none(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
         return rng.uniform(-1, 1, (n, 3)), np.zeros(n)
 
-    plan = plan_of(p=3, loss="poisson", most=50.0, epsilon=2.0, records=200)
+    task = task_of(p=3, loss="poisson", most=50.0, epsilon=2.0, records=200)
     for rounds in (1, 10):
-        found = regression_stream(plan, none, seed=1, rounds=rounds, clients=8)
+        found = regression_stream(task, none, seed=1, rounds=rounds, clients=8)
         assert np.all(np.isfinite(found.coefficients))
     assert math.exp(found.coefficients[0]) < 1
 
 
 def test_a_start_release_has_the_smallest_slopes_and_they_are_reached() -> None:
     for loss, most, bound in (("linear", 1.0, 1.0), ("poisson", 12.0, 6.0)):
-        plan = plan_of(p=3, loss=loss, most=most, scaling="none")
-        assert plan.loss.start_slope_bound == bound
+        task = task_of(p=3, loss=loss, most=most, scaling="none")
+        assert task.loss.start_slope_bound == bound
         for y in (-1.0, 1.0) if loss == "linear" else (0.0, 12.0):
-            sums = summarise_bounded(plan, np.ones((1, 3)), np.array([y]), plan.first_model)
+            sums = summarise_bounded(task, np.ones((1, 3)), np.array([y]), task.first_model)
             largest = np.ldexp(sums.gradient.integers.astype(float), sums.gradient.exponents)
-            assert np.linalg.norm(largest) == pytest.approx(bound * plan.norm_bound, rel=1e-5)
-            assert np.linalg.norm(largest) <= bound * plan.norm_bound * (1 + 1e-12)
+            assert np.linalg.norm(largest) == pytest.approx(bound * task.norm_bound, rel=1e-5)
+            assert np.linalg.norm(largest) <= bound * task.norm_bound * (1 + 1e-12)
 
 
 # --- units
@@ -202,11 +202,11 @@ def test_a_thousandfold_response_has_thousandfold_coefficients(private: bool) ->
     found = []
     for unit in (1.0, 1000.0):
         # the centre of the range is not zero, so the intercept holds it
-        plan = plan_of(
+        task = task_of(
             p=3, private=private, loss="linear", mechanism="insecure-simulation", records=50,
             least=1 * unit, most=5 * unit, residual_bound=3 * unit, epsilon=10.0,
         )  # fmt: skip
-        found.append(message_of(plan, X, y))
+        found.append(message_of(task, X, y))
     one, many = found
     assert one.status == many.status == "ready"
     for small, large in zip(one.coefficients, many.coefficients, strict=True):
@@ -222,11 +222,11 @@ def test_thousandfold_features_leave_unit_coefficients_and_divide_the_others(sca
     X, y = numbers(np.random.default_rng(7), 2000)
     found = []
     for unit in (1.0, 1000.0):
-        plan = plan_of(
+        task = task_of(
             p=3, private=False, loss="linear", ridge=0.0, scaling=scaling, records=100,
             low=-unit, high=unit,
         )  # fmt: skip
-        found.append(message_of(plan, X if scaling == "unit" else unit * X, y))
+        found.append(message_of(task, X if scaling == "unit" else unit * X, y))
     factor = np.array([1.0, *[1.0 if scaling == "unit" else 1000.0] * 3])
     # a thousandfold scale makes the condition 1e6 times larger: eps times that
     assert_allclose(factor * values(found[1]), values(found[0]), rtol=1e-8)
@@ -242,12 +242,12 @@ def test_thousandfold_features_leave_unit_coefficients_and_divide_the_others(sca
 
 def test_the_estimated_noise_scale_of_a_favourable_study_is_right() -> None:
     X, y = numbers(np.random.default_rng(8), 20_000, noise=0.1)
-    plan = plan_of(p=3, private=False, loss="linear", records=500)
-    found = message_of(plan, X, y).dispersion
+    task = task_of(p=3, private=False, loss="linear", records=500)
+    found = message_of(task, X, y).dispersion
     assert found is not None
     # relative error of a variance of Gaussian residuals: sqrt(2 / n)
     assert abs(found / 0.01 - 1) < 5 * math.sqrt(2 / 20_000)
-    noised = plan_of(p=3, loss="linear", records=500, epsilon=10.0, residual_bound=0.4, ridge=0.0)
+    noised = task_of(p=3, loss="linear", records=500, epsilon=10.0, residual_bound=0.4, ridge=0.0)
     final = regression_stream(noised, numbers, seed=9, rounds=25, clients=8)
     assert final.dispersion is not None
     assert noised.step.counts is not None
@@ -257,10 +257,10 @@ def test_the_estimated_noise_scale_of_a_favourable_study_is_right() -> None:
 
 
 def test_small_residuals_are_not_lost_to_the_threshold_s_lattice() -> None:
-    plan = plan_of(p=1, loss="linear", records=1000)
+    task = task_of(p=1, loss="linear", records=1000)
     residuals = np.random.default_rng(10).normal(0, 1e-3, 1000)
     sums = summarise_bounded(
-        plan, np.zeros((1000, 1)), residuals, round_model(1, np.zeros(2), (1, 1))
+        task, np.zeros((1000, 1)), residuals, round_model(1, np.zeros(2), (1, 1))
     )
     found = float(np.ldexp(sums.counts.integers.astype(float), sums.counts.exponents)[0])
     # each is cut by at most 2^-19: two parts in a thousand
@@ -268,11 +268,11 @@ def test_small_residuals_are_not_lost_to_the_threshold_s_lattice() -> None:
 
 
 def test_a_known_noise_scale_spends_nothing_and_is_reported() -> None:
-    known = plan_of(p=3, loss="linear", noise_scale=0.25, records=50, epsilon=4.0)
+    known = task_of(p=3, loss="linear", noise_scale=0.25, records=50, epsilon=4.0)
     assert known.step.counts is None
     assert known.start.counts is None
     assert known.guarantee.counts.startswith("record slots: public")
-    estimated = plan_of(p=3, loss="linear", records=50, epsilon=4.0)
+    estimated = task_of(p=3, loss="linear", records=50, epsilon=4.0)
     assert known.step.gradient.standard_deviation < estimated.step.gradient.standard_deviation
     assert estimated.guarantee.counts.startswith("sums of squared slopes: noised")
     X, y = numbers(np.random.default_rng(11), 1000)
@@ -280,10 +280,10 @@ def test_a_known_noise_scale_spends_nothing_and_is_reported() -> None:
 
 
 def test_the_dispersion_of_counts_tells_poisson_from_overdispersed_ones() -> None:
-    plan = plan_of(p=3, private=False, loss="poisson", most=1000.0, records=500)
+    task = task_of(p=3, private=False, loss="poisson", most=1000.0, records=500)
     for draw, expected in ((counts, 1.0), (overdispersed, 3.0)):
         X, y = draw(np.random.default_rng(12), 20_000)
-        found = message_of(plan, X, y).dispersion
+        found = message_of(task, X, y).dispersion
         assert found is not None
         # squares of these counts have a relative spread below 4
         assert abs(found / expected - 1) < 5 * 4 / math.sqrt(20_000)
@@ -298,23 +298,23 @@ def test_the_dispersion_of_counts_tells_poisson_from_overdispersed_ones() -> Non
 ])  # fmt: skip
 def test_constant_responses_have_a_finite_estimate(loss: str, level: float, private: bool) -> None:
     most = 12.0 if loss == "poisson" else 1.0
-    plan = plan_of(
+    task = task_of(
         p=3, private=private, loss=loss, most=most, records=100, epsilon=8.0,
         mechanism="insecure-simulation",
     )  # fmt: skip
     X = np.random.default_rng(13).uniform(-1, 1, (6000, 3))
-    message = message_of(plan, X, np.full(6000, level))
+    message = message_of(task, X, np.full(6000, level))
     assert np.all(np.isfinite(values(message)))
     mean = math.exp(values(message)[0]) if loss == "poisson" else values(message)[0]
     assert abs(mean - level) < 0.5
 
 
 def test_a_huge_outlier_moves_a_private_estimate_by_no_more_than_its_threshold() -> None:
-    plan = plan_of(p=1, loss="linear", records=100, residual_bound=0.2, least=-1.0)
+    task = task_of(p=1, loss="linear", records=100, residual_bound=0.2, least=-1.0)
     at = round_model(1, np.zeros(2), (1, 1))
     X = np.zeros((100, 1))
     calm, wild = np.zeros(100), np.append(np.zeros(99), 1e300)
     for name, most in (("gradient", 0.2), ("counts", 0.04)):
-        parts = [getattr(summarise_bounded(plan, X, y, at), name) for y in (calm, wild)]
+        parts = [getattr(summarise_bounded(task, X, y, at), name) for y in (calm, wild)]
         one, other = (np.ldexp(part.integers.astype(float), part.exponents) for part in parts)
         assert np.max(np.abs(one - other)) <= most

@@ -18,9 +18,9 @@ from sklearn.model_selection import cross_val_predict, cross_val_score
 from pipeline.errors import ConfigError, DataError, NumericError, RecordError
 from pipeline.learning import StreamClassifier, StreamRegressor
 from pipeline.local.encode import Encoder
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.model_file import read_model_file, write_model_file
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.offline import cut, run_windows
 from pipeline.prediction import (
     Errors,
@@ -31,7 +31,7 @@ from pipeline.prediction import (
 )
 from pipeline.reducer import differences
 from pipeline.study import parse_study
-from tests.builders import plan_of, study_text
+from tests.builders import study_text, task_of
 
 # short streams and far values on purpose: test_warnings is about what is said of them
 pytestmark = pytest.mark.filterwarnings("ignore::pipeline.errors.VeilstreamWarning")
@@ -133,13 +133,13 @@ def test_a_file_comes_back_and_the_wrong_class_names_the_right_one(
     assert isinstance(load_model(other), LinearClassifier)
     with pytest.raises(ConfigError, match="cannot read the model file"):
         load_model(tmp_path / "none.json")
-    linear.check_study(plan_of_text(OPEN))
+    linear.check_study(task_of_text(OPEN))
     with pytest.raises(ConfigError, match="belongs to revision"):
-        linear.check_study(plan_of_text(OPEN.replace("max = 200.0", "max = 201.0")))
+        linear.check_study(task_of_text(OPEN.replace("max = 200.0", "max = 201.0")))
 
 
-def plan_of_text(text: str) -> Plan:
-    return make_plan(parse_study(text))
+def task_of_text(text: str) -> Task:
+    return make_task(parse_study(text))
 
 
 def test_a_bad_record_gets_a_reason_and_a_response_is_scored_as_written(
@@ -172,10 +172,10 @@ def test_errors_are_those_computed_by_hand_and_never_overflow() -> None:
 def test_fit_is_what_an_offline_run_over_the_same_windows_gives() -> None:
     X, y = data(523)
     learner = StreamRegressor(OPEN).fit(X, y)
-    plan = plan_of(p=3, private=False, loss="linear", least=0.0, most=200.0, records=50, ridge=0.0)
-    encoder = Encoder(plan.study)
+    task = task_of(p=3, private=False, loss="linear", least=0.0, most=200.0, records=50, ridge=0.0)
+    encoder = Encoder(task.study)
     rows = encoder.rows(X, [encoder.response.of_label(value) for value in y])
-    run = run_windows(plan, (("client", window) for window in cut(rows, plan.slots)))
+    run = run_windows(task, (("client", window) for window in cut(rows, task.slots)))
     assert learner._stream is not None
     assert differences(run.partition, learner._stream.run.partition) == []
     steps = StreamRegressor(OPEN)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError, RecordError, StateError
 from pipeline.local.encode import Row
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.local.times import parse_rfc3339, time_of
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.topics import is_of_a_study
 from pipeline.methods import method_of
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.spec import Path
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, Reducer, combine
@@ -44,7 +44,7 @@ from pipeline.replay import (
 from pipeline.replay.ranges import Moment, Offsets
 from pipeline.replay.what_if import REASONS, SERVER_SIDE
 from pipeline.study import Study, parse_study
-from tests.builders import LogEntry, plan_of, study_text
+from tests.builders import LogEntry, study_text, task_of
 from tests.sgd import study_text as sgd_text
 
 NOW = 1_700_000_000.0
@@ -217,35 +217,35 @@ CHANGES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", CHANGES)
 def test_what_may_differ_changes_no_release(kind: str) -> None:
     """With a seed the noise is the same: so must be all bytes but the revision."""
-    plan = plan_of(mechanism="insecure-simulation", p=2)
+    task = task_of(mechanism="insecure-simulation", p=2)
     if kind == "sgd":
         words = 'mechanism = "insecure-simulation"\nseed = 1'
         made = sgd_text(records=50, name="x").replace('mechanism = "discrete-gaussian"', words)
-        plan = make_plan(parse_study(made))
-    rows = _rows(plan, np.random.default_rng(1))
-    own = method_of(plan.study).server_side
+        task = make_task(parse_study(made))
+    rows = _rows(task, np.random.default_rng(1))
+    own = method_of(task.study).server_side
     tried = {key for changes in CHANGES.values() for key in changes}
     assert own.keys() | SERVER_SIDE.keys() <= tried
 
     def payloads(study: Study, version: int) -> dict[str, Any]:
-        other = make_plan(study)
-        model = replace(plan.first_model, version=version)
+        other = make_task(study)
+        model = replace(task.first_model, version=version)
         sent = release_of(other, rows, model, client="c", ledger="l", seq=version)
         payload: dict[str, Any] = msgspec.msgpack.decode(sent)
         assert payload.pop("revision") == other.revision
         return payload
 
     for version in (0, 3):
-        live = payloads(plan.study, version)
+        live = payloads(task.study, version)
         for key, value in CHANGES[kind].items():
-            assert payloads(altered(plan.study, {key: value}), version) == live, key
+            assert payloads(altered(task.study, {key: value}), version) == live, key
         if kind == "plain" and version:
             steep = parse_study(study_text(mechanism="insecure-simulation", p=2, q=2.0))
             assert payloads(steep, version) != live
 
 
 def test_changes_are_checked_as_a_study_file_is() -> None:
-    study = plan_of().study
+    study = task_of().study
     assert altered(study, {}) is study
     assert parse_change("estimator.level=0.9") == ("estimator.level", 0.9)
     assert parse_change("estimator.path.interval=plug-in") == ("estimator.path.interval", "plug-in")
@@ -275,16 +275,16 @@ def test_changes_are_checked_as_a_study_file_is() -> None:
 
 
 @pytest.fixture(scope="module", params=["private", "open", "sgd", "forgetting"])
-def log(request: pytest.FixtureRequest) -> tuple[Plan, list[LogEntry]]:
+def log(request: pytest.FixtureRequest) -> tuple[Task, list[LogEntry]]:
     """Return a study and the log of a live run of it, with times that go back now and then."""
     kind = request.param
-    plan = plan_of(private=kind != "open", p=2, records=20, ridge=0.01)
+    task = task_of(private=kind != "open", p=2, records=20, ridge=0.01)
     if kind == "forgetting":
-        plan = plan_of(p=2, records=20, forgetting='half_life = 200, of = "records"')
+        task = task_of(p=2, records=20, forgetting='half_life = 200, of = "records"')
     if kind == "sgd":
-        plan = make_plan(parse_study(sgd_text(records=20, name="x", path="burn_in = 200")))
+        task = make_task(parse_study(sgd_text(records=20, name="x", path="burn_in = 200")))
     rng = np.random.default_rng(5)
-    run, entries = OfflineRun(plan), []
+    run, entries = OfflineRun(task), []
     fold = run._reducer.fold
 
     def noted(state: Partition, records: Any, **_: Any) -> Any:
@@ -295,29 +295,29 @@ def log(request: pytest.FixtureRequest) -> tuple[Plan, list[LogEntry]]:
 
     run._reducer.fold = noted  # type: ignore[method-assign]
     for k in range(RELEASES):
-        run.add(f"c{k % 3}", _rows(plan, rng))
-    return plan, entries
+        run.add(f"c{k % 3}", _rows(task, rng))
+    return task, entries
 
 
-def _rows(plan: Plan, rng: np.random.Generator) -> list[Any]:
+def _rows(task: Task, rng: np.random.Generator) -> list[Any]:
     made = []
-    for _ in range(plan.slots):
-        features = rng.uniform(-1, 1, plan.size - 1)
-        response = float(np.sign(features[0] + rng.normal())) if plan.classes else features[0] / 2
+    for _ in range(task.slots):
+        features = rng.uniform(-1, 1, task.size - 1)
+        response = float(np.sign(features[0] + rng.normal())) if task.classes else features[0] / 2
         made.append(Row(features, float(response), 0))
     return made
 
 
 def replay_of(
-    plan: Plan,
+    task: Task,
     entries: list[LogEntry],
     rhythm: Rhythm,
     *,
     start: int = 0,
-    study: Plan | None = None,
+    study: Task | None = None,
 ) -> Replay:
     span = Span(start, len(entries))
-    return Replay(study or plan, "t", plan.revision, {0: span}, rhythm)
+    return Replay(study or task, "t", task.revision, {0: span}, rhythm)
 
 
 def lines_of(replay: Replay, entries: list[LogEntry]) -> list[bytes]:
@@ -327,19 +327,19 @@ def lines_of(replay: Replay, entries: list[LogEntry]) -> list[bytes]:
 
 @pytest.mark.parametrize("rhythm", [Rhythm(releases=7), Rhythm(milliseconds=4000)])
 def test_a_replay_that_is_interrupted_anywhere_gives_the_same_lines(
-    log: tuple[Plan, list[LogEntry]], rhythm: Rhythm
+    log: tuple[Task, list[LogEntry]], rhythm: Rhythm
 ) -> None:
-    plan, entries = log
-    whole = lines_of(replay_of(plan, entries, rhythm), entries)
+    task, entries = log
+    whole = lines_of(replay_of(task, entries, rhythm), entries)
     assert len(whole) >= 8
     for cut in range(0, RELEASES, 5):
-        first = replay_of(plan, entries, rhythm)
+        first = replay_of(task, entries, rhythm)
         lines: list[bytes] = []
         with pytest.raises(StopError):
             lines.extend(write_estimate(m) for m in first.run({0: stopping(entries[:cut])}))
         saved = Saved.of(first, {"a": "b"}, written=3, estimates=len(lines))
         again = Saved.decode(saved.encode(), {"a": "b"}, frozenset())
-        second = replay_of(plan, entries, rhythm)
+        second = replay_of(task, entries, rhythm)
         again.restore(second)
         assert lines + lines_of(second, entries) == whole, cut
 
@@ -353,13 +353,13 @@ def stopping(entries: list[LogEntry]) -> Iterator[LogEntry]:
     raise StopError
 
 
-def test_the_last_line_of_a_replay_is_the_live_estimate(log: tuple[Plan, list[LogEntry]]) -> None:
-    plan, entries = log
-    state = Partition.empty(plan)
-    assert Reducer(plan).fold(state, entries) == []
-    replay = replay_of(plan, entries, Rhythm(releases=10**6))
+def test_the_last_line_of_a_replay_is_the_live_estimate(log: tuple[Task, list[LogEntry]]) -> None:
+    task, entries = log
+    state = Partition.empty(task)
+    assert Reducer(task).fold(state, entries) == []
+    replay = replay_of(task, entries, Rhythm(releases=10**6))
     [line] = list(replay.run({0: iter(entries)}))
-    live = combine(plan, {0: state}, topic="t", model_version=4, published_at=1.0)[1]
+    live = combine(task, {0: state}, topic="t", model_version=4, published_at=1.0)[1]
     assert difference(live, line) is None
     coefficients = [
         msgspec.structs.replace(c, value=math.nextafter(c.value, 9)) for c in live.coefficients
@@ -372,14 +372,14 @@ def test_the_last_line_of_a_replay_is_the_live_estimate(log: tuple[Plan, list[Lo
 
 
 def test_a_replay_from_the_middle_is_of_its_records_alone_and_misses_nothing(
-    log: tuple[Plan, list[LogEntry]],
+    log: tuple[Task, list[LogEntry]],
 ) -> None:
-    plan, entries = log
-    if plan.keeps_slots:
+    task, entries = log
+    if task.keeps_slots:
         with pytest.raises(ConfigError, match="moves one path"):
-            replay_of(plan, entries, Rhythm(releases=10), start=25)
+            replay_of(task, entries, Rhythm(releases=10), start=25)
         return
-    *_, last = replay_of(plan, entries, Rhythm(releases=10), start=25).run({0: iter(entries[25:])})
+    *_, last = replay_of(task, entries, Rhythm(releases=10), start=25).run({0: iter(entries[25:])})
     assert last.releases == RELEASES - 25
     assert (last.diagnostics.missing, last.diagnostics.duplicates) == (0, 0)
     # the same releases in a log of their own, whose clients begin at 0
@@ -389,58 +389,58 @@ def test_a_replay_from_the_middle_is_of_its_records_alone_and_misses_nothing(
         payload = msgspec.msgpack.decode(entry.value or b"")
         payload["seq"] = seqs[payload["client"]] = seqs.get(payload["client"], -1) + 1
         own.append(LogEntry(place, entry.key, msgspec.msgpack.encode(payload), entry.timestamp))
-    *_, alone = replay_of(plan, own, Rhythm(releases=10)).run({0: iter(own)})
+    *_, alone = replay_of(task, own, Rhythm(releases=10)).run({0: iter(own)})
     values = [c.value for c in last.coefficients]
-    if plan.study.estimator.forgetting is None:
+    if task.study.estimator.forgetting is None:
         assert values == [c.value for c in alone.coefficients]
     # a hole after the beginning is one, and a repeat of a number from before it is none to count
     gap = [e for e in entries[25:] if e.offset != 31]
-    *_, holed = replay_of(plan, entries, Rhythm(releases=10), start=25).run({0: iter(gap)})
+    *_, holed = replay_of(task, entries, Rhythm(releases=10), start=25).run({0: iter(gap)})
     assert holed.diagnostics.missing == 1
 
 
 def test_releases_of_another_revision_end_a_replay_unless_they_are_passed_over(
-    log: tuple[Plan, list[LogEntry]],
+    log: tuple[Task, list[LogEntry]],
 ) -> None:
-    plan, entries = log
+    task, entries = log
     payload = msgspec.msgpack.decode(entries[30].value or b"")
     other = msgspec.msgpack.encode({**payload, "revision": "0123456789abcdef"})
     mixed = [*entries[:30], LogEntry(30, entries[30].key, other, 0), *entries[31:]]
     with pytest.raises(ConfigError, match=r"offset 30 of partition 0 .* 0123456789abcdef"):
-        lines_of(replay_of(plan, mixed, Rhythm(releases=10)), mixed)
+        lines_of(replay_of(task, mixed, Rhythm(releases=10)), mixed)
     passing = Replay(
-        plan, "t", plan.revision, {0: Span(0, RELEASES)}, Rhythm(releases=10), others=True
+        task, "t", task.revision, {0: Span(0, RELEASES)}, Rhythm(releases=10), others=True
     )
     *_, last = passing.run({0: iter(mixed)})
     assert last.diagnostics.dead_letters == 1
 
 
-def test_what_if_folds_the_same_releases(log: tuple[Plan, list[LogEntry]]) -> None:
-    plan, entries = log
-    *_, live = replay_of(plan, entries, Rhythm(releases=10)).run({0: iter(entries)})
-    wide = make_plan(altered(plan.study, {"estimator.level": 0.5}))
-    *_, other = replay_of(plan, entries, Rhythm(releases=10), study=wide).run({0: iter(entries)})
+def test_what_if_folds_the_same_releases(log: tuple[Task, list[LogEntry]]) -> None:
+    task, entries = log
+    *_, live = replay_of(task, entries, Rhythm(releases=10)).run({0: iter(entries)})
+    wide = make_task(altered(task.study, {"estimator.level": 0.5}))
+    *_, other = replay_of(task, entries, Rhythm(releases=10), study=wide).run({0: iter(entries)})
     assert other.level == 0.5
     assert other.coefficients[0].value == live.coefficients[0].value
     assert other.diagnostics.dead_letters == 0
-    if not plan.keeps_slots:
+    if not task.keeps_slots:
         short = {"half_life": 100.0, "of": "records"}
-        fading = make_plan(altered(plan.study, {"estimator.forgetting": short}))
-        *_, other = replay_of(plan, entries, Rhythm(releases=9), study=fading).run(
+        fading = make_task(altered(task.study, {"estimator.forgetting": short}))
+        *_, other = replay_of(task, entries, Rhythm(releases=9), study=fading).run(
             {0: iter(entries)}
         )
         state = Partition.empty(fading)
-        Reducer(fading, plan.revision).fold(state, entries)
+        Reducer(fading, task.revision).fold(state, entries)
         assert len(state.sums.states) > 5
         assert (
             other.releases < RELEASES or other.coefficients[0].value != live.coefficients[0].value
         )
 
 
-def test_a_saved_replay_goes_on_only_as_it_was(log: tuple[Plan, list[LogEntry]]) -> None:
-    plan, entries = log
+def test_a_saved_replay_goes_on_only_as_it_was(log: tuple[Task, list[LogEntry]]) -> None:
+    task, entries = log
     data = Saved.of(
-        replay_of(plan, entries, Rhythm(releases=3)), {"--every": "3"}, written=0, estimates=0
+        replay_of(task, entries, Rhythm(releases=3)), {"--every": "3"}, written=0, estimates=0
     ).encode()
     with pytest.raises(ConfigError, match="--every: the interrupted replay had '3'"):
         Saved.decode(data, {"--every": "4"}, frozenset())

@@ -27,15 +27,15 @@ from pipeline.errors import PrivacyError
 from pipeline.local import encode, privatise, query, windows
 from pipeline.local.encode import Encoder, Row, stack
 from pipeline.local.model import start_model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.release import seal
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.methods.ldp_sgd import client as records_client
 from pipeline.methods.ldp_sgd import gradients
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients, open_gradients
 from pipeline.methods.renewable import summarise
 from pipeline.methods.renewable.client import open_query_of, query_of
-from pipeline.methods.renewable.plan import RenewablePlan
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy.randomness import SecureStream
 from pipeline.study import parse_study
 from producers import vault
@@ -43,9 +43,9 @@ from tests import sgd
 from tests.stage import OPEN, lines, study_text
 
 ROOT = Path(__file__).parents[2]
-PRIVATE, PLAIN = plan_of(parse_study(study_text())), plan_of(parse_study(study_text(privacy=OPEN)))
-assert isinstance(PRIVATE, RenewablePlan)
-assert isinstance(PLAIN, RenewablePlan)
+PRIVATE, PLAIN = task_of(parse_study(study_text())), task_of(parse_study(study_text(privacy=OPEN)))
+assert isinstance(PRIVATE, RenewableTask)
+assert isinstance(PLAIN, RenewableTask)
 IDENTITY = {"client": "c", "ledger": "l", "seq": 0}
 NAMES = ("heat", "load", "failed")
 ROWS: list[Row] = [
@@ -57,7 +57,7 @@ SUMS = summarise.summarise_bounded(PRIVATE, *stack(ROWS, 2)[:2], MODEL)
 ASKED = query_of(PRIVATE, SUMS)
 SUMMARY = summarise.summarise(PLAIN, *stack(ROWS, 2)[:2], MODEL.coefficients, (1.0, 1.0))
 OPENLY = open_query_of(SUMMARY, MODEL)
-PATH, OPEN_PATH = sgd.plan_of(), sgd.plan_of(mechanism="none")
+PATH, OPEN_PATH = sgd.task_of(), sgd.task_of(mechanism="none")
 RECORDS = sgd.rows_of(PATH, *sgd.drawn("linear", 20, 1))
 SINGLE = bounded_gradients(PATH, *stack(RECORDS, 3)[:2], PATH.first_model)
 SINGLE_ASKED = records_client.query_of(PATH, SINGLE)
@@ -76,7 +76,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.local.encode import Row
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.local.privatise import Answer, OpenAnswer, Parts, disclose, privatise
 from pipeline.local.query import Exact, MatrixPart, OpenQuery, Query, VectorPart
 from pipeline.methods.ldp_sgd.client import RecordsPart
@@ -117,9 +117,9 @@ REST = {
     "seal": ', client="c", ledger="l", seq=0', "privatise": ", SecureStream()", "disclose": "",
 }  # fmt: skip
 ACCEPTED = """\
-def accepted(plan: Plan, asked: Query, openly: OpenQuery, stream: SecureStream) -> bytes:
-    noised = seal(plan, privatise(plan, asked, stream), client="c", ledger="l", seq=0)
-    return noised + seal(plan, disclose(plan, openly), client="c", ledger="l", seq=1)
+def accepted(task: Task, asked: Query, openly: OpenQuery, stream: SecureStream) -> bytes:
+    noised = seal(task, privatise(task, asked, stream), client="c", ledger="l", seq=0)
+    return noised + seal(task, disclose(task, openly), client="c", ledger="l", seq=1)
 """
 
 
@@ -131,8 +131,8 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """
     code = tmp_path_factory.mktemp("sealed") / "snippets.py"
     body = [
-        f"def refused_{i}(plan: Plan, given: {kind}) -> object:\n"
-        f"    return {function}(plan, given{REST[function]})\n"
+        f"def refused_{i}(task: Task, given: {kind}) -> object:\n"
+        f"    return {function}(task, given{REST[function]})\n"
         for i, (function, kind) in enumerate(REFUSED)
     ]
     code.write_text("\n\n".join([PREAMBLE, *body, ACCEPTED]))
@@ -175,11 +175,11 @@ RAW = [*SUMMED, *PARTS, SUMS.gradient, ROWS, LOOKALIKE, dataclasses.asdict(SUMMA
        SUMMARY.gradient, SUMS.gradient.integers, SUMMARY.gradient.tobytes(), None]  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", [PRIVATE, PLAIN], ids=["private", "plain"])
+@pytest.mark.parametrize("task", [PRIVATE, PLAIN], ids=["private", "plain"])
 @pytest.mark.parametrize("raw", RAW, ids=[type(raw).__name__ for raw in RAW])
-def test_raw_data_is_not_written(plan: Plan, raw: Any) -> None:
+def test_raw_data_is_not_written(task: Task, raw: Any) -> None:
     with pytest.raises((TypeError, PrivacyError)):
-        seal(plan, raw, **IDENTITY)
+        seal(task, raw, **IDENTITY)
 
 
 def honest() -> privatise.Answer:
@@ -229,9 +229,9 @@ def test_a_copy_of_sealed_sums_is_the_same_release(copied: Any) -> None:
 
 def test_sums_of_one_policy_are_not_written_under_another() -> None:
     opened = privatise.disclose(PLAIN, OPENLY)
-    for plan, sums in ((PRIVATE, opened), (PLAIN, honest())):
+    for task, sums in ((PRIVATE, opened), (PLAIN, honest())):
         with pytest.raises(PrivacyError):
-            seal(plan, sums, **IDENTITY)
+            seal(task, sums, **IDENTITY)
     with pytest.raises(PrivacyError):
         privatise.disclose(PRIVATE, OPENLY)
 

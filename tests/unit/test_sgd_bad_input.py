@@ -12,7 +12,7 @@ import pytest
 from pipeline.errors import ConfigError, RecordError
 from pipeline.local.encode import Encoder
 from pipeline.local.model import COEFFICIENT_LIMIT, Model, round_model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.messages.release import PrivateRelease
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients
@@ -23,7 +23,7 @@ from pipeline.reducer import Partition, Reducer, combine
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.builders import LogEntry, SeededStream, relogged
-from tests.sgd import TRUTH, drawn, folded, log_of, path_of, plan_of, rows_of, study_text
+from tests.sgd import TRUTH, drawn, folded, log_of, path_of, rows_of, study_text, task_of
 
 ALL = 'releases = "gradients+curvature+products"'
 REASONABLE = {
@@ -87,7 +87,7 @@ def test_a_number_out_of_range_is_refused_with_its_bound_and_an_example(
 
 @pytest.mark.parametrize("label", ["2", "-1", "", "yes", None, math.nan, 0.5])
 def test_a_label_that_is_no_class_is_set_aside_at_the_client(label: object) -> None:
-    encoder = Encoder(plan_of(loss="logistic").study)
+    encoder = Encoder(task_of(loss="logistic").study)
     good = encoder.encode({"x0": 0.1, "x1": 0.2, "x2": 0.3, "y": "1"})
     assert good.response == 1.0
     with pytest.raises(RecordError, match="y"):
@@ -97,10 +97,10 @@ def test_a_label_that_is_no_class_is_set_aside_at_the_client(label: object) -> N
 @pytest.mark.parametrize("radius", [0.5, 2.0])
 def test_a_record_of_zeros_is_as_long_as_its_intercept(radius: float) -> None:
     """(1, 0) has the norm 1, so that no weight divides by zero."""
-    plan = plan_of(path=f"radius = {radius}, {ALL}", records=1)
-    sums = bounded_gradients(plan, np.zeros((1, 3)), np.array([1.0]), plan.first_model)
+    task = task_of(path=f"radius = {radius}, {ALL}", records=1)
+    sums = bounded_gradients(task, np.zeros((1, 3)), np.array([1.0]), task.first_model)
     found = np.ldexp(sums.gradient.integers.astype(float), sums.gradient.exponents)
-    slope = plan.loss.slope_bound * min(1.0, radius**2)
+    slope = task.loss.slope_bound * min(1.0, radius**2)
     # the slope is cut to 20 bits below a power of two
     assert found == pytest.approx([-slope, 0, 0, 0], abs=2.0**-20)
 
@@ -108,84 +108,84 @@ def test_a_record_of_zeros_is_as_long_as_its_intercept(radius: float) -> None:
 # --- releases
 
 
-def fed(plan: Plan, entries: list[LogEntry]) -> tuple[Partition, list[str]]:
-    partition = Partition.empty(plan)
-    letters = Reducer(plan).fold(partition, relogged(entries))
+def fed(task: Task, entries: list[LogEntry]) -> tuple[Partition, list[str]]:
+    partition = Partition.empty(task)
+    letters = Reducer(task).fold(partition, relogged(entries))
     return partition, [letter.fault.reason for letter in letters]
 
 
-def at_model(plan: Plan, model: Model, seq: int) -> LogEntry:
-    rows = rows_of(plan, *drawn("linear", plan.slots, seq))
-    payload = release_of(plan, rows, model, SeededStream(seq), client="a", ledger="l", seq=seq)
+def at_model(task: Task, model: Model, seq: int) -> LogEntry:
+    rows = rows_of(task, *drawn("linear", task.slots, seq))
+    payload = release_of(task, rows, model, SeededStream(seq), client="a", ledger="l", seq=seq)
     return LogEntry(seq, b"a", payload, timestamp=1000 + seq)
 
 
 def test_a_release_carries_its_model_so_that_old_and_unknown_versions_are_folded() -> None:
     """What is late is measured and said; a version from nowhere is late by nothing."""
-    plan = plan_of(path="burn_in = 0", records=5)
+    task = task_of(path="burn_in = 0", records=5)
     point = np.full(4, 0.1)
-    entries = [at_model(plan, round_model(i, point, (1.0, 1.0), 5 * i), i) for i in range(10)]
-    old = at_model(plan, round_model(1, point, (1.0, 1.0), 5), 10)
-    unknown = at_model(plan, round_model(2**39, point, (1.0, 1.0), 2**50), 11)
-    partition, reasons = fed(plan, [*entries, old, unknown])
+    entries = [at_model(task, round_model(i, point, (1.0, 1.0), 5 * i), i) for i in range(10)]
+    old = at_model(task, round_model(1, point, (1.0, 1.0), 5), 10)
+    unknown = at_model(task, round_model(2**39, point, (1.0, 1.0), 2**50), 11)
+    partition, reasons = fed(task, [*entries, old, unknown])
     assert reasons == []
     sums = path_of(partition).sums
     assert sums.records == 12 * 5
     # the old one is 50 - 5 records late, all others none
     assert sums.behind == 45
     far = Model(1, np.full(4, COEFFICIENT_LIMIT + 1), (1024, 1024))
-    assert fed(plan, [at_model(plan, far, 0)])[1] == ["out-of-range"]
+    assert fed(task, [at_model(task, far, 0)])[1] == ["out-of-range"]
 
 
 def test_releases_out_of_order_are_taken_once_in_the_order_of_the_log() -> None:
-    plan = plan_of(path=f"burn_in = 0, {ALL}", records=5)
-    log = log_of(plan, 6)
+    task = task_of(path=f"burn_in = 0, {ALL}", records=5)
+    log = log_of(task, 6)
     order = [0, 3, 1, 2, 3, 1, 5, 4]
-    partition, reasons = fed(plan, [log[i] for i in order])
+    partition, reasons = fed(task, [log[i] for i in order])
     assert reasons == []
     assert partition.head.duplicates == 2
     assert partition.clients["a"].missing == 0
-    once = fed(plan, [log[i] for i in (0, 3, 1, 2, 5, 4)])[0]
+    once = fed(task, [log[i] for i in (0, 3, 1, 2, 5, 4)])[0]
     assert path_of(partition).theta.tobytes() == path_of(once).theta.tobytes()
     # another order is another path, and the same sums of what came beside it
-    assert path_of(partition).theta.tobytes() != path_of(folded(plan, log, [])).theta.tobytes()
-    assert fed(plan, [log[0], log[2]])[0].clients["a"].missing == 1
+    assert path_of(partition).theta.tobytes() != path_of(folded(task, log, [])).theta.tobytes()
+    assert fed(task, [log[0], log[2]])[0].clients["a"].missing == 1
 
 
 @pytest.mark.parametrize("settings", REASONABLE.values(), ids=REASONABLE.keys())
 def test_no_single_release_can_stop_a_path_of_reasonable_settings(
     settings: dict[str, object],
 ) -> None:
-    plan = plan_of(**settings)
-    moved = largest_move(plan, rule_of(plan))
+    task = task_of(**settings)
+    moved = largest_move(task, rule_of(task))
     # a hundred hostile releases in a row do not reach the end of the range either
     assert 0 < moved < LARGEST / 100
 
 
-def forged(plan: Plan, entry: LogEntry, seq: int) -> LogEntry:
+def forged(task: Task, entry: LogEntry, seq: int) -> LogEntry:
     """Return a release of another client with the largest number in every place."""
     release = wire.read(entry.value)
     assert isinstance(release, PrivateRelease)
-    part = plan.channels.gradient
-    numbers = np.full(plan.slots * plan.size, math.floor(part.largest(1)), dtype="<i8")
+    part = task.channels.gradient
+    numbers = np.full(task.slots * task.size, math.floor(part.largest(1)), dtype="<i8")
     sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
     made = msgspec.structs.replace(release, client="evil", seq=seq, sums=sums)
     return LogEntry(0, b"evil", msgspec.msgpack.encode(made), timestamp=1)
 
 
 def test_the_largest_release_moves_the_path_as_far_as_stated_and_others_lead_it_back() -> None:
-    plan = plan_of(path="burn_in = 0, behind = 0", records=50, epsilon=18.163)
-    rows = rows_of(plan, *drawn("linear", 10_000, 1))
+    task = task_of(path="burn_in = 0, behind = 0", records=50, epsilon=18.163)
+    rows = rows_of(task, *drawn("linear", 10_000, 1))
     windows = [rows[start : start + 50] for start in range(0, 10_000, 50)]
-    [entry] = log_of(plan, 1)
-    run, truth = OfflineRun(plan), TRUTH / plan.response_scale[1]
+    [entry] = log_of(task, 1)
+    run, truth = OfflineRun(task), TRUTH / task.response_scale[1]
     for window in windows[:20]:
         run.add("honest", window)
     before = path_of(run.partition).theta
-    evil = replace(forged(plan, entry, 0), offset=20)
-    assert Reducer(plan).fold(run.partition, [evil]) == []
+    evil = replace(forged(task, entry, 0), offset=20)
+    assert Reducer(task).fold(run.partition, [evil]) == []
     hit = path_of(run.partition).theta
-    stated = largest_move(plan, rule_of(plan))
+    stated = largest_move(task, rule_of(task))
     assert np.all(np.abs(hit - before) <= stated)
     # steps have not shrunk much by then
     assert np.all(np.abs(hit - before) > 0.3 * stated)
@@ -199,26 +199,26 @@ def test_the_largest_release_moves_the_path_as_far_as_stated_and_others_lead_it_
     numbers = np.frombuffer(release.sums.data, dtype="<i8") + 1
     sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
     beyond = msgspec.msgpack.encode(msgspec.structs.replace(release, sums=sums))
-    assert fed(plan, [LogEntry(0, b"evil", beyond)])[1] == ["out-of-range"]
+    assert fed(task, [LogEntry(0, b"evil", beyond)])[1] == ["out-of-range"]
 
 
 def test_a_path_that_a_hostile_client_has_stopped_goes_on_without_that_client() -> None:
     """Nothing bounds how many releases a client sends; erasing it folds the log without it."""
-    plan = plan_of(mechanism="none", records=5, estimator="residual_bound = 20",
+    task = task_of(mechanism="none", records=5, estimator="residual_bound = 20",
                    path="eta0 = 1e12, alpha = 0.51, curvature = 1e-9, behind = 0")  # fmt: skip
-    log = log_of(plan, 3)
+    log = log_of(task, 3)
     release = wire.read(log[0].value)
     numbers = np.frombuffer(release.sums.data).copy()
-    numbers[: plan.slots * plan.size] = plan.largest_gradient
+    numbers[: task.slots * task.size] = task.largest_gradient
     sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
     evil = msgspec.structs.replace(release, client="evil", seq=0, sums=sums)
-    partition, reasons = fed(plan, [LogEntry(0, b"evil", msgspec.msgpack.encode(evil))])
+    partition, reasons = fed(task, [LogEntry(0, b"evil", msgspec.msgpack.encode(evil))])
     assert reasons == []
     assert path_of(partition).diverged == 0
-    _, message = combine(plan, {0: partition}, topic=None, model_version=None, published_at=0.0)
+    _, message = combine(task, {0: partition}, topic=None, model_version=None, published_at=0.0)
     assert (message.status, "state forget" in message.reason) == ("warming", True)
-    rest = Partition.empty(plan, frozenset({"evil"}))
+    rest = Partition.empty(task, frozenset({"evil"}))
     entry = LogEntry(0, b"evil", msgspec.msgpack.encode(evil))
-    assert Reducer(plan).fold(rest, [entry]) == []
+    assert Reducer(task).fold(rest, [entry]) == []
     assert rest.head.erased == 1
     assert not rest.sums.states

@@ -17,17 +17,17 @@ from pipeline.errors import ConfigError, NumericError
 from pipeline.library.table import intervals_table
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local.model import round_model
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.losses.linear import Linear
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.batch_means import batch_means
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients, open_gradients, record_gradients
 from pipeline.methods.ldp_sgd.limit_law import covariance, moments, standard_errors
-from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.spec import INTERVALS
+from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
 from pipeline.privacy import gdp
 from pipeline.reducer import Partition, Reducer, combine, differences
@@ -39,11 +39,11 @@ from tests.sgd import (
     folded,
     log_of,
     path_of,
-    plan_of,
-    plan_of_text,
     rows_of,
     streamed,
     study_text,
+    task_of,
+    task_of_text,
 )
 
 ALL = 'releases = "gradients+curvature+products"'
@@ -51,27 +51,27 @@ CURVED = 'releases = "gradients+curvature"'
 PACKED = 10
 
 
-def split_numbers(plan: GradientPlan, entry: LogEntry) -> list[np.ndarray]:
+def split_numbers(task: GradientTask, entry: LogEntry) -> list[np.ndarray]:
     """Return gradients, curvature and products of a release in real units, from its bytes."""
     release = wire.read(entry.value)
     whole = np.frombuffer(release.sums.data, dtype=release.sums.dtype)
-    count = plan.slots * plan.size
+    count = task.slots * task.size
     ends = [count, count + PACKED, count + 2 * PACKED]
-    parts = np.split(whole, ends)[: 1 + len(plan.shares) - 1]
+    parts = np.split(whole, ends)[: 1 + len(task.shares) - 1]
     exponents = release.sums.exponents
     scales = [2.0 ** exponents[min(i, len(exponents) - 1)] for i in range(len(parts))]
     return [scale * part for scale, part in zip(scales, parts, strict=True)]
 
 
-def quick(path: str, mechanism: str = "discrete-gaussian") -> GradientPlan:
+def quick(path: str, mechanism: str = "discrete-gaussian") -> GradientTask:
     """Return a study of mu = 3 whose path mixes within some hundred releases."""
-    return plan_of(path=f"{path}, behind = 0", mechanism=mechanism, epsilon=18.163, records=50)
+    return task_of(path=f"{path}, behind = 0", mechanism=mechanism, epsilon=18.163, records=50)
 
 
-def printed(message: EstimateMessage, plan: Plan) -> str:
+def printed(message: EstimateMessage, task: Task) -> str:
     """Return the table of all intervals as text."""
     console = Console(width=400, file=io.StringIO(), record=True)
-    console.print(intervals_table(message, plan.study))
+    console.print(intervals_table(message, task.study))
     return console.export_text()
 
 
@@ -81,24 +81,24 @@ def printed(message: EstimateMessage, plan: Plan) -> str:
 @pytest.mark.parametrize("loss", ["linear", "logistic", "expectile"])
 def test_exact_matrices_are_the_sums_over_the_window(loss: str) -> None:
     extra = {"expectile": "residual_bound = 0.5\ntau = 0.8"}.get(loss)
-    plan = plan_of(loss=loss, path=f"radius = 1.5, {ALL}", estimator=extra, records=30)
+    task = task_of(loss=loss, path=f"radius = 1.5, {ALL}", estimator=extra, records=30)
     features, said = drawn(loss, 20, 3)
     features = features * np.random.default_rng(1).uniform(0, 1, features.shape)
-    responses = np.array([row.response for row in rows_of(plan, features, said)])
+    responses = np.array([row.response for row in rows_of(task, features, said)])
     model = round_model(1, np.array([0.1, 0.05, -0.04, 0.02]), (1.0, 1.0))
     design = np.column_stack([np.ones(20), features])
     weights = np.minimum(1, 1.5**2 / (design**2).sum(axis=1))
-    bend = weights * plan.loss.curvature(design @ model.coefficients, responses)
-    gradients = record_gradients(plan, features, responses, model)
+    bend = weights * task.loss.curvature(design @ model.coefficients, responses)
+    gradients = record_gradients(task, features, responses, model)
     wanted = ((design * bend[:, None]).T @ design, gradients.T @ gradients)
-    sums = bounded_gradients(plan, features, responses, model)
-    bounds = (plan.loss.curvature_bound, plan.loss.slope_bound**2)
+    sums = bounded_gradients(task, features, responses, model)
+    bounds = (task.loss.curvature_bound, task.loss.slope_bound**2)
     for exact, matrix, bound in zip((sums.curvature, sums.products), wanted, bounds, strict=True):
         assert exact is not None
         found = np.ldexp(exact.integers.astype(float), exact.exponents)
         # each record loses 2^-12 of both entries and 2^-14 of a factor, whose bound is rounded up
         assert_allclose(found, pack_upper(matrix), rtol=0, atol=20 * 2 * bound * 2.25 * 2**-11)
-    shown = open_gradients(plan, features, responses, model)
+    shown = open_gradients(task, features, responses, model)
     # weights stay 2^-40 below the bound; entries are sums of 20 numbers of at most 2.25
     assert_allclose(shown.curvature, wanted[0], rtol=0, atol=20 * 2.25 * 2**-40)
     assert_allclose(shown.products, wanted[1], rtol=1e-12, atol=1e-15)
@@ -107,13 +107,13 @@ def test_exact_matrices_are_the_sums_over_the_window(loss: str) -> None:
 @pytest.mark.parametrize("releases", [CURVED, ALL])
 def test_the_noise_is_that_of_the_formula_and_costs_add_up_to_the_budget(releases: str) -> None:
     """Diagonal sqrt 2 B_H / mu_h, beside it B_H / mu_h; the same of B^2 for products."""
-    plan = plan_of(epsilon=4.887, path=f"radius = 1.5, {releases}")
-    step, parts = plan.channels, plan.parts
-    square = plan.radius**2
+    task = task_of(epsilon=4.887, path=f"radius = 1.5, {releases}")
+    step, parts = task.channels, task.parts
+    square = task.radius**2
     wanted = {
-        "gradients": 2 * plan.radius * plan.loss.slope_bound,
+        "gradients": 2 * task.radius * task.loss.slope_bound,
         "curvature": math.sqrt(2) * square,
-        "products": math.sqrt(2) * square * plan.loss.slope_bound**2,
+        "products": math.sqrt(2) * square * task.loss.slope_bound**2,
     }
     found = {"gradients": step.gradient, "curvature": step.curvature, "products": step.products}
     for name, part in found.items():
@@ -130,41 +130,41 @@ def test_the_noise_is_that_of_the_formula_and_costs_add_up_to_the_budget(release
         step.curvature.standard_deviation / math.sqrt(2), rel=1e-6
     )
     # mu = 1 at (4.887, 1e-6), all parts of a record together
-    assert math.hypot(*parts.values()) == pytest.approx(plan.cost.mu, rel=1e-12)
-    assert plan.cost.mu == pytest.approx(1.0, abs=2e-4)
-    assert plan.guarantee.mu == plan.cost.mu
+    assert math.hypot(*parts.values()) == pytest.approx(task.cost.mu, rel=1e-12)
+    assert task.cost.mu == pytest.approx(1.0, abs=2e-4)
+    assert task.guarantee.mu == task.cost.mu
 
 
 def test_a_curvature_takes_one_twentieth_unless_the_study_says_more() -> None:
-    assert plan_of(path=CURVED).shares == pytest.approx({"gradients": 0.95, "curvature": 0.05})
+    assert task_of(path=CURVED).shares == pytest.approx({"gradients": 0.95, "curvature": 0.05})
     text = study_text(path=CURVED).replace(
         "[window]", "split = { gradient = 0.6, curvature = 0.2 }\n[window]"
     )
-    assert plan_of_text(text).shares == pytest.approx({"gradients": 0.75, "curvature": 0.25})
+    assert task_of_text(text).shares == pytest.approx({"gradients": 0.75, "curvature": 0.25})
     third = pytest.approx(1 / 3)
-    assert plan_of(path=ALL).shares == {"gradients": third, "curvature": third, "products": third}
-    laplace = plan_of(path=ALL, mechanism="discrete-laplace", epsilon=3.0)
+    assert task_of(path=ALL).shares == {"gradients": third, "curvature": third, "products": third}
+    laplace = task_of(path=ALL, mechanism="discrete-laplace", epsilon=3.0)
     assert sum(laplace.parts.values()) == pytest.approx(3.0)
 
 
 def test_the_guarantee_says_what_each_part_costs_and_what_the_published_method_omits() -> None:
-    assert "parts" not in plan_of().guarantee.guarantee
-    assert "gradients 1.95, curvature 0.447" in plan_of(path=CURVED).guarantee.guarantee
-    said = plan_of(path=ALL).guarantee.guarantee
+    assert "parts" not in task_of().guarantee.guarantee
+    assert "gradients 1.95, curvature 0.447" in task_of(path=CURVED).guarantee.guarantee
+    said = task_of(path=ALL).guarantee.guarantee
     assert "gradients 1.15, curvature 1.15, products 1.15" in said
     assert "sqrt(3) mu-GDP" in said
-    assert "in epsilon" in plan_of(path=ALL, mechanism="discrete-laplace").guarantee.guarantee
+    assert "in epsilon" in task_of(path=ALL, mechanism="discrete-laplace").guarantee.guarantee
 
 
 def test_the_revision_knows_what_is_released_and_in_what_shares() -> None:
-    base = plan_of(path="eta0 = 1.0").revision
-    assert plan_of(path='eta0 = 1.0, releases = "gradients"').revision == base
-    others = [base, plan_of(path=f"eta0 = 1.0, {CURVED}").revision,
-              plan_of(path=f"eta0 = 1.0, {ALL}").revision]  # fmt: skip
+    base = task_of(path="eta0 = 1.0").revision
+    assert task_of(path='eta0 = 1.0, releases = "gradients"').revision == base
+    others = [base, task_of(path=f"eta0 = 1.0, {CURVED}").revision,
+              task_of(path=f"eta0 = 1.0, {ALL}").revision]  # fmt: skip
     text = study_text(path=f"eta0 = 1.0, {CURVED}")
     for share in ("0.1", "0.25"):
         split = f"split = {{ gradient = 0.7, curvature = {share} }}\n[window]"
-        others.append(make_plan(parse_study(text.replace("[window]", split))).revision)
+        others.append(make_task(parse_study(text.replace("[window]", split))).revision)
     assert len(set(others)) == 5
 
 
@@ -175,7 +175,7 @@ def test_an_interval_without_its_release_is_refused_with_the_way_out(
 ) -> None:
     text = study_text(path=f'interval = "{interval}", releases = "{releases}"')
     if releases.startswith(INTERVALS[interval]):
-        assert interval in plan_of_text(text).path.intervals
+        assert interval in task_of_text(text).path.intervals
         return
     with pytest.raises(ConfigError, match=r"estimator\.path\.interval") as refused:
         parse_study(text)
@@ -189,7 +189,7 @@ def test_shares_of_three_equal_releases_cannot_be_chosen() -> None:
         parse_study(text)
     # all iterates are never at hand in a stream
     with pytest.raises(ConfigError, match=r"estimator\.path\.interval"):
-        plan_of(path='interval = "batch-means"')
+        task_of(path='interval = "batch-means"')
 
 
 # --- what is folded
@@ -200,38 +200,38 @@ def test_shares_of_three_equal_releases_cannot_be_chosen() -> None:
 def test_sums_are_those_of_the_releases_in_any_batches_and_after_any_restart(
     mechanism: str, releases: str
 ) -> None:
-    plan = plan_of(mechanism=mechanism, path=f"burn_in = 100, {releases}")
-    log = log_of(plan, 60)
-    whole = folded(plan, log, [])
+    task = task_of(mechanism=mechanism, path=f"burn_in = 100, {releases}")
+    log = log_of(task, 60)
+    whole = folded(task, log, [])
     for sizes in ([1] * 60, [7, 3, 20], [59]):
-        assert differences(folded(plan, log, sizes), whole) == []
-    half = folded(plan, log[:31], [])
+        assert differences(folded(task, log, sizes), whole) == []
+    half = folded(task, log[:31], [])
     again = Partition.decode(
-        plan, half.fields(everything=True), half.client_fields(everything=True)
+        task, half.fields(everything=True), half.client_fields(everything=True)
     )
-    assert Reducer(plan).fold(again, log[31:]) == []
+    assert Reducer(task).fold(again, log[31:]) == []
     assert differences(again, whole) == []
     # the burn-in of 100 records are five releases
-    wanted = sum(np.concatenate(split_numbers(plan, entry)[1:]) for entry in log[5:])
+    wanted = sum(np.concatenate(split_numbers(task, entry)[1:]) for entry in log[5:])
     assert_allclose(path_of(whole).sums.beside, wanted, rtol=1e-12, atol=1e-9)
 
 
 def test_the_interval_of_a_released_curvature_is_its_sandwich_from_the_log() -> None:
-    plan = plan_of(path=f"burn_in = 0, {ALL}", epsilon=18.163)
-    log = log_of(plan, 80)
-    sums = path_of(folded(plan, log, [])).sums
-    parts = [split_numbers(plan, entry) for entry in log]
-    g = np.concatenate([part[0] for part in parts]).reshape(-1, plan.size)
+    task = task_of(path=f"burn_in = 0, {ALL}", epsilon=18.163)
+    log = log_of(task, 80)
+    sums = path_of(folded(task, log, [])).sums
+    parts = [split_numbers(task, entry) for entry in log]
+    g = np.concatenate([part[0] for part in parts]).reshape(-1, task.size)
     n = len(g)
-    a, s = (unpack_upper(sum(part[i] for part in parts) / n, plan.size) for i in (1, 2))
+    a, s = (unpack_upper(sum(part[i] for part in parts) / n, task.size) for i in (1, 2))
     bread = np.linalg.inv(a)
-    assert np.linalg.eigvalsh(a)[0] > plug_in.FLOOR * np.trace(a) / plan.size
+    assert np.linalg.eigvalsh(a)[0] > plug_in.FLOOR * np.trace(a) / task.size
     one = plug_in.with_curvature([sums])
     assert one.floored == 0
     assert_allclose(one.covariance, bread @ (g.T @ g / n) @ bread / n, rtol=1e-8)
     values, vectors = np.linalg.eigh(s)
-    noise = plan.channels.gradient.standard_deviation**2
-    middle = (vectors * np.maximum(values, 0)) @ vectors.T + noise * np.eye(plan.size)
+    noise = task.channels.gradient.standard_deviation**2
+    middle = (vectors * np.maximum(values, 0)) @ vectors.T + noise * np.eye(task.size)
     three = plug_in.published(
         plug_in.released_mean([sums], 0), plug_in.released_mean([sums], 1), noise, n
     )
@@ -240,48 +240,48 @@ def test_the_interval_of_a_released_curvature_is_its_sandwich_from_the_log() -> 
 
 def test_without_noise_the_released_curvature_is_the_mean_over_the_stretch_that_counts() -> None:
     """Subtraction of the sums at a mark leaves what came after it."""
-    plan = plan_of(mechanism="none", path=f"burn_in = 100, {ALL}", records=20)
-    log = log_of(plan, 450)
-    path = path_of(folded(plan, log, []))
+    task = task_of(mechanism="none", path=f"burn_in = 100, {ALL}", records=20)
+    log = log_of(task, 450)
+    path = path_of(folded(task, log, []))
     part = path.stretch()
     assert part.records < path.sums.records
-    kept = [split_numbers(plan, entry) for entry in log[-part.records // plan.slots :]]
+    kept = [split_numbers(task, entry) for entry in log[-part.records // task.slots :]]
     for number in (0, 1):
         mean = sum(numbers[1 + number] for numbers in kept) / part.records
         found = plug_in.released_mean([part], number)
-        assert_allclose(found, unpack_upper(mean, plan.size), rtol=1e-9, atol=1e-15)
+        assert_allclose(found, unpack_upper(mean, task.size), rtol=1e-9, atol=1e-15)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1e9])
 @pytest.mark.parametrize("place", [0, PACKED])
 def test_a_matrix_of_no_numbers_or_too_large_ones_is_set_aside(value: float, place: int) -> None:
-    plan = plan_of(mechanism="none", records=5, path=f"burn_in = 0, {ALL}")
-    log = log_of(plan, 3)
+    task = task_of(mechanism="none", records=5, path=f"burn_in = 0, {ALL}")
+    log = log_of(task, 3)
     release = wire.read(log[1].value)
     numbers = np.frombuffer(release.sums.data).copy()
-    numbers[plan.slots * plan.size + place] = value
+    numbers[task.slots * task.size + place] = value
     sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
     spoilt = msgspec.msgpack.encode(msgspec.structs.replace(release, sums=sums))
     entries = relogged([log[0], LogEntry(1, b"a", spoilt, timestamp=1), log[2]])
-    partition = Partition.empty(plan)
-    letters = Reducer(plan).fold(partition, entries)
+    partition = Partition.empty(task)
+    letters = Reducer(task).fold(partition, entries)
     assert [letter.fault.reason for letter in letters] == ["out-of-range"]
     assert np.isfinite(path_of(partition).sums.beside).all()
 
 
 def test_a_noised_matrix_beyond_its_bound_is_set_aside_and_the_bound_is_not() -> None:
-    plan = plan_of(records=5, path=ALL)
-    [entry] = log_of(plan, 1)
+    task = task_of(records=5, path=ALL)
+    [entry] = log_of(task, 1)
     release = wire.read(entry.value)
-    for part, place in ((plan.channels.curvature, 20), (plan.channels.products, 20 + PACKED)):
+    for part, place in ((task.channels.curvature, 20), (task.channels.products, 20 + PACKED)):
         assert part is not None
-        bound = math.floor(part.largest(plan.slots))
+        bound = math.floor(part.largest(task.slots))
         for number, reasons in ((bound, []), (bound + 1, ["out-of-range"])):
             numbers = np.frombuffer(release.sums.data, dtype="<i8").copy()
             numbers[place] = -number
             sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
             forged = msgspec.msgpack.encode(msgspec.structs.replace(release, sums=sums))
-            letters = Reducer(plan).fold(Partition.empty(plan), [LogEntry(0, b"a", forged)])
+            letters = Reducer(task).fold(Partition.empty(task), [LogEntry(0, b"a", forged)])
             assert [letter.fault.reason for letter in letters] == reasons
 
 
@@ -289,8 +289,8 @@ def test_a_noised_matrix_beyond_its_bound_is_set_aside_and_the_bound_is_not() ->
 
 
 def test_all_intervals_of_a_study_stand_side_by_side_with_what_they_need() -> None:
-    plan = quick(f'{ALL}, interval = "plug-in-curvature"')
-    _, message = streamed(plan, 20_000, 4).estimate(0.0)
+    task = quick(f'{ALL}, interval = "plug-in-curvature"')
+    _, message = streamed(task, 20_000, 4).estimate(0.0)
     assert message.status == "ready", message.reason
     assert set(message.intervals) == set(INTERVALS) == set(message.interval_needs)
     assert message.interval_method == "plug-in-curvature"
@@ -302,7 +302,7 @@ def test_all_intervals_of_a_study_stand_side_by_side_with_what_they_need() -> No
     assert message.interval_needs["random-scaling"].endswith("costs nothing beyond gradients")
     assert "mu 1.73 and 1.73 of a record's 3" in message.interval_needs["plug-in-curvature"]
     assert "sqrt(3) mu-GDP" in message.interval_needs["plug-in-products"]
-    shown = printed(message, plan)
+    shown = printed(message, task)
     assert all(f"{name}: {needs}" in shown for name, needs in message.interval_needs.items())
 
 
@@ -315,9 +315,9 @@ def test_a_curvature_below_its_noise_gives_no_interval_and_says_so(taken: float)
     off = taken * held.sums.records * pack_upper(np.diag([1.0, 0.0, 0.0, 0.0]))
     held.sums = dataclasses.replace(held.sums, beside=held.sums.beside - off)
     for interval, status in (("random-scaling", "ready"), ("plug-in-curvature", "warming")):
-        plan = quick(f'{path}, interval = "{interval}"')
+        task = quick(f'{path}, interval = "{interval}"')
         _, message = combine(
-            plan, {0: run.partition}, topic=None, model_version=None, published_at=0.0
+            task, {0: run.partition}, topic=None, model_version=None, published_at=0.0
         )
         assert message.status == status, message.reason
         assert "plug-in-curvature" not in message.intervals
@@ -325,16 +325,16 @@ def test_a_curvature_below_its_noise_gives_no_interval_and_says_so(taken: float)
             assert "privacy.split.curvature" in message.reason
             assert all(c.interval is None for c in message.coefficients)
         else:
-            assert "plug-in-curvature: not known yet" in printed(message, plan)
+            assert "plug-in-curvature: not known yet" in printed(message, task)
 
 
 def test_batch_means_stand_beside_the_others_where_all_iterates_are_at_hand() -> None:
-    plan = quick("burn_in = 500")
+    task = quick("burn_in = 500")
     features, said = drawn("linear", 15_000, 4)
-    rows = rows_of(plan, features, said)
-    run = OfflineRun(plan, trace=True)
-    for start in range(0, 15_000, plan.slots):
-        run.add("client", rows[start : start + plan.slots])
+    rows = rows_of(task, features, said)
+    run = OfflineRun(task, trace=True)
+    for start in range(0, 15_000, task.slots):
+        run.add("client", rows[start : start + task.slots])
     found, message = run.estimate(0.0)
     assert message.status == "ready", message.reason
     path = path_of(run.partition)
@@ -347,10 +347,10 @@ def test_batch_means_stand_beside_the_others_where_all_iterates_are_at_hand() ->
     assert_allclose(kept.mean(axis=0), found.coefficients, rtol=1e-9)
     wanted = stats.norm.ppf(0.975) * np.sqrt(np.diag(batch_means(kept, 0.501)) / len(kept))
     lengths = [b - a for a, b in message.intervals["batch-means"]]
-    assert_allclose(lengths, 2 * wanted * plan.response_scale[1], rtol=1e-9)
+    assert_allclose(lengths, 2 * wanted * task.response_scale[1], rtol=1e-9)
     assert "not any-time" in message.interval_needs["batch-means"]
     # nobody else keeps them
-    assert streamed(plan, 200, 1).partition.sums.at(0).path.kept is None  # type: ignore[union-attr]
+    assert streamed(task, 200, 1).partition.sums.at(0).path.kept is None  # type: ignore[union-attr]
 
 
 # --- the exact sandwich
@@ -378,13 +378,13 @@ def test_the_exact_sandwich_is_that_of_the_population() -> None:
 
 @pytest.mark.parametrize("mechanism", ["none", "discrete-gaussian"])
 def test_exact_standard_errors_of_a_study_are_near_those_that_it_estimates(mechanism: str) -> None:
-    plan = quick(f'{CURVED}, interval = "plug-in-curvature"', mechanism=mechanism)
+    task = quick(f'{CURVED}, interval = "plug-in-curvature"', mechanism=mechanism)
     features, said = drawn("linear", 100_000, 9)
-    encoded = np.array([row.response for row in rows_of(plan, features, said)])
-    found = streamed(plan, 15_000, 6).estimate(0.0)[0]
+    encoded = np.array([row.response for row in rows_of(task, features, said)])
+    found = streamed(task, 15_000, 6).estimate(0.0)[0]
     assert found.covariance is not None, found.reason
     wanted = standard_errors(
-        plan, features, encoded, TRUTH / plan.response_scale[1], int(found.effective_records or 0)
+        task, features, encoded, TRUTH / task.response_scale[1], int(found.effective_records or 0)
     )
     # the curvature's noise is 1.2 % of it, sampling and the jitter of the iterate take as much
     assert_allclose(np.sqrt(np.diag(found.covariance)), wanted, rtol=0.1)
@@ -394,33 +394,33 @@ def test_exact_standard_errors_have_the_mean_noise_of_personal_levels() -> None:
     """The mean of (2B / mu)^2 over equal shares of both levels, not that of the looser one."""
     levels = 'personal = { column = "consent", levels = { strict = 2.0, normal = 18.0 } }'
     text = study_text(epsilon=18.0).replace("[window]", f"{levels}\n[window]")
-    plan = make_plan(parse_study(text))
+    task = make_task(parse_study(text))
     features, said = drawn("linear", 2000, 9)
-    responses = np.array([row.response for row in rows_of(plan, features, said)])
-    truth = TRUTH / plan.response_scale[1]
-    deviations = [2 * plan.radius * plan.loss.slope_bound / gdp.mu_of(e, 1e-6)
+    responses = np.array([row.response for row in rows_of(task, features, said)])
+    truth = TRUTH / task.response_scale[1]
+    deviations = [2 * task.radius * task.loss.slope_bound / gdp.mu_of(e, 1e-6)
                   for e in (2.0, 18.0)]  # fmt: skip
     noise = math.sqrt(np.mean(np.square(deviations)))
     design = np.column_stack([np.ones(2000), features])
-    exact = moments(plan.loss, design, responses, truth, plan.radius)
+    exact = moments(task.loss, design, responses, truth, task.radius)
     wanted = np.sqrt(np.diag(covariance(*exact, noise, 500)))
     # rounding of a channel takes at most one part in 256
-    assert_allclose(standard_errors(plan, features, responses, truth, 500), wanted, rtol=1 / 256)
+    assert_allclose(standard_errors(task, features, responses, truth, 500), wanted, rtol=1 / 256)
 
 
 def covered(seeds: range, path: str, *, shrink: float = 1.0) -> dict[str, float]:
     """Return the share of intervals that hold the truth, by method, over streams."""
     hits: dict[str, list[np.ndarray]] = {}
     for seed in seeds:
-        plan = plan_of(
+        task = task_of(
             mechanism="insecure-simulation", seed=seed, records=50, epsilon=18.163, publish=2,
             path=f"behind = 25, {path}",
         )  # fmt: skip
-        found = streamed(plan, 30_000, seed).estimate(0.0)[0]
+        found = streamed(task, 30_000, seed).estimate(0.0)[0]
         assert found.status == "ready", found.reason
         for name, width in (found.widths or {}).items():
-            half = width(0.95) * plan.response_scale[1] * shrink
-            error = np.abs(found.coefficients * plan.response_scale[1] - TRUTH)
+            half = width(0.95) * task.response_scale[1] * shrink
+            error = np.abs(found.coefficients * task.response_scale[1] - TRUTH)
             hits.setdefault(name, []).append(error <= half)
     return {name: float(np.mean(found)) for name, found in hits.items()}
 

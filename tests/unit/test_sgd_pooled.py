@@ -12,7 +12,7 @@ from scipy import stats
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.linalg import pack_upper
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages.keys import partition_of
 from pipeline.methods.ldp_sgd.estimate import MIXED
 from pipeline.methods.ldp_sgd.intervals import gradient_noise, plug_ins
@@ -22,24 +22,24 @@ from pipeline.methods.ldp_sgd.steps import StepRule
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.offline import OfflineRun
 from pipeline.types import Matrix
-from tests.sgd import drawn, plan_of, rows_of
+from tests.sgd import drawn, rows_of, task_of
 
 SIZE = 3
 ALL = 'releases = "gradients+curvature+products"'
 
 
-def study(several: str, partitions: int = 3, more: str = "", **settings: object) -> Plan:
+def study(several: str, partitions: int = 3, more: str = "", **settings: object) -> Task:
     path = f'partitions = "{several}", burn_in = 100{more}'
     settings.setdefault("mechanism", "insecure-simulation")
-    return plan_of(path=path, partitions=partitions, records=20, publish=2, **settings)
+    return task_of(path=path, partitions=partitions, records=20, publish=2, **settings)
 
 
-def filled(plan: Plan, numbers: list[int]) -> OfflineRun:
+def filled(task: Task, numbers: list[int]) -> OfflineRun:
     """Run a stream whose releases come to these partitions."""
     names: dict[int, str] = {}
     for i in range(1000):
-        names.setdefault(partition_of(f"{i}".encode(), plan.study.stream.partitions), f"{i}")
-    rows, run = rows_of(plan, *drawn("linear", 20 * len(numbers), 4)), OfflineRun(plan)
+        names.setdefault(partition_of(f"{i}".encode(), task.study.stream.partitions), f"{i}")
+    rows, run = rows_of(task, *drawn("linear", 20 * len(numbers), 4)), OfflineRun(task)
     for i, number in enumerate(numbers):
         run.add(names[number], rows[20 * i : 20 * i + 20])
     return run
@@ -73,9 +73,9 @@ def sums_of(curvature: float, noise: float, records: int, seed: int) -> Sums:
 
 
 def test_pooled_plug_ins_take_curvature_and_middle_of_each_path() -> None:
-    plan = study("pooled", 2, f", {ALL}", p=SIZE - 1)
+    task = study("pooled", 2, f", {ALL}", p=SIZE - 1)
     parts = [sums_of(1.0, 1.0, 3000, 1), sums_of(0.25, 2.0, 1000, 2)]
-    noise, one = gradient_noise(plan) ** 2, np.eye(SIZE)
+    noise, one = gradient_noise(task) ** 2, np.eye(SIZE)
     wanted = {"plug-in": 0 * one, "plug-in-curvature": 0 * one, "plug-in-products": 0 * one}
     spent = dict.fromkeys(wanted, 0 * one)
     for part, flat, product in zip(parts, (1.0, 0.25), (1.0, 2.0), strict=True):
@@ -88,7 +88,7 @@ def test_pooled_plug_ins_take_curvature_and_middle_of_each_path() -> None:
             bread = np.linalg.inv(a)
             wanted[name] = wanted[name] + share**2 * bread @ m @ bread / part.records
             spent[name] = spent[name] + share**2 * noise * bread @ bread / part.records
-    found = plug_ins(plan, parts)
+    found = plug_ins(task, parts)
     assert found.keys() == wanted.keys()
     for name, plug in found.items():
         assert_allclose(plug.covariance, wanted[name], rtol=1e-9, atol=1e-12)
@@ -109,7 +109,7 @@ def wandering(curvature: float, releases: int, rng: np.random.Generator) -> SgdP
 @pytest.mark.slow
 def test_pooled_plug_ins_cover_where_partitions_differ() -> None:
     """Three quarters of the records have curvature I, and one quarter I / 4."""
-    plan, hits, count = study("pooled", 2, p=SIZE - 1), [], 300
+    task, hits, count = study("pooled", 2, p=SIZE - 1), [], 300
     for seed in range(count):
         rng = np.random.default_rng([11, seed])
         both = [wandering(1.0, 2400, rng), wandering(0.25, 800, rng)]
@@ -117,7 +117,7 @@ def test_pooled_plug_ins_cover_where_partitions_differ() -> None:
         total = sum(part.records for part in parts)
         mean = sum(path.origin * part.records + part.c
                    for path, part in zip(both, parts, strict=True)) / total  # fmt: skip
-        errors = standard_errors(plug_ins(plan, parts)["plug-in"])
+        errors = standard_errors(plug_ins(task, parts)["plug-in"])
         hits.append(np.abs(mean) <= stats.norm.ppf(0.975) * errors)
     # the entries of one path are independent: 900 intervals, and half a percent for n being finite
     assert abs(np.mean(hits) - 0.95) < 4 * math.sqrt(0.95 * 0.05 / (SIZE * count)) + 0.005
@@ -126,14 +126,14 @@ def test_pooled_plug_ins_cover_where_partitions_differ() -> None:
 @pytest.mark.parametrize("several", ["shared", "pooled"])
 def test_the_privacy_part_is_the_noise_of_gradients_through_the_curvature(several: str) -> None:
     """A^-1 (2B / mu)^2 A^-1 / n of all records, or of each path by itself."""
-    plan = study(several)
-    run = filled(plan, [0, 1, 2] * 1000)
+    task = study(several)
+    run = filled(task, [0, 1, 2] * 1000)
     found, message = run.estimate(0.0)
     assert found.status == "ready", found.reason
     parts = stretches(run)
     # epsilon 10.997 at delta 1e-6 is mu = 2
-    deviation = 2 * plan.radius * plan.loss.slope_bound / 2
-    total, wanted = sum(part.records for part in parts), np.zeros((plan.size, plan.size))
+    deviation = 2 * task.radius * task.loss.slope_bound / 2
+    total, wanted = sum(part.records for part in parts), np.zeros((task.size, task.size))
     for group in [parts] if several == "shared" else [[part] for part in parts]:
         bread, own = np.linalg.inv(by_hand(group)), sum(part.records for part in group)
         wanted = wanted + (own / total) ** 2 * deviation**2 * bread @ bread / own
@@ -143,7 +143,7 @@ def test_the_privacy_part_is_the_noise_of_gradients_through_the_curvature(severa
     assert (ratio > (1 - 2e-4) ** 2).all()
     assert (ratio < ((1 + 1 / 256) * (1 + 2e-4)) ** 2).all()
     shown = [row.privacy_se for row in message.coefficients]
-    unit = plan.response_scale[1]
+    unit = task.response_scale[1]
     assert_allclose(shown, unit * np.sqrt(np.diag(found.privacy_covariance)), rtol=1e-9)
 
 
@@ -177,14 +177,14 @@ def test_the_reason_of_warming_says_that_models_are_late() -> None:
 
 def test_a_shared_path_that_has_left_its_range_needs_a_new_study() -> None:
     steps = ", eta0 = 1e12, alpha = 0.51, curvature = 1e-9, behind = 0"
-    plan = study("shared", more=steps, mechanism="none", estimator="residual_bound = 20")
-    found = warming(plan, [0, 1, 2] * 20)
+    task = study("shared", more=steps, mechanism="none", estimator="residual_bound = 20")
+    found = warming(task, [0, 1, 2] * 20)
     assert "begin a new study" in found.reason
     assert "does not mend a shared path" in found.reason
 
 
-def warming(plan: Plan, numbers: list[int]) -> Estimate:
-    found = filled(plan, numbers).estimate(0.0)[0]
+def warming(task: Task, numbers: list[int]) -> Estimate:
+    found = filled(task, numbers).estimate(0.0)[0]
     assert found.status == "warming"
     assert found.covariance is None
     return found

@@ -11,7 +11,7 @@ from kafka.partitioner import murmur2 as kafkas
 from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, PayloadError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.messages.keys import murmur2, partition_of
 from pipeline.messages.model import read_model, write_model
@@ -26,7 +26,7 @@ from pipeline.reducer import Partition, Reducer, differences
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.builders import LogEntry
-from tests.sgd import drawn, plan_of, rows_of, study_text
+from tests.sgd import drawn, rows_of, study_text, task_of
 
 SIZE, BLOCK, RELEASES = 3, 7, 300
 SHARED = Rule(StepRule(0.8, 0.55, 0.2), 70, np.zeros(SIZE), full=True, shared=True)
@@ -114,9 +114,9 @@ def test_intervals_of_a_shared_path_cover_and_those_of_independent_ones_do_not()
 # --- the stream
 
 
-def study(several: str, partitions: int = 3, **settings: object) -> Plan:
+def study(several: str, partitions: int = 3, **settings: object) -> Task:
     path = f'partitions = "{several}", burn_in = 100'
-    return plan_of(path=path, partitions=partitions, publish=2, **settings)
+    return task_of(path=path, partitions=partitions, publish=2, **settings)
 
 
 def named(partitions: int) -> list[str]:
@@ -129,11 +129,11 @@ def named(partitions: int) -> list[str]:
 
 
 def streamed(
-    plan: Plan, releases: int, monkeypatch: pytest.MonkeyPatch
+    task: Task, releases: int, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[OfflineRun, list[tuple[int, bytes]]]:
     """Run a stream; return the run, and the partition and payload of each release."""
-    rows = rows_of(plan, *drawn("linear", releases * plan.slots, 1))
-    run = OfflineRun(plan)
+    rows = rows_of(task, *drawn("linear", releases * task.slots, 1))
+    run = OfflineRun(task)
     made: list[bytes] = []
 
     def noted(*arguments: object, **identity: object) -> bytes:
@@ -142,11 +142,11 @@ def streamed(
         return payload
 
     monkeypatch.setattr("pipeline.offline.release_of", noted)
-    clients = named(plan.study.stream.partitions)
+    clients = named(task.study.stream.partitions)
     log: list[tuple[int, bytes]] = []
     for i in range(releases):
         number = [0, 1, 0, 2, 0][i % 5]
-        run.add(clients[number], rows[i * plan.slots : (i + 1) * plan.slots])
+        run.add(clients[number], rows[i * task.slots : (i + 1) * task.slots])
         log.append((number, made[-1]))
     return run, log
 
@@ -156,20 +156,20 @@ def streamed(
 def test_each_partition_is_a_fold_of_its_own_log_in_any_batches(
     several: str, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = study(several, mechanism=mechanism)
-    run, log = streamed(plan, 60, monkeypatch)
+    task = study(several, mechanism=mechanism)
+    run, log = streamed(task, 60, monkeypatch)
     key = [name.encode() for name in named(3)]
     for number, held in enumerate(run.partitions):
         mine = [payload for place, payload in log if place == number]
         entries = [LogEntry(i, key[number], payload, 0) for i, payload in enumerate(mine)]
         for sizes in ([], [1] * len(entries), [3, 1, 5]):
-            state, reducer, at = Partition.empty(plan), Reducer(plan), 0
+            state, reducer, at = Partition.empty(task), Reducer(task), 0
             for size in (*sizes, len(entries)):
                 assert reducer.fold(state, entries[at : at + size]) == []
                 at += size
                 # what was stored and read again goes on as if it had not been
                 state = Partition.decode(
-                    plan, state.fields(everything=True), state.client_fields(everything=True)
+                    task, state.fields(everything=True), state.client_fields(everything=True)
                 )
             assert differences(state, held) == []
 
@@ -177,21 +177,21 @@ def test_each_partition_is_a_fold_of_its_own_log_in_any_batches(
 def test_a_shared_path_is_one_path_and_every_client_is_sent_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = study("shared")
-    run, log = streamed(plan, 40, monkeypatch)
-    rows, steps = server_of(plan), rule_of(plan).steps
-    theta, own, total = plan.first_model.coefficients, [0, 0, 0], 0
-    newest, seen, places = plan.first_model.coefficients, 0, [[0, 0, 0]]
+    task = study("shared")
+    run, log = streamed(task, 40, monkeypatch)
+    rows, steps = server_of(task), rule_of(task).steps
+    theta, own, total = task.first_model.coefficients, [0, 0, 0], 0
+    newest, seen, places = task.first_model.coefficients, 0, [[0, 0, 0]]
     for i, (number, payload) in enumerate(log):
         release = wire.read(payload)
         batch = rows.join([release])
         # a model goes out after every second release, rounded to the public lattice
         assert_allclose(batch.points[0], newest, atol=2.0**-13)  # type: ignore[union-attr]
         assert (release.seen, release.place or 0) == (seen, places[-1][number])
-        step = steps.step(max(seen, own[number]) + plan.slots)
+        step = steps.step(max(seen, own[number]) + task.slots)
         theta = theta - step * batch.gradients.sum(axis=(0, 1))  # type: ignore[union-attr]
-        own[number] += plan.slots
-        total += plan.slots
+        own[number] += task.slots
+        total += task.slots
         if i % 2:
             newest, seen = theta, total
             places.append(list(own))
@@ -201,9 +201,9 @@ def test_a_shared_path_is_one_path_and_every_client_is_sent_it(
 def test_clients_of_pooled_paths_are_sent_the_iterate_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = study("pooled")
-    run, log = streamed(plan, 40, monkeypatch)
-    rows, rule = server_of(plan), rule_of(plan)
+    task = study("pooled")
+    run, log = streamed(task, 40, monkeypatch)
+    rows, rule = server_of(task), rule_of(task)
     paths = [SgdPath(rule) for _ in range(3)]
     newest = [path.theta for path in paths]
     for i, (number, payload) in enumerate(log):
@@ -224,15 +224,15 @@ def test_a_shared_path_goes_to_the_minimiser_of_all_where_partitions_differ() ->
     """Two groups on one line of slopes 0 and 1, whose features differ: 3 to 1 in square."""
     answers = {}
     for several in ("shared", "pooled"):
-        plan = plan_of(
+        task = task_of(
             p=1, mechanism="none", partitions=2, records=20, path=f'partitions = "{several}"',
             estimator="residual_bound = 10",
         )  # fmt: skip
-        rng, run, clients = np.random.default_rng(4), OfflineRun(plan), named(2)
+        rng, run, clients = np.random.default_rng(4), OfflineRun(task), named(2)
         for _ in range(1500):
             for slope, width, client in zip((0.0, 1.0), (0.9, 0.3), clients, strict=True):
                 x = width * rng.choice([-1.0, 1.0], (20, 1))
-                run.add(client, rows_of(plan, x, (slope * x[:, 0]).tolist()))
+                run.add(client, rows_of(task, x, (slope * x[:, 0]).tolist()))
         answers[several] = float(run.estimate(0.0)[0].coefficients[1]) * 10
     # least squares of all is 0.09 / (0.81 + 0.09); the mean of both minimisers is one half
     assert answers["shared"] == pytest.approx(0.1, abs=0.01)
@@ -240,9 +240,9 @@ def test_a_shared_path_goes_to_the_minimiser_of_all_where_partitions_differ() ->
 
 
 def test_intervals_and_lateness_of_several_partitions() -> None:
-    plan = study("shared", records=20)
-    rows, clients = rows_of(plan, *drawn("linear", 60_000, 4)), named(3)
-    run = OfflineRun(plan)
+    task = study("shared", records=20)
+    rows, clients = rows_of(task, *drawn("linear", 60_000, 4)), named(3)
+    run = OfflineRun(task)
     for i in range(3000):
         run.add(clients[i % 3], rows[20 * i : 20 * i + 20])
     estimate, message = run.estimate(0.0)
@@ -278,9 +278,9 @@ def test_a_key_goes_where_kafka_puts_it() -> None:
 def test_a_model_of_several_partitions_survives_the_wire(
     several: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = study(several)
-    run, _ = streamed(plan, 10, monkeypatch)
-    model, read = run.model, read_model(plan, write_model(plan, run.model, "2026-01-01T00:00:00Z"))
+    task = study(several)
+    run, _ = streamed(task, 10, monkeypatch)
+    model, read = run.model, read_model(task, write_model(task, run.model, "2026-01-01T00:00:00Z"))
     assert [part.place for part in read.parts] == [part.place for part in model.parts]
     for number in range(3):
         one, other = model.at(number), read.at(number)
@@ -290,10 +290,10 @@ def test_a_model_of_several_partitions_survives_the_wire(
 
 
 def test_a_model_for_other_partitions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    plans = {several: study(several) for several in ("shared", "pooled")}
+    tasks = {several: study(several) for several in ("shared", "pooled")}
     payloads = {
-        several: write_model(plan, streamed(plan, 4, monkeypatch)[0].model, "now")
-        for several, plan in plans.items()
+        several: write_model(task, streamed(task, 4, monkeypatch)[0].model, "now")
+        for several, task in tasks.items()
     }
     one = msgspec.json.decode(payloads["pooled"])
     for several, change, reason in (
@@ -309,14 +309,14 @@ def test_a_model_for_other_partitions_is_refused(monkeypatch: pytest.MonkeyPatch
         spoilt = msgspec.json.decode(payloads[several])
         spoilt["partitions"] = change
         with pytest.raises(PayloadError) as caught:
-            read_model(plans[several], msgspec.json.encode(spoilt))
+            read_model(tasks[several], msgspec.json.encode(spoilt))
         assert caught.value.reason == reason
 
 
 def test_other_studies_say_nothing_of_partitions() -> None:
-    plan = plan_of()
-    assert b"partitions" not in write_model(plan, plan.first_model, "now")
-    payload = release_of(plan, [], plan.first_model, client="a", ledger="l", seq=0)
+    task = task_of()
+    assert b"partitions" not in write_model(task, task.first_model, "now")
+    payload = release_of(task, [], task.first_model, client="a", ledger="l", seq=0)
     assert b"\xa5place" not in payload
 
 

@@ -16,8 +16,8 @@ from pipeline.local.encode import Row
 from pipeline.local.model import Model, round_model
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import read_estimate, write_estimate
-from pipeline.methods import plan_of as make_plan
 from pipeline.methods import server_of
+from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients, record_gradients
 from pipeline.methods.ldp_sgd.settings import allowed_lateness, rule_of
 from pipeline.methods.ldp_sgd.state import SgdState
@@ -25,9 +25,9 @@ from pipeline.reducer import Partition, Reducer, combine, differences
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.builders import LogEntry, relogged
-from tests.sgd import TRUTH, drawn, folded, log_of, plan_of, rows_of, streamed, study_text
+from tests.sgd import TRUTH, drawn, folded, log_of, rows_of, streamed, study_text, task_of
 
-LINEAR = plan_of()
+LINEAR = task_of()
 
 
 # --- the stream
@@ -35,17 +35,17 @@ LINEAR = plan_of()
 
 @pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace", "none"])
 def test_any_batches_and_any_restarts_give_the_same_bits(mechanism: str) -> None:
-    plan = plan_of(mechanism=mechanism, path="burn_in = 100")
-    log = log_of(plan, 60)
-    whole = folded(plan, log, [])
+    task = task_of(mechanism=mechanism, path="burn_in = 100")
+    log = log_of(task, 60)
+    whole = folded(task, log, [])
     for sizes in ([1] * 60, [7, 3, 20], [59]):
-        assert differences(folded(plan, log, sizes), whole) == []
+        assert differences(folded(task, log, sizes), whole) == []
     # what was stored and read again goes on as if it had not been
-    half = folded(plan, log[:31], [])
+    half = folded(task, log[:31], [])
     again = Partition.decode(
-        plan, half.fields(everything=True), half.client_fields(everything=True)
+        task, half.fields(everything=True), half.client_fields(everything=True)
     )
-    assert Reducer(plan).fold(again, log[31:]) == []
+    assert Reducer(task).fold(again, log[31:]) == []
     assert differences(again, whole) == []
 
 
@@ -53,57 +53,57 @@ def test_weights_of_a_small_radius_shrink_the_curvature_and_so_the_caps() -> Non
     """At radius^2 = 2 the cap is kappa H mu^2 / (2 d^2) too, up to the lattice's rounding."""
     for radius in (math.sqrt(2), math.sqrt(11)):
         path = f"radius = {radius}, kappa = 0.25, curvature = 0.8, behind = 0"
-        plan = plan_of(p=10, path=path, records=1)
+        task = task_of(p=10, path=path, records=1)
         wanted = 0.25 * 0.8 * 2**2 / (2 * 11**2)
-        assert rule_of(plan).steps.cap == pytest.approx(wanted, rel=0.02)
+        assert rule_of(task).steps.cap == pytest.approx(wanted, rel=0.02)
 
 
 def test_a_stored_path_of_another_form_is_refused() -> None:
-    plan = plan_of(path="burn_in = 0")
-    fields = folded(plan, log_of(plan, 4), []).sums.encode()
+    task = task_of(path="burn_in = 0")
+    fields = folded(task, log_of(task, 4), []).sums.encode()
     [name] = fields
     for damaged in (b"", fields[name][:-1], b"\x00" * 40, fields[name] + b"\x00"):
         with pytest.raises(StateError, match="rebuild"):
-            SgdState.decode(rule_of(plan), {"path": damaged})
+            SgdState.decode(rule_of(task), {"path": damaged})
     with pytest.raises(StateError, match="rebuild"):
-        SgdState.decode(rule_of(plan_of(p=2)), {"path": fields[name]})
+        SgdState.decode(rule_of(task_of(p=2)), {"path": fields[name]})
     with pytest.raises(StateError, match="path"):
-        SgdState.decode(rule_of(plan), {"other": b""})
+        SgdState.decode(rule_of(task), {"other": b""})
     # the rhythm of models may change while a study runs, and the cap of the steps with it
-    other = plan_of(path="burn_in = 0", publish=400)
-    assert other.revision == plan.revision
-    assert rule_of(other).steps.cap < rule_of(plan).steps.cap
+    other = task_of(path="burn_in = 0", publish=400)
+    assert other.revision == task.revision
+    assert rule_of(other).steps.cap < rule_of(task).steps.cap
     with pytest.raises(StateError, match="rebuild"):
         SgdState.decode(rule_of(other), {"path": fields[name]})
 
 
 def test_the_path_is_that_of_the_formula() -> None:
     """theta_i = theta_{i-1} - eta_i g_i, release by release, from the bytes on the log."""
-    plan = plan_of(path="burn_in = 0, eta0 = 0.5, alpha = 0.6, behind = 0")
-    log = log_of(plan, 10)
-    state = folded(plan, log, [])
-    rows = server_of(plan)
+    task = task_of(path="burn_in = 0, eta0 = 0.5, alpha = 0.6, behind = 0")
+    log = log_of(task, 10)
+    state = folded(task, log, [])
+    rows = server_of(task)
     batch = rows.join([wire.read(entry.value) for entry in log])
-    steps, theta = rule_of(plan).steps, np.zeros(plan.size)
-    for i, gradient in enumerate(batch.gradients.reshape(-1, plan.size), start=1):  # type: ignore[union-attr]
+    steps, theta = rule_of(task).steps, np.zeros(task.size)
+    for i, gradient in enumerate(batch.gradients.reshape(-1, task.size), start=1):  # type: ignore[union-attr]
         theta = theta - min(0.5 * i**-0.6, steps.cap) * gradient
     [path] = next(iter(state.sums.states.values())).paths  # type: ignore[union-attr]
     assert_allclose(path.theta, theta, rtol=1e-12)
 
 
 def test_staleness_is_how_many_records_came_since_the_model() -> None:
-    plan = plan_of(path="burn_in = 0")
-    found = streamed(plan, 4000, 1).estimate(0.0)[0]
+    task = task_of(path="burn_in = 0")
+    found = streamed(task, 4000, 1).estimate(0.0)[0]
     assert found.staleness == 0.0
-    late = plan_of(path="burn_in = 0", publish=4)
+    late = task_of(path="burn_in = 0", publish=4)
     # models after every fourth release: 0, 1, 2, 3 releases late in turn
     assert streamed(late, 4000, 1).estimate(0.0)[0].staleness == pytest.approx(1.5 * 20)
     assert allowed_lateness(late) == 2 * 20 * 4
 
 
 def test_models_that_are_too_late_are_named() -> None:
-    plan = plan_of(path="burn_in = 100, behind = 5, curvature = 0.3", publish=2, records=20)
-    _, message = streamed(plan, 60_000, 3).estimate(0.0)
+    task = task_of(path="burn_in = 100, behind = 5, curvature = 0.3", publish=2, records=20)
+    _, message = streamed(task, 60_000, 3).estimate(0.0)
     assert message.status == "ready"
     assert "late on average" in message.reason
     assert message.diagnostics.staleness == pytest.approx(10.0, rel=1e-2)
@@ -121,7 +121,7 @@ def test_an_estimate_shows_all_intervals_side_by_side() -> None:
     # the plug-in is the shorter one on average, by a factor of 1.30 in the limit
     assert np.mean(widths["plug-in"]) < 1.2 * np.mean(widths["random-scaling"])
     # which interval a study shows changes no release, and so no state
-    other = plan_of(path='interval = "plug-in"')
+    other = task_of(path='interval = "plug-in"')
     assert other.revision == LINEAR.revision
     _, plug = combine(other, {0: run.partition}, topic=None, model_version=1, published_at=0.0)
     assert [c.interval for c in plug.coefficients] == plug.intervals["plug-in"]
@@ -140,9 +140,9 @@ def test_nothing_and_little_have_a_status_of_their_own() -> None:
 
 @pytest.mark.parametrize("loss", ["linear", "logistic"])
 def test_the_estimate_is_close_to_the_truth(loss: str) -> None:
-    plan = plan_of(loss=loss, epsilon=18.163, path="alpha = 0.501, eta0 = 2", records=50)
+    task = task_of(loss=loss, epsilon=18.163, path="alpha = 0.501, eta0 = 2", records=50)
     count = 60_000 if loss == "linear" else 150_000
-    _, message = streamed(plan, count, 5).estimate(0.0)
+    _, message = streamed(task, count, 5).estimate(0.0)
     assert message.status == "ready", message.reason
     for row, truth in zip(message.coefficients, TRUTH, strict=True):
         assert row.standard_error is not None
@@ -151,8 +151,8 @@ def test_the_estimate_is_close_to_the_truth(loss: str) -> None:
 
 
 def test_without_privacy_the_plug_in_is_that_of_the_sandwich() -> None:
-    plan = plan_of(mechanism="none", path="behind = 0", records=20)
-    found = streamed(plan, 60_000, 6).estimate(0.0)[0]
+    task = task_of(mechanism="none", path="behind = 0", records=20)
+    found = streamed(task, 60_000, 6).estimate(0.0)[0]
     errors = found.standard_errors()
     assert errors is not None
     c, sd, n = 0.06725, 0.05, found.effective_records or 0.0
@@ -167,8 +167,8 @@ def covered(seeds: range, *, shrink: float = 1.0) -> float:
     """Return the share of intervals that hold the truth, over streams and coefficients."""
     hits = []
     for seed in seeds:
-        plan = plan_of(mechanism="insecure-simulation", seed=seed, records=25, path="behind = 25")
-        found = streamed(plan, 25_000, seed).estimate(0.0)[0]
+        task = task_of(mechanism="insecure-simulation", seed=seed, records=25, path="behind = 25")
+        found = streamed(task, 25_000, seed).estimate(0.0)[0]
         assert found.status == "ready", found.reason
         half = found.widths["random-scaling"](0.95) * 10 * shrink  # type: ignore[index]
         hits.append(np.abs(found.coefficients * 10 - TRUTH) <= half)
@@ -194,8 +194,8 @@ def test_no_two_records_are_further_apart_than_stated(
     loss: str, radius: str, mechanism: str
 ) -> None:
     extra = {"expectile": "residual_bound = 0.5\ntau = 0.8"}.get(loss)
-    plan = plan_of(loss=loss, path=radius, mechanism=mechanism, records=2, estimator=extra)
-    part, rng, most = plan.channels.gradient, np.random.default_rng(1), 0.0
+    task = task_of(loss=loss, path=radius, mechanism=mechanism, records=2, estimator=extra)
+    part, rng, most = task.channels.gradient, np.random.default_rng(1), 0.0
     for _ in range(400):
         features = rng.uniform(-1.5, 1.5, (2, 3))
         if rng.random() < 0.5:
@@ -205,46 +205,46 @@ def test_no_two_records_are_further_apart_than_stated(
         responses = rng.choice([-1.0, 1.0], 2)
         lattice = np.rint(rng.normal(0, 10.0 ** rng.uniform(0, 7), 4)).astype(np.int64)
         model = Model(1, np.clip(lattice, -(2**24), 2**24), (1024, 1024))
-        sums = bounded_gradients(plan, features, responses, model)
+        sums = bounded_gradients(task, features, responses, model)
         one, two = part.round(sums.gradient.integers, sums.gradient.exponents).reshape(2, 4)
-        apart = np.linalg.norm(one - two, plan.mechanism.order) * part.unit / part.sensitivity
+        apart = np.linalg.norm(one - two, task.mechanism.order) * part.unit / part.sensitivity
         most = max(most, float(apart))
     assert 0.5 < most <= 1.0
 
 
 def test_exact_gradients_are_the_gradients() -> None:
-    plan = plan_of(path="radius = 1.5")
+    task = task_of(path="radius = 1.5")
     features, responses = drawn("linear", 20, 3)
-    encoded = np.array([row.response for row in rows_of(plan, features, responses)])
+    encoded = np.array([row.response for row in rows_of(task, features, responses)])
     model = round_model(1, np.array([0.1, 0.05, -0.04, 0.02]), (1.0, 1.0))
-    wanted = record_gradients(plan, features, encoded, model)
-    sums = bounded_gradients(plan, features, encoded, model).gradient
+    wanted = record_gradients(task, features, encoded, model)
+    sums = bounded_gradients(task, features, encoded, model).gradient
     found = np.ldexp(sums.integers.astype(float), sums.exponents).reshape(20, 4)
     assert_allclose(found, wanted, atol=2e-7)
     # weights: a record of norm 2 counts with 1.5^2 / 2^2
-    full = plan_of(path="radius = 2.0")
+    full = task_of(path="radius = 2.0")
     assert_allclose(wanted, record_gradients(full, features, encoded, model) * 0.5625)
 
 
 def test_a_window_with_empty_slots_has_the_same_length_and_no_number_of_records() -> None:
-    plan = plan_of(records=5)
+    task = task_of(records=5)
     features, responses = drawn("linear", 3, 1)
-    rows = rows_of(plan, features, responses)
+    rows = rows_of(task, features, responses)
     for count in (0, 1, 3):
-        payload = release_of(plan, rows[:count], plan.first_model, client="a", ledger="l", seq=0)
-        assert Reducer(plan).fold(Partition.empty(plan), [LogEntry(0, b"a", payload)]) == []
+        payload = release_of(task, rows[:count], task.first_model, client="a", ledger="l", seq=0)
+        assert Reducer(task).fold(Partition.empty(task), [LogEntry(0, b"a", payload)]) == []
         assert len(payload) == len(
-            release_of(plan, [], plan.first_model, client="a", ledger="l", seq=0)
+            release_of(task, [], task.first_model, client="a", ledger="l", seq=0)
         )
     with pytest.raises(PrivacyError, match="window"):
-        bounded_gradients(plan, np.zeros((6, 3)), np.zeros(6), plan.first_model)
+        bounded_gradients(task, np.zeros((6, 3)), np.zeros(6), task.first_model)
 
 
 def test_the_noise_is_that_of_one_record() -> None:
-    plan = plan_of(epsilon=4.887)
+    task = task_of(epsilon=4.887)
     # mu = 1 at (4.887, 1e-6): twice the largest norm, less what rounding takes
-    largest = plan.radius * plan.loss.slope_bound
-    assert plan.channels.gradient.standard_deviation == pytest.approx(2 * largest, rel=2e-3)
+    largest = task.radius * task.loss.slope_bound
+    assert task.channels.gradient.standard_deviation == pytest.approx(2 * largest, rel=2e-3)
 
 
 @pytest.mark.parametrize("records", [1, 7, 400])
@@ -256,15 +256,15 @@ def test_a_users_records_compose_to_the_budget_wherever_they_stand(records: int)
     user = f'neighbours = "replace-one"\nunit = "user"\nrecords = {records}'
     for records_of_a_window in (1, 20):
         text = study_text(epsilon=3.0, records=records_of_a_window)
-        plan = make_plan(parse_study(text.replace('neighbours = "replace-one"', user)))
-        apart = 2 * plan.radius * plan.loss.slope_bound * math.sqrt(records)
-        mu = apart / plan.channels.gradient.standard_deviation
+        task = make_task(parse_study(text.replace('neighbours = "replace-one"', user)))
+        apart = 2 * task.radius * task.loss.slope_bound * math.sqrt(records)
+        mu = apart / task.channels.gradient.standard_deviation
         # rounding to the lattice costs up to a 256th of the sensitivity
-        assert mu == pytest.approx(plan.guarantee.mu, rel=1 / 250)
-        assert mu <= plan.guarantee.mu
+        assert mu == pytest.approx(task.guarantee.mu, rel=1 / 250)
+        assert mu <= task.guarantee.mu
         found = ndtr(mu / 2 - 3 / mu) - math.exp(3) * ndtr(-mu / 2 - 3 / mu)
         assert 0.9e-6 < found <= 1e-6
-        assert plan.cost.times(records).mu == pytest.approx(plan.guarantee.mu)
+        assert task.cost.times(records).mu == pytest.approx(task.guarantee.mu)
 
 
 @pytest.mark.parametrize("releases", ["gradients+curvature", "gradients+curvature+products"])
@@ -279,11 +279,11 @@ def test_a_users_records_in_one_window_share_the_noise_of_its_matrices(
     """
     user = f'neighbours = "replace-one"\nunit = "user"\nrecords = {records}'
     text = study_text(epsilon=3.0, path=f'radius = 1.5, releases = "{releases}"')
-    plan = make_plan(parse_study(text.replace('neighbours = "replace-one"', user)))
-    step, square = plan.channels, 1.5**2
-    apart = [(2 * 1.5 * plan.loss.slope_bound * math.sqrt(records), step.gradient)]
-    apart += [(math.sqrt(2) * square * plan.loss.curvature_bound * records, step.curvature)]
-    apart += [(math.sqrt(2) * square * plan.loss.slope_bound**2 * records, step.products)]
+    task = make_task(parse_study(text.replace('neighbours = "replace-one"', user)))
+    step, square = task.channels, 1.5**2
+    apart = [(2 * 1.5 * task.loss.slope_bound * math.sqrt(records), step.gradient)]
+    apart += [(math.sqrt(2) * square * task.loss.curvature_bound * records, step.curvature)]
+    apart += [(math.sqrt(2) * square * task.loss.slope_bound**2 * records, step.products)]
     mu = math.hypot(*(far / part.standard_deviation for far, part in apart if part is not None))
     found = ndtr(mu / 2 - 3 / mu) - math.exp(3) * ndtr(-mu / 2 - 3 / mu)
     assert found <= 1e-6
@@ -293,24 +293,24 @@ def test_a_users_records_in_one_window_share_the_noise_of_its_matrices(
         *(far / part.standard_deviation for far, (_, part) in zip(alone, apart, strict=True)
           if part is not None)
     )  # fmt: skip
-    assert whole == pytest.approx(plan.guarantee.mu, rel=1 / 200)
+    assert whole == pytest.approx(task.guarantee.mu, rel=1 / 200)
 
 
 def test_pure_epsilons_of_a_users_records_add_up() -> None:
     user = 'neighbours = "replace-one"\nunit = "user"\nrecords = 10'
     text = study_text(mechanism="discrete-laplace", epsilon=2.0)
-    plan = make_plan(parse_study(text.replace('neighbours = "replace-one"', user)))
-    assert plan.budget == pytest.approx(0.2)
-    assert plan.cost.times(10).epsilon == pytest.approx(2.0)
+    task = make_task(parse_study(text.replace('neighbours = "replace-one"', user)))
+    assert task.budget == pytest.approx(0.2)
+    assert task.cost.times(10).epsilon == pytest.approx(2.0)
 
 
 def test_a_record_that_cannot_be_used_moves_no_other_gradient() -> None:
-    plan = plan_of(records=4, mechanism="insecure-simulation")
-    rows = rows_of(plan, *drawn("linear", 4, 3))
+    task = task_of(records=4, mechanism="insecure-simulation")
+    rows = rows_of(task, *drawn("linear", 4, 3))
 
     def gradients(slots: list[Row | None]) -> np.ndarray:
         # the noise of the same release of a simulation is the same
-        payload = release_of(plan, slots, plan.first_model, client="a", ledger="l", seq=0)
+        payload = release_of(task, slots, task.first_model, client="a", ledger="l", seq=0)
         return np.frombuffer(wire.read(payload).sums.data, dtype="<i8").reshape(4, -1)
 
     whole, holed = gradients([*rows]), gradients([rows[0], None, *rows[2:]])
@@ -324,27 +324,27 @@ def test_a_record_that_cannot_be_used_moves_no_other_gradient() -> None:
 
 
 def test_releases_out_of_range_or_of_another_form_are_dead_letters() -> None:
-    plan = plan_of(records=5)
-    [entry] = log_of(plan, 1)
-    other = plan_of(records=4, name="path")
+    task = task_of(records=5)
+    [entry] = log_of(task, 1)
+    other = task_of(records=4, name="path")
     [wrong] = log_of(other, 1)
-    letters = Reducer(plan).fold(Partition.empty(plan), [wrong])
+    letters = Reducer(task).fold(Partition.empty(task), [wrong])
     assert [letter.fault.reason for letter in letters] == ["wrong-revision"]
     assert isinstance(letters[0].fault, PayloadError)
-    assert Reducer(plan).fold(Partition.empty(plan), [entry]) == []
+    assert Reducer(task).fold(Partition.empty(task), [entry]) == []
 
 
 def test_a_client_that_sends_no_number_is_set_aside_and_changes_nothing() -> None:
-    plan = plan_of(mechanism="none", records=5, path="burn_in = 0")
-    log = log_of(plan, 3)
+    task = task_of(mechanism="none", records=5, path="burn_in = 0")
+    log = log_of(task, 3)
     release = wire.read(log[1].value)
     numbers = np.frombuffer(release.sums.data).copy()
     numbers[7] = np.nan
     sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
     spoilt = msgspec.msgpack.encode(msgspec.structs.replace(release, sums=sums))
     entries = relogged([log[0], LogEntry(1, b"a", spoilt, timestamp=1), log[2]])
-    partition = Partition.empty(plan)
-    letters = Reducer(plan).fold(partition, entries)
+    partition = Partition.empty(task)
+    letters = Reducer(task).fold(partition, entries)
     assert [letter.fault.reason for letter in letters] == ["out-of-range"]
     [path] = next(iter(partition.sums.states.values())).paths  # type: ignore[union-attr]
     assert path.releases == 2
@@ -382,9 +382,9 @@ def test_what_does_not_go_with_a_path_is_refused_by_name(
 
 
 def test_the_revision_knows_the_steps_and_not_which_interval_is_shown() -> None:
-    base = plan_of(path="eta0 = 1.0").revision
-    assert plan_of(path='eta0 = 1.0, interval = "plug-in"').revision == base
-    assert plan_of(path="eta0 = 2.0").revision != base
+    base = task_of(path="eta0 = 1.0").revision
+    assert task_of(path='eta0 = 1.0, interval = "plug-in"').revision == base
+    assert task_of(path="eta0 = 2.0").revision != base
 
 
 def test_keys_of_a_path_belong_to_its_kind_alone() -> None:
@@ -407,9 +407,9 @@ def test_keys_of_a_path_belong_to_its_kind_alone() -> None:
 
 
 def test_a_path_that_leaves_its_range_is_named_and_kept() -> None:
-    plan = plan_of(mechanism="none", path="eta0 = 1e12, alpha = 0.51, curvature = 1e-9, behind = 0",
+    task = task_of(mechanism="none", path="eta0 = 1e12, alpha = 0.51, curvature = 1e-9, behind = 0",
                    estimator="residual_bound = 20", records=5)  # fmt: skip
-    run = streamed(plan, 2000, 1)
+    run = streamed(task, 2000, 1)
     _, message = run.estimate(0.0)
     assert message.status == "warming"
     assert "eta0" in message.reason

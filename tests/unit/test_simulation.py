@@ -14,11 +14,11 @@ from scipy import stats
 from pipeline.cli.main import cli
 from pipeline.errors import PrivacyError
 from pipeline.local.model import start_model
-from pipeline.local.plan import Plan
 from pipeline.local.privatise import privatise
+from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import write_estimate
-from pipeline.methods import plan_of as make_plan
+from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.client import query_of
 from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.privacy.policy import Guarantee
@@ -26,17 +26,17 @@ from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream, SimulatedGaussian
 from pipeline.reducer import Partition, Reducer, combine
 from pipeline.releasing import release_of
-from tests.builders import LogEntry, plan_of, rows_of, simulate, some_model, study_text
+from tests.builders import LogEntry, rows_of, simulate, some_model, study_text, task_of
 
-SIMULATED = plan_of(p=2, mechanism="insecure-simulation", seed=5)
-REAL = plan_of(p=2)
-LAPLACE = plan_of(p=2, mechanism="discrete-laplace")
+SIMULATED = task_of(p=2, mechanism="insecure-simulation", seed=5)
+REAL = task_of(p=2)
+LAPLACE = task_of(p=2, mechanism="discrete-laplace")
 ROWS = rows_of(*simulate(np.random.default_rng(0), 50, 2))
 
 
-def released(plan: Plan, *, client: str = "c", seq: int = 0, version: int = 1) -> bytes:
-    model = some_model(plan, version) if version else start_model(plan.size)
-    return release_of(plan, ROWS, model, client=client, ledger="l", seq=seq)
+def released(task: Task, *, client: str = "c", seq: int = 0, version: int = 1) -> bytes:
+    model = some_model(task, version) if version else start_model(task.size)
+    return release_of(task, ROWS, model, client=client, ledger="l", seq=seq)
 
 
 def sums_of(payload: bytes) -> np.ndarray:
@@ -49,15 +49,15 @@ def sums_of(payload: bytes) -> np.ndarray:
 def test_a_release_is_the_same_in_every_run() -> None:
     for version in (0, 1):
         assert released(SIMULATED, version=version) == released(SIMULATED, version=version)
-    again = plan_of(p=2, mechanism="insecure-simulation", seed=5)
+    again = task_of(p=2, mechanism="insecure-simulation", seed=5)
     assert released(again) == released(SIMULATED)
 
 
 def test_another_seed_client_or_number_has_other_noise() -> None:
     base = sums_of(released(SIMULATED))
     others = [
-        released(plan_of(p=2, mechanism="insecure-simulation", seed=6)),
-        released(plan_of(p=2, mechanism="insecure-simulation", seed=2**61)),
+        released(task_of(p=2, mechanism="insecure-simulation", seed=6)),
+        released(task_of(p=2, mechanism="insecure-simulation", seed=2**61)),
         released(SIMULATED, client="d"),
         released(SIMULATED, seq=1),
         released(SIMULATED, seq=2**40),
@@ -70,8 +70,8 @@ def test_another_seed_client_or_number_has_other_noise() -> None:
 
 
 def test_real_noise_is_never_the_same() -> None:
-    for plan in (REAL, LAPLACE):
-        assert not np.array_equal(sums_of(released(plan)), sums_of(released(plan)))
+    for task in (REAL, LAPLACE):
+        assert not np.array_equal(sums_of(released(task)), sums_of(released(task)))
 
 
 def test_simulated_noise_is_normal_and_of_the_size_that_real_noise_has() -> None:
@@ -135,14 +135,14 @@ def test_the_claims_of_real_mechanisms_say_which() -> None:
     assert LAPLACE.guarantee.mu == LAPLACE.cost.mu
 
 
-PLANS = {"simulated": SIMULATED, "gaussian": REAL, "laplace": LAPLACE}
+TASKS = {"simulated": SIMULATED, "gaussian": REAL, "laplace": LAPLACE}
 
 
-@pytest.mark.parametrize("made", PLANS)
-@pytest.mark.parametrize("read", PLANS)
+@pytest.mark.parametrize("made", TASKS)
+@pytest.mark.parametrize("read", TASKS)
 def test_a_worker_folds_releases_of_its_own_mechanism_alone(made: str, read: str) -> None:
-    entries = [LogEntry(i, b"c", released(PLANS[made], seq=i)) for i in range(3)]
-    letters = Reducer(PLANS[read]).fold(Partition.empty(PLANS[read]), entries)
+    entries = [LogEntry(i, b"c", released(TASKS[made], seq=i)) for i in range(3)]
+    letters = Reducer(TASKS[read]).fold(Partition.empty(TASKS[read]), entries)
     wanted = [] if made == read else ["wrong-revision"] * 3
     assert [letter.fault.reason for letter in letters] == wanted
 
@@ -150,16 +150,16 @@ def test_a_worker_folds_releases_of_its_own_mechanism_alone(made: str, read: str
 @pytest.mark.parametrize(("made", "read"), [("simulated", "gaussian"), ("gaussian", "simulated")])
 def test_the_claim_alone_sets_a_release_aside_too(made: str, read: str) -> None:
     """A release that names the worker's own revision, and otherwise is what it is."""
-    payload = wire.read(released(PLANS[made]))
-    forged = msgspec.structs.replace(payload, revision=PLANS[read].revision)
+    payload = wire.read(released(TASKS[made]))
+    forged = msgspec.structs.replace(payload, revision=TASKS[read].revision)
     entry = LogEntry(0, b"c", msgspec.msgpack.encode(forged))
-    letters = Reducer(PLANS[read]).fold(Partition.empty(PLANS[read]), [entry])
+    letters = Reducer(TASKS[read]).fold(Partition.empty(TASKS[read]), [entry])
     assert [letter.fault.reason for letter in letters] == ["wrong-claim"]
 
 
 def test_seed_and_mechanism_are_a_part_of_the_revision() -> None:
-    other = plan_of(p=2, mechanism="insecure-simulation", seed=6)
-    revisions = {plan.revision for plan in (*PLANS.values(), other)}
+    other = task_of(p=2, mechanism="insecure-simulation", seed=6)
+    revisions = {task.revision for task in (*TASKS.values(), other)}
     assert len(revisions) == 4
 
 
@@ -196,4 +196,4 @@ def test_a_plan_of_a_simulation_cannot_be_passed_off_as_a_real_one() -> None:
         study, privacy=msgspec.structs.replace(study.privacy, mechanism="discrete-gaussian")
     )
     # without going through the study file's checks, it is another study for every worker
-    assert make_plan(real).revision not in {SIMULATED.revision, REAL.revision}
+    assert make_task(real).revision not in {SIMULATED.revision, REAL.revision}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.local.plan import Plan
-from pipeline.methods import plan_of
+from pipeline.local.task import Task
+from pipeline.methods import task_of
 from pipeline.reducer import start_is_over
 from pipeline.study import parse_study
 from tests.builders import folded, relogged, sample_log, study_text
 
 
-def plan_with(*, releases: int, lead: int, private: bool = True) -> Plan:
+def task_with(*, releases: int, lead: int, private: bool = True) -> Task:
     text = study_text(p=2, records=30, releases=releases, private=private)
-    return plan_of(parse_study(f"{text}lead = {lead}\n"))
+    return task_of(parse_study(f"{text}lead = {lead}\n"))
 
 
 @pytest.mark.parametrize(
@@ -35,23 +35,23 @@ def plan_with(*, releases: int, lead: int, private: bool = True) -> Plan:
 def test_the_start_ends_with_enough_releases_or_with_a_client_that_waits(
     releases: int, lead: int, clients: int, came: int, over: bool
 ) -> None:
-    plan = plan_with(releases=releases, lead=lead)
-    log = sample_log(plan, releases=came, clients=clients, start=100)
-    assert start_is_over(plan, [folded(plan, log)]) is over
+    task = task_with(releases=releases, lead=lead)
+    log = sample_log(task, releases=came, clients=clients, start=100)
+    assert start_is_over(task, [folded(task, log)]) is over
     # however they are spread over partitions
     parts = [[e for e in log if e.key == key] for key in {e.key for e in log}]
-    spread = [folded(plan, relogged(part)) for part in parts]
-    assert start_is_over(plan, spread) is over
+    spread = [folded(task, relogged(part)) for part in parts]
+    assert start_is_over(task, spread) is over
 
 
 def test_the_start_is_over_once_a_client_has_seen_a_model() -> None:
     """Also where the version is lost: a client cannot go back to the start."""
-    plan = plan_with(releases=100, lead=0)
-    log = sample_log(plan, releases=6, clients=3, start=1)
-    assert start_is_over(plan, [folded(plan, log)])
+    task = task_with(releases=100, lead=0)
+    log = sample_log(task, releases=6, clients=3, start=1)
+    assert start_is_over(task, [folded(task, log)])
 
 
 def test_without_privacy_there_is_nothing_to_wait_for() -> None:
-    plan = plan_with(releases=100, lead=0, private=False)
-    log = sample_log(plan, releases=1, clients=1, start=1)
-    assert start_is_over(plan, [folded(plan, log)])
+    task = task_with(releases=100, lead=0, private=False)
+    log = sample_log(task, releases=1, clients=1, start=1)
+    assert start_is_over(task, [folded(task, log)])

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.local.encode import Encoder
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.methods.renewable import method as renewable
 from pipeline.study import TEMPLATE, load_study, parse_study, revision_of
 
@@ -69,8 +69,8 @@ def refusal(text: str) -> str:
 
 
 def test_the_template_and_the_base_are_accepted() -> None:
-    plan_of(parse_study(TEMPLATE))
-    plan_of(parse_study(BASE))
+    task_of(parse_study(TEMPLATE))
+    task_of(parse_study(BASE))
 
 
 REAL, SIMULATED = 'mechanism = "discrete-gaussian"', 'mechanism = "insecure-simulation"'
@@ -234,18 +234,18 @@ def test_a_combination_that_makes_no_sense_is_refused_with_the_way_out(
 
 
 def test_a_user_with_a_number_of_records_is_accepted_and_gets_that_much_more_noise() -> None:
-    alone = plan_of(parse_study(BASE))
-    user = plan_of(parse_study(changed('unit = "record"', 'unit = "user"\nrecords = 20')))
+    alone = task_of(parse_study(BASE))
+    user = task_of(parse_study(changed('unit = "record"', 'unit = "user"\nrecords = 20')))
     assert user.cost.mu == pytest.approx(alone.cost.mu / 20, rel=1e-6)
     assert user.guarantee.mu == pytest.approx(alone.guarantee.mu, rel=1e-6)
     assert user.guarantee.unit_records == 20
 
 
 def test_the_other_mechanisms_are_accepted_with_what_they_need() -> None:
-    pure = plan_of(parse_study(changed(BUDGET, f"{LAPLACE}\nepsilon = 1.0")))
+    pure = task_of(parse_study(changed(BUDGET, f"{LAPLACE}\nepsilon = 1.0")))
     assert (pure.guarantee.epsilon, pure.guarantee.delta) == (1.0, 0.0)
     assert (pure.study.private, pure.study.noised) == (True, True)
-    simulated = plan_of(parse_study(changed(REAL, f"{SIMULATED}\nseed = 0")))
+    simulated = task_of(parse_study(changed(REAL, f"{SIMULATED}\nseed = 0")))
     assert (simulated.study.private, simulated.study.noised) == (False, True)
 
 
@@ -253,29 +253,29 @@ def test_a_user_s_slack_grows_with_the_releases_that_hold_their_records() -> Non
     """A user's k records touch up to k releases, so k times as many samples are not exact."""
 
     def allowed(records: int) -> float:
-        plan = plan_of(
+        task = task_of(
             parse_study(
                 changed('unit = "record"', f'unit = "user"\nrecords = {records}').replace(
                     "delta = 1e-6", "delta = 1e-10"
                 )
             )
         )
-        assert plan.guarantee.mu is not None
-        return plan.guarantee.mu
+        assert task.guarantee.mu is not None
+        return task.guarantee.mu
 
     assert allowed(10**6) < allowed(1) * (1 - 1e-9)
 
 
 def test_a_budget_that_cannot_be_kept_is_refused_with_advice_that_helps() -> None:
     with pytest.raises(PrivacyError) as caught:
-        plan_of(parse_study(changed("delta = 1e-6", "delta = 1e-30")))
+        task_of(parse_study(changed("delta = 1e-6", "delta = 1e-30")))
     least = float(re.findall(r"at least ([0-9.e-]+)", str(caught.value))[0])
-    plan_of(parse_study(changed("delta = 1e-6", f"delta = {1.2 * least}")))
+    task_of(parse_study(changed("delta = 1e-6", f"delta = {1.2 * least}")))
 
 
 def test_the_largest_budget_is_planned_and_a_larger_one_is_refused() -> None:
     usual, largest = (
-        plan_of(parse_study(changed("epsilon = 1.0", f"epsilon = {e}"))).guarantee.mu
+        task_of(parse_study(changed("epsilon = 1.0", f"epsilon = {e}"))).guarantee.mu
         for e in (1, 20)
     )
     assert usual is not None
@@ -288,7 +288,7 @@ def test_the_largest_budget_is_planned_and_a_larger_one_is_refused() -> None:
 def test_the_largest_windows_fit_the_lattice() -> None:
     for epsilon in (1e-4, 1.0, 10.0):
         text = changed("records = 250", "records = 100000")
-        plan_of(parse_study(text.replace("epsilon = 1.0", f"epsilon = {epsilon}")))
+        task_of(parse_study(text.replace("epsilon = 1.0", f"epsilon = {epsilon}")))
 
 
 MATTERS = [
@@ -419,6 +419,6 @@ def test_the_most_extreme_numbers_that_are_allowed_are_planned_and_encoded(
     old: str, new: str
 ) -> None:
     study = parse_study(changed(old, new))
-    plan_of(study)
+    task_of(study)
     row = Encoder(study).encode({"y": "1", "heat": 0, "force": 3})
     assert all(-1 <= value <= 1 for value in row.features)

@@ -11,39 +11,39 @@ from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.local import blocks
 from pipeline.local.model import Model, round_model, start_model
-from pipeline.local.plan import Plan
 from pipeline.local.query import Exact
-from pipeline.methods.renewable.plan import Channels
+from pipeline.local.task import Task
 from pipeline.methods.renewable.summarise import (
     BoundedSums,
     local_fit,
     summarise,
     summarise_bounded,
 )
+from pipeline.methods.renewable.task import Channels
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel, gaussian, laplace
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
-from tests.builders import oracle, plan_of, simulate, some_model
+from tests.builders import oracle, simulate, some_model, task_of
 
 
 def values(part: Exact) -> np.ndarray:
     return np.ldexp(part.integers.astype(float), part.exponents)
 
 
-def window(plan: Plan, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def window(task: Task, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    features = rng.uniform(-1, 1, (n, plan.size - 1)) * plan.magnitudes
+    features = rng.uniform(-1, 1, (n, task.size - 1)) * task.magnitudes
     return features, rng.choice([-1.0, 1.0], n)
 
 
-PLANS = {
-    "gdwd": plan_of(p=4, maximum=8.0, records=3000),
-    "logistic": plan_of(p=4, loss="logistic", records=3000),
-    "units": plan_of(p=3, scaling="none", low=-900.0, high=7.0, records=3000),
-    "steep": plan_of(p=2, q=500.0, records=3000),
+TASKS = {
+    "gdwd": task_of(p=4, maximum=8.0, records=3000),
+    "logistic": task_of(p=4, loss="logistic", records=3000),
+    "units": task_of(p=3, scaling="none", low=-900.0, high=7.0, records=3000),
+    "steep": task_of(p=2, q=500.0, records=3000),
 }
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", TASKS)
 def test_bounded_sums_equal_the_plain_ones_up_to_truncation(name: str) -> None:
     """Each record errs by less than one last bit of each factor: 2^-20 and 2^-20, 2^-12 and 2^-14.
 
@@ -51,18 +51,18 @@ def test_bounded_sums_equal_the_plain_ones_up_to_truncation(name: str) -> None:
     slope bounded by 2^s a product errs by at most 2^(c + s) (2^-20 + 2^-20); for curvatures, of
     columns c and e and a curvature bounded by 2^h, 2^(c + e + h) (2 * 2^-12 + 2^-14).
     """
-    plan = PLANS[name]
+    task = TASKS[name]
     n = 3000
-    features, responses = window(plan, n, 1)
+    features, responses = window(task, n, 1)
     features /= 50 if name == "units" else 1
-    model = some_model(plan, 3)
+    model = some_model(task, 3)
     model = Model(3, model.lattice, (1500, 1000))
-    weights = tuple(min(w, plan.largest_weight) for w in model.class_weights)
-    plain = summarise(plan, features, responses, model.coefficients, weights)  # type: ignore[arg-type]
-    bounded = summarise_bounded(plan, features, responses, model)
-    column = 2.0 ** np.ceil(np.log2(np.append(1.0, plan.magnitudes)))
-    slope = 2.0 ** np.ceil(np.log2(plan.largest_weight * plan.loss.slope_bound))
-    curved = 2.0 ** np.ceil(np.log2(plan.largest_weight * plan.loss.curvature_bound))
+    weights = tuple(min(w, task.largest_weight) for w in model.class_weights)
+    plain = summarise(task, features, responses, model.coefficients, weights)  # type: ignore[arg-type]
+    bounded = summarise_bounded(task, features, responses, model)
+    column = 2.0 ** np.ceil(np.log2(np.append(1.0, task.magnitudes)))
+    slope = 2.0 ** np.ceil(np.log2(task.largest_weight * task.loss.slope_bound))
+    curved = 2.0 ** np.ceil(np.log2(task.largest_weight * task.loss.curvature_bound))
     gap = np.abs(values(bounded.gradient) - plain.gradient)
     assert np.all(gap <= n * column * slope * 2.0**-19)
     assert bounded.curvature is not None
@@ -73,23 +73,23 @@ def test_bounded_sums_equal_the_plain_ones_up_to_truncation(name: str) -> None:
 
 
 def test_truncation_is_far_below_the_noise() -> None:
-    plan = PLANS["gdwd"]
-    features, responses = window(plan, plan.slots, 2)
-    model = some_model(plan, 1)
-    plain = summarise(plan, features, responses, model.coefficients, model.class_weights)
-    bounded = summarise_bounded(plan, features, responses, model)
-    assert plan.step.curvature is not None
+    task = TASKS["gdwd"]
+    features, responses = window(task, task.slots, 2)
+    model = some_model(task, 1)
+    plain = summarise(task, features, responses, model.coefficients, model.class_weights)
+    bounded = summarise_bounded(task, features, responses, model)
+    assert task.step.curvature is not None
     assert bounded.curvature is not None
     gap = np.abs(values(bounded.curvature) - pack_upper(plain.curvature))
-    assert gap.max() < 0.01 * plan.step.curvature.standard_deviation
+    assert gap.max() < 0.01 * task.step.curvature.standard_deviation
     gap = np.abs(values(bounded.gradient) - plain.gradient)
-    assert gap.max() < 1e-3 * plan.step.gradient.standard_deviation
+    assert gap.max() < 1e-3 * task.step.gradient.standard_deviation
 
 
 def test_the_start_gives_one_unweighted_gradient_for_each_class_negative_first() -> None:
-    plan = plan_of(p=3, maximum=8.0, records=200)
-    features, responses = window(plan, 200, 3)
-    sums = summarise_bounded(plan, features, responses, start_model(plan.size))
+    task = task_of(p=3, maximum=8.0, records=200)
+    features, responses = window(task, 200, 3)
+    sums = summarise_bounded(task, features, responses, start_model(task.size))
     assert sums.curvature is None
     design = np.column_stack([np.ones(200), features])
     # at zero the slope of y is -y
@@ -102,30 +102,30 @@ def everything(sums: BoundedSums) -> list[np.ndarray]:
     return [array for part in parts for array in (part.integers, part.exponents)]
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("version", [0, 5])
 def test_bounded_sums_do_not_depend_on_the_order_of_records_in_a_single_bit(
     name: str, version: int
 ) -> None:
-    plan, rng = PLANS[name], np.random.default_rng(4)
-    features, responses = window(plan, 2500, 5)
-    model = some_model(plan, version)
-    wanted = everything(summarise_bounded(plan, features, responses, model))
+    task, rng = TASKS[name], np.random.default_rng(4)
+    features, responses = window(task, 2500, 5)
+    model = some_model(task, version)
+    wanted = everything(summarise_bounded(task, features, responses, model))
     for _ in range(5):
         order = rng.permutation(2500)
-        found = everything(summarise_bounded(plan, features[order], responses[order], model))
+        found = everything(summarise_bounded(task, features[order], responses[order], model))
         assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
 
 
 @pytest.mark.parametrize("version", [0, 5])
 def test_windows_that_are_split_add_up_exactly(version: int) -> None:
-    plan = PLANS["gdwd"]
-    features, responses = window(plan, 2500, 6)
-    model = some_model(plan, version)
-    whole = summarise_bounded(plan, features, responses, model)
+    task = TASKS["gdwd"]
+    features, responses = window(task, 2500, 6)
+    model = some_model(task, version)
+    whole = summarise_bounded(task, features, responses, model)
     for at in (0, 1, 1023, 1024, 1025, 2048, 2499):
-        one = summarise_bounded(plan, features[:at], responses[:at], model)
-        two = summarise_bounded(plan, features[at:], responses[at:], model)
+        one = summarise_bounded(task, features[:at], responses[:at], model)
+        two = summarise_bounded(task, features[at:], responses[at:], model)
         assert np.array_equal(
             whole.gradient.integers, one.gradient.integers + two.gradient.integers
         )
@@ -140,48 +140,48 @@ def test_windows_that_are_split_add_up_exactly(version: int) -> None:
 def test_bounded_sums_do_not_depend_on_the_block_size(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = PLANS["logistic"]
-    features, responses = window(plan, 600, 7)
-    wanted = everything(summarise_bounded(plan, features, responses, some_model(plan, 2)))
+    task = TASKS["logistic"]
+    features, responses = window(task, 600, 7)
+    wanted = everything(summarise_bounded(task, features, responses, some_model(task, 2)))
     monkeypatch.setattr(blocks, "BLOCK", block)
-    found = everything(summarise_bounded(plan, features, responses, some_model(plan, 2)))
+    found = everything(summarise_bounded(task, features, responses, some_model(task, 2)))
     assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
 
 
 def test_the_worst_window_of_the_largest_size_is_exact() -> None:
     """A hundred thousand equal records: the sum is that many times one of them."""
-    plan = plan_of(p=2, records=100_000, maximum=1000.0)
+    task = task_of(p=2, records=100_000, maximum=1000.0)
     x = np.array([1.0, -(1 - 2.0**-20)])
     model = Model(1, np.zeros(3, dtype=np.int64), (10**6, 10**6))
-    one = summarise_bounded(plan, x[None], np.ones(1), model)
-    many = summarise_bounded(plan, np.tile(x, (100_000, 1)), np.ones(100_000), model)
+    one = summarise_bounded(task, x[None], np.ones(1), model)
+    many = summarise_bounded(task, np.tile(x, (100_000, 1)), np.ones(100_000), model)
     assert many.gradient.integers.tolist() == (100_000 * one.gradient.integers).tolist()
     assert one.curvature is not None
     assert many.curvature is not None
     assert many.curvature.integers.tolist() == (100_000 * one.curvature.integers).tolist()
-    for part, sums in ((plan.step.gradient, many.gradient), (plan.step.curvature, many.curvature)):
+    for part, sums in ((task.step.gradient, many.gradient), (task.step.curvature, many.curvature)):
         assert part is not None
         rounded = part.round(sums.integers, sums.exponents)
-        largest = part.largest(plan.slots)
+        largest = part.largest(task.slots)
         assert np.abs(rounded).max() + 16 * part.noise.standard_deviation <= largest + 1
         assert largest < INTEGER_LIMIT
 
 
 def test_an_empty_window_sums_to_zero() -> None:
-    plan = PLANS["gdwd"]
+    task = TASKS["gdwd"]
     none = (np.zeros((0, 4)), np.zeros(0))
     for version in (0, 1):
-        sums = summarise_bounded(plan, *none, some_model(plan, version))
+        sums = summarise_bounded(task, *none, some_model(task, version))
         assert all(not part.integers.any() for part in (sums.gradient, sums.counts))
-    assert summarise(plan, *none, np.zeros(5), (1.0, 1.0)).records == 0
+    assert summarise(task, *none, np.zeros(5), (1.0, 1.0)).records == 0
 
 
 def test_more_records_than_slots_are_refused() -> None:
-    plan = plan_of(p=2, records=5)
-    features, responses = window(plan, 6, 1)
-    summarise_bounded(plan, features[:5], responses[:5], some_model(plan, 1))
+    task = task_of(p=2, records=5)
+    features, responses = window(task, 6, 1)
+    summarise_bounded(task, features[:5], responses[:5], some_model(task, 1))
     with pytest.raises(PrivacyError, match=r"window\.records"):
-        summarise_bounded(plan, features, responses, some_model(plan, 1))
+        summarise_bounded(task, features, responses, some_model(task, 1))
 
 
 def test_rounding_is_to_the_nearest_and_moves_two_values_apart_by_less_than_one_unit() -> None:
@@ -251,10 +251,10 @@ def test_the_noise_of_a_tiny_budget_still_fits_the_lattice(
 
 def test_the_parts_of_a_release_share_the_whole_budget() -> None:
     for settings in ({}, {"maximum": 5.0, "neighbours": "replace-one"}, {"user_records": 3}):
-        plan = plan_of(p=3, **settings)
-        assert spent(plan.start) == pytest.approx(plan.cost.mu, rel=1e-12)
-        assert spent(plan.step) == pytest.approx(plan.cost.mu, rel=1e-12)
-        assert plan.start.curvature is None
+        task = task_of(p=3, **settings)
+        assert spent(task.start) == pytest.approx(task.cost.mu, rel=1e-12)
+        assert spent(task.step) == pytest.approx(task.cost.mu, rel=1e-12)
+        assert task.start.curvature is None
 
 
 def spent(channels: Channels) -> float:
@@ -268,23 +268,23 @@ def spent(channels: Channels) -> float:
 
 
 def test_the_plain_sums_are_the_derivatives_of_the_objective() -> None:
-    plan = plan_of(p=2, private=False, loss="logistic")
-    features, responses = window(plan, 300, 9)
+    task = task_of(p=2, private=False, loss="logistic")
+    features, responses = window(task, 300, 9)
     weights = (2.0, 0.5)
     at = np.array([0.2, -0.4, 0.7])
 
     def objective(theta: np.ndarray) -> float:
         design = np.column_stack([np.ones(300), features])
         weight = np.where(responses > 0, weights[1], weights[0])
-        return float(weight @ plan.loss.value(design @ theta, responses))
+        return float(weight @ task.loss.value(design @ theta, responses))
 
-    found = summarise(plan, features, responses, at, weights)
+    found = summarise(task, features, responses, at, weights)
     steps = 1e-5 * np.eye(3)
     gradient = [(objective(at + s) - objective(at - s)) / 2e-5 for s in steps]
     assert_allclose(found.gradient, gradient, atol=1e-5)
     for i, s in enumerate(steps):
-        up = summarise(plan, features, responses, at + s, weights).gradient
-        down = summarise(plan, features, responses, at - s, weights).gradient
+        up = summarise(task, features, responses, at + s, weights).gradient
+        down = summarise(task, features, responses, at - s, weights).gradient
         assert_allclose(found.curvature[i], (up - down) / 2e-5, atol=1e-5)
     assert found.scores == pytest.approx(found.scores.T)
     assert sum(found.counts) == found.records == 300
@@ -292,18 +292,18 @@ def test_the_plain_sums_are_the_derivatives_of_the_objective() -> None:
 
 def test_the_local_fit_lowers_the_objective_close_to_its_least() -> None:
     features, responses = simulate(np.random.default_rng(10), 4000, 3)
-    plan = plan_of(p=3, private=False)
-    found = local_fit(plan.loss, features, responses, 0.01)
+    task = task_of(p=3, private=False)
+    found = local_fit(task.loss, features, responses, 0.01)
     wanted = oracle(features, responses, np.ones(4000), q=1.0, ridge=0.01)
     assert_allclose(found, wanted, atol=0.1)
 
 
 @pytest.mark.parametrize("label", [1.0, -1.0])
 def test_the_local_fit_survives_a_window_of_one_class(label: float) -> None:
-    plan = plan_of(p=3, private=False)
+    task = task_of(p=3, private=False)
     features, _ = simulate(np.random.default_rng(11), 30, 3)
     for x in (features, features[:1], np.zeros((5, 3))):
-        found = local_fit(plan.loss, x, np.full(len(x), label), 0.0)
+        found = local_fit(task.loss, x, np.full(len(x), label), 0.0)
         assert np.all(np.isfinite(found))
         assert np.abs(found).max() < 4096
 

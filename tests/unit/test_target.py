@@ -13,33 +13,33 @@ from pipeline.estimators.target import study_rows, target
 from pipeline.local.encode import stack
 from pipeline.methods.ldp_sgd.gradients import weighted
 from pipeline.types import Vector
-from tests.sgd import drawn, plan_of, rows_of
+from tests.sgd import drawn, rows_of, task_of
 
 
 @pytest.mark.parametrize("loss", ["linear", "logistic", "expectile"])
 def test_it_is_the_minimum_of_the_weighted_loss(loss: str) -> None:
     estimator = {"expectile": "residual_bound = 0.6725\ntau = 0.8"}.get(loss)
     # a radius below the length of every record: all weights count
-    plan = plan_of(loss=loss, path="radius = 1.3", estimator=estimator)
+    task = task_of(loss=loss, path="radius = 1.3", estimator=estimator)
     features, responses = drawn(loss, 2000, seed=5)
     # features of other lengths, so that weights differ, too
     features = features * np.random.default_rng(6).uniform(0.1, 1, (2000, 1))
-    x, y = stack(rows_of(plan, features, responses), plan.size - 1)[:2]
+    x, y = stack(rows_of(task, features, responses), task.size - 1)[:2]
     design = np.hstack([np.ones((len(x), 1)), x])
-    weights = weighted(plan, design)[:, 0]
+    weights = weighted(task, design)[:, 0]
     assert weights.min() < 0.7
     assert weights.max() > 0.9
 
     def mean_loss(theta: Vector) -> float:
-        return float(np.mean(weights * plan.loss.value(design @ theta, y)))
+        return float(np.mean(weights * task.loss.value(design @ theta, y)))
 
     def gradient(theta: Vector) -> Vector:
-        found: Vector = design.T @ (weights * plan.loss.slope(design @ theta, y)) / len(y)
+        found: Vector = design.T @ (weights * task.loss.slope(design @ theta, y)) / len(y)
         return found
 
-    rows = study_rows(plan, x, y)
-    found = target(plan, lambda: [rows]).coefficients
-    reference = minimize(mean_loss, np.zeros(plan.size), jac=gradient, tol=1e-12).x
+    rows = study_rows(task, x, y)
+    found = target(task, lambda: [rows]).coefficients
+    reference = minimize(mean_loss, np.zeros(task.size), jac=gradient, tol=1e-12).x
     # a minimiser knows its point to the root of the machine precision of the value
     assert_allclose(found, reference, atol=1e-6)
     # columns have a mean square of at most one
@@ -47,9 +47,9 @@ def test_it_is_the_minimum_of_the_weighted_loss(loss: str) -> None:
 
 
 def test_records_that_do_not_determine_it_are_an_error() -> None:
-    plan = plan_of()
-    rows = study_rows(plan, np.zeros((5, 3)), np.ones(5))
+    task = task_of()
+    rows = study_rows(task, np.zeros((5, 3)), np.ones(5))
     with pytest.raises(NumericError, match="collinear"):
-        target(plan, lambda: [rows])
+        target(task, lambda: [rows])
     with pytest.raises(DataError, match="no records"):
-        target(plan, list)
+        target(task, list)

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from pipeline.local.usable import BLOCK, Jumps, Trial, worded
-from pipeline.methods import plan_of
+from pipeline.methods import task_of
 from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
 from pipeline.study import parse_study
@@ -16,7 +16,7 @@ from tests.stage import OPEN, study_text
 
 
 def trial(privacy: str, records: int = 20) -> Trial:
-    return Trial.of(plan_of(parse_study(study_text(privacy=privacy, records=records))))
+    return Trial.of(task_of(parse_study(study_text(privacy=privacy, records=records))))
 
 
 def test_the_slots_and_the_noise_follow_from_the_budget_of_a_unit() -> None:

@@ -11,7 +11,7 @@ from infra.waiting import FIRST, Waiting
 from pipeline.library.table import line, table, unit_line
 from pipeline.library.words import clipped_line, counted
 from pipeline.offline import OfflineRun
-from tests.builders import plan_of
+from tests.builders import task_of
 
 
 @pytest.mark.parametrize(("number", "said"), [(0, "0 records"), (1, "1 record"), (2, "2 records")])
@@ -47,10 +47,10 @@ def test_a_wait_is_said_when_it_lasts_and_then_once_a_minute() -> None:
     ("scaling", "words"), [("unit", "half the feature's public range"), ("none", "one unit")]
 )
 def test_a_table_says_what_step_a_coefficient_stands_for(scaling: str, words: str) -> None:
-    plan = plan_of(p=2, private=False, scaling=scaling)
-    _, message = OfflineRun(plan).estimate(0.0)
+    task = task_of(p=2, private=False, scaling=scaling)
+    _, message = OfflineRun(task).estimate(0.0)
     assert words in unit_line(message)
     console = Console(width=200, record=True)
-    console.print(table(message, plan.study))
+    console.print(table(message, task.study))
     assert words in console.export_text()
     assert "0 releases, 0 clients" in line(message)

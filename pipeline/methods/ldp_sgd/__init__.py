@@ -1,6 +1,6 @@
 """Stochastic gradient descent on locally private gradients, with intervals while it runs.
 
-- `method`: what the rest knows of it. `plan`: its public numbers; `channels`: its noise.
+- `method`: what the rest knows of it. `task`: its public numbers; `channels`: its noise.
 - `client`, `gradients`: a window to the gradients of its records.
 - `server`: how releases become a path; `state`, `stored`: the paths of a partition, and as bytes.
 - `settings`: the public rule of a study's path; `steps`: step sizes, their two caps, and how far a

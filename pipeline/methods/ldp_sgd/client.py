@@ -17,7 +17,7 @@ from pipeline.privacy.randomness import SecureStream
 from pipeline.types import Integers
 
 if TYPE_CHECKING:
-    from pipeline.methods.ldp_sgd.plan import GradientPlan
+    from pipeline.methods.ldp_sgd.task import GradientTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,34 +60,34 @@ class RecordsPart:
         return with_noise(self.pieces(), 1, stream)
 
 
-def query(plan: GradientPlan, window: Arrays, model: Model) -> Query:
-    """As `Plan.query`."""
-    sums = bounded_gradients(plan, window.features, window.responses, model, window.levels)
-    return query_of(plan, sums)
+def query(task: GradientTask, window: Arrays, model: Model) -> Query:
+    """As `Task.query`."""
+    sums = bounded_gradients(task, window.features, window.responses, model, window.levels)
+    return query_of(task, sums)
 
 
-def query_of(plan: GradientPlan, sums: RecordSums) -> Query:
+def query_of(task: GradientTask, sums: RecordSums) -> Query:
     """Return the gradients of a window with the noise that each part needs."""
-    channels = plan.channels
+    channels = task.channels
     parts: dict[str, Part] = {
         "gradient": RecordsPart(
-            sums.gradient, plan.record_channels, sums.levels, plan.ceiling, plan.size
+            sums.gradient, task.record_channels, sums.levels, task.ceiling, task.size
         )
     }
     if sums.curvature is not None and channels.curvature and channels.beside:
         parts["curvature"] = MatrixPart(
-            sums.curvature, channels.curvature, channels.beside, plan.size, plan.slots
+            sums.curvature, channels.curvature, channels.beside, task.size, task.slots
         )
     if sums.products is not None and channels.products and channels.products_beside:
         parts["products"] = MatrixPart(
-            sums.products, channels.products, channels.products_beside, plan.size, plan.slots
+            sums.products, channels.products, channels.products_beside, task.size, task.slots
         )
     return Query(sums.model, parts)
 
 
-def open_query(plan: GradientPlan, window: Arrays, model: Model) -> OpenQuery:
-    """As `Plan.open_query`."""
-    sums = open_gradients(plan, window.features, window.responses, model)
+def open_query(task: GradientTask, window: Arrays, model: Model) -> OpenQuery:
+    """As `Task.open_query`."""
+    sums = open_gradients(task, window.features, window.responses, model)
     parts = {
         "gradient": sums.gradients.ravel(),
         "curvature": pack_upper(sums.curvature),

@@ -23,19 +23,19 @@ from pipeline.methods.ldp_sgd.intervals import (
     plug_ins,
 )
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
-from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.plug_in import PooledPlugIn
 from pipeline.methods.ldp_sgd.random_scaling import random_scaling
 from pipeline.methods.ldp_sgd.settings import allowed_lateness
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.methods.ldp_sgd.sums import Sums
+from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.types import Matrix, Vector
 
 #: A path that has moved less than this many relaxation times has no interval.
 MIXED = 50.0
 
 
-def estimate_sgd(plan: GradientPlan, state: SgdState, partitions: Sequence[int] = (0,)) -> Estimate:
+def estimate_sgd(task: GradientTask, state: SgdState, partitions: Sequence[int] = (0,)) -> Estimate:
     """Estimate the coefficients of a study with locally private gradients.
 
     Parameters
@@ -58,25 +58,25 @@ def estimate_sgd(plan: GradientPlan, state: SgdState, partitions: Sequence[int] 
     privacy: Matrix | None = None
     widths: Mapping[str, HalfWidth] = {}
     floored, condition = 0, None
-    coefficients = plan.first_model.coefficients
-    status, reason = _early(plan, paths)
-    shared = plan.several == "shared"
+    coefficients = task.first_model.coefficients
+    status, reason = _early(task, paths)
+    shared = task.several == "shared"
     if burnt:
         origins = [path.origin for path in burnt]
         scaling = random_scaling(list(zip(parts, origins, strict=True)), shared=shared)
         coefficients = scaling.mean
-        plugs = plug_ins(plan, parts)
+        plugs = plug_ins(task, parts)
         numbers = [n for n, path in zip(partitions, paths, strict=True) if path.sums.records]
-        reason = _unready(plan, burnt, parts, plugs, numbers)
+        reason = _unready(task, burnt, parts, plugs, numbers)
         status = "warming" if reason else "ready"
-        reason = "; ".join(filter(None, [reason, _late(plan, burnt, parts)]))
-        shown = plugs.get(plan.path.interval, plugs.get("plug-in"))
+        reason = "; ".join(filter(None, [reason, _late(task, burnt, parts)]))
+        shown = plugs.get(task.path.interval, plugs.get("plug-in"))
         if shown is not None:
             floored = shown.floored
             condition = shown.condition
             if status == "ready":
                 covariance = shown.covariance
-                privacy = shown.privacy_covariance(gradient_noise(plan) ** 2)
+                privacy = shown.privacy_covariance(gradient_noise(task) ** 2)
                 widths = half_widths(burnt, parts, scaling, plugs, shared=shared)
     return Estimate(
         coefficients=coefficients,
@@ -90,20 +90,20 @@ def estimate_sgd(plan: GradientPlan, state: SgdState, partitions: Sequence[int] 
         condition=condition,
         floored=floored,
         effective_records=float(records) or None,
-        point=_point(plan, paths),
+        point=_point(task, paths),
         widths=widths,
-        staleness=_staleness(plan, burnt, parts),
-        interval=plan.path.interval,
-        needs={name: needs(plan, name) for name in widths},
+        staleness=_staleness(task, burnt, parts),
+        interval=task.path.interval,
+        needs={name: needs(task, name) for name in widths},
     )
 
 
-def _point(plan: GradientPlan, paths: list[SgdPath]) -> Vector:
+def _point(task: GradientTask, paths: list[SgdPath]) -> Vector:
     """Return the newest iterate: of one path, of a shared one, or the mean of several."""
-    start = plan.first_model.coefficients
+    start = task.first_model.coefficients
     if not paths:
         return start
-    if plan.several == "shared":
+    if task.several == "shared":
         moved: Vector = np.sum([path.theta for path in paths], axis=0)
         return start + moved
     if len(paths) == 1:
@@ -113,12 +113,12 @@ def _point(plan: GradientPlan, paths: list[SgdPath]) -> Vector:
     return mean
 
 
-def _early(plan: GradientPlan, paths: list[SgdPath]) -> tuple[Status, str]:
+def _early(task: GradientTask, paths: list[SgdPath]) -> tuple[Status, str]:
     if not paths:
         return "empty", "no release has come yet"
-    if diverged := _diverged(plan, paths):
+    if diverged := _diverged(task, paths):
         return "warming", diverged
-    return "starting", f"the first {plan.path.burn_in} records are left out of the average"
+    return "starting", f"the first {task.path.burn_in} records are left out of the average"
 
 
 #: What makes a path mix sooner.
@@ -126,22 +126,22 @@ HELP = ": more records, larger steps (estimator.path), fewer features or a large
 
 
 def _unready(
-    plan: GradientPlan,
+    task: GradientTask,
     paths: list[SgdPath],
     parts: Sequence[Sums],
     plugs: Mapping[str, PooledPlugIn],
     numbers: Sequence[int],
 ) -> str:
     """Return why there are no intervals yet, and what would help; empty if there are."""
-    if diverged := _diverged(plan, paths):
+    if diverged := _diverged(task, paths):
         return diverged
     regressed = plugs.get("plug-in")
     if regressed is None:
-        alone = (i for i, part in enumerate(parts) if "plug-in" not in plug_ins(plan, [part]))
-        name, blocks = _which(plan, paths, numbers, next(alone, 0))
+        alone = (i for i, part in enumerate(parts) if "plug-in" not in plug_ins(task, [part]))
+        name, blocks = _which(task, paths, numbers, next(alone, 0))
         return f"{name} has hardly begun to move, and intervals need a longer one{blocks}"
     moved = [part.moved for part in parts]
-    if plan.several != "pooled":
+    if task.several != "pooled":
         moved = [sum(moved)]
     mixed = [
         (not plug.floored, float(np.linalg.eigvalsh(plug.curvature)[0]) * steps)
@@ -149,14 +149,14 @@ def _unready(
     ]
     least = min(mixed)
     if least < (True, MIXED):
-        name, blocks = _which(plan, paths, numbers, mixed.index(least))
+        name, blocks = _which(task, paths, numbers, mixed.index(least))
         return (
             f"{name} is too short: {max(least[1], 0.0):.0f} relaxation times of its slowest "
             f"direction, and intervals need {MIXED:.0f}{blocks}"
-            + ("" if _late(plan, paths, parts) else HELP)
+            + ("" if _late(task, paths, parts) else HELP)
             # where models are late, that is the reason, and said behind this one
         )
-    interval = plan.path.interval
+    interval = task.path.interval
     if interval.startswith("plug-in") and (interval not in plugs or plugs[interval].floored):
         return (
             f'"{interval}" cannot be computed yet, as the noise still hides a part of the released '
@@ -167,19 +167,19 @@ def _unready(
 
 
 def _which(
-    plan: GradientPlan, paths: list[SgdPath], numbers: Sequence[int], place: int
+    task: GradientTask, paths: list[SgdPath], numbers: Sequence[int], place: int
 ) -> tuple[str, str]:
     """Name a path, and say that it withholds the intervals of others where there are any."""
-    if plan.several != "pooled":
+    if task.several != "pooled":
         return "the path", ""
     name = f"the path of partition {numbers[place]} ({paths[place].records} records)"
     return name, " in every partition" if len(paths) > 1 else ""
 
 
-def _late(plan: GradientPlan, paths: list[SgdPath], parts: Sequence[Sums]) -> str:
+def _late(task: GradientTask, paths: list[SgdPath], parts: Sequence[Sums]) -> str:
     """Return what to do about models that are later than the steps allow for; empty if none is."""
-    late = _staleness(plan, paths, parts) or 0.0
-    allowed = allowed_lateness(plan)
+    late = _staleness(task, paths, parts) or 0.0
+    allowed = allowed_lateness(task)
     if late <= allowed:
         return ""
     return (
@@ -188,7 +188,7 @@ def _late(plan: GradientPlan, paths: list[SgdPath], parts: Sequence[Sums]) -> st
     )
 
 
-def _diverged(plan: GradientPlan, paths: list[SgdPath]) -> str:
+def _diverged(task: GradientTask, paths: list[SgdPath]) -> str:
     """Return what to do about a path that has left its range; empty if none has."""
     steps = "the operator must lower estimator.path.eta0 or kappa and begin a new study"
     after = min((path.diverged for path in paths if path.diverged is not None), default=None)
@@ -198,7 +198,7 @@ def _diverged(plan: GradientPlan, paths: list[SgdPath]) -> str:
             "the client that drove it there (`veilstream state forget`); what was learnt before is "
             "kept"
         )
-    if plan.several == "shared" and not np.max(np.abs(_point(plan, paths))) <= LARGEST:
+    if task.several == "shared" and not np.max(np.abs(_point(task, paths))) <= LARGEST:
         return (
             f"the path has left its range: {steps}; to take out a client that drove it there "
             "(`veilstream state forget`) does not mend a shared path, as the gradients of others "
@@ -207,15 +207,15 @@ def _diverged(plan: GradientPlan, paths: list[SgdPath]) -> str:
     return ""
 
 
-def _staleness(plan: GradientPlan, paths: list[SgdPath], parts: Sequence[Sums]) -> float | None:
+def _staleness(task: GradientTask, paths: list[SgdPath], parts: Sequence[Sums]) -> float | None:
     """Return how many records late models were on average, in the stretches that count.
 
     Of all partitions in a shared path, where each counts its own; else of the path's own.
     """
-    releases = sum(part.records for part in parts) / plan.slots
+    releases = sum(part.records for part in parts) / task.slots
     if not releases:
         return None
-    total = sum(path.records for path in paths) if plan.several == "shared" else None
+    total = sum(path.records for path in paths) if task.several == "shared" else None
     late = [
         part.behind * ((total or path.records) / path.records)
         for path, part in zip(paths, parts, strict=True)

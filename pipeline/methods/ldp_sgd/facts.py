@@ -14,7 +14,6 @@ import numpy as np
 from pipeline.errors import VeilstreamError
 from pipeline.methods.facts import Missed, Sizes
 from pipeline.methods.ldp_sgd.path import LARGEST
-from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.settings import (
     allowed_lateness,
     largest_move,
@@ -24,6 +23,7 @@ from pipeline.methods.ldp_sgd.settings import (
     rule_of,
     slowest,
 )
+from pipeline.methods.ldp_sgd.task import GradientTask
 
 #: Logistic estimates grow by this share of the noise's variance in the predictor (fitted).
 LOGISTIC_GROWTH = 0.25
@@ -33,18 +33,18 @@ LARGEST_EPSILON = 20.0
 LARGEST_CLOUD = 1.0
 
 
-def sizes(plan: GradientPlan, records: int) -> Sizes:
+def sizes(task: GradientTask, records: int) -> Sizes:
     """As `Method.sizes`."""
-    needed = _needed(plan)
-    rule, curvature = rule_of(plan), mean_curvature(plan)
-    noise = plan.record_noise if plan.study.noised else 0.0
+    needed = _needed(task)
+    rule, curvature = rule_of(task), mean_curvature(task)
+    noise = task.record_noise if task.study.noised else 0.0
     # the step that an average over the path sees: its mean, for steps that fall as i^-alpha
     last = rule.steps.steps(records, 1)[0] / (1 - rule.steps.alpha)
     step = min(float(last), rule.steps.cap)
-    cloud = step * noise**2 * plan.size / (2 * curvature)
-    logistic = plan.loss.name == "logistic"
-    scaled = cloud if logistic else cloud / plan.loss.slope_bound**2
-    late = rule.steps.cap == lateness_cap(plan) < rule.steps.eta0
+    cloud = step * noise**2 * task.size / (2 * curvature)
+    logistic = task.loss.name == "logistic"
+    scaled = cloud if logistic else cloud / task.loss.slope_bound**2
+    late = rule.steps.cap == lateness_cap(task) < rule.steps.eta0
     sooner = []
     if scaled > LARGEST_CLOUD:
         sooner.append("a smaller estimator.path.kappa: its steps are too long for so much noise")
@@ -55,8 +55,8 @@ def sizes(plan: GradientPlan, records: int) -> Sizes:
         )
     return Sizes(
         records_for_intervals=needed,
-        epsilon_for_intervals=_epsilon(plan, records) if needed > records else None,
-        slope_error=plan.response_scale[1] * noise / (slowest(plan) * math.sqrt(records)),
+        epsilon_for_intervals=_epsilon(task, records) if needed > records else None,
+        slope_error=task.response_scale[1] * noise / (slowest(task) * math.sqrt(records)),
         cloud=scaled,
         relative_bias=LOGISTIC_GROWTH * cloud if logistic else None,
         late=late,
@@ -64,10 +64,10 @@ def sizes(plan: GradientPlan, records: int) -> Sizes:
     )
 
 
-def better(plan: GradientPlan, missed: Missed) -> tuple[str, ...]:
+def better(task: GradientTask, missed: Missed) -> tuple[str, ...]:
     """As `Method.better`."""
     shorter = "shorter steps: estimator.path.kappa or eta0 halved, which takes more records"
-    if missed.biased and plan.loss.name != "linear":
+    if missed.biased and task.loss.name != "linear":
         return (f"{shorter}; or a larger privacy.epsilon: a curved loss is biased by the noise",)
     if missed.biased:
         return (f"{shorter}; or a later estimator.path.burn_in",)
@@ -77,9 +77,9 @@ def better(plan: GradientPlan, missed: Missed) -> tuple[str, ...]:
     return (*tried, "")
 
 
-def warnings(plan: GradientPlan) -> tuple[str, ...]:
+def warnings(task: GradientTask) -> tuple[str, ...]:
     """As `Method.warnings`: where one release can stop a path."""
-    moved = largest_move(plan, rule_of(plan))
+    moved = largest_move(task, rule_of(task))
     if moved <= LARGEST:
         return ()
     said = (
@@ -89,23 +89,23 @@ def warnings(plan: GradientPlan) -> tuple[str, ...]:
     return (said,)
 
 
-def facts(plan: GradientPlan) -> dict[str, object]:
+def facts(task: GradientTask) -> dict[str, object]:
     """As `Method.facts`: the steps, and when intervals can be hoped for."""
-    rule = rule_of(plan)
-    each = "in each partition, " if plan.several == "pooled" else ""
+    rule = rule_of(task)
+    each = "in each partition, " if task.several == "pooled" else ""
     return {
         "path": {
             "eta0": rule.steps.eta0,
             "alpha": rule.steps.alpha,
             "largest_step": rule.steps.cap,
             "burn_in": rule.burn_in,
-            "radius": plan.radius,
-            "intervals": ", ".join(plan.path.intervals),
-            **_released(plan),
-            "largest_slope": plan.loss.slope_bound,
-            "models_late_at_most": allowed_lateness(plan),
-            "one_release_moves_at_most": largest_move(plan, rule),
-            "records_for_intervals": records_to_mix(rule, slowest(plan)),
+            "radius": task.radius,
+            "intervals": ", ".join(task.path.intervals),
+            **_released(task),
+            "largest_slope": task.loss.slope_bound,
+            "models_late_at_most": allowed_lateness(task),
+            "one_release_moves_at_most": largest_move(task, rule),
+            "records_for_intervals": records_to_mix(rule, slowest(task)),
             "and": f"{each}if features are independent and uniform on their public ranges; one "
             "that uses half of its range needs four times as many (see `veilstream doctor "
             "coverage`)",
@@ -113,42 +113,42 @@ def facts(plan: GradientPlan) -> dict[str, object]:
     }
 
 
-def _released(plan: GradientPlan) -> dict[str, object]:
+def _released(task: GradientTask) -> dict[str, object]:
     """Return the noise of each part of a release, and what it costs a record where they are many.
 
     That of a matrix is on its diagonal; beside it, the deviation is 1 / sqrt 2 of it.
     """
-    if not plan.study.noised:
+    if not task.study.noised:
         return {"gradient_sd": 0.0}
-    channels, found = plan.channels, dict[str, object]()
+    channels, found = task.channels, dict[str, object]()
     named = (("gradient", channels.gradient), ("curvature", channels.curvature),
              ("products", channels.products))  # fmt: skip
     for name, part in named:
         if part is not None:
             found[f"{name}_sd"] = part.standard_deviation
-    if plan.study.privacy.personal is not None:
-        deviations = [part.standard_deviation for part in plan.record_channels]
-        found["gradient_sd"] = plan.record_noise
-        found["gradient_sd_by_level"] = dict(zip(plan.levels, deviations, strict=True))
-    costs = plan.parts.items() if len(plan.parts) > 1 else ()
-    unit = "mu" if plan.mechanism.order == 2 else "epsilon"
+    if task.study.privacy.personal is not None:
+        deviations = [part.standard_deviation for part in task.record_channels]
+        found["gradient_sd"] = task.record_noise
+        found["gradient_sd_by_level"] = dict(zip(task.levels, deviations, strict=True))
+    costs = task.parts.items() if len(task.parts) > 1 else ()
+    unit = "mu" if task.mechanism.order == 2 else "epsilon"
     return found | {f"{name}_{unit}": cost for name, cost in costs}
 
 
-def _needed(plan: GradientPlan) -> int:
-    return records_to_mix(rule_of(plan), slowest(plan))
+def _needed(task: GradientTask) -> int:
+    return records_to_mix(rule_of(task), slowest(task))
 
 
-def _epsilon(plan: GradientPlan, records: int) -> float | None:
+def _epsilon(task: GradientTask, records: int) -> float | None:
     """Return the least epsilon, on a grid of steps of a tenth, at which the records would do."""
-    study = plan.study
+    study = task.study
     if study.privacy.epsilon is None or study.privacy.personal is not None:
         return None
     steps = math.ceil(math.log(LARGEST_EPSILON / study.privacy.epsilon) / math.log(1.1))
     for epsilon in study.privacy.epsilon * 1.1 ** np.arange(1, max(steps, 1)):
         privacy = msgspec.structs.replace(study.privacy, epsilon=float(epsilon))
         try:
-            if _needed(GradientPlan(msgspec.structs.replace(study, privacy=privacy))) <= records:
+            if _needed(GradientTask(msgspec.structs.replace(study, privacy=privacy))) <= records:
                 return float(epsilon)
         except VeilstreamError:
             return None

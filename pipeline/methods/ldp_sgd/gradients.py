@@ -30,7 +30,7 @@ from pipeline.local.query import Exact
 from pipeline.types import Integers, Matrix, Vector
 
 if TYPE_CHECKING:
-    from pipeline.methods.ldp_sgd.plan import GradientPlan
+    from pipeline.methods.ldp_sgd.task import GradientTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class OpenSums:
 
 
 def record_gradients(
-    plan: GradientPlan, features: Matrix, responses: Vector, model: Model
+    task: GradientTask, features: Matrix, responses: Vector, model: Model
 ) -> Matrix:
     """Return the weighted gradient of each record, shape (n, d), in float64.
 
@@ -90,33 +90,33 @@ def record_gradients(
         Where the gradients are taken.
     """
     design = with_intercept(features)
-    slope = plan.loss.slope(predictors(design, model.coefficients), responses)
-    gradients: Matrix = weighted(plan, design) * slope[:, None]
+    slope = task.loss.slope(predictors(design, model.coefficients), responses)
+    gradients: Matrix = weighted(task, design) * slope[:, None]
     return gradients
 
 
 def open_gradients(
-    plan: GradientPlan, features: Matrix, responses: Vector, model: Model
+    task: GradientTask, features: Matrix, responses: Vector, model: Model
 ) -> OpenSums:
     """Return the gradients of a window and its matrices as they are, for a study without privacy.
 
     Slots without a record hold zeros.
     """
-    whole = np.zeros((plan.slots, plan.size))
-    whole[: len(responses)] = record_gradients(plan, features, responses, model)
+    whole = np.zeros((task.slots, task.size))
+    whole[: len(responses)] = record_gradients(task, features, responses, model)
     curvature = products = np.zeros((0, 0))
-    if "curvature" in plan.shares:
+    if "curvature" in task.shares:
         design = with_intercept(features)
-        bend = plan.loss.curvature(predictors(design, model.coefficients), responses)
-        rows = weighted(plan, design, root=True)
+        bend = task.loss.curvature(predictors(design, model.coefficients), responses)
+        rows = weighted(task, design, root=True)
         curvature = (rows * bend[:, None]).T @ rows
-    if "products" in plan.shares:
+    if "products" in task.shares:
         products = whole.T @ whole
     return OpenSums(len(responses), whole, curvature, products)
 
 
 def bounded_gradients(
-    plan: GradientPlan,
+    task: GradientTask,
     features: Matrix,
     responses: Vector,
     model: Model,
@@ -141,37 +141,37 @@ def bounded_gradients(
     PrivacyError
         If there are more records than slots.
     """
-    if len(responses) > plan.slots:
-        raise PrivacyError(f"a window holds at most {plan.slots} records (window.records)")
+    if len(responses) > task.slots:
+        raise PrivacyError(f"a window holds at most {task.slots} records (window.records)")
     numbers = np.where(np.isnan(features), 0.0, features)
-    design = with_intercept(np.minimum(np.maximum(numbers, -plan.magnitudes), plan.magnitudes))
-    bound = plan.loss.slope_bound
+    design = with_intercept(np.minimum(np.maximum(numbers, -task.magnitudes), task.magnitudes))
+    bound = task.loss.slope_bound
     predictor = predictors(design, model.coefficients)
-    slope = finite(plan.loss.slope(predictor, responses))
-    columns, (feature_bits, slope_bits) = plan.column_exponents, GRADIENT_BITS
+    slope = finite(task.loss.slope(predictor, responses))
+    columns, (feature_bits, slope_bits) = task.column_exponents, GRADIENT_BITS
     # cut towards zero, so that no magnitude grows; a product of 20 and 20 bits is exact
-    bounded = weighted(plan, design)
+    bounded = weighted(task, design)
     rows = np.trunc(bounded * np.ldexp(1.0, feature_bits - columns))
     factors, unit = whole_factors(slope, bound, slope_bits)
-    whole = np.zeros((plan.slots, plan.size), dtype=np.int64)
+    whole = np.zeros((task.slots, task.size), dtype=np.int64)
     whole[: len(slope)] = rows * factors[:, None]
     exponents = columns - feature_bits + unit
     # one exponent stands for all numbers where they agree, as they do for ranges of one unit
     same = bool((exponents == exponents[0]).all())
-    exponents = exponents[:1] if same else np.tile(exponents, plan.slots)
+    exponents = exponents[:1] if same else np.tile(exponents, task.slots)
     curvature = products = None
-    if "curvature" in plan.shares:
-        bend = np.maximum(finite(plan.loss.curvature(predictor, responses)), 0.0)
+    if "curvature" in task.shares:
+        bend = np.maximum(finite(task.loss.curvature(predictor, responses)), 0.0)
         # some losses bend the same way whatever the response is, and so in an empty slot
         bend = np.where(np.isnan(responses), 0.0, bend)
-        rows = weighted(plan, design, root=True)
-        curvature = _exact_matrix(plan, rows, bend, plan.loss.curvature_bound)
-    if "products" in plan.shares:
+        rows = weighted(task, design, root=True)
+        curvature = _exact_matrix(task, rows, bend, task.loss.curvature_bound)
+    if "products" in task.shares:
         # the square of a cut slope is within the square of its bound up to rounding, and cut again
-        products = _exact_matrix(plan, bounded, np.clip(slope, -bound, bound) ** 2, bound**2)
-    places = np.full(plan.slots, plan.empty_level, dtype=np.int64)
+        products = _exact_matrix(task, bounded, np.clip(slope, -bound, bound) ** 2, bound**2)
+    places = np.full(task.slots, task.empty_level, dtype=np.int64)
     if levels is not None:
-        places[: len(levels)] = np.where(np.isnan(responses), plan.empty_level, levels)
+        places[: len(levels)] = np.where(np.isnan(responses), task.empty_level, levels)
     gradient = Exact(whole.ravel(), exponents)
     return RecordSums(model, gradient, curvature, products, places)
 
@@ -186,19 +186,19 @@ def mallows(design: Matrix, radius: float) -> Vector:
     return weights
 
 
-def weighted(plan: GradientPlan, design: Matrix, *, root: bool = False) -> Matrix:
+def weighted(task: GradientTask, design: Matrix, *, root: bool = False) -> Matrix:
     """Return w(x) (1, x), or the root of w(x) times (1, x): of norm at most the radius."""
-    if plan.radius >= plan.longest:
+    if task.radius >= task.longest:
         return design
-    weights = mallows(design, plan.radius)
+    weights = mallows(design, task.radius)
     found: Matrix = design * (np.sqrt(weights) if root else weights)[:, None]
     return found
 
 
-def _exact_matrix(plan: GradientPlan, rows: Matrix, factors: Vector, bound: float) -> Exact:
+def _exact_matrix(task: GradientTask, rows: Matrix, factors: Vector, bound: float) -> Exact:
     """Sum factors, of at most `bound`, times the outer products of rows, exactly; packed."""
     whole, unit = whole_factors(factors, bound, CURVATURE_BITS[1])
-    design = rows * np.ldexp(1.0, GRADIENT_BITS[0] - plan.column_exponents)
+    design = rows * np.ldexp(1.0, GRADIENT_BITS[0] - task.column_exponents)
     _, total = exact_sums(design, np.zeros((0, len(rows))), whole)
-    exponents = plan.product_exponents + (unit - 2 * CURVATURE_BITS[0])
+    exponents = task.product_exponents + (unit - 2 * CURVATURE_BITS[0])
     return Exact(pack_upper(total), exponents)

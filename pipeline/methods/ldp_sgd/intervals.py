@@ -15,11 +15,11 @@ from pipeline.errors import NumericError
 from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.batch_means import batch_means
 from pipeline.methods.ldp_sgd.path import SgdPath
-from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn
 from pipeline.methods.ldp_sgd.random_scaling import RandomScaling, pooled
 from pipeline.methods.ldp_sgd.spec import INTERVALS
 from pipeline.methods.ldp_sgd.sums import Sums
+from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.privacy.policy import PUBLISHED
 from pipeline.types import Vector
 
@@ -29,7 +29,7 @@ BATCH_MEANS = "batch-means"
 HalfWidth = Callable[[float], Vector]
 
 
-def plug_ins(plan: GradientPlan, parts: Sequence[Sums]) -> dict[str, PooledPlugIn]:
+def plug_ins(task: GradientTask, parts: Sequence[Sums]) -> dict[str, PooledPlugIn]:
     """Return the plug-in estimates by the names of their intervals, without those that fail yet.
 
     One that fails for one of several pooled paths fails for all.
@@ -40,16 +40,16 @@ def plug_ins(plan: GradientPlan, parts: Sequence[Sums]) -> dict[str, PooledPlugI
         The sums of each path, or of each log of a shared one, after its burn-in.
     """
     made: dict[str, Callable[[Sequence[Sums]], PlugIn]] = {"plug-in": plug_in.without_release}
-    if "curvature" in plan.shares:
+    if "curvature" in task.shares:
         made["plug-in-curvature"] = plug_in.with_curvature
-    if "products" in plan.shares:
+    if "products" in task.shares:
         made["plug-in-products"] = lambda logs: plug_in.published(
             plug_in.released_mean(logs, 0),
             plug_in.released_mean(logs, 1),
-            gradient_noise(plan) ** 2,
+            gradient_noise(task) ** 2,
             sum(sums.records for sums in logs),
         )
-    paths = [[part] for part in parts] if plan.several == "pooled" else [parts]
+    paths = [[part] for part in parts] if task.several == "pooled" else [parts]
     found = {}
     for name, make in made.items():
         try:
@@ -59,9 +59,9 @@ def plug_ins(plan: GradientPlan, parts: Sequence[Sums]) -> dict[str, PooledPlugI
     return found
 
 
-def gradient_noise(plan: GradientPlan) -> float:
+def gradient_noise(task: GradientTask) -> float:
     """Return the standard deviation of the noise of one gradient entry; 0 without noise."""
-    return plan.channels.gradient.standard_deviation if plan.study.noised else 0.0
+    return task.channels.gradient.standard_deviation if task.study.noised else 0.0
 
 
 def half_widths(
@@ -100,19 +100,19 @@ def half_widths(
     return found
 
 
-def needs(plan: GradientPlan, method: str) -> str:
+def needs(task: GradientTask, method: str) -> str:
     """Say what an interval of a study of single records needs, and what it costs."""
     used = INTERVALS.get(method, "gradients").split("+")
     said = f"reads {_and(used)}"
     if method == BATCH_MEANS:
         said += " and all iterates, so that it is not any-time"
-    if not plan.study.noised:
+    if not task.study.noised:
         return f"{said}; nothing is noised"
     if len(used) == 1:
         return f"{said}; costs nothing beyond gradients"
-    unit = "mu" if plan.mechanism.order == 2 else "epsilon"
-    each = _and([f"{plan.parts[name]:.3g}" for name in used])
-    said += f", which cost {unit} {each} of a record's {plan.budget:.3g}"
+    unit = "mu" if task.mechanism.order == 2 else "epsilon"
+    each = _and([f"{task.parts[name]:.3g}" for name in used])
+    said += f", which cost {unit} {each} of a record's {task.budget:.3g}"
     return f"{said}; {PUBLISHED}" if "products" in used else said
 
 

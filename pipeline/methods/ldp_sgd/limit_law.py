@@ -13,7 +13,7 @@ from pipeline.linalg import sandwich
 from pipeline.local.blocks import with_intercept
 from pipeline.losses import Loss
 from pipeline.methods.ldp_sgd.gradients import mallows
-from pipeline.methods.ldp_sgd.plan import GradientPlan
+from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.types import Matrix, Vector
 
 
@@ -60,7 +60,7 @@ def covariance(curvature: Matrix, products: Matrix, noise: float, records: int) 
 
 
 def standard_errors(
-    plan: GradientPlan, features: Matrix, responses: Vector, truth: Vector, records: int
+    task: GradientTask, features: Matrix, responses: Vector, truth: Vector, records: int
 ) -> Vector:
     """Return the exact standard errors of a study's average, in encoded units, shape (d,).
 
@@ -80,6 +80,6 @@ def standard_errors(
     NumericError
         As `covariance`.
     """
-    found = moments(plan.loss, with_intercept(features), responses, truth, plan.radius)
-    noise = plan.record_noise if plan.study.noised else 0.0
+    found = moments(task.loss, with_intercept(features), responses, truth, task.radius)
+    noise = task.record_noise if task.study.noised else 0.0
     return np.sqrt(np.diag(covariance(*found, noise, records)))

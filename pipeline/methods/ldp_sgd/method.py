@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.methods.facts import Missed, Sizes
 from pipeline.methods.ldp_sgd import facts
-from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.server import GradientServer
 from pipeline.methods.ldp_sgd.simulation import GradientStream
 from pipeline.methods.ldp_sgd.spec import LOSSES, check, enter, spec_of
+from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.study import Study
 
 
@@ -45,56 +45,56 @@ class LdpSgd:
         """As `Method.intervals`."""
         return spec_of(study).intervals
 
-    def plan(self, study: Study, level: str | None = None) -> GradientPlan:
-        """As `Method.plan`."""
-        return GradientPlan(study, level)
+    def task(self, study: Study, level: str | None = None) -> GradientTask:
+        """As `Method.task`."""
+        return GradientTask(study, level)
 
-    def server(self, plan: Plan) -> GradientServer:
+    def server(self, task: Task) -> GradientServer:
         """As `Method.server`."""
-        return GradientServer(own(plan))
+        return GradientServer(own(task))
 
-    def facts(self, plan: Plan) -> dict[str, object]:
+    def facts(self, task: Task) -> dict[str, object]:
         """As `Method.facts`."""
-        return facts.facts(own(plan))
+        return facts.facts(own(task))
 
-    def warnings(self, plan: Plan) -> tuple[str, ...]:
+    def warnings(self, task: Task) -> tuple[str, ...]:
         """As `Method.warnings`."""
-        return facts.warnings(own(plan))
+        return facts.warnings(own(task))
 
-    def sizes(self, plan: Plan, records: int) -> Sizes:
+    def sizes(self, task: Task, records: int) -> Sizes:
         """As `Method.sizes`."""
-        return facts.sizes(own(plan), records)
+        return facts.sizes(own(task), records)
 
-    def better(self, plan: Plan, missed: Missed) -> tuple[str, ...]:
+    def better(self, task: Task, missed: Missed) -> tuple[str, ...]:
         """As `Method.better`."""
-        return facts.better(own(plan), missed)
+        return facts.better(own(task), missed)
 
-    def whole_log(self, plan: Plan) -> str:
+    def whole_log(self, task: Task) -> str:
         """As `Method.whole_log`."""
-        del plan
+        del task
         return (
             'kind = "ldp-sgd" moves one path from the public start through all records in their '
             "order, and each gradient was taken where that path had led"
         )
 
-    def simulation(self, plan: Plan, rng: np.random.Generator) -> GradientStream | None:
+    def simulation(self, task: Task, rng: np.random.Generator) -> GradientStream | None:
         """As `Method.simulation`."""
-        plan = own(plan)
+        task = own(task)
         # sums beside the gradients, of a window, are those of its release
-        return None if plan.beside else GradientStream(plan, rng)
+        return None if task.beside else GradientStream(task, rng)
 
 
-def own(plan: Plan) -> GradientPlan:
-    """Return a plan as one of this method.
+def own(task: Task) -> GradientTask:
+    """Return a task as one of this method.
 
     Raises
     ------
     TypeError
         If it is another's.
     """
-    if not isinstance(plan, GradientPlan):
-        raise TypeError("a method serves plans that it has made")
-    return plan
+    if not isinstance(task, GradientTask):
+        raise TypeError("a method serves tasks that it has made")
+    return task
 
 
 METHOD = LdpSgd()

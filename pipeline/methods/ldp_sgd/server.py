@@ -13,9 +13,9 @@ from pipeline.local.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Part, 
 from pipeline.messages.release import OpenRelease, Release
 from pipeline.methods.layout import Layout
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd
-from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
+from pipeline.methods.ldp_sgd.task import GradientTask
 
 #: Sums of floats may pass the bound of exact ones by this share: 2^17 records, 2^-53 for each.
 _ROUNDING = 2.0**-30
@@ -26,39 +26,39 @@ class GradientServer:
 
     ordered = True
 
-    def __init__(self, plan: GradientPlan) -> None:
-        self._plan, self._rule = plan, rule_of(plan)
-        self._slots, self._size = plan.slots, plan.size
-        self._noised, self._unit = plan.study.noised, 1.0
-        self._largest = plan.largest_gradient
+    def __init__(self, task: GradientTask) -> None:
+        self._task, self._rule = task, rule_of(task)
+        self._slots, self._size = task.slots, task.size
+        self._noised, self._unit = task.study.noised, 1.0
+        self._largest = task.largest_gradient
         self._furthest = math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
-        square = plan.slots * plan.radius**2 * (1 + _ROUNDING)
-        bounds = [square * plan.loss.curvature_bound, square * plan.loss.slope_bound**2]
+        square = task.slots * task.radius**2 * (1 + _ROUNDING)
+        bounds = [square * task.loss.curvature_bound, square * task.loss.slope_bound**2]
         units = [1.0, 1.0]
         if self._noised:
-            self._unit = plan.channels.gradient.unit
+            self._unit = task.channels.gradient.unit
             matrices = [
-                m for m in (plan.channels.curvature, plan.channels.products) if m is not None
+                m for m in (task.channels.curvature, task.channels.products) if m is not None
             ]
             units = [m.unit for m in matrices]
-            bounds = [m.largest(plan.slots) * m.unit for m in matrices]
+            bounds = [m.largest(task.slots) * m.unit for m in matrices]
         # one unit and one bound for each number of each matrix, in the order of a release
-        packed = plan.size * (plan.size + 1) // 2
-        self._units = np.repeat(units, packed)[: plan.beside]
-        self._bounds = np.repeat(bounds, packed)[: plan.beside]
-        numbers = plan.slots * plan.size + plan.beside
+        packed = task.size * (task.size + 1) // 2
+        self._units = np.repeat(units, packed)[: task.beside]
+        self._bounds = np.repeat(bounds, packed)[: task.beside]
+        numbers = task.slots * task.size + task.beside
         if self._noised:
-            self._expansion = Layout("expansion", "<i8", plan.size, (COEFFICIENT_EXPONENT,))
-            self._sums = Layout("sums", "<i8", numbers, plan.channels.exponents)
+            self._expansion = Layout("expansion", "<i8", task.size, (COEFFICIENT_EXPONENT,))
+            self._sums = Layout("sums", "<i8", numbers, task.channels.exponents)
         else:
-            self._expansion = Layout("expansion", "<f8", plan.size, (0,))
+            self._expansion = Layout("expansion", "<f8", task.size, (0,))
             # class counts, which a release of this kind leaves at zero, stand at its end
             self._sums = Layout("sums", "<f8", numbers + 2, (0,))
 
     @property
     def interval(self) -> str:
         """As `Server.interval`."""
-        return (self._plan.path).interval
+        return (self._task.path).interval
 
     def check(self, release: Release) -> None:
         """As `Server.check`."""
@@ -119,7 +119,7 @@ class GradientServer:
     ) -> Estimate:
         """As `Server.estimate`; a path has no age, so there is one bucket."""
         [(_, state)] = parts
-        return estimate_sgd(self._plan, state, partitions)
+        return estimate_sgd(self._task, state, partitions)
 
     def start_is_over(self, states: Sequence[SgdState], furthest: int) -> bool:
         """As `Server.start_is_over`: a path moves from its first record on."""
@@ -128,9 +128,9 @@ class GradientServer:
 
     def part(self, slots: int, state: SgdState | None) -> Part | None:
         """As `Server.part`: how far its partition has come, and its own point where paths pool."""
-        if self._plan.several is None:
+        if self._task.several is None:
             return None
-        if self._plan.several == "shared":
+        if self._task.several == "shared":
             return Part(slots)
-        point = self._plan.first_model.coefficients if state is None else state.path.theta
+        point = self._task.first_model.coefficients if state is None else state.path.theta
         return Part(slots, on_lattice(point))

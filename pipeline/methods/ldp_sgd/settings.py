@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from pipeline.methods.ldp_sgd.path import Rule
-from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.steps import StepRule, noise_cap, staleness_cap
+from pipeline.methods.ldp_sgd.task import GradientTask
 
 #: Public guesses by loss: mean curvature of a record, decay of the steps, and how far noise may
 #: move a linear predictor: asymmetric losses are biased sooner.
@@ -27,33 +27,33 @@ NEVER = 2.0**53
 
 
 @lru_cache(maxsize=32)
-def rule_of(plan: GradientPlan) -> Rule:
+def rule_of(task: GradientTask) -> Rule:
     """Return the rule of a study's path."""
-    path, loss = plan.path, plan.study.estimator.loss
-    curvature = mean_curvature(plan)
-    noise = plan.record_noise if plan.study.noised else 0.0
+    path, loss = task.path, task.study.estimator.loss
+    curvature = mean_curvature(task)
+    noise = task.record_noise if task.study.noised else 0.0
     cap = min(
-        noise_cap(path.kappa or KAPPA.get(loss, 0.25), curvature, plan.loss.slope_bound, noise,
-                  plan.size),
-        lateness_cap(plan),
+        noise_cap(path.kappa or KAPPA.get(loss, 0.25), curvature, task.loss.slope_bound, noise,
+                  task.size),
+        lateness_cap(task),
     )  # fmt: skip
     return Rule(
         steps=StepRule(path.eta0, path.alpha or ALPHA.get(loss, 0.6), cap),
         burn_in=path.burn_in,
-        start=np.zeros(plan.size) if plan.several == "shared" else plan.first_model.coefficients,
+        start=np.zeros(task.size) if task.several == "shared" else task.first_model.coefficients,
         full=path.full,
-        beside=plan.beside,
-        shared=plan.several == "shared",
+        beside=task.beside,
+        shared=task.several == "shared",
     )
 
 
-def lateness_cap(plan: GradientPlan) -> float:
+def lateness_cap(task: GradientTask) -> float:
     """Return the largest step at which late models do no harm."""
-    behind = allowed_lateness(plan) + plan.slots
-    return staleness_cap(LARGEST_SHARE * mean_curvature(plan), behind)
+    behind = allowed_lateness(task) + task.slots
+    return staleness_cap(LARGEST_SHARE * mean_curvature(task), behind)
 
 
-def mean_curvature(plan: GradientPlan) -> float:
+def mean_curvature(task: GradientTask) -> float:
     """Return the guess of a record's mean curvature, its weight included.
 
     Features of unit variance have |(1, x)|^2 of about d: a radius below the root of d leaves
@@ -61,29 +61,29 @@ def mean_curvature(plan: GradientPlan) -> float:
     variance have larger weights, so that the caps err towards short steps; at the default radius
     the noise cap depends on no variance, since noise moves x' theta by tr(A^-1 E[x x']).
     """
-    guess = plan.path.curvature or CURVATURE[plan.study.estimator.loss]
-    return guess * min(1.0, plan.radius**2 / plan.size)
+    guess = task.path.curvature or CURVATURE[task.study.estimator.loss]
+    return guess * min(1.0, task.radius**2 / task.size)
 
 
-def largest_move(plan: GradientPlan, rule: Rule) -> float:
+def largest_move(task: GradientTask, rule: Rule) -> float:
     """Return how far one release can move a coefficient, whatever numbers a client sends.
 
     The worker refuses numbers that no honest client can send, and steps never grow.
     """
-    return plan.slots * min(rule.steps.eta0, rule.steps.cap) * plan.largest_gradient
+    return task.slots * min(rule.steps.eta0, rule.steps.cap) * task.largest_gradient
 
 
-def slowest(plan: GradientPlan) -> float:
+def slowest(task: GradientTask) -> float:
     """Return the guess of the smallest eigenvalue of the mean curvature.
 
     For independent features, uniform on their public ranges: with `scaling = "unit"` their variance
     is 1/3. Features that are correlated, or use a part of their range, have a smaller one.
     """
-    low, high = plan.ends
+    low, high = task.ends
     means = np.append(1.0, (low + high) / 2)
     products = np.diag(np.append(0.0, (high - low) ** 2 / 12)) + np.outer(means, means)
-    guess = plan.path.curvature or CURVATURE[plan.study.estimator.loss]
-    weight = min(1.0, plan.radius**2 / float(np.trace(products)))
+    guess = task.path.curvature or CURVATURE[task.study.estimator.loss]
+    weight = min(1.0, task.radius**2 / float(np.trace(products)))
     return guess * weight * float(np.linalg.eigvalsh(products)[0])
 
 
@@ -122,7 +122,7 @@ def _moved(steps: StepRule, records: float) -> float:
     return min(steps.cap, steps.eta0) * flat + rest
 
 
-def allowed_lateness(plan: GradientPlan) -> int:
+def allowed_lateness(task: GradientTask) -> int:
     """Return how many records late a model may be before the steps are too long for it."""
-    behind = plan.path.behind
-    return 2 * plan.slots * plan.study.stream.publish.releases if behind is None else behind
+    behind = task.path.behind
+    return 2 * task.slots * task.study.stream.publish.releases if behind is None else behind

@@ -10,32 +10,32 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.local.blocks import predictors, with_intercept
 from pipeline.local.model import round_model
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd
-from pipeline.methods.ldp_sgd.plan import GradientPlan
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
+from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.types import Matrix, Vector
 
 
 class GradientStream:
     """As `methods.base.Simulation`."""
 
-    def __init__(self, plan: GradientPlan, rng: np.random.Generator) -> None:
-        self._plan, self._rng = plan, rng
-        self._state, self._model = SgdState(rule_of(plan)), plan.first_model
+    def __init__(self, task: GradientTask, rng: np.random.Generator) -> None:
+        self._task, self._rng = task, rng
+        self._state, self._model = SgdState(rule_of(task)), task.first_model
 
     def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
         """Move along the gradients of a round."""
-        plan, model = self._plan, self._model
+        task, model = self._task, self._model
         design = with_intercept(features)
-        slope = plan.loss.slope(predictors(design, model.coefficients), responses)
-        factors = plan.record_weights(design) * slope
+        slope = task.loss.slope(predictors(design, model.coefficients), responses)
+        factors = task.record_weights(design) * slope
         gradients = design * factors[:, None]
-        if plan.study.noised:
+        if task.study.noised:
             gradients = gradients + self._noise(gradients.shape)
         seen = np.full(clients, model.seen, dtype=np.int64)
         self._state.fold(
             GradientBatch(
-                gradients.reshape(clients, plan.slots, plan.size),
+                gradients.reshape(clients, task.slots, task.size),
                 np.tile(model.coefficients, (clients, 1)),
                 seen, seen, np.zeros((clients, 0)),
             )
@@ -49,13 +49,13 @@ class GradientStream:
 
     def estimate(self) -> Estimate:
         """Return the estimate of the path so far."""
-        return estimate_sgd(self._plan, self._state)
+        return estimate_sgd(self._task, self._state)
 
     def _noise(self, shape: tuple[int, ...]) -> Matrix:
-        deviations = np.array([part.standard_deviation for part in self._plan.record_channels])
+        deviations = np.array([part.standard_deviation for part in self._task.record_channels])
         # levels of privacy in equal shares
         deviation = deviations[self._rng.integers(len(deviations), size=(shape[0], 1))]
-        if self._plan.study.privacy.mechanism == "discrete-laplace":
+        if self._task.study.privacy.mechanism == "discrete-laplace":
             return deviation / math.sqrt(2) * self._rng.laplace(0.0, 1.0, shape)
         noise: Matrix = deviation * self._rng.standard_normal(shape)
         return noise

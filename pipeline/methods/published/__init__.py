@@ -5,8 +5,8 @@ sentence of its own. Source of all: dwd.
 
 - `offline`: OffNP (exact, and by the stopping rule of its package) and OffWP. `online`: OnWP, and
   OnWDP with the noise of `trusted_noise`. `private_online`: messages with `message_noise`.
-- `method`, `spec`: what the rest of the program sees, and the keys of a study. `task`, `runs`: the
-  methods on the records of a study. `noises`: their noise, and what it is worth.
+- `method`, `spec`: what the rest of the program sees, and the keys of a study. `problem`, `runs`:
+  the methods on the records of a study. `noises`: their noise, and what it is worth.
 - `records`, `ridge`, `spread`: shared.
 """
 
@@ -33,26 +33,26 @@ _NOISED = "simulated noise, or none"
 
 POOLED = Published(
     "pooled", "OffNP", "penalised fit to all records in one place, converged", _ONE_PLACE,
-    Offline, runs.pooled, lambda plan, clients: noises.POOLED, _RAW, weighted=True,
+    Offline, runs.pooled, lambda task, clients: noises.POOLED, _RAW, weighted=True,
 )  # fmt: skip
 POOLED_MM = Published(
     "pooled-mm", "OffNP by kerndwd",
     "the same by majorisation-minimisation, stopped as kerndwd does; its lambda is ridge / 2",
-    _ONE_PLACE, Spec, runs.pooled_mm, lambda plan, clients: noises.POOLED, _RAW,
+    _ONE_PLACE, Spec, runs.pooled_mm, lambda task, clients: noises.POOLED, _RAW,
 )  # fmt: skip
 FEDERATED = Published(
     "federated-newton", "OffWP", "damped Newton steps on sums of all clients", _ROUNDS,
-    Offline, runs.federated, lambda plan, clients: noises.FEDERATED, _SENT, weighted=True,
+    Offline, runs.federated, lambda task, clients: noises.FEDERATED, _SENT, weighted=True,
 )  # fmt: skip
 UNDAMPED = Published(
     "federated-newton-undamped", "OffWP as published",
     "literal Newton steps of eq. (16) from zero; a reproduction", _ROUNDS,
-    Undamped, runs.undamped, lambda plan, clients: noises.FEDERATED, _SENT,
+    Undamped, runs.undamped, lambda task, clients: noises.FEDERATED, _SENT,
 )  # fmt: skip
 ONLINE = Published(
     "online-newton", "OnWP", "one Newton step for each batch, eq. (37)",
     "batches with a window of every client, all at the same point",
-    Online, runs.online, lambda plan, clients: noises.FEDERATED, _SENT,
+    Online, runs.online, lambda task, clients: noises.FEDERATED, _SENT,
     start=runs.online_start, weighted=True,
 )  # fmt: skip
 LAPLACE = Published(

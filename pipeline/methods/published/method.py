@@ -11,12 +11,12 @@ import numpy as np
 
 from pipeline import losses
 from pipeline.errors import ConfigError, NumericError
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.methods.offline import Clients, OfflineFit
-from pipeline.methods.published.plan import OfflinePlan
+from pipeline.methods.published.problem import Problem, problem_of
 from pipeline.methods.published.runs import Run, Stream, fold
 from pipeline.methods.published.spec import Online, Spec, Trusted, Undamped, spec_of
-from pipeline.methods.published.task import Task, task_of
+from pipeline.methods.published.task import OfflineTask
 from pipeline.methods.published.trusted_noise import least_stabiliser
 from pipeline.privacy.policy import NO_PRIVACY, Guarantee
 from pipeline.study import study_of, without_privacy
@@ -42,7 +42,7 @@ class Published:
     run
         It, over all records.
     claim, counts
-        What it keeps private, by plan and number of clients; and the same of counts.
+        What it keeps private, by task and number of clients; and the same of counts.
     start
         The stream of an online method before its first batch; None of the others.
     weighted
@@ -57,9 +57,9 @@ class Published:
     needs: str
     keys: type[Spec]
     run: Run
-    claim: Callable[[Plan, int | None], str]
+    claim: Callable[[Task, int | None], str]
     counts: str
-    start: Callable[[Task[Any]], Stream] | None = None
+    start: Callable[[Problem[Any]], Stream] | None = None
     weighted: bool = False
     wide: bool = False
 
@@ -102,16 +102,16 @@ class Published:
         ridged = getattr(keys, "ridge_matrix", "") in ("identity", "as-printed")
         _check_curvature(keys, kind, estimator.loss, ridged=ridged and estimator.ridge > 0)
 
-    def plan(self, study: Study, level: str | None = None) -> OfflinePlan:
-        """As `methods.base.Method.plan`."""
-        return OfflinePlan(study, level)
+    def task(self, study: Study, level: str | None = None) -> OfflineTask:
+        """As `methods.base.Method.task`."""
+        return OfflineTask(study, level)
 
-    def guarantee(self, plan: Plan, clients: int | None = None) -> Guarantee:
+    def guarantee(self, task: Task, clients: int | None = None) -> Guarantee:
         """Return what it keeps private; PrivacyError as its noise."""
-        said = self.claim(plan, clients)
+        said = self.claim(task, clients)
         return msgspec.structs.replace(NO_PRIVACY, guarantee=said, counts=self.counts)
 
-    def fit(self, plan: Plan, clients: Clients) -> OfflineFit:
+    def fit(self, task: Task, clients: Clients) -> OfflineFit:
         """Run it over all records.
 
         Raises
@@ -121,11 +121,11 @@ class Published:
         NumericError, PrivacyError
             If the method has no finite estimate for these records, or no scale of its noise.
         """
-        task = self._task(plan, clients)
+        problem = self._problem(task, clients)
         # what overflows shows as a number that is not finite, and is refused below
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             try:
-                found = self.run(task)
+                found = self.run(problem)
             except np.linalg.LinAlgError as error:
                 raise NumericError(f"a matrix of this fit cannot be decomposed: {error}") from error
         if not np.all(np.isfinite(found.coefficients)):
@@ -135,11 +135,11 @@ class Published:
             )
         return found
 
-    def path(self, plan: Plan, clients: Clients) -> Iterator[Vector]:
+    def path(self, task: Task, clients: Clients) -> Iterator[Vector]:
         """Yield the coefficients after each batch; none of a method that is not online."""
         if self.start is not None:
-            task = self._task(plan, clients)
-            yield from fold(task, self.start(task))
+            problem = self._problem(task, clients)
+            yield from fold(problem, self.start(problem))
 
     def beside(self, study: Study, seed: int) -> Study:
         """Return a study with this method for the same data, loss and ridge.
@@ -160,18 +160,18 @@ class Published:
         if issubclass(self.keys, Undamped):
             keys |= {"rounds": 1, "ridge_matrix": "identity"}
         if issubclass(self.keys, Trusted):
-            plan = OfflinePlan(without_privacy(study))
-            held = least_stabiliser(epsilon, plan.norm_bound, plan.loss.curvature_bound, 0.0)
+            task = OfflineTask(without_privacy(study))
+            held = least_stabiliser(epsilon, task.norm_bound, task.loss.curvature_bound, 0.0)
             keys |= {"stabiliser": held}
         tables["estimator"] = {**estimator, "kind": self.kind, "method": keys}
         tables["privacy"] = {"mechanism": "none"}
         return study_of(tables, name=f"--beside {self.kind}")
 
-    def _task(self, plan: Plan, clients: Clients) -> Task[Any]:
-        loss, given = plan.loss, plan.study.estimator
+    def _problem(self, task: Task, clients: Clients) -> Problem[Any]:
+        loss, given = task.loss, task.study.estimator
         if self.wide:
             loss = losses.build(given.loss, losses.Terms(q=given.q, smoothing=given.smoothing))
-        return task_of(plan, spec_of(plan.study, self.keys), loss, clients)
+        return problem_of(task, spec_of(task.study, self.keys), loss, clients)
 
 
 def _check_curvature(keys: Spec, kind: str, loss: str, *, ridged: bool) -> None:

@@ -20,13 +20,13 @@ from pipeline.methods.published.offline import (
 )
 from pipeline.methods.published.online import ClassBalance, OnlineFit, TrustedOnlineFit
 from pipeline.methods.published.private_online import PrivateOnlineFit
+from pipeline.methods.published.problem import Problem
 from pipeline.methods.published.spec import Distributed, Online, Spec, Trusted, Undamped
 from pipeline.methods.published.spread import covariance_of
-from pipeline.methods.published.task import Task
 from pipeline.types import Vector
 
 #: A fit to all records; and an online method with how to read it in the end.
-Run = Callable[[Task[Any]], OfflineFit]
+Run = Callable[[Problem[Any]], OfflineFit]
 Stream = OnlineFit | PrivateOnlineFit
 #: Undamped steps count as converged at the score at which damped ones stop.
 CONVERGED_SCORE = 1e-9
@@ -39,18 +39,18 @@ _ENDLESS = (
 )
 
 
-def pooled(task: Task[Spec]) -> OfflineFit:
+def pooled(problem: Problem[Spec]) -> OfflineFit:
     """Fit all records until it converges."""
-    require_a_minimiser(task)
-    weights = task.weights()
-    fit = pooled_fit(task.loss, task.together().weighted(weights), task.ridge)
-    return _converged(task, fit, weights)
+    require_a_minimiser(problem)
+    weights = problem.weights()
+    fit = pooled_fit(problem.loss, problem.together().weighted(weights), problem.ridge)
+    return _converged(problem, fit, weights)
 
 
-def pooled_mm(task: Task[Spec]) -> OfflineFit:
+def pooled_mm(problem: Problem[Spec]) -> OfflineFit:
     """Fit all records with kerndwd's stopping rule."""
-    require_a_minimiser(task)
-    fit = majorised_fit(task.loss, task.together(), task.ridge.weight / 2)
+    require_a_minimiser(problem)
+    fit = majorised_fit(problem.loss, problem.together(), problem.ridge.weight / 2)
     if fit.converged and fit.score <= FAR_SCORE:
         reason = 'no intervals: the stopping rule is too loose for them; kind = "pooled" has them'
         return OfflineFit(fit.coefficients, "converged", reason, fit.rounds, fit.score)
@@ -63,23 +63,23 @@ def pooled_mm(task: Task[Spec]) -> OfflineFit:
     return OfflineFit(fit.coefficients, "unconverged", reason, fit.rounds, fit.score)
 
 
-def federated(task: Task[Spec]) -> OfflineFit:
+def federated(problem: Problem[Spec]) -> OfflineFit:
     """Take damped Newton steps over all clients."""
-    require_a_minimiser(task)
-    weights = task.weights()
-    fit = federated_fit(task.loss, [c.weighted(weights) for c in task.clients], task.ridge)
+    require_a_minimiser(problem)
+    weights = problem.weights()
+    fit = federated_fit(problem.loss, [c.weighted(weights) for c in problem.clients], problem.ridge)
     if fit.converged:
-        return _converged(task, fit, weights)
+        return _converged(problem, fit, weights)
     reason = "the rounds do not suffice: the classes are nearly separable or the features collinear"
     return OfflineFit(fit.coefficients, "unconverged", reason, fit.rounds, fit.score, weights)
 
 
-def undamped(task: Task[Undamped]) -> OfflineFit:
+def undamped(problem: Problem[Undamped]) -> OfflineFit:
     """Take literal steps from zero."""
-    require_a_minimiser(task)
-    rounds = task.keys.rounds
-    end = undamped_iterates(task.loss, task.clients, task.ridge, rounds=rounds)[-1]
-    score = task.objective().at(end, curved=False).score if np.all(np.isfinite(end)) else None
+    require_a_minimiser(problem)
+    rounds = problem.keys.rounds
+    end = undamped_iterates(problem.loss, problem.clients, problem.ridge, rounds=rounds)[-1]
+    score = problem.objective().at(end, curved=False).score if np.all(np.isfinite(end)) else None
     if score is not None and score <= CONVERGED_SCORE:
         reason = 'no intervals for a reproduction; kind = "federated-newton" has them'
         return OfflineFit(end, "converged", reason, rounds, score)
@@ -87,22 +87,24 @@ def undamped(task: Task[Undamped]) -> OfflineFit:
     return OfflineFit(end, "unconverged", reason, rounds, score)
 
 
-def online_start(task: Task[Online]) -> OnlineFit:
+def online_start(problem: Problem[Online]) -> OnlineFit:
     """Return a stream without noise, before its first batch."""
-    largest = task.plan.largest_weight
+    largest = problem.task.largest_weight
     balance = ClassBalance(largest) if largest > 1 else None
-    return OnlineFit(task.loss, task.ridge, task.plan.size, first=task.keys.start, balance=balance)
+    return OnlineFit(
+        problem.loss, problem.ridge, problem.task.size, first=problem.keys.start, balance=balance
+    )
 
 
-def online(task: Task[Online]) -> OfflineFit:
+def online(problem: Problem[Online]) -> OfflineFit:
     """Fold all batches without noise."""
-    require_a_minimiser(task)
-    fit = online_start(task)
-    end = _last(task, fit)
+    require_a_minimiser(problem)
+    fit = online_start(problem)
+    end = _last(problem, fit)
     weights = (1.0, 1.0) if fit.balance is None else fit.balance.weights
     score = None
     if np.all(np.isfinite(end)):
-        score = task.objective(weights).at(end, curved=False).score
+        score = problem.objective(weights).at(end, curved=False).score
     reason = f"no intervals: this recursion keeps no variance; {_LIVE_HAS_THEM}"
     if score is None or score > FAR_SCORE:
         reason += (
@@ -112,50 +114,50 @@ def online(task: Task[Online]) -> OfflineFit:
     return OfflineFit(end, "one-pass", reason, fit.batches, score, weights)
 
 
-def trusted_start(task: Task[Trusted]) -> TrustedOnlineFit:
+def trusted_start(problem: Problem[Trusted]) -> TrustedOnlineFit:
     """Return a stream with an aggregator's noise, before its first batch."""
-    noise, rng = trusted_noise(task.plan, task.keys), np.random.default_rng(task.keys.seed)
-    return TrustedOnlineFit(task.loss, task.ridge, task.plan.size, noise, rng)
+    noise, rng = trusted_noise(problem.task, problem.keys), np.random.default_rng(problem.keys.seed)
+    return TrustedOnlineFit(problem.loss, problem.ridge, problem.task.size, noise, rng)
 
 
-def trusted(task: Task[Trusted]) -> OfflineFit:
+def trusted(problem: Problem[Trusted]) -> OfflineFit:
     """Fold all batches with an aggregator's noise."""
-    fit = trusted_start(task)
+    fit = trusted_start(problem)
     reason = f"no intervals: the published variance leaves out the summed noise; {_LIVE_HAS_THEM}"
-    return OfflineFit(_last(task, fit), "one-pass", reason, fit.batches)
+    return OfflineFit(_last(problem, fit), "one-pass", reason, fit.batches)
 
 
-def distributed_start(task: Task[Distributed]) -> PrivateOnlineFit:
+def distributed_start(problem: Problem[Distributed]) -> PrivateOnlineFit:
     """Return a stream with noise of all clients, before its first round."""
-    noise = shared_noise(task.plan, task.keys, len(task.clients))
-    rng, balanced = np.random.default_rng(task.keys.seed), task.plan.largest_weight > 1
-    size = task.plan.size
-    return PrivateOnlineFit(task.loss, task.ridge, size, noise, rng, balanced=balanced)
+    noise = shared_noise(problem.task, problem.keys, len(problem.clients))
+    rng, balanced = np.random.default_rng(problem.keys.seed), problem.task.largest_weight > 1
+    size = problem.task.size
+    return PrivateOnlineFit(problem.loss, problem.ridge, size, noise, rng, balanced=balanced)
 
 
-def distributed(task: Task[Distributed]) -> OfflineFit:
+def distributed(problem: Problem[Distributed]) -> OfflineFit:
     """Fold all rounds with noise of all clients."""
-    fit = distributed_start(task)
-    end = _last(task, fit)
+    fit = distributed_start(problem)
+    end = _last(problem, fit)
     reason = f"no intervals: this recursion keeps no variance; {_LIVE_HAS_THEM}"
     if fit.floored:
         reason += (
-            f"; {fit.floored} of {task.plan.size} directions of the curvature are below its noise, "
-            "and the estimate is pulled towards earlier ones there"
+            f"; {fit.floored} of {problem.task.size} directions of the curvature are below its "
+            "noise, and the estimate is pulled towards earlier ones there"
         )
     return OfflineFit(end, "one-pass", reason, fit.rounds, weights=fit.weights)
 
 
-def require_a_minimiser(task: Task[Any]) -> None:
+def require_a_minimiser(problem: Problem[Any]) -> None:
     """Refuse records without a best fit; noised methods do not ask, as that would tell of them."""
-    task.objective().require_a_minimiser()
-    if task.ridge.weight == 0 and separable(task.together()):
+    problem.objective().require_a_minimiser()
+    if problem.ridge.weight == 0 and separable(problem.together()):
         raise NumericError(_ENDLESS)
 
 
-def fold(task: Task[Any], fit: Stream) -> Iterator[Vector]:
+def fold(problem: Problem[Any], fit: Stream) -> Iterator[Vector]:
     """Yield the coefficients after each batch; of one without any record, only noise is folded."""
-    for number, (batch, slots) in enumerate(zip(task.batches, task.slots, strict=True), 1):
+    for number, (batch, slots) in enumerate(zip(problem.batches, problem.slots, strict=True), 1):
         try:
             # what overflows shows as a number that is not finite
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -171,16 +173,16 @@ def fold(task: Task[Any], fit: Stream) -> Iterator[Vector]:
         yield fit.coefficients
 
 
-def _converged(task: Task[Spec], fit: Fit, weights: tuple[float, float]) -> OfflineFit:
-    records = task.together().weighted(weights)
-    penalty = task.ridge.of_gradient(records.size)
-    covariance, reason = covariance_of(task.loss, records, penalty, fit.coefficients)
+def _converged(problem: Problem[Spec], fit: Fit, weights: tuple[float, float]) -> OfflineFit:
+    records = problem.together().weighted(weights)
+    penalty = problem.ridge.of_gradient(records.size)
+    covariance, reason = covariance_of(problem.loss, records, penalty, fit.coefficients)
     return OfflineFit(
         fit.coefficients, "converged", reason, fit.rounds, fit.score, weights, covariance
     )
 
 
-def _last(task: Task[Any], fit: Stream) -> Vector:
-    for _ in fold(task, fit):
+def _last(problem: Problem[Any], fit: Stream) -> Vector:
+    for _ in fold(problem, fit):
         pass
     return fit.coefficients

@@ -1,86 +1,36 @@
-"""Encoded records of a study, sorted into what the published methods run on.
-
-Batch b of an online method is window b of every client, in the order in which clients first
-appear; a client whose records have ended sends nothing more, but still adds its share of noise.
-"""
+"""The public numbers of a study that no client releases anything for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import NoReturn
 
-import numpy as np
-
-from pipeline.errors import DataError
-from pipeline.estimators.estimate import class_weights
-from pipeline.estimators.objective import Objective
+from pipeline.errors import ConfigError
 from pipeline.local.encode import Arrays
-from pipeline.local.plan import Plan
-from pipeline.losses import Loss
-from pipeline.methods.offline import Clients
-from pipeline.methods.published.offline import objective_of
-from pipeline.methods.published.records import Records
-from pipeline.methods.published.ridge import Ridge
-from pipeline.methods.published.spec import Printed, Spec
-
-Keys = TypeVar("Keys", bound=Spec)
+from pipeline.local.model import Model
+from pipeline.local.task import Task
 
 
-@dataclass(frozen=True, slots=True)
-class Task(Generic[Keys]):
-    """What a method runs on.
+class OfflineTask(Task):
+    """As `Task`: bounds alone; asking it for a release is an error."""
 
-    Attributes
-    ----------
-    keys
-        The study's table [estimator.method].
-    clients
-        Records of each client, empty slots left out.
-    batches, slots
-        Window b of every client, and how many slots those windows have.
-    """
+    @property
+    def touched(self) -> int:
+        """As `Task.touched`: nothing is noised record by record."""
+        return 0
 
-    plan: Plan
-    keys: Keys
-    loss: Loss
-    ridge: Ridge
-    clients: list[Records]
-    batches: list[list[Records]]
-    slots: list[int]
+    def check_fit(self) -> None:
+        """As `Task.check_fit`: there is no lattice."""
 
-    def together(self) -> Records:
-        """Return the records of all clients, one client after the other."""
-        design = np.concatenate([client.design for client in self.clients])
-        return Records(design, np.concatenate([client.responses for client in self.clients]))
+    def exponents(self, version: int) -> tuple[int, ...]:
+        """As `Task.exponents`."""
+        del version
+        return ()
 
-    def weights(self) -> tuple[float, float]:
-        """Return the class weights of all records: negative, positive."""
-        negative, positive = self.together().class_counts()
-        return class_weights(negative, positive, self.plan.largest_weight)
+    def query(self, window: Arrays, model: Model) -> NoReturn:
+        """Refuse, as `Task.query` cannot be answered."""
+        del window, model
+        raise ConfigError(
+            f'estimator.kind = "{self.study.estimator.kind}" has no releases: run `veilstream fit`'
+        )
 
-    def objective(self, weights: tuple[float, float] = (1.0, 1.0)) -> Objective:
-        """Return the penalised loss of all clients."""
-        return objective_of(self.loss, [c.weighted(weights) for c in self.clients], self.ridge)
-
-
-def task_of(plan: Plan, keys: Keys, loss: Loss, clients: Clients) -> Task[Keys]:
-    """Sort encoded records into clients and batches; DataError if no slot holds a record."""
-    weight, slots = plan.study.estimator.ridge, plan.slots
-    matrix: Printed = getattr(keys, "ridge_matrix", "intercept-free")
-    ridge = Ridge.as_printed(weight) if matrix == "as-printed" else Ridge(weight, matrix)
-    if all(np.isnan(held.responses).all() for held in clients.values()):
-        raise DataError("no record could be used: the data owner must mend the source")
-    longest = max(len(held.responses) for held in clients.values())
-    windows = [slice(start, start + slots) for start in range(0, longest, slots)]
-    return Task(
-        plan, keys, loss, ridge,
-        [_records(plan, held, slice(None)) for held in clients.values()],
-        [[_records(plan, held, cut) for held in clients.values()] for cut in windows],
-        [sum(len(held.responses[cut]) for held in clients.values()) for cut in windows],
-    )  # fmt: skip
-
-
-def _records(plan: Plan, held: Arrays, cut: slice) -> Records:
-    sound = Arrays(held.features[cut], held.responses[cut]).sound
-    records = Records.of(sound.features, sound.responses)
-    return records.clipped(l2=plan.norm_bound) if plan.norm_bound < plan.longest else records
+    open_query = query

@@ -19,35 +19,35 @@ from pipeline.methods.renewable.summarise import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.methods.renewable.plan import RenewablePlan
+    from pipeline.methods.renewable.task import RenewableTask
 
 
-def query(plan: RenewablePlan, window: Arrays, model: Model) -> Query:
-    """As `Plan.query`."""
-    sums = summarise_bounded(plan, window.features, window.responses, model)
-    return query_of(plan, sums)
+def query(task: RenewableTask, window: Arrays, model: Model) -> Query:
+    """As `Task.query`."""
+    sums = summarise_bounded(task, window.features, window.responses, model)
+    return query_of(task, sums)
 
 
-def query_of(plan: RenewablePlan, sums: BoundedSums) -> Query:
+def query_of(task: RenewableTask, sums: BoundedSums) -> Query:
     """Return bounded sums with the noise that each part needs."""
-    channels, slots = plan.channels(sums.model.version), plan.slots
+    channels, slots = task.channels(sums.model.version), task.slots
     parts: dict[str, Part] = {"gradient": VectorPart(sums.gradient, channels.gradient, slots)}
     if sums.curvature is not None and channels.curvature and channels.beside:
         parts["curvature"] = MatrixPart(
-            sums.curvature, channels.curvature, channels.beside, plan.size, slots
+            sums.curvature, channels.curvature, channels.beside, task.size, slots
         )
     if channels.counts is not None:
         parts["counts"] = VectorPart(sums.counts, channels.counts, slots)
     return Query(sums.model, parts)
 
 
-def open_query(plan: RenewablePlan, window: Arrays, model: Model) -> OpenQuery:
-    """As `Plan.open_query`."""
+def open_query(task: RenewableTask, window: Arrays, model: Model) -> OpenQuery:
+    """As `Task.open_query`."""
     point = model.coefficients
     if model.version == 0 and len(window.responses):
-        ridge = plan.study.estimator.ridge
-        point = local_fit(plan.loss, window.features, window.responses, ridge)
-    summary = summarise(plan, window.features, window.responses, point, model.class_weights)
+        ridge = task.study.estimator.ridge
+        point = local_fit(task.loss, window.features, window.responses, ridge)
+    summary = summarise(task, window.features, window.responses, point, model.class_weights)
     return open_query_of(summary, model)
 
 

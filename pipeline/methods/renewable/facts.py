@@ -7,61 +7,61 @@ import math
 from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.methods.facts import Missed, Sizes
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
-from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.private_estimate import RELEASES_PER_COEFFICIENT
+from pipeline.methods.renewable.task import RenewableTask
 
 
-def sizes(plan: RenewablePlan, records: int) -> Sizes:
+def sizes(task: RenewableTask, records: int) -> Sizes:
     """As `Method.sizes`."""
     del records
-    slots = plan.slots if plan.study.noised else 1
-    return Sizes(RELEASES_PER_COEFFICIENT * plan.size * slots)
+    slots = task.slots if task.study.noised else 1
+    return Sizes(RELEASES_PER_COEFFICIENT * task.size * slots)
 
 
-def better(plan: RenewablePlan, missed: Missed) -> tuple[str, ...]:
+def better(task: RenewableTask, missed: Missed) -> tuple[str, ...]:
     """As `Method.better`."""
-    del plan, missed
+    del task, missed
     return ("more records, and larger windows (window.records)",)
 
 
-def facts(plan: RenewablePlan) -> dict[str, object]:
+def facts(task: RenewableTask) -> dict[str, object]:
     """As `Method.facts`: noise, and when intervals can come."""
     found: dict[str, object] = {}
-    needed = RELEASES_PER_COEFFICIENT * plan.size
-    if plan.study.noised and plan.step.curvature is not None:
+    needed = RELEASES_PER_COEFFICIENT * task.size
+    if task.study.noised and task.step.curvature is not None:
         found["noise"] = {
-            "gradient_sd": plan.step.gradient.standard_deviation,
-            "curvature_sd": plan.step.curvature.standard_deviation,
-            **_counted(plan),
-            "start_gradient_sd": plan.start.gradient.standard_deviation,
-            "order_of_norm": plan.mechanism.order,
-            "norm_bound": plan.norm_bound,
-            "l1_bound": plan.bounds.l1,
-            **({"largest_weight": plan.largest_weight} if plan.classes else _slopes(plan)),
+            "gradient_sd": task.step.gradient.standard_deviation,
+            "curvature_sd": task.step.curvature.standard_deviation,
+            **_counted(task),
+            "start_gradient_sd": task.start.gradient.standard_deviation,
+            "order_of_norm": task.mechanism.order,
+            "norm_bound": task.norm_bound,
+            "l1_bound": task.bounds.l1,
+            **({"largest_weight": task.largest_weight} if task.classes else _slopes(task)),
         }
         found["intervals"] = {
             "releases_at_least": needed,
-            "record_slots_at_least": needed * plan.slots,
+            "record_slots_at_least": needed * task.slots,
             "and": "features that vary enough to show through the noise; see "
             "docs/methods/renewable.md",
         }
-    if plan.study.estimator.forgetting is not None:
-        found["forgetting"] = _forgetting(plan)
+    if task.study.estimator.forgetting is not None:
+        found["forgetting"] = _forgetting(task)
     return found
 
 
-def _forgetting(plan: RenewablePlan) -> dict[str, object]:
+def _forgetting(task: RenewableTask) -> dict[str, object]:
     """Return on how many records an estimate rests at most, and whether intervals can come."""
-    forgetting = plan.study.estimator.forgetting
+    forgetting = task.study.estimator.forgetting
     if forgetting is None:
         return {}
     most = EFFECTIVE_HALF_LIVES * forgetting.half_life
     found: dict[str, object] = {"half_life": forgetting.half_life, "of": forgetting.of}
     if forgetting.of == "seconds":
         return {**found, "effective_records_at_most": f"those of {most:.4g} seconds"}
-    needed = RECORDS_PER_COEFFICIENT * plan.size
-    if plan.study.noised:
-        needed = RELEASES_PER_COEFFICIENT * plan.size * plan.slots
+    needed = RECORDS_PER_COEFFICIENT * task.size
+    if task.study.noised:
+        needed = RELEASES_PER_COEFFICIENT * task.size * task.slots
     found["effective_records_at_most"] = most
     if most < needed:
         found["advice"] = (
@@ -72,19 +72,19 @@ def _forgetting(plan: RenewablePlan) -> dict[str, object]:
     return found
 
 
-def _counted(plan: RenewablePlan) -> dict[str, object]:
+def _counted(task: RenewableTask) -> dict[str, object]:
     """Return the noise of what is released beside gradient and curvature, by its name."""
-    if plan.step.counts is None:
+    if task.step.counts is None:
         return {}
-    name = "counts_sd" if plan.classes else "squared_slopes_sd"
-    return {name: plan.step.counts.standard_deviation}
+    name = "counts_sd" if task.classes else "squared_slopes_sd"
+    return {name: task.step.counts.standard_deviation}
 
 
-def _slopes(plan: RenewablePlan) -> dict[str, object]:
+def _slopes(task: RenewableTask) -> dict[str, object]:
     """Return the bound of a regression's slopes, in the response's unit, and what it does."""
-    unit, bound = plan.response_scale[1], plan.loss.slope_bound
+    unit, bound = task.response_scale[1], task.loss.slope_bound
     found: dict[str, object] = {"unit": unit}
-    if plan.loss.name != "linear":
+    if task.loss.name != "linear":
         return {
             **found,
             "largest_mean": bound,

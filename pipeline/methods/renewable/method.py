@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.local.plan import Plan
+from pipeline.local.task import Task
 from pipeline.methods.facts import Missed, Sizes
 from pipeline.methods.renewable import facts
 from pipeline.methods.renewable.open_server import OpenServer
-from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.private_server import PrivateServer
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.study import Study
 
 #: Raised where the meaning of noised releases at the public start changes, by loss; else 1.
@@ -43,53 +43,53 @@ class Renewable:
         del study
         return ()
 
-    def plan(self, study: Study, level: str | None = None) -> RenewablePlan:
-        """As `Method.plan`."""
-        return RenewablePlan(study, level)
+    def task(self, study: Study, level: str | None = None) -> RenewableTask:
+        """As `Method.task`."""
+        return RenewableTask(study, level)
 
-    def server(self, plan: Plan) -> PrivateServer | OpenServer:
+    def server(self, task: Task) -> PrivateServer | OpenServer:
         """As `Method.server`, for a study with noise or without."""
-        plan = own(plan)
-        return PrivateServer(plan) if plan.study.noised else OpenServer(plan)
+        task = own(task)
+        return PrivateServer(task) if task.study.noised else OpenServer(task)
 
-    def facts(self, plan: Plan) -> dict[str, object]:
+    def facts(self, task: Task) -> dict[str, object]:
         """As `Method.facts`."""
-        return facts.facts(own(plan))
+        return facts.facts(own(task))
 
-    def warnings(self, plan: Plan) -> tuple[str, ...]:
+    def warnings(self, task: Task) -> tuple[str, ...]:
         """As `Method.warnings`."""
-        del plan
+        del task
         return ()
 
-    def sizes(self, plan: Plan, records: int) -> Sizes:
+    def sizes(self, task: Task, records: int) -> Sizes:
         """As `Method.sizes`."""
-        return facts.sizes(own(plan), records)
+        return facts.sizes(own(task), records)
 
-    def better(self, plan: Plan, missed: Missed) -> tuple[str, ...]:
+    def better(self, task: Task, missed: Missed) -> tuple[str, ...]:
         """As `Method.better`."""
-        return facts.better(own(plan), missed)
+        return facts.better(own(task), missed)
 
-    def whole_log(self, plan: Plan) -> str:
+    def whole_log(self, task: Task) -> str:
         """As `Method.whole_log`."""
-        del plan
+        del task
         return ""
 
-    def simulation(self, plan: Plan, rng: np.random.Generator) -> None:
+    def simulation(self, task: Task, rng: np.random.Generator) -> None:
         """As `Method.simulation`."""
-        del plan, rng
+        del task, rng
 
 
-def own(plan: Plan) -> RenewablePlan:
-    """Return a plan as one of this method.
+def own(task: Task) -> RenewableTask:
+    """Return a task as one of this method.
 
     Raises
     ------
     TypeError
         If it is another's.
     """
-    if not isinstance(plan, RenewablePlan):
-        raise TypeError("a method serves plans that it has made")
-    return plan
+    if not isinstance(task, RenewableTask):
+        raise TypeError("a method serves tasks that it has made")
+    return task
 
 
 METHOD = Renewable()

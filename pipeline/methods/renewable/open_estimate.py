@@ -30,7 +30,7 @@ from pipeline.linalg import (
     unpack_upper,
 )
 from pipeline.methods.renewable.open_state import START, OpenState
-from pipeline.methods.renewable.plan import RenewablePlan
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Matrix, Vector
 
 ROUGH = (
@@ -47,7 +47,7 @@ RECORDS_PER_PAIR = 2
 Weighed = Sequence[tuple[float, OpenState]]
 
 
-def estimate_open(plan: RenewablePlan, sums: OpenState | Weighed) -> Estimate:
+def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
     """Estimate the coefficients of a study without privacy.
 
     Parameters
@@ -55,11 +55,11 @@ def estimate_open(plan: RenewablePlan, sums: OpenState | Weighed) -> Estimate:
     sums
         The sums of all partitions: one state, or those of the buckets with their weights.
     """
-    size = plan.size
+    size = task.size
     parts: Weighed = [(1.0, sums)] if isinstance(sums, OpenState) else sums
     releases = sum(state.releases for _, state in parts)
     total, later = _weighed(parts, size), _weighed(parts, size, start=False)
-    rough = _start_is_rough(plan, parts)
+    rough = _start_is_rough(task, parts)
     late = rough and later.part("records")[0] >= max(
         RECORDS_PER_COEFFICIENT * size, total.part("records")[0] / 2
     )
@@ -68,8 +68,8 @@ def estimate_open(plan: RenewablePlan, sums: OpenState | Weighed) -> Estimate:
     records = float(state.part("records")[0])
     known = effective(records, float(squared.part("records")[0]))
     negative, positive = (float(count) for count in total.part("counts"))
-    weights = class_weights(negative, positive, plan.largest_weight)
-    ridge = plan.study.estimator.ridge * np.diag([0.0] + [1.0] * (size - 1))
+    weights = class_weights(negative, positive, task.largest_weight)
+    ridge = task.study.estimator.ridge * np.diag([0.0] + [1.0] * (size - 1))
     bread = unpack_upper(state.part("curvature"), size) + records * ridge
     coefficients: Vector = np.zeros(size)
     covariance: Matrix | None = None
@@ -82,9 +82,9 @@ def estimate_open(plan: RenewablePlan, sums: OpenState | Weighed) -> Estimate:
             coefficients = _solved(bread, right)
             covariance = sandwich(bread, _meat(squared, ridge, size))
             status, reason = "ready", ""
-            doubt = _doubt(plan, state, total) or (ROUGH if rough and not late else "")
+            doubt = _doubt(task, state, total) or (ROUGH if rough and not late else "")
             # half of it is the noise of fits to single windows, which moves nothing one way
-            if is_far(plan.loss, _distance(state, coefficients) / 2, np.diag(covariance)):
+            if is_far(task.loss, _distance(state, coefficients) / 2, np.diag(covariance)):
                 doubt = doubt or FAR
             if doubt:
                 status, reason, covariance = "warming", doubt, None
@@ -108,7 +108,7 @@ def estimate_open(plan: RenewablePlan, sums: OpenState | Weighed) -> Estimate:
         condition=condition,
         floored=0,
         effective_records=known,
-        dispersion=_dispersion(plan, state, bread[0, 0]),
+        dispersion=_dispersion(task, state, bread[0, 0]),
         interval=INTERVAL,
     )
 
@@ -136,17 +136,17 @@ def _distance(state: OpenState, coefficients: Vector) -> float:
     return float(np.sum(curvature * spread)) / carried if carried > 0 else math.inf
 
 
-def _doubt(plan: RenewablePlan, state: OpenState, total: OpenState) -> str:
+def _doubt(task: RenewableTask, state: OpenState, total: OpenState) -> str:
     """Say why there is no interval yet although the numbers would give one; empty if none."""
-    if plan.classes and min(total.part("counts")) == 0:
+    if task.classes and min(total.part("counts")) == 0:
         return "records of one class only have come so far, so the intercept has no best value"
     # the first entry of the curvature is the sum of all records' own
-    largest = plan.largest_weight * plan.loss.curvature_bound
-    if plan.loss.responses == "count":
+    largest = task.largest_weight * task.loss.curvature_bound
+    if task.loss.responses == "count":
         # a count of mean 1 carries the curvature 1; the bound is that of the largest count
         largest = 1.0
     carried = float(state.part("curvature")[0]) / largest
-    needed = plan.size if plan.classes else RECORDS_PER_COEFFICIENT * plan.size
+    needed = task.size if task.classes else RECORDS_PER_COEFFICIENT * task.size
     if carried < needed:
         return (
             "the loss is nearly flat at almost all records, so that together they tell as much as "
@@ -156,25 +156,25 @@ def _doubt(plan: RenewablePlan, state: OpenState, total: OpenState) -> str:
     return ""
 
 
-def _dispersion(plan: RenewablePlan, state: OpenState, curvature: float) -> float | None:
+def _dispersion(task: RenewableTask, state: OpenState, curvature: float) -> float | None:
     """Return the dispersion of a regression; its intercept stands first and has no ridge."""
-    if plan.classes:
+    if task.classes:
         return None
     return dispersion_of(float(state.part("scores")[0]), curvature)
 
 
-def _start_is_rough(plan: RenewablePlan, parts: Weighed) -> bool:
+def _start_is_rough(task: RenewableTask, parts: Weighed) -> bool:
     """Whether windows were taken at fits of their own that followed their noise.
 
     A fit of d coefficients to n records has an error of the order d / n in its curvature, and with
     the records' own scores that moves the sum by d^2 / n windows' worth: intervals miss the target.
     A loss with a constant curvature has no such error.
     """
-    if plan.loss.remainder == 0:
+    if task.loss.remainder == 0:
         return False
     releases = sum(float(state.part("releases", START)[0]) for _, state in parts)
     records = sum(float(state.part("records", START)[0]) for _, state in parts)
-    return 0 < records < RECORDS_PER_PAIR * plan.size**2 * releases
+    return 0 < records < RECORDS_PER_PAIR * task.size**2 * releases
 
 
 def _weighed(parts: Weighed, size: int, *, power: int = 1, start: bool = True) -> OpenState:

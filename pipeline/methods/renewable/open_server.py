@@ -13,7 +13,7 @@ from pipeline.messages.release import Numbers, OpenRelease, Release
 from pipeline.methods.layout import Layout
 from pipeline.methods.renewable.open_estimate import INTERVAL, estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
-from pipeline.methods.renewable.plan import RenewablePlan
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Vector
 
 #: No float of a release may be larger: products of two must stay finite.
@@ -25,11 +25,11 @@ class OpenServer:
 
     ordered = True
 
-    def __init__(self, plan: RenewablePlan) -> None:
-        self._plan, self._size = plan, plan.size
-        packed = plan.size * (plan.size + 1) // 2
-        self._expansion = Layout("expansion", "<f8", plan.size, (0,))
-        self._sums = Layout("sums", "<f8", plan.size + 2 * packed + 2, (0,))
+    def __init__(self, task: RenewableTask) -> None:
+        self._task, self._size = task, task.size
+        packed = task.size * (task.size + 1) // 2
+        self._expansion = Layout("expansion", "<f8", task.size, (0,))
+        self._sums = Layout("sums", "<f8", task.size + 2 * packed + 2, (0,))
 
     @property
     def interval(self) -> str:
@@ -38,7 +38,7 @@ class OpenServer:
 
     def check(self, release: Release) -> None:
         """As `Server.check`."""
-        if isinstance(release, OpenRelease) and release.records > self._plan.slots:
+        if isinstance(release, OpenRelease) and release.records > self._task.slots:
             raise PayloadError("wrong-claim", "more records than the window has slots")
         self._expansion.check(release.expansion)
         self._sums.check(release.sums)
@@ -77,7 +77,7 @@ class OpenServer:
     ) -> Estimate:
         """As `Server.estimate`."""
         del partitions
-        return estimate_open(self._plan, list(parts))
+        return estimate_open(self._task, list(parts))
 
     def start_is_over(self, states: Sequence[OpenState], furthest: int) -> bool:
         """As `Server.start_is_over`: exact sums need no more of them."""

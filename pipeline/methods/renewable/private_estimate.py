@@ -26,7 +26,6 @@ from pipeline.estimators.estimate import (
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, sandwiches, solve_positive
 from pipeline.losses import Regression
-from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.private_state import PrivateState
 from pipeline.methods.renewable.private_sums import (
     Weighed,
@@ -36,6 +35,7 @@ from pipeline.methods.renewable.private_sums import (
     moments_of,
     total_of,
 )
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Matrix, Vector
 
 #: How intervals are made.
@@ -49,7 +49,7 @@ UNKNOWN_SHARE = 0.4
 COUNTS_NOISE = 3.0
 
 
-def estimate_private(plan: RenewablePlan, sums: PrivateState | Weighed) -> Estimate:
+def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estimate:
     """Estimate the coefficients of a private study.
 
     Parameters
@@ -64,32 +64,32 @@ def estimate_private(plan: RenewablePlan, sums: PrivateState | Weighed) -> Estim
     """
     parts: Weighed = [(1.0, sums)] if isinstance(sums, PrivateState) else sums
     releases = sum(state.releases for _, state in parts)
-    weights = _weights(plan, parts)
-    penalty = plan.study.estimator.ridge * np.diag([0.0] + [1.0] * (plan.size - 1))
+    weights = _weights(task, parts)
+    penalty = task.study.estimator.ridge * np.diag([0.0] + [1.0] * (task.size - 1))
     covariance = privacy = dispersion = None
     condition: float | None
     if not any(state.epochs for _, state in parts):
-        bread, floored = _start_curvature(plan) * np.eye(plan.size) + penalty, 0
+        bread, floored = _start_curvature(task) * np.eye(task.size) + penalty, 0
         condition = condition_number(bread) if releases else None
-        coefficients = _first_coefficients(plan, parts, bread, weights)
-        status, reason = _start_status(plan, releases)
+        coefficients = _first_coefficients(task, parts, bread, weights)
+        status, reason = _start_status(task, releases)
         starts = [(w, float(state.start[-1])) for w, state in parts]
-        records = plan.slots * effective(
+        records = task.slots * effective(
             sum(w * count for w, count in starts), sum(w**2 * count for w, count in starts)
         )
     else:
-        curvature, repair = curvature_of(plan, parts)
+        curvature, repair = curvature_of(task, parts)
         floored, condition = repair.raised, condition_number(repair.matrix, repair.eigenvalues)
-        moments = moments_of(plan, parts)
+        moments = moments_of(task, parts)
         records = moments.records
         bread = curvature + penalty
         mean = moments.expansion / moments.slots
         score = moments.gradient / moments.slots + penalty @ mean
         coefficients = mean - solve_positive(bread, score)
-        status, reason = _status(plan, moments.releases, floored)
+        status, reason = _status(task, moments.releases, floored)
         if moments.slopes is not None:
             dispersion = dispersion_of(moments.slopes / moments.slots, float(curvature[0, 0]))
-        if status == "ready" and not _both_classes(plan, parts):
+        if status == "ready" and not _both_classes(task, parts):
             status = "warming"
             reason = (
                 "one class is so rare that its noised count may be noise alone: intervals need "
@@ -97,14 +97,14 @@ def estimate_private(plan: RenewablePlan, sums: PrivateState | Weighed) -> Estim
             )
         if status == "ready":
             whole = moments.slots * bread
-            noise = moments.squares * plan.step.gradient.standard_deviation**2
+            noise = moments.squares * task.step.gradient.standard_deviation**2
             between = between_releases(moments, curvature)
-            covariance, privacy = sandwiches(whole, between, noise * np.eye(plan.size))
+            covariance, privacy = sandwiches(whole, between, noise * np.eye(task.size))
             total = np.maximum(np.diag(covariance), np.diag(privacy))
-            if is_far(plan.loss, distance_of(moments, coefficients, bread), total):
+            if is_far(task.loss, distance_of(moments, coefficients, bread), total):
                 status, reason, covariance, privacy = "warming", FAR, None, None
             elif (unknown := repair.loadings >= UNKNOWN_SHARE).any():
-                reason = _without_interval(plan, unknown)
+                reason = _without_interval(task, unknown)
                 for matrix in (covariance, privacy):
                     matrix[unknown, :] = matrix[:, unknown] = math.nan
     return Estimate(
@@ -124,13 +124,13 @@ def estimate_private(plan: RenewablePlan, sums: PrivateState | Weighed) -> Estim
     )
 
 
-def _start_curvature(plan: RenewablePlan) -> float:
+def _start_curvature(task: RenewableTask) -> float:
     """Return a public guess of the mean curvature in every direction, for the first step only."""
-    return plan.loss.start_curvature * plan.norm_bound**2 / plan.size
+    return task.loss.start_curvature * task.norm_bound**2 / task.size
 
 
 def _first_coefficients(
-    plan: RenewablePlan, parts: Weighed, bread: Matrix, weights: tuple[float, float]
+    task: RenewableTask, parts: Weighed, bread: Matrix, weights: tuple[float, float]
 ) -> Vector:
     """Return what the releases at the start say: one step, or a regression without features.
 
@@ -138,53 +138,53 @@ def _first_coefficients(
     curvature leads back; the best intercept alone needs no guess, and keeps them near.
     """
     total = total_of(parts, lambda state: state.start)
-    slots = float(total[-1]) * plan.slots
+    slots = float(total[-1]) * task.slots
     if slots == 0:
-        return plan.first_model.coefficients
-    mean = total[:-1] * plan.start.gradient.unit / slots
-    if isinstance(plan.loss, Regression):
+        return task.first_model.coefficients
+    mean = total[:-1] * task.start.gradient.unit / slots
+    if isinstance(task.loss, Regression):
         squares = sum(w * w * float(state.start[-1]) for w, state in parts)
-        spread = math.sqrt(squares) * plan.start.gradient.standard_deviation / slots
-        alone = plan.loss.intercept_of(float(mean[0]), spread)
-        return np.append(alone, np.zeros(plan.size - 1))
-    score = weights[0] * mean[: plan.size] + weights[1] * mean[plan.size :]
+        spread = math.sqrt(squares) * task.start.gradient.standard_deviation / slots
+        alone = task.loss.intercept_of(float(mean[0]), spread)
+        return np.append(alone, np.zeros(task.size - 1))
+    score = weights[0] * mean[: task.size] + weights[1] * mean[task.size :]
     return -solve_positive(bread, score)
 
 
-def _weights(plan: RenewablePlan, parts: Weighed) -> tuple[float, float]:
-    if not plan.classes or plan.step.counts is None:
+def _weights(task: RenewableTask, parts: Weighed) -> tuple[float, float]:
+    if not task.classes or task.step.counts is None:
         return 1.0, 1.0
-    unit = plan.step.counts.unit
+    unit = task.step.counts.unit
     counts = total_of(parts, lambda state: state.counts)
-    return class_weights(float(counts[0]) * unit, float(counts[1]) * unit, plan.largest_weight)
+    return class_weights(float(counts[0]) * unit, float(counts[1]) * unit, task.largest_weight)
 
 
-def _both_classes(plan: RenewablePlan, parts: Weighed) -> bool:
+def _both_classes(task: RenewableTask, parts: Weighed) -> bool:
     """Whether both noised counts stand out of their noise: one class alone has no best fit.
 
     A regression has no classes that could be missing.
     """
-    part = plan.step.counts
-    if part is None or not plan.classes:
+    part = task.step.counts
+    if part is None or not task.classes:
         return True
     counts = total_of(parts, lambda state: state.counts)[:2] * part.unit
     releases = sum(weight**2 * state.releases for weight, state in parts)
     return float(counts.min()) >= COUNTS_NOISE * math.sqrt(releases) * part.standard_deviation
 
 
-def _start_status(plan: RenewablePlan, releases: int) -> tuple[Status, str]:
+def _start_status(task: RenewableTask, releases: int) -> tuple[Status, str]:
     if releases == 0:
         return "empty", "no release has come yet"
-    needed = plan.study.stream.publish.releases
+    needed = task.study.stream.publish.releases
     return "starting", (
         f"the first model goes out after {needed} releases (stream.publish.releases), and "
         f"{releases} have come; it goes out sooner if one client has used up its stream.lead"
     )
 
 
-def _without_interval(plan: RenewablePlan, unknown: NDArray[np.bool_]) -> str:
+def _without_interval(task: RenewableTask, unknown: NDArray[np.bool_]) -> str:
     """Say which coefficients have no interval: the data say less of them than the noise does."""
-    names = np.array(plan.study.coefficient_names)[unknown]
+    names = np.array(task.study.coefficient_names)[unknown]
     return (
         f"no interval for {', '.join(names)}: the noise still hides what the records say of them; "
         "features that are less correlated, narrower public ranges, more records or a larger "
@@ -192,18 +192,18 @@ def _without_interval(plan: RenewablePlan, unknown: NDArray[np.bool_]) -> str:
     )
 
 
-def _status(plan: RenewablePlan, releases: float, floored: int) -> tuple[Status, str]:
-    if floored > FLOORED_SHARE * plan.size:
+def _status(task: RenewableTask, releases: float, floored: int) -> tuple[Status, str]:
+    if floored > FLOORED_SHARE * task.size:
         return "warming", (
-            f"too few records for {plan.size} coefficients at this privacy.epsilon: the noise "
-            f"still hides {floored} of the {plan.size} combinations of features that the records "
+            f"too few records for {task.size} coefficients at this privacy.epsilon: the noise "
+            f"still hides {floored} of the {task.size} combinations of features that the records "
             "must tell apart; more records, larger windows (window.records), fewer features or a "
             "larger privacy.epsilon help"
         )
-    needed = RELEASES_PER_COEFFICIENT * plan.size
+    needed = RELEASES_PER_COEFFICIENT * task.size
     if releases < needed:
         reason = f"intervals need {needed} recent releases; {int(releases)} have come"
-        if plan.study.estimator.forgetting is not None:
+        if task.study.estimator.forgetting is not None:
             reason += ", weighed by their age: a longer half-life keeps more"
         return "warming", reason
     return "ready", ""

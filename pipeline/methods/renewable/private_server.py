@@ -10,9 +10,9 @@ from pipeline.estimators.estimate import Estimate
 from pipeline.local.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Part
 from pipeline.messages.release import Release
 from pipeline.methods.layout import Layout
-from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.private_estimate import INTERVAL, estimate_private
 from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy.channel import Channel
 from pipeline.types import Integers
 
@@ -22,23 +22,23 @@ class PrivateServer:
 
     ordered = False
 
-    def __init__(self, plan: RenewablePlan) -> None:
-        self._plan, self._shape, self._slots = plan, Shape.of(plan), plan.slots
-        step, start, size = plan.step, plan.start, plan.size
+    def __init__(self, task: RenewableTask) -> None:
+        self._task, self._shape, self._slots = task, Shape.of(task), task.slots
+        step, start, size = task.step, task.start, task.size
         packed = size * (size + 1) // 2
         self._expansion = Layout("expansion", "<i8", size, (COEFFICIENT_EXPONENT,))
-        first, later = plan.groups * size + plan.counted(0), size + packed + plan.counted(1)
+        first, later = task.groups * size + task.counted(0), size + packed + task.counted(1)
         self._start_sums = Layout("sums", "<i8", first, start.exponents)
         self._step_sums = Layout("sums", "<i8", later, step.exponents)
 
         def bound(part: Channel | None) -> float:
-            return part.largest(plan.slots) if part else 0.0
+            return part.largest(task.slots) if part else 0.0
 
         self._counts = max(bound(start.counts), bound(step.counts))
         self._start = bound(start.gradient)
         self._gradient = bound(step.gradient)
         self._curvature = bound(step.curvature)
-        self._squares = bound(step.counts) if not plan.classes else 0.0
+        self._squares = bound(step.counts) if not task.classes else 0.0
 
     @property
     def interval(self) -> str:
@@ -105,7 +105,7 @@ class PrivateServer:
     ) -> Estimate:
         """As `Server.estimate`."""
         del partitions
-        return estimate_private(self._plan, parts)
+        return estimate_private(self._task, parts)
 
     def start_is_over(self, states: Sequence[PrivateState], furthest: int) -> bool:
         """As `Server.start_is_over`.
@@ -116,7 +116,7 @@ class PrivateServer:
         start carry less noise than later ones. Nobody is held up either: it is over as soon as one
         client has sent all that `stream.lead` allows.
         """
-        stream = self._plan.study.stream
+        stream = self._task.study.stream
         if any(state.epochs for state in states) or (stream.lead and furthest >= stream.lead):
             return True
         return sum(int(state.start[-1]) for state in states) >= stream.publish.releases

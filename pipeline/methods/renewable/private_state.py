@@ -18,7 +18,7 @@ import numpy as np
 from pipeline.errors import StateError
 from pipeline.methods.renewable import exact
 from pipeline.methods.renewable.exact import BigIntegers
-from pipeline.methods.renewable.plan import RenewablePlan
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Integers
 
 COUNTS, START, CURVATURE, EPOCH = "counts", "start", "curvature", "epoch."
@@ -75,9 +75,9 @@ class Shape:
     squares: int = 0
 
     @classmethod
-    def of(cls, plan: RenewablePlan) -> Shape:
+    def of(cls, task: RenewableTask) -> Shape:
         """Return the shape of a study's releases."""
-        return cls(plan.size, plan.groups, 0 if plan.classes else plan.counted(1))
+        return cls(task.size, task.groups, 0 if task.classes else task.counted(1))
 
     @property
     def classes(self) -> int:

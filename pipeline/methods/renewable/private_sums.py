@@ -17,8 +17,8 @@ from pipeline.linalg import Floored, floor_eigenvalues, unpack_upper
 from pipeline.local.model import COEFFICIENT_EXPONENT
 from pipeline.methods.renewable import exact
 from pipeline.methods.renewable.exact import BigIntegers
-from pipeline.methods.renewable.plan import RenewablePlan
 from pipeline.methods.renewable.private_state import PrivateState
+from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Matrix, Vector
 
 #: Epochs that enter the estimate: older expansion points are too far from the truth.
@@ -59,9 +59,9 @@ class Moments:
     second: Matrix
 
 
-def moments_of(plan: RenewablePlan, parts: Weighed) -> Moments:
+def moments_of(task: RenewableTask, parts: Weighed) -> Moments:
     """Return the moments over the last epochs."""
-    shape, size = parts[0][1].shape, plan.size
+    shape, size = parts[0][1].shape, task.size
     last = sorted({epoch for _, state in parts for epoch in state.epochs})[-LAST_EPOCHS:]
 
     def gram(state: PrivateState) -> Vector:
@@ -69,10 +69,10 @@ def moments_of(plan: RenewablePlan, parts: Weighed) -> Moments:
         return exact.as_floats(sum(held[1:], held[0]) if held else exact.zeros(state.gram_length))
 
     unit = np.ones(shape.rows)
-    unit[:size] = plan.step.gradient.unit
+    unit[:size] = task.step.gradient.unit
     unit[size : 2 * size] = math.ldexp(1.0, COEFFICIENT_EXPONENT)
-    if shape.squares and plan.step.counts is not None:
-        unit[2 * size] = plan.step.counts.unit
+    if shape.squares and task.step.counts is not None:
+        unit[2 * size] = task.step.counts.unit
     units = np.outer(unit, unit)
     grams = [(w, gram(state)) for w, state in parts]
     total = unpack_upper(_weighted(grams), shape.rows) * units
@@ -93,14 +93,14 @@ def moments_of(plan: RenewablePlan, parts: Weighed) -> Moments:
     )
 
 
-def curvature_of(plan: RenewablePlan, parts: Weighed) -> tuple[Matrix, Floored]:
+def curvature_of(task: RenewableTask, parts: Weighed) -> tuple[Matrix, Floored]:
     """Return the mean curvature of one record with its eigenvalues floored, and the repair."""
-    size = plan.size
+    size = task.size
     sums = total_of(parts, lambda state: state.curvature)
     slots = float(sums[-1])
-    part = plan.step.curvature
+    part = task.step.curvature
     if part is None:
-        raise PrivacyError("the plan of this study has no curvature, but its state has one")
+        raise PrivacyError("the task of this study has no curvature, but its state has one")
     total = unpack_upper(sums[:-2] * part.unit, size)
     squares = sum(w**2 * float(state.curvature[-2]) for w, state in parts)
     noise = math.sqrt(squares) * part.standard_deviation

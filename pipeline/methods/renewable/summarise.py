@@ -35,7 +35,7 @@ from pipeline.losses import Loss, Regression
 from pipeline.types import Matrix, Vector
 
 if TYPE_CHECKING:
-    from pipeline.methods.renewable.plan import RenewablePlan
+    from pipeline.methods.renewable.task import RenewableTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class BoundedSums:
 
 
 def summarise(
-    plan: RenewablePlan,
+    task: RenewableTask,
     features: Matrix,
     responses: Vector,
     point: Vector,
@@ -106,35 +106,35 @@ def summarise(
     weights
         Of the negative and the positive class.
     """
-    d = plan.size
+    d = task.size
     gradient, curvature, scores = np.zeros(d), np.zeros((d, d)), np.zeros((d, d))
-    design = with_intercept(shortened(features, plan))
+    design = with_intercept(shortened(features, task))
     weight = weight_of(weights, responses)
     predictor = design @ point
-    slope = weight * plan.loss.slope(predictor, responses)
-    bend = weight * plan.loss.curvature(predictor, responses)
+    slope = weight * task.loss.slope(predictor, responses)
+    bend = weight * task.loss.curvature(predictor, responses)
     for part, work in blocks(design):
         np.multiply(design[part], slope[part, None], out=work)
         gradient += work.sum(axis=0)
         scores += work.T @ work
         np.multiply(design[part], bend[part, None], out=work)
         curvature += work.T @ design[part]
-    counts = _counts(responses) if plan.classes else (0, 0)
+    counts = _counts(responses) if task.classes else (0, 0)
     return Summary(len(responses), point, gradient, curvature, scores, counts)
 
 
 def summarise_bounded(
-    plan: RenewablePlan, features: Matrix, responses: Vector, model: Model
+    task: RenewableTask, features: Matrix, responses: Vector, model: Model
 ) -> BoundedSums:
     """Sum clipped gradients and curvatures exactly, for a private release.
 
     Parameters
     ----------
     features, responses
-        Shapes (n, p) and (n,) with n <= plan.slots; slots without a record contribute nothing.
+        Shapes (n, p) and (n,) with n <= task.slots; slots without a record contribute nothing.
     model
         The expansion point. Whatever it holds, one record moves the sums by no more than the
-        plan's sensitivities: weights beyond the public maximum are cut here, and so are features
+        task's sensitivities: weights beyond the public maximum are cut here, and so are features
         beyond their public range.
 
     Raises
@@ -142,33 +142,33 @@ def summarise_bounded(
     PrivacyError
         If there are more records than slots.
     """
-    if len(responses) > plan.slots:
-        raise PrivacyError(f"a window holds at most {plan.slots} records (window.records)")
+    if len(responses) > task.slots:
+        raise PrivacyError(f"a window holds at most {task.slots} records (window.records)")
     # rows in units of their last bit: powers of two, which change no digit of the predictors
-    columns = plan.column_exponents
+    columns = task.column_exponents
     scale = one_or_all(np.ldexp(1.0, GRADIENT_BITS[0] - columns))
-    design = with_intercept(shortened(inside(features, plan), plan), scale)
+    design = with_intercept(shortened(inside(features, task), task), scale)
     predictor = predictors(design, model.coefficients / scale)
-    slope = finite(plan.loss.slope(predictor, responses))
+    slope = finite(task.loss.slope(predictor, responses))
     if model.version == 0:
-        if isinstance(plan.loss, Regression):
-            slope = finite(plan.loss.start_slope(responses))
-        bound = plan.loss.start_slope_bound
+        if isinstance(task.loss, Regression):
+            slope = finite(task.loss.start_slope(responses))
+        bound = task.loss.start_slope_bound
         slope = np.clip(slope, -bound, bound)
-        groups = (responses < 0, responses > 0) if plan.classes else (np.full(len(slope), True),)
+        groups = (responses < 0, responses > 0) if task.classes else (np.full(len(slope), True),)
         chosen = np.stack([np.where(group, slope, 0.0) for group in groups])
         factors, unit = whole_factors(chosen, bound, GRADIENT_BITS[1])
         sums, _ = exact_sums(design, factors, None)
         exponents = np.tile(columns + (unit - GRADIENT_BITS[0]), len(groups))
         gradient = Exact(sums.ravel(), exponents)
-        return BoundedSums(model, gradient, None, _exact_counts(plan, responses, slope, 0))
-    most = plan.largest_weight
+        return BoundedSums(model, gradient, None, _exact_counts(task, responses, slope, 0))
+    most = task.largest_weight
     # a weight that is no number fails the comparison and is cut as well
     negative, positive = (w if 0 <= w <= most else most for w in model.class_weights)
     weight = weight_of((negative, positive), responses)
-    slope_bound, curvature_bound = most * plan.loss.slope_bound, most * plan.loss.curvature_bound
+    slope_bound, curvature_bound = most * task.loss.slope_bound, most * task.loss.curvature_bound
     slope = np.clip(weight * slope, -slope_bound, slope_bound)
-    bend = np.maximum(weight * finite(plan.loss.curvature(predictor, responses)), 0.0)
+    bend = np.maximum(weight * finite(task.loss.curvature(predictor, responses)), 0.0)
     slopes, slope_unit = whole_factors(slope, slope_bound, GRADIENT_BITS[1])
     bends, bend_unit = whole_factors(bend, curvature_bound, CURVATURE_BITS[1])
     totals, curvature = exact_sums(design, slopes, bends)
@@ -177,9 +177,9 @@ def summarise_bounded(
         gradient=Exact(totals, columns + (slope_unit - GRADIENT_BITS[0])),
         curvature=Exact(
             pack_upper(curvature),
-            plan.product_exponents + (bend_unit - 2 * CURVATURE_BITS[0]),
+            task.product_exponents + (bend_unit - 2 * CURVATURE_BITS[0]),
         ),
-        counts=_exact_counts(plan, responses, slope, model.version),
+        counts=_exact_counts(task, responses, slope, model.version),
     )
 
 
@@ -229,16 +229,16 @@ def local_fit(
     return point
 
 
-def _exact_counts(plan: RenewablePlan, responses: Vector, slope: Vector, version: int) -> Exact:
+def _exact_counts(task: RenewableTask, responses: Vector, slope: Vector, version: int) -> Exact:
     """Count the classes, or sum the squared slopes of a regression."""
-    if plan.classes:
+    if task.classes:
         return Exact(np.array(_counts(responses)), np.zeros(2, dtype=np.int64))
-    counted = plan.counted(version)
+    counted = task.counted(version)
     if not counted:
         # slopes at the start have a bound of their own, and their squares may not fit
         return NOTHING
     # squares of 40 bits and a window of 2^17 stay below 2^63; fewer bits would lose small residuals
-    exponent = exponent_of(plan.loss.slope_bound) - GRADIENT_BITS[1]
+    exponent = exponent_of(task.loss.slope_bound) - GRADIENT_BITS[1]
     whole = np.trunc(np.ldexp(slope, -exponent)).astype(np.int64)
     total = np.full(counted, np.sum(whole * whole), dtype=np.int64)
     return Exact(total, np.full(counted, 2 * exponent, dtype=np.int64))

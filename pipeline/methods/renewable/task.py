@@ -8,8 +8,8 @@ from functools import cached_property
 from pipeline.errors import PrivacyError
 from pipeline.local.encode import Arrays
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
 from pipeline.local.query import OpenQuery, Query
+from pipeline.local.task import Task
 from pipeline.methods.renewable import client
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
@@ -41,8 +41,8 @@ class Channels:
         return tuple(part.exponent for part in parts if part is not None)
 
 
-class RenewablePlan(Plan):
-    """As `Plan`: sums of a window at the model, a gradient alone while that is the public start."""
+class RenewableTask(Task):
+    """As `Task`: sums of a window at the model, a gradient alone while that is the public start."""
 
     @property
     def groups(self) -> int:
@@ -51,7 +51,7 @@ class RenewablePlan(Plan):
 
     @property
     def touched(self) -> int:
-        """As `Plan.touched`."""
+        """As `Task.touched`."""
         return 2 * self.size + self.size * (self.size + 1) // 2 + 2
 
     def counted(self, version: int) -> int:
@@ -62,7 +62,7 @@ class RenewablePlan(Plan):
 
     @property
     def counted_name(self) -> str:
-        """As `Plan.counted_name`."""
+        """As `Task.counted_name`."""
         if self.classes:
             return "class counts"
         return "sums of squared slopes" if self.counted(1) else ""
@@ -91,19 +91,19 @@ class RenewablePlan(Plan):
         return self.start if version == 0 else self.step
 
     def exponents(self, version: int) -> tuple[int, ...]:
-        """As `Plan.exponents`."""
+        """As `Task.exponents`."""
         return self.channels(version).exponents
 
     def query(self, window: Arrays, model: Model) -> Query:
-        """As `Plan.query`."""
+        """As `Task.query`."""
         return client.query(self, window, model)
 
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
-        """As `Plan.open_query`; where no model is known yet, at a fit of the window's own."""
+        """As `Task.open_query`; where no model is known yet, at a fit of the window's own."""
         return client.open_query(self, window, model)
 
     def check_fit(self) -> None:
-        """As `Plan.check_fit`."""
+        """As `Task.check_fit`."""
         parts = [
             part
             for one in (self.start, self.step)

@@ -12,8 +12,8 @@ from pipeline.errors import PrivacyError
 from pipeline.local.blocks import with_intercept
 from pipeline.local.encode import Arrays
 from pipeline.local.model import Model
-from pipeline.local.plan import Plan
 from pipeline.local.query import OpenQuery, Query
+from pipeline.local.task import Task
 from pipeline.methods.ldp_sgd import client
 from pipeline.methods.ldp_sgd.channels import Channels, of_single_records
 from pipeline.methods.ldp_sgd.gradients import mallows
@@ -24,8 +24,8 @@ from pipeline.study.release_tables import Split
 from pipeline.types import Matrix, Vector
 
 
-class GradientPlan(Plan):
-    """As `Plan`: the gradients of single records, and sums of matrices beside them.
+class GradientTask(Task):
+    """As `Task`: the gradients of single records, and sums of matrices beside them.
 
     Attributes
     ----------
@@ -43,22 +43,22 @@ class GradientPlan(Plan):
 
     @property
     def split(self) -> Split:
-        """As `Plan.split`; beside gradients of single records a curvature needs little."""
+        """As `Task.split`; beside gradients of single records a curvature needs little."""
         return split_of(self.study, self.path)
 
     @property
     def counts_slots(self) -> bool:
-        """As `Plan.counts_slots`: steps are capped by how late models are."""
+        """As `Task.counts_slots`: steps are capped by how late models are."""
         return True
 
     @property
     def several(self) -> Literal["pooled", "shared"] | None:  # type: ignore[override]
-        """As `Plan.several`: how the paths of several partitions go together."""
+        """As `Task.several`: how the paths of several partitions go together."""
         return self.path.partitions
 
     @property
     def apart(self) -> bool:  # type: ignore[override]
-        """As `Plan.apart`: the sums of a window have one noise for all of its records."""
+        """As `Task.apart`: the sums of a window have one noise for all of its records."""
         return not self.beside
 
     @cached_property
@@ -68,7 +68,7 @@ class GradientPlan(Plan):
 
     @property
     def touched(self) -> int:
-        """As `Plan.touched`."""
+        """As `Task.touched`."""
         return self.size + self.beside
 
     @cached_property
@@ -87,7 +87,7 @@ class GradientPlan(Plan):
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """As `Plan.parts`, in the mechanism's own terms."""
+        """As `Task.parts`, in the mechanism's own terms."""
         return {name: self.mechanism.part(self.budget, s) for name, s in self.shares.items()}
 
     @cached_property
@@ -102,7 +102,7 @@ class GradientPlan(Plan):
         )  # fmt: skip
 
     def exponents(self, version: int) -> tuple[int, ...]:
-        """As `Plan.exponents`: the same at every model."""
+        """As `Task.exponents`: the same at every model."""
         del version
         return self.channels.exponents
 
@@ -130,31 +130,31 @@ class GradientPlan(Plan):
 
     @property
     def penalty(self) -> Vector:
-        """As `Plan.penalty`: a path has none."""
+        """As `Task.penalty`: a path has none."""
         return 0.0 * super().penalty
 
     def record_weights(self, design: Matrix) -> Vector | float:
-        """As `Plan.record_weights`: longer records count as if they were on the radius."""
+        """As `Task.record_weights`: longer records count as if they were on the radius."""
         return 1.0 if self.radius >= self.longest else mallows(design, self.radius)
 
     def reference_rows(
         self, features: Matrix, responses: Vector, weights: tuple[float, float]
     ) -> tuple[Matrix, Vector]:
-        """As `Plan.reference_rows`: nothing is shortened, and longer records weigh less."""
+        """As `Task.reference_rows`: nothing is shortened, and longer records weigh less."""
         del weights
         design = with_intercept(features)
         return design, np.broadcast_to(self.record_weights(design), len(responses))
 
     def query(self, window: Arrays, model: Model) -> Query:
-        """As `Plan.query`."""
+        """As `Task.query`."""
         return client.query(self, window, model)
 
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
-        """As `Plan.open_query`."""
+        """As `Task.open_query`."""
         return client.open_query(self, window, model)
 
     def check_fit(self) -> None:
-        """As `Plan.check_fit`."""
+        """As `Task.check_fit`."""
         matrices = (self.channels.curvature, self.channels.products)
         sums = [(part, self.slots) for part in matrices if part is not None]
         sums += [(part, 1) for part in self.record_channels]

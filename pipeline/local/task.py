@@ -31,7 +31,7 @@ from pipeline.study.release_tables import Split
 from pipeline.types import Matrix, Vector
 
 
-class Plan(RecordBounds, ABC):
+class Task(RecordBounds, ABC):
     """Everything public that clients and workers of one study share; each method has its own.
 
     Client and worker build it from the same file; the revision in each release says that they did.
