@@ -19,8 +19,8 @@ from agents.publishing import Publishing
 from agents.transport import BatchSchema, BatchTransport, NoTables
 from infra.faults import told
 from infra.tls import ssl_context
-from pipeline.local.task import Task
 from pipeline.messages.topics import Topics
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client

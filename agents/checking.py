@@ -12,11 +12,11 @@ import msgspec
 from agents.history import History
 from agents.refold import history_of
 from pipeline.errors import OffsetGap
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
 from pipeline.methods import server_of
 from pipeline.reducer import LogRecord, Partition, Reducer, combine
+from pipeline.release.task import Task
 from pipeline.replay import Difference, Span, difference
 from pipeline.settings import Settings
 from state import RedisStore
@@ -97,7 +97,7 @@ class Follower:
             while state.head.next_offset < at:
                 held = self._held[number] or self._history.more(number)
                 cut = bisect_left(held, at, key=_offset)
-                self._reducer.fold(state, held[:cut], holes=True)
+                self._reducer.fold(state, held[:cut], allow_gaps=True)
                 self._held[number] = held[cut:]
                 if not held or cut == 0:
                     # what the estimate had is no longer in the log: its positions will differ

@@ -7,16 +7,16 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from pipeline.errors import OffsetGap, StateError
-from pipeline.local.task import Task
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.topics import Topics
 from pipeline.reducer import Head, LogRecord, Partition, Reducer
+from pipeline.release.task import Task
 from state import RedisStore
 
 log = logging.getLogger("veilstream.folding")
 #: First and next offset of a partition's log.
 Bounds = Callable[[int], Awaitable[tuple[int, int]]]
-#: Batches that may come after a hole before the second reading must have shown it again.
+#: Batches that may come after a gap before the second reading must have shown it again.
 PATIENCE_BATCHES = 100
 #: Reads a partition again from an offset.
 Reread = Callable[[int, int], Awaitable[object]]
@@ -50,7 +50,7 @@ class Folding:
     ) -> None:
         self._task, self._topics, self._store, self._send = task, topics, store, send
         self._reread, self._bounds = reread, bounds
-        #: Partition to a hole that was seen once: the watermark and the offset that came instead.
+        #: Partition to a gap that was seen once: the watermark and the offset that came instead.
         self._suspects: dict[int, tuple[int, int]] = {}
         self._since_suspect = 0
         self._reducer = Reducer(task)
@@ -106,7 +106,7 @@ class Folding:
         before, counted = state.head.next_offset, state.head
         if not await self._continues(partition, before, records):
             return False
-        letters = self._reducer.fold(state, records, holes=True)
+        letters = self._reducer.fold(state, records, allow_gaps=True)
         if state.head.next_offset == before:
             return True
         await self._send_letters(partition, letters)
@@ -118,11 +118,11 @@ class Folding:
     async def _continues(
         self, partition: int, watermark: int, records: Sequence[LogRecord]
     ) -> bool:
-        """Whether a batch goes on where the state ends, or after a hole of the log itself.
+        """Whether a batch goes on where the state ends, or after a gap of the log itself.
 
         The end of a transaction takes an offset that nobody is handed, and so does a record that
-        went astray on its way here. So the first sight of a hole makes the consumer read again
-        from the watermark; the same hole a second time is one of the log, unless the log has
+        went astray on its way here. So the first sight of a gap makes the consumer read again
+        from the watermark; the same gap a second time is one of the log, unless the log has
         lost its beginning meanwhile.
 
         Raises

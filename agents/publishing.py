@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from agents.folding import Folding, Send
 from agents.progress import STALLED_SECONDS
 from pipeline.errors import NumericError, PayloadError, StateError
-from pipeline.local.task import Task
 from pipeline.messages.envelope import JSON, headers, rfc3339
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.model import read_model, write_model
@@ -25,6 +24,7 @@ from pipeline.reducer import (
     slots_seen,
     start_is_over,
 )
+from pipeline.release.task import Task
 from state import Held, RedisStore
 from state.keys import model as model_key
 
@@ -136,7 +136,7 @@ class Publishing:
 
     async def _publish(self, partitions: dict[int, Summed], now: float) -> bool:
         held = self._store.newest_model()
-        version, seen, known = self._next(held, partitions)
+        version, watermark, known = self._next(held, partitions)
         # the estimate goes out in any case; the first model may have to wait for more releases, and
         # where all clients were taken out there is nothing to make a model of
         moves = holds_releases(partitions.values()) and (
@@ -150,7 +150,7 @@ class Publishing:
                 model_version=version if moves else None,
                 published_at=now,
             )
-            model = model_after(self._task, partitions, estimate, version, seen)
+            model = model_after(self._task, partitions, estimate, version, watermark)
         except NumericError as error:
             log.warning("no estimate at this point: %s", error)
             since = self._now() if self._failing is None else self._failing[0]
@@ -180,19 +180,19 @@ class Publishing:
     def _next(
         self, held: tuple[int, bytes] | None, partitions: dict[int, Summed]
     ) -> tuple[int, int, bool]:
-        """Return version and `seen` of the next model, and whether clients can read the held one.
+        """Return version and watermark of the next model; whether clients can read the held one.
 
         Neither number goes back if Redis was lost.
         """
-        seen = slots_seen(partitions.values())
+        watermark = slots_seen(partitions.values())
         if held is None:
-            return 1, seen, False
+            return 1, watermark, False
         try:
-            before = read_model(self._task, held[1]).seen
+            before = read_model(self._task, held[1]).watermark
         except PayloadError:
             # of an earlier revision of the study, whose buckets are gone with its state
-            return 1 + held[0], seen, False
-        return 1 + held[0], max(seen, before), True
+            return 1 + held[0], watermark, False
+        return 1 + held[0], max(watermark, before), True
 
     async def _send_again(self) -> None:
         """Bring Redis and the models topic to the same newest model.

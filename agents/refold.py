@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from agents.history import History
 from pipeline.errors import OffsetGap, StateError
-from pipeline.local.task import Task
 from pipeline.messages.topics import Topics
 from pipeline.reducer import Partition, Reducer
+from pipeline.release.task import Task
 from pipeline.replay import Span
 from pipeline.settings import Settings
 
@@ -78,7 +78,7 @@ def refold(
             state = state.starting_at(extent.first)
         history.seek({partition: Span(extent.first, end)})
         while records := history.more(partition):
-            reducer.fold(state, records, holes=True)
+            reducer.fold(state, records, allow_gaps=True)
             report(state.head.next_offset, end)
     return state
 

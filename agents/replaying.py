@@ -18,10 +18,10 @@ from agents.history import History, Interrupted
 from agents.outputs import Output, file_faults
 from agents.refold import history_of
 from pipeline.errors import NumericError, OffsetGap
-from pipeline.local.task import Task
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.reducer import LogRecord
+from pipeline.release.task import Task
 from pipeline.replay import Bound, Extent, Replay, Rhythm, Saved, Span, resolve
 from pipeline.settings import Settings
 from state import RedisStore

@@ -14,8 +14,8 @@ from agents.app import create_app
 from infra.study_record import announce
 from infra.topics import check_broker, ensure_topics
 from pipeline.errors import VeilstreamError
-from pipeline.local.task import Task
 from pipeline.messages.topics import Topics
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import require_live
 from state import RedisStore

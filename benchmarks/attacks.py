@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.local.task import Task
 from pipeline.privacy.randomness import SecureStream
+from pipeline.release.task import Task
 from tests.attacks import streams as whole
 from tests.attacks.bounds import ALARM
 from tests.attacks.bugs import BOTH, BUGS, HOSTILE, hostile

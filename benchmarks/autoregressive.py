@@ -70,8 +70,10 @@ class Autoregressive:
 
         first = next(self._chunks())
         slopes: Vector = minimize(objective, self.classes.mean, (first,), jac=True, method="BFGS").x
-        bend = loss.curvature(first @ slopes, np.ones(len(first)))[:, None]
-        curvature = (first * bend).T @ first / len(first) + ridge * np.eye(self.features)
+        curvature_weight = loss.curvature(first @ slopes, np.ones(len(first)))[:, None]
+        curvature = (first * curvature_weight).T @ first / len(first) + ridge * np.eye(
+            self.features
+        )
         for _ in range(STEPS):
             gradient = np.mean([objective(slopes, z)[1] for z in self._chunks()], axis=0)
             slopes = slopes - np.linalg.solve(curvature, gradient)
@@ -80,7 +82,7 @@ class Autoregressive:
         return np.append(0.0, slopes)
 
     def _chunks(self) -> Iterator[Matrix]:
-        """Yield the points of the target, shortened, always the same."""
+        """Yield the points of the target, clipped, always the same."""
         for number in range(self.scramblings):
             points = Sobol(self.features, rng=np.random.default_rng([98, number]))
             z = self._towards(ndtri(points.random_base2(POWER)))

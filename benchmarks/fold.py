@@ -25,9 +25,9 @@ import redis
 
 from benchmarks.load import KINDS, fill, study_text, task_of
 from infra.local import LocalRuntime
-from pipeline.local.task import Task
 from pipeline.messages.topics import Topics
 from pipeline.methods.ldp_sgd.state import SgdState
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from state import RedisStore, keys
 

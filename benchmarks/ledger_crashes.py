@@ -33,11 +33,11 @@ from typing import Any
 
 from benchmarks.load import study_text
 from pipeline.errors import BudgetExceeded
-from pipeline.local.task import Task
 from pipeline.methods import task_of as make_task
+from pipeline.release.task import Task
 from pipeline.study import parse_study
+from producers.client_store import ClientStore, Outgoing, Tally
 from producers.ledger import Limit
-from producers.vault import Outgoing, Tally, Vault
 
 RESULTS = Path(__file__).parent / "results"
 SOURCE, SLOTS, CLIENT = "csv:data.csv", 5, "site"
@@ -49,7 +49,7 @@ RECORDS = 150
 #: How lives end and how often; and the largest point at which they do, drawn on a log scale.
 ENDS = {"start": (2, 6e3), "step": (6, 4e3), "call": (3, 80.0), "kill": (3, 80.0), "end": (1, 80.0)}
 DIED = 9
-VAULT = "producers.vault:Vault"
+VAULT = "producers.client_store:ClientStore"
 
 
 @cache
@@ -68,8 +68,8 @@ class Life:
     ----------
     folder
         Where its database is, and the file that stands for the releases topic.
-    vault
-        Module and name of the vault's class.
+    store
+        Module and name of the store's class.
     records
         How many the source has.
     kind, at
@@ -79,10 +79,10 @@ class Life:
     """
 
     def __init__(
-        self, folder: str, vault: str, records: int, kind: str, at: float, seed: int
+        self, folder: str, store: str, records: int, kind: str, at: float, seed: int
     ) -> None:
-        module, name = vault.split(":")
-        self._vault: type[Vault] = getattr(importlib.import_module(module), name)
+        module, name = store.split(":")
+        self._store: type[ClientStore] = getattr(importlib.import_module(module), name)
         self._path, self._records = Path(folder) / f"{CLIENT}.db", records
         self._kind, self._left, self._random = kind, int(at), random.Random(seed)
         self._counts = kind == "start"
@@ -101,12 +101,12 @@ class Life:
                 return database
 
             sqlite3.connect = watched  # type: ignore[assignment]
-        with self._vault(self._path, CLIENT) as vault:
+        with self._store(self._path, CLIENT) as store:
             # the write-ahead log is emptied often, so that deaths fall into that, too
-            vault._db.row("PRAGMA wal_autocheckpoint = 30")
+            store._db.row("PRAGMA wal_autocheckpoint = 30")
             self._here()
-            work = [self._study(vault, task_of(name)) for name in STUDIES]
-            self._greed(vault)
+            work = [self._study(store, task_of(name)) for name in STUDIES]
+            self._greed(store)
             self._counts = self._kind in {"start", "step"}
             while work and self._here():
                 one = self._random.choice(work)
@@ -127,22 +127,22 @@ class Life:
             os._exit(DIED)
         return self._left >= 0
 
-    def _greed(self, vault: Vault) -> None:
+    def _greed(self, store: ClientStore) -> None:
         for name in (*STUDIES, REFUSED):
-            vault.open_stream(task_of(name), SOURCE, Limit(2.0))
+            store.open_stream(task_of(name), SOURCE, Limit(2.0))
         with contextlib.suppress(BudgetExceeded):
-            vault.release(
+            store.release(
                 task_of(REFUSED), SOURCE, [Outgoing(0, b"never", [])], position=b"1",
                 tally=Tally(1, {}, 0), now=time.time(),
             )  # fmt: skip
 
-    def _study(self, vault: Vault, task: Task) -> Iterator[bool]:
+    def _study(self, store: ClientStore, task: Task) -> Iterator[bool]:
         """Release groups, publish and acknowledge in random order until all is done."""
         study, choose = task.study.name, self._random
-        stream = vault.open_stream(task, SOURCE)
+        stream = store.open_stream(task, SOURCE)
         at, seq, handed = int(stream.position or b"0"), stream.next_seq, -1
         flying: deque[tuple[int, int]] = deque()
-        while at < self._records or vault.waiting(study):
+        while at < self._records or store.waiting(study):
             yield True
             act = choose.choice(("release", "publish", "publish", "sent"))
             if act == "release" and at < self._records:
@@ -157,11 +157,11 @@ class Life:
                     if at == self._records:
                         break
                 tally = Tally(at - begin, {"a reason": 1}, 0)
-                vault.release(
+                store.release(
                     task, SOURCE, group, position=b"%d" % at, tally=tally, now=time.time()
                 )
             elif act == "publish":
-                for outgoing in vault.unsent(study, handed, choose.randint(1, 12)):
+                for outgoing in store.unsent(study, handed, choose.randint(1, 12)):
                     os.write(self._published, outgoing.payload + b"\n")
                     self._here()
                     flying.append((outgoing.seq, os.fstat(self._published).st_size))
@@ -169,7 +169,7 @@ class Life:
                 os.fsync(self._published)
             elif act == "sent" and flying:
                 some = [flying.popleft() for _ in range(choose.randint(1, len(flying)))]
-                vault.sent(study, [number for number, _ in some], (0, some[-1][1]))
+                store.sent(study, [number for number, _ in some], (0, some[-1][1]))
 
 
 def serve(modules: list[str]) -> None:
@@ -343,14 +343,14 @@ class Outcome:
 
 
 def campaign(
-    forks: Forks, folder: Path, chance: random.Random, outcome: Outcome, vault: str = VAULT
+    forks: Forks, folder: Path, chance: random.Random, outcome: Outcome, store: str = VAULT
 ) -> None:
     """Let one client live and die until its source is finished, or a fault is found."""
     witness, kinds = Witness(folder), list(ENDS)
     while not outcome.faults:
         [kind] = chance.choices(kinds, [ENDS[kind][0] for kind in kinds])
         at, seed = math.exp(chance.uniform(0, math.log(ENDS[kind][1]))), chance.getrandbits(32)
-        forks.begin(folder=str(folder), vault=vault, records=RECORDS, kind=kind, at=at, seed=seed)
+        forks.begin(folder=str(folder), store=store, records=RECORDS, kind=kind, at=at, seed=seed)
         code = forks.answer()
         outcome.deaths[kind] += code in {DIED, -signal.SIGKILL}
         if code not in {0, DIED, -signal.SIGKILL}:

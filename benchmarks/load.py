@@ -12,14 +12,14 @@ import aiokafka
 import numpy as np
 
 from infra.topics import ensure_topics
-from pipeline.local.encode import Arrays
-from pipeline.local.model import Model
-from pipeline.local.privatise import Answer, privatise
-from pipeline.local.task import Task
 from pipeline.messages.release import seal
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of as make_task
 from pipeline.privacy.randomness import SecureStream
+from pipeline.records.encode import Arrays
+from pipeline.release.model import Model
+from pipeline.release.privatise import Answer, privatise
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import parse_study
 

@@ -34,14 +34,14 @@ _SENSITIVITY, _PERSONAL = "tests/property/test_sensitivity.py", "tests/unit/test
 _ACCOUNTING, _PRIVATISE = "tests/unit/test_accounting.py", "tests/unit/test_privatise.py"
 _MECHANISMS, _LOST = "tests/unit/test_mechanisms.py", "tests/producers/test_lost_databases.py"
 _FOUND = "tests/producers/test_found.py"
-_TASK, _NEWEST = "pipeline/local/task.py", "tests/unit/test_newest.py"
+_TASK, _NEWEST = "pipeline/release/task.py", "tests/unit/test_newest.py"
 _RENEWABLE = "pipeline/methods/renewable/task.py"
 
 FAULTS = (
     Fault(
         "a user's records compose as a root although they share a matrix",
         "pipeline/methods/ldp_sgd/task.py",
-        "return not self.beside",
+        "return not self.extra_numbers",
         "return True",
         (_SGD,),
         test_is_new=True,
@@ -76,7 +76,7 @@ FAULTS = (
     ),
     Fault(
         "the diagonal of a matrix with the noise of its other entries",
-        "pipeline/local/query.py",
+        "pipeline/release/query.py",
         "Piece(on, values[on], self.diagonal)",
         "Piece(on, values[on], self.off_diagonal)",
         (_PRIVATISE, _MECHANISMS),
@@ -153,14 +153,17 @@ FAULTS = (
     ),
     Fault(
         "lost releases not charged",
-        "producers/vault.py",
+        "producers/client_store.py",
         "            self._budgets.charge(task, source, refuse=False)\n",
         "",
-        ("tests/producers/test_vault.py::test_lost_releases_are_charged_and_passed_over", _LOST),
+        (
+            "tests/producers/test_client_store.py::test_lost_releases_are_charged_and_passed_over",
+            _LOST,
+        ),
     ),
     Fault(
         "the folder forgets how many releases there were",
-        "producers/vault.py",
+        "producers/client_store.py",
         "        self._counts.add(study, len(group))\n",
         "",
         (_LOST,),

@@ -28,17 +28,17 @@ import numpy as np
 from benchmarks.load import study_text
 from infra.local.ports import free_port
 from infra.local.services import Redis
-from pipeline.local.encode import Arrays
-from pipeline.local.model import Model
-from pipeline.local.privatise import Answer, privatise
-from pipeline.local.task import Task
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.release import seal
 from pipeline.methods import task_of
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
+from pipeline.records.encode import Arrays
 from pipeline.reducer import Partition, Reducer, Summed, combine
 from pipeline.reducer.progress import Progress
+from pipeline.release.model import Model
+from pipeline.release.privatise import Answer, privatise
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import parse_study
 from state import Held, RedisStore
@@ -121,7 +121,7 @@ def stored(task: Task, made: list[Answer], number: int, clients: int) -> Partiti
     if Reducer(task).fold(state, log):
         raise SystemExit("a release was not folded")
     state.clients |= {
-        f"{first}-{i}": Progress(f"{i:032x}", i % 99, holes(i)) for i in range(1, clients)
+        f"{first}-{i}": Progress(f"{i:032x}", i % 99, gaps(i)) for i in range(1, clients)
     }
     progress = state.clients.values()
     state.head = msgspec.structs.replace(
@@ -144,7 +144,7 @@ def windows(task: Task) -> list[Answer]:
     return made
 
 
-def holes(i: int) -> list[tuple[int, int]]:
+def gaps(i: int) -> list[tuple[int, int]]:
     """Return what is missing of a client: something, for one in a hundred."""
     return [] if i % 100 else [(0, 1)]
 

@@ -18,18 +18,18 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.local.encode import Row, stack
-from pipeline.local.model import Model
-from pipeline.local.privatise import privatise
-from pipeline.local.task import Task
 from pipeline.messages.envelope import MSGPACK, headers, rfc3339
 from pipeline.messages.release import schema_of, seal
 from pipeline.methods import task_of as make_task
 from pipeline.privacy.randomness import SecureStream
+from pipeline.records.encode import Row, stack
+from pipeline.release.model import Model
+from pipeline.release.privatise import privatise
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from producers.client import GROUP
-from producers.vault import Outgoing, Tally, Vault
+from producers.client_store import ClientStore, Outgoing, Tally
 
 RESULTS = Path(__file__).parent / "results"
 RECORDS = 100
@@ -78,12 +78,12 @@ def measure(size: int, mechanism: str, count: int, rounds: int) -> dict[str, obj
     for _ in range(rounds):
         with (
             tempfile.TemporaryDirectory(dir=Path.cwd()) as name,
-            Vault(Path(name) / "client.db", "client") as vault,
+            ClientStore(Path(name) / "client.db", "client") as store,
         ):
-            vault.open_stream(task, "bench")
+            store.open_stream(task, "bench")
             began = time.perf_counter()
             for first in range(0, count, group):
-                commit(task, vault, windows, model, range(first, first + group))
+                commit(task, store, windows, model, range(first, first + group))
             rates.append(count / (time.perf_counter() - began))
     case: dict[str, object] = {
         "size": size, "mechanism": mechanism, "group": group,
@@ -100,14 +100,16 @@ def measure(size: int, mechanism: str, count: int, rounds: int) -> dict[str, obj
     return case
 
 
-def commit(task: Task, vault: Vault, windows: list[list[Row]], model: Model, seqs: range) -> None:
+def commit(
+    task: Task, store: ClientStore, windows: list[list[Row]], model: Model, seqs: range
+) -> None:
     """Make and store a group of releases as a client does."""
     made = []
     for seq in seqs:
         rows = windows[seq % len(windows)]
-        payload = release_of(task, rows, model, client="client", ledger=vault.ledger, seq=seq)
+        payload = release_of(task, rows, model, client="client", ledger=store.ledger, seq=seq)
         made.append(Outgoing(seq, payload, marks(task, seq)))
-    vault.release(
+    store.release(
         task, "bench", made, position=b"%d" % seqs.stop, tally=Tally(RECORDS * len(made), {}, 0),
         now=time.time(),
     )  # fmt: skip

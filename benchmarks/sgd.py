@@ -30,13 +30,13 @@ from sklearn.linear_model import SGDRegressor
 from threadpoolctl import threadpool_limits
 
 from benchmarks.load import task_of
-from pipeline.local.encode import Row
-from pipeline.local.model import round_model
-from pipeline.local.task import Task
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.records.encode import Row
 from pipeline.reducer import Partition, Reducer
+from pipeline.release.model import round_model
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 
 RESULTS = Path(__file__).parent / "results"

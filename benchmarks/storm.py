@@ -1,8 +1,8 @@
 """A storm: crashes of everything and restores of old backups, and no record noised twice.
 
 `python -m benchmarks.storm [--kills 200] [--seed S]`. A Kafka and a Redis of its own, four clients
-and two workers as processes, the default `stream.lead`, half of the clients with times of 2013. At
-random, and at once restarted: SIGKILL of clients, workers, Redis and Kafka; copies of client
+and two workers as processes, windows in flight by default, half of the clients with times of 2013.
+At random, and at once restarted: SIGKILL of clients, workers, Redis and Kafka; copies of client
 folders, taken while they run, come back with or without their lock file, and whoever is refused
 with 44 goes on with --skip-lost. Half of the blows fall on a study with noise, half on one without
 privacy whose records can be told apart in its sums. Prints a line of JSON; ends with 1 on a fault.

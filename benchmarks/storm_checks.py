@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.local.task import Task
 from pipeline.messages.release import OpenRelease, read
+from pipeline.release.task import Task
 from tests.stage import Stage
 
 #: Numbers of planted records are below this.

@@ -11,15 +11,15 @@ import numpy as np
 from benchmarks.autoregressive import Autoregressive
 from benchmarks.grouped import Grouped
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.encode import Arrays
-from pipeline.local.model import round_model, start_model
-from pipeline.local.privatise import disclose, privatise
 from pipeline.messages.release import seal
 from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream
+from pipeline.records.encode import Arrays
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
+from pipeline.release.model import round_model, start_model
+from pipeline.release.privatise import disclose, privatise
 from pipeline.study import parse_study
 from pipeline.types import Vector
 

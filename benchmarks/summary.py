@@ -24,10 +24,6 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.release import model_of
-from pipeline.local.blocks import blocks, predictors, with_intercept
-from pipeline.local.encode import Arrays
-from pipeline.local.model import round_model
-from pipeline.local.privatise import Answer, OpenAnswer, disclose, privatise
 from pipeline.messages.release import seal
 from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.client import open_query_of
@@ -35,7 +31,11 @@ from pipeline.methods.renewable.summarise import summarise, summarise_bounded
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
+from pipeline.records.blocks import blocks, predictors, with_intercept
+from pipeline.records.encode import Arrays
 from pipeline.reducer import Partition, Reducer, estimate_of
+from pipeline.release.model import round_model
+from pipeline.release.privatise import Answer, OpenAnswer, disclose, privatise
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector
 
@@ -104,11 +104,11 @@ def window(loss: str, features: int, records: int, rounds: int) -> dict[str, obj
     rng = np.random.default_rng(3)
     x, y = rng.uniform(-1, 1, (records, features)), rng.choice([-1.0, 1.0], records)
     design = np.column_stack([np.ones(records), x])
-    slope, bend = rng.normal(size=records), rng.uniform(size=records)
+    slope, curvature_weight = rng.normal(size=records), rng.uniform(size=records)
     model = model_of(private)
 
     def products() -> object:
-        return design.T @ slope, (design * bend[:, None]).T @ design
+        return design.T @ slope, (design * curvature_weight[:, None]).T @ design
 
     def with_scores() -> object:
         scores = design * slope[:, None]

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.local.encode import Encoder
-from pipeline.local.model import round_model
-from pipeline.local.windows import Window
 from pipeline.methods import task_of
+from pipeline.records.encode import Encoder
+from pipeline.records.windows import Window
+from pipeline.release.model import round_model
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from producers.intake import encoded

@@ -14,9 +14,9 @@ from kafka import KafkaProducer, TopicPartition
 from infra.connection import close_producer, kafka_options, log_reader
 from infra.faults import asking
 from pipeline.errors import BrokerError, ConfigError
-from pipeline.local.task import Task
 from pipeline.messages.study import Known, write_study
 from pipeline.messages.topics import Topics
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 
 #: How long Kafka may take to hand out what the topic holds, and to take a record, in seconds.

@@ -5,7 +5,7 @@
 - `losses`: gdwd, logistic: value, slope, curvature and their public bounds.
 - `privacy`: calibration (mu-GDP), lattice noise, mechanisms, the policy.
 - `study`: the study file and its revision. `settings`: the only reader of the environment.
-- `local`: what a client computes: encode records, cut windows, summarise, privatise.
+- `records`: records to numbers and windows. `release`: what is asked of a window, and its noise.
 - `messages`: what travels: releases, models, estimates, dead letters, topics; the model file.
 - `estimators`: the states that fold and the estimates they yield.
 - `reducer`: payloads in, state out; pure.

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.encode import Row, Rows
-from pipeline.local.model import Model
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.keys import partition_of
+from pipeline.records.encode import Row, Rows
 from pipeline.reducer import (
     Partition,
     Reducer,
@@ -25,6 +23,8 @@ from pipeline.reducer import (
     model_after,
     slots_seen,
 )
+from pipeline.release.model import Model
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 
 
@@ -80,7 +80,7 @@ class OfflineRun:
         self._task = task
         self._reducer = Reducer(task)
         self._sequences: dict[str, int] = {}
-        count = task.study.stream.partitions if task.several else 1
+        count = task.study.stream.partitions if task.partition_strategy else 1
         self.partitions = [Partition.empty(task, trace=trace) for _ in range(count)]
         self.model: Model = task.first_model
         self.waiting = 0

@@ -5,13 +5,13 @@ Clients and offline runs share this function; nothing else turns records into by
 
 from __future__ import annotations
 
-from pipeline.local.encode import Rows, stack
-from pipeline.local.model import Model
-from pipeline.local.privatise import disclose, privatise
-from pipeline.local.task import Task
 from pipeline.messages.release import seal
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream
+from pipeline.records.encode import Rows, stack
+from pipeline.release.model import Model
+from pipeline.release.privatise import disclose, privatise
+from pipeline.release.task import Task
 
 
 def release_of(

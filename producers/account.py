@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import VeilstreamError
-from pipeline.local.usable import worded
+from pipeline.release.usable import worded
 from producers.report import ledger, report
 
 _COUNTS = ("records_used", "values_clipped", "records_set_aside", "releases")

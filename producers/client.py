@@ -7,20 +7,20 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeline.local.encode import Encoder
-from pipeline.local.task import Task
-from pipeline.local.usable import Jumps
-from pipeline.local.windows import Window
 from pipeline.messages.envelope import MSGPACK, headers, rfc3339
 from pipeline.messages.release import schema_of
+from pipeline.records.encode import Encoder
+from pipeline.records.windows import Window
+from pipeline.release.task import Task
+from pipeline.release.usable import Jumps
 from pipeline.releasing import release_of
 from producers.admission import Admission
+from producers.client_store import ClientStore, Outgoing, Tally
 from producers.event_time import EventTimes
 from producers.intake import GOOD, encoded
 from producers.models import ModelFeed
 from producers.sender import Sender
 from producers.sources import Slot, Source
-from producers.vault import Outgoing, Tally, Vault
 
 #: Releases that may wait for Kafka before the client stops reading its source.
 OUTBOX_LIMIT = 1000
@@ -45,7 +45,7 @@ class Client:
 
     Parameters
     ----------
-    task, source, vault, sender, models
+    task, source, store, sender, models
         The study, its records, the database, and the two ends at Kafka.
     admission
         Asked before anything is released; None: nobody else can have these records.
@@ -69,7 +69,7 @@ class Client:
         self,
         task: Task,
         source: Source,
-        vault: Vault,
+        store: ClientStore,
         sender: Sender,
         models: ModelFeed,
         *,
@@ -84,7 +84,7 @@ class Client:
         say: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._task, self._source, self._vault = task, source, vault
+        self._task, self._source, self._store = task, source, store
         self._sender, self._models = sender, models
         self._admission, self._publish, self._told = admission, publish, False
         self._encoder = Encoder(task.study)
@@ -92,7 +92,7 @@ class Client:
         self._rate, self._times, self._clock = rate, times, clock
         self._window = Window(task.slots, opened)
         self._faults: Counter[str] = Counter()
-        self._jumps, self._say = Jumps(*vault.tests.counts(task.study.name)), say
+        self._jumps, self._say = Jumps(*store.tests.counts(task.study.name)), say
         self._made: list[tuple[Outgoing, Tally, bytes]] = []
         self._at_model: tuple[int, int] = (0, 0)
         self._started = clock() + ahead
@@ -128,7 +128,7 @@ class Client:
         seconds = self._task.study.window.seconds
         if self._window.due(self._clock(), seconds) or (ended and self._window.taken):
             self._close()
-        self._store()
+        self._commit()
         return not ended
 
     def finish(self) -> None:
@@ -144,8 +144,8 @@ class Client:
 
     def _windows(self) -> int:
         """Return how many windows may be released now, up to a group; 0 says why in `progress`."""
-        outbox = OUTBOX_LIMIT - self._vault.waiting(self._task.study.name)
-        lead = self._task.study.stream.lead
+        outbox = OUTBOX_LIMIT - self._store.waiting(self._task.study.name)
+        lead = self._task.study.stream.max_in_flight_windows
         if lead:
             version, released = self._at_model
             lead -= released if self._models.newest.version == version else 0
@@ -184,12 +184,12 @@ class Client:
         window, model = self._window, self._models.newest
         if window.position is None:
             return
-        study, client = self._task.study.name, self._vault.client
+        study, client = self._task.study.name, self._store.client
         # whole seconds: a window's time need not tell when its last record came
         at = int(time.time()) if self._times is None else self._times.at_close() // 1000
         seq = self._seq + len(self._made)
         payload = release_of(
-            self._task, window.slots, model, client=client, ledger=self._vault.ledger, seq=seq
+            self._task, window.slots, model, client=client, ledger=self._store.ledger, seq=seq
         )
         marks = headers(
             identity=f"{client}/{study}/{seq}",
@@ -207,7 +207,7 @@ class Client:
         self._window = Window(self._task.slots)
         self._faults.clear()
 
-    def _store(self) -> None:
+    def _commit(self) -> None:
         """Store what was made with its spend, all or nothing; from then on it may leave."""
         if not self._made:
             return
@@ -216,7 +216,7 @@ class Client:
         for _, tally, _ in self._made:
             rejected.update(tally.rejected)
         position = self._made[-1][2]
-        self._vault.release(
+        self._store.release(
             self._task,
             self._source_name,
             group,

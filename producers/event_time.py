@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 from infra.topics import TimeRules
 from pipeline.errors import ConfigError, DataError, RecordError
-from pipeline.local.times import time_of
-from pipeline.local.values import Record
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.topics import AHEAD_MS
+from pipeline.records.times import time_of
+from pipeline.records.values import Record
 from pipeline.study import Study
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pipeline.errors import RecordError
-from pipeline.local.encode import Encoder, Row
-from pipeline.local.values import Record
+from pipeline.records.encode import Encoder, Row
+from pipeline.records.values import Record
 from producers.sources import Slot
 
 #: Stands for the reason of a record that could be used.

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.errors import BudgetExceeded, ConfigError
-from pipeline.local.task import Task
 from pipeline.privacy.accounting import Cost, Unit, total_epsilon
+from pipeline.release.task import Task
 from producers.database import Database
 
 #: Calibration pays a hair for discrete noise; a limit that equals the budget must allow it.
@@ -65,8 +65,10 @@ class Ledger:
             "INSERT INTO sources VALUES (?, ?, ?, ?, ?) ON CONFLICT (source) DO NOTHING",
             source, *wanted, *unit,
         )  # fmt: skip
-        bare = self._db.row("SELECT 1 FROM spends WHERE source = ? AND mu IS NULL", source)
-        if private and bare is None:
+        released_without_privacy = self._db.row(
+            "SELECT 1 FROM spends WHERE source = ? AND mu IS NULL", source
+        )
+        if private and released_without_privacy is None:
             # a study without privacy that never released anything lifts no limit
             self._db.write(
                 "UPDATE sources SET epsilon = ?, delta = ?, unit_records = ?, neighbours = ? "
@@ -75,7 +77,7 @@ class Ledger:
             )  # fmt: skip
         if limit == Limit():
             return
-        if bare is not None:
+        if released_without_privacy is not None:
             raise ConfigError(
                 f"--epsilon-limit: a study without privacy has released source {source!r}; "
                 "no limit holds for it any more"
@@ -127,7 +129,7 @@ class Ledger:
         """Whether any study of this ledger has released a source."""
         return self._db.row("SELECT 1 FROM spends WHERE source = ?", source) is not None
 
-    def bare(self, source: str) -> bool:
+    def released_without_privacy(self, source: str) -> bool:
         """Whether a study without privacy has released a source, here or elsewhere."""
         query = "SELECT 1 FROM charges WHERE source = ? AND mu IS NULL"
         return self._db.row(query, source) is not None

@@ -14,13 +14,13 @@ from infra.connection import log_reader
 from infra.faults import asking
 from infra.study_record import other_revision
 from pipeline.errors import PayloadError, VeilstreamError
-from pipeline.local.model import Model
-from pipeline.local.task import Task
 from pipeline.messages.keys import partition_of
 from pipeline.messages.model import read_model
 from pipeline.messages.newest import Newest
 from pipeline.messages.study import Known
 from pipeline.messages.topics import Topics
+from pipeline.release.model import Model
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 
 #: How long to wait for still newer models, in milliseconds, when one was there already. Kafka

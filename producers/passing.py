@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pipeline.local.task import Task
+from pipeline.release.task import Task
+from producers.client_store import ClientStore
 from producers.reconcile import Lost
 from producers.sources import Source
-from producers.vault import Vault
 
 #: Slots that are read and dropped in one durable step.
 STEP = 4096
@@ -21,16 +21,16 @@ STEP = 4096
 STEP_SECONDS = 0.2
 
 
-def owe(task: Task, vault: Vault, name: str, lost: Lost, now: float) -> None:
+def owe(task: Task, store: ClientStore, name: str, lost: Lost, now: float) -> None:
     """Charge lost releases to a source of this name, and note the slots that they can have held."""
-    vault.charge_lost(
+    store.charge_lost(
         task, name, lost.seqs, owed=len(lost.seqs) * task.slots, sent=lost.sent, now=now
     )
 
 
 def pass_over(
     task: Task,
-    vault: Vault,
+    store: ClientStore,
     source: Source,
     *,
     say: Callable[[str], None],
@@ -49,7 +49,7 @@ def pass_over(
         Called between two steps.
     """
     study = task.study.name
-    owed = vault.peek(study).owed
+    owed = store.peek(study).owed
     if not owed:
         return True
     say(f"passing over {owed} record slots that lost releases can have held")
@@ -59,7 +59,7 @@ def pass_over(
         slots = source.read(min(owed, STEP), STEP_SECONDS)
         if slots:
             owed -= len(slots)
-            vault.pass_over(study, len(slots), source.anchored(slots[-1].position))
+            store.pass_over(study, len(slots), source.anchored(slots[-1].position))
             source.forget(slots[-1].position)
         if time.monotonic() - told >= 10.0:
             told = time.monotonic()

@@ -20,11 +20,11 @@ from kafka.errors import KafkaError
 from infra.connection import log_reader
 from infra.faults import told
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind
-from pipeline.local.task import Task
 from pipeline.messages.keys import partition_of
 from pipeline.messages.topics import Topics
+from pipeline.release.task import Task
 from pipeline.settings import Settings
-from producers.vault import Stream, Vault
+from producers.client_store import ClientStore, Stream
 
 #: How long Kafka may hand out nothing of what it has, in seconds.
 PATIENCE = 60.0
@@ -82,7 +82,7 @@ class Found:
 def lost_releases(
     task: Task,
     settings: Settings,
-    vault: Vault,
+    store: ClientStore,
     stream: Stream,
     say: Callable[[str], None],
     stopped: Callable[[], bool] = lambda: False,
@@ -107,11 +107,11 @@ def lost_releases(
     """
     study, first_lost = task.study.name, stream.next_seq
     topic = Topics.of(task.study).releases
-    place = TopicPartition(topic.name, partition_of(vault.client.encode(), topic.partitions))
+    place = TopicPartition(topic.name, partition_of(store.client.encode(), topic.partitions))
     try:
         with log_reader(settings, wait_ms=200) as consumer:
             consumer.assign([place])
-            found = Search(consumer, place, vault, say, stopped).run(stream.sent)
+            found = Search(consumer, place, store, say, stopped).run(stream.sent)
     except KafkaError as error:
         otherwise = (
             f"the releases topic cannot be read ({type(error).__name__}), so nobody can tell "
@@ -121,13 +121,13 @@ def lost_releases(
         raise told(settings, error, otherwise, what=what, operation="Read") from error
     if found.others:
         raise LedgerBehind(
-            f"another ledger has released study {study!r} as client {vault.client!r}: put the "
+            f"another ledger has released study {study!r} as client {store.client!r}: put the "
             "database back that this client had. If it is gone, this study is over for this "
             "client, as nobody knows how far it came; a study with a new name counts what the "
             "ledger topic or `veilstream privacy ledger --import` says was spent"
         )
     # without a topic that reaches back, the folder alone may know
-    end = max(first_lost, first_lost + vault.missing.get(study, 0))
+    end = max(first_lost, first_lost + store.missing.get(study, 0))
     if found.newest is None or found.newest.seq < first_lost:
         return Lost(range(first_lost, end))
     if found.newest.seq - first_lost > MOST_LOST:
@@ -184,7 +184,7 @@ class Search:
     ----------
     consumer, place
         What reads, and the partition that it has been assigned.
-    vault
+    store
         Whose releases.
     say, stopped
         As `lost_releases` takes them.
@@ -194,12 +194,12 @@ class Search:
         self,
         consumer: KafkaConsumer,
         place: TopicPartition,
-        vault: Vault,
+        store: ClientStore,
         say: Callable[[str], None],
         stopped: Callable[[], bool],
     ) -> None:
         self._consumer, self._place = consumer, place
-        self._key, self._ledger = vault.client.encode(), vault.ledger
+        self._key, self._ledger = store.client.encode(), store.ledger
         self._say, self._stopped = say, stopped
         self._decoder = msgspec.msgpack.Decoder(Stamp)
         self._found = Found()

@@ -125,20 +125,22 @@ def _source(
         "JOIN streams ON streams.study = refusals.study WHERE streams.source = ?",
         (source,),
     ).fetchall()
-    bare = any(study["mu"] is None for study in [*studies, *elsewhere])
+    released_without_privacy = any(study["mu"] is None for study in [*studies, *elsewhere])
     return {
         "protects": worded(unit),
         "limit": None if epsilon is None else {"epsilon": epsilon, "delta": delta},
         "spent": None
-        if bare
+        if released_without_privacy
         else {"epsilon": _finite(reached), "delta": delta, "mu": total_mu(spent)},
-        "remaining": None if epsilon is None or bare else {"epsilon": max(0.0, epsilon - reached)},
+        "remaining": None
+        if epsilon is None or released_without_privacy
+        else {"epsilon": max(0.0, epsilon - reached)},
         "studies": studies,
         "elsewhere": elsewhere,
         "refusals": [
             {"study": study, "at": at, "reason": reason} for study, at, reason in refusals
         ],
-        "warnings": list(_warnings(studies, bare)),
+        "warnings": list(_warnings(studies, released_without_privacy)),
     }
 
 
@@ -194,8 +196,8 @@ def _spend(database: sqlite3.Connection, row: tuple[Any, ...]) -> dict[str, Any]
     }
 
 
-def _warnings(studies: list[dict[str, Any]], bare: bool) -> Iterator[str]:
-    if bare:
+def _warnings(studies: list[dict[str, Any]], released_without_privacy: bool) -> Iterator[str]:
+    if released_without_privacy:
         yield "a study without privacy has released this source: no limit holds for it any more"
     for study in studies:
         delta = None if study["mu"] is None else study["delta"]

@@ -12,16 +12,17 @@ from urllib.parse import quote, unquote
 
 from infra.signals import Stopping
 from infra.topics import ensure_topics, time_rules
-from pipeline.local.task import Task
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import require_live
 from producers import source_test
 from producers.admission import Admission
 from producers.client import Client, Progress
 from producers.client_id import check_id
+from producers.client_store import NO_LIMIT, ClientStore
 from producers.event_time import EventTimes
 from producers.ledger import Limit
 from producers.ledger_topic import LedgerTopic
@@ -30,7 +31,6 @@ from producers.passing import owe, pass_over
 from producers.reconcile import lost_releases, named, refuse
 from producers.sender import Sender
 from producers.sources import location_of, name_of, open_source
-from producers.vault import NO_LIMIT, Vault
 
 #: Seconds between two progress reports.
 REPORT_SECONDS = 1.0
@@ -51,7 +51,7 @@ class Job:
     source_name
         Name of the source in the privacy ledger; None for the source's own.
     limit
-        What all studies together may spend on the source; see `Vault.open_stream`.
+        What all studies together may spend on the source; see `ClientStore.open_stream`.
     skip_lost
         Go on behind what a database that was restored from an old copy has lost.
     event_time
@@ -122,39 +122,39 @@ def run_client(
     # an orderly end: the open window is simply read again
     stopping = Stopping()
     with ExitStack() as closing:
-        vault = closing.enter_context(Vault(path, job.client))
+        store = closing.enter_context(ClientStore(path, job.client))
         name = job.source_name or name_of(job.source, job.form)
         admission = Admission(
             path.parent, job.client, name, job.source, follow=job.follow, other_data=job.other_data
         )
         # a source that cannot be opened, or is another's, must not bind the study to it
-        admission.enter(released=vault.released(name))
+        admission.enter(released=store.released(name))
         ensure_topics(settings, [*topics.all(), *ledger_topics(task.study, settings)])
         # another revision than the running one is refused before it is bound to this client
-        models = ModelFeed(task, settings, topics, vault.client, say)
+        models = ModelFeed(task, settings, topics, store.client, say)
         closing.callback(models.close)
         if models.unreadable:
             say(f"WARNING: {models.unreadable} records of {topics.study.name} cannot be read")
         # before anything is registered: a start that is refused changes no limit
-        known = vault.peek(task.study.name)
-        lost = lost_releases(task, settings, vault, known, say, lambda: stopping.asked)
+        known = store.peek(task.study.name)
+        lost = lost_releases(task, settings, store, known, say, lambda: stopping.asked)
         if stopping.asked:
             return Progress()
-        if (lost.seqs or vault.missing) and not job.skip_lost:
-            raise refuse(task, lost, vault.missing)
+        if (lost.seqs or store.missing) and not job.skip_lost:
+            raise refuse(task, lost, store.missing)
         times = _event_times(task, settings, job, known.latest)
-        account = LedgerTopic(settings, job.client, vault.heritage, say)
+        account = LedgerTopic(settings, job.client, store.heritage, say)
         account.take_over(name, begun=known.next_seq > 0, other_data=job.other_data)
-        stream_state = vault.open_stream(
+        stream_state = store.open_stream(
             task,
             name,
             job.limit,
             location=location_of(job.source),
             event_time=job.event_time,
-            rebind=not (lost.seqs or vault.missing),
+            rebind=not (lost.seqs or store.missing),
         )
         started()
-        _warn(task, vault, name, stream_state.next_seq, say)
+        _warn(task, store, name, stream_state.next_seq, say)
         admission.begins(stream_state.position)
         source = open_source(
             job.source,
@@ -168,20 +168,20 @@ def run_client(
         closing.callback(source.close)
         if lost.seqs:
             say(f"{len(lost.seqs)} releases are lost: the ledger counts them as spent")
-            owe(task, vault, name, lost, time.time())
+            owe(task, store, name, lost, time.time())
             # the register may have come back as old as the database
             admission.before_release()
-        if vault.missing:
+        if store.missing:
             say(
-                f"WARNING: {sum(vault.missing.values())} releases of this client are still unknown "
-                f"to its database: start {named(vault.missing)} with --skip-lost too"
+                f"WARNING: {sum(store.missing.values())} releases of this client are still unknown "
+                f"to its database: start {named(store.missing)} with --skip-lost too"
             )
         account.publish()
         progress = Progress()
         held = source_test.passed(
             task,
             source,
-            vault.tests,
+            store.tests,
             name=name,
             stamp=source_test.stamp_of(job.source, task.revision),
             accept=job.accept,
@@ -192,11 +192,11 @@ def run_client(
         )
         if held is None:
             return progress
-        sender = Sender(vault, task.study.name, settings, topics)
+        sender = Sender(store, task.study.name, settings, topics)
         client = Client(
             task,
             held,
-            vault,
+            store,
             sender,
             models,
             next_seq=lost.seqs.stop,
@@ -211,7 +211,7 @@ def run_client(
         )
         try:
             if pass_over(
-                task, vault, source, say=say, stopped=lambda: stopping.asked, meanwhile=sender.pump
+                task, store, source, say=say, stopped=lambda: stopping.asked, meanwhile=sender.pump
             ):
                 _loop(client, stopping, lambda: report(client.progress, held.progress))
             client.finish()
@@ -220,10 +220,12 @@ def run_client(
         return client.progress
 
 
-def _warn(task: Task, vault: Vault, name: str, releases: int, say: Callable[[str], None]) -> None:
+def _warn(
+    task: Task, store: ClientStore, name: str, releases: int, say: Callable[[str], None]
+) -> None:
     if warning := loose_delta(task.guarantee.delta, (releases + 1) * task.slots):
         say(f"WARNING: {warning}")
-    if task.study.private and vault.bare(name):
+    if task.study.private and store.released_without_privacy(name):
         say(
             f"WARNING: a study without privacy has released source {name!r}: its records are "
             "not protected, whatever this study promises"

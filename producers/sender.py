@@ -16,7 +16,7 @@ from pipeline.messages.envelope import header, milliseconds
 from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
-from producers.vault import Outgoing, Vault
+from producers.client_store import ClientStore, Outgoing
 
 #: How long Kafka may refuse a release before the client stops; the outbox keeps it.
 PATIENCE_SECONDS = 60
@@ -37,7 +37,7 @@ class Sender:
 
     Parameters
     ----------
-    vault, study
+    store, study
         Whose outbox.
     settings, topics
         Where to.
@@ -48,17 +48,17 @@ class Sender:
         If Kafka does not answer at the start.
     """
 
-    def __init__(self, vault: Vault, study: str, settings: Settings, topics: Topics) -> None:
-        self._vault, self._study, self._topic = vault, study, topics.releases.name
+    def __init__(self, store: ClientStore, study: str, settings: Settings, topics: Topics) -> None:
+        self._store, self._study, self._topic = store, study, topics.releases.name
         self._settings = settings
-        self._key = vault.client.encode()
+        self._key = store.client.encode()
         self._pending: deque[Pending] = deque()
         self._handed = -1
         self.acknowledged = 0
         try:
             self._producer = KafkaProducer(
                 **kafka_options(settings),
-                client_id=f"veilstream-{vault.client}",
+                client_id=f"veilstream-{store.client}",
                 enable_idempotence=True,
                 acks="all",
                 linger_ms=5,
@@ -83,7 +83,7 @@ class Sender:
         room = IN_FLIGHT - len(self._pending)
         if room <= 0:
             return
-        for item in self._vault.unsent(self._study, self._handed, room):
+        for item in self._store.unsent(self._study, self._handed, room):
             try:
                 future = self._producer.send(
                     self._topic,
@@ -136,7 +136,7 @@ class Sender:
             done.append(item.seq)
             place = item.future.value.partition, item.future.value.offset
         if done:
-            self._vault.sent(self._study, done, place)
+            self._store.sent(self._study, done, place)
             self.acknowledged += len(done)
 
 

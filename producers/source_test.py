@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.errors import DataError
-from pipeline.local.encode import Encoder
-from pipeline.local.task import Task
-from pipeline.local.usable import Trial, worded
 from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
+from pipeline.records.encode import Encoder
+from pipeline.release.task import Task
+from pipeline.release.usable import Trial, worded
 from producers.database import Database
 from producers.event_time import EventTimes
 from producers.held import Held

@@ -14,8 +14,8 @@ from typing import TypeVar, cast
 import redis
 
 from pipeline.errors import StaleSnapshot, StateError
-from pipeline.local.task import Task
 from pipeline.reducer import HEAD, Partition, Snapshot, Summed
+from pipeline.release.task import Task
 from state import keys
 from state.decoding import number_of, text_keys, texts
 from state.faults import WrongType, ask

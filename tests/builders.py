@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.encode import Arrays, Row
-from pipeline.local.model import Model, round_model, start_model
-from pipeline.local.privatise import disclose, privatise
-from pipeline.local.task import Task
 from pipeline.messages.release import seal
 from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.client import open_query_of
 from pipeline.methods.renewable.summarise import local_fit, summarise
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy.randomness import SecureStream
+from pipeline.records.encode import Arrays, Row
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
+from pipeline.release.model import Model, round_model, start_model
+from pipeline.release.privatise import disclose, privatise
+from pipeline.release.task import Task
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector
 

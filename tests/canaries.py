@@ -1,6 +1,6 @@
 """Canaries: values that raw records carry, and the search for them in what a system puts out.
 
-A canary is searched for in every form in which a program could let it slip: as text, shortened,
+A canary is searched for in every form in which a program could let it slip: as text, clipped,
 in UTF-16, base64 or hex, as a float of either size and byte order, as it is and as it is scaled.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 LABEL, TEXT, COLUMN = "canary-label-7f3a", "canary-text-91bc", "canary-column-c41d"
 NOTE, TORN, QUOTED = "canary-note-55e0", "canary-torn-2ab9", "canary-quoted-8b3e"
 LONG, BYTES, MARKED = "canary-long-e07c", "canary-bytes-c3d8", "canary-marked-06fd"
-#: What all text canaries have in common: a shortened one is one too.
+#: What all text canaries have in common: a clipped one is one too.
 STEM = "canary"
 TEXTS = (LABEL, TEXT, COLUMN, NOTE, TORN, QUOTED, LONG, BYTES, MARKED, STEM)
 #: Within the public ranges 0 to 100 and -1 to 1, and far outside the first.

@@ -9,10 +9,10 @@ import numpy as np
 from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
-from pipeline.local.encode import Row, stack
-from pipeline.local.task import Task
 from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import OfflineFit, OfflineMethod, offline_method
+from pipeline.records.encode import Row, stack
+from pipeline.release.task import Task
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector
 from tests.builders import rows_of, simulate, study_text

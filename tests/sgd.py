@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.encode import Encoder, Row
-from pipeline.local.model import round_model
-from pipeline.local.task import Task
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
+from pipeline.records.encode import Encoder, Row
 from pipeline.reducer import Partition, Reducer
+from pipeline.release.model import round_model
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector

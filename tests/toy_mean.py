@@ -11,15 +11,15 @@ import numpy as np
 
 from pipeline.errors import ConfigError, PrivacyError, StateError
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.encode import Arrays
-from pipeline.local.model import COEFFICIENT_EXPONENT, Model, Part
-from pipeline.local.query import Exact, OpenQuery, Query, VectorPart
-from pipeline.local.task import Task
 from pipeline.messages.release import PrivateRelease, Release
 from pipeline.methods.facts import Missed, Sizes
 from pipeline.methods.layout import Layout
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.privacy.sensitivity import rounding_of_vector
+from pipeline.records.encode import Arrays
+from pipeline.release.model import COEFFICIENT_EXPONENT, Model, Part
+from pipeline.release.query import Exact, OpenQuery, Query, VectorPart
+from pipeline.release.task import Task
 from pipeline.study import Study
 from pipeline.study.tables import strict
 from pipeline.types import Vector

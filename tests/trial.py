@@ -79,7 +79,9 @@ class Trial:
 def study() -> str:
     """Return the text of the trial's study."""
     privacy = 'mechanism = "discrete-gaussian"\nepsilon = 1.0\ndelta = 1e-5'
-    return study_text(records=SLOTS, partitions=1, privacy=privacy, stream="lead = 0", releases=1)
+    return study_text(
+        records=SLOTS, partitions=1, privacy=privacy, stream="max_in_flight_windows = 0", releases=1
+    )
 
 
 def run(stage: Stage) -> Trial:

@@ -158,11 +158,13 @@ def _add(total: _Totals, chunk: Chunk) -> None:
         np.ascontiguousarray(part.transpose(1, 0, 2))
         for part in (chunk.gradients, chunk.points, chunk.rows)
     )
-    slope, bend, weight = (np.ascontiguousarray(part.T)[:, :, None] for part in chunk.loss)
+    slope, curvature_weight, weight = (
+        np.ascontiguousarray(part.T)[:, :, None] for part in chunk.loss
+    )
     total.gu += g.transpose(0, 2, 1) @ u
     total.uu += u.transpose(0, 2, 1) @ u
     total.gg += g.transpose(0, 2, 1) @ g
-    total.curvature += (x * (weight * bend)).transpose(0, 2, 1) @ x
+    total.curvature += (x * (weight * curvature_weight)).transpose(0, 2, 1) @ x
     exact = x * (weight * slope)
     total.products += exact.transpose(0, 2, 1) @ exact
 

@@ -147,7 +147,7 @@ def target(stream: Stream) -> list[float]:
         y = 2 * y - 1
     else:
         y, unit = np.clip(y / 60, -1, 1), 60.0
-    # the default radius is the root of the number of coefficients, which no record exceeds
+    # the default clipping_norm is the root of the number of coefficients, which no record exceeds
     theta = np.zeros(x.shape[1])
     for _ in range(20):
         predictor = x @ theta

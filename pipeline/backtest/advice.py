@@ -99,8 +99,8 @@ def _reason(grid: GridResult, taken: Place, best: Place, count: int) -> str:
     said = [f"{WORDS[name].capitalize()} {_told(score)}"]
     if taken is not best:
         said.append(f"against {_told(best.means[name])} at best ({best.setting.label})")
-    if taken.open is not None and (bare := taken.open.measures[name]) is not None:
-        said.append(f"and {bare:.4g} without privacy")
+    if taken.open is not None and (without_privacy := taken.open.measures[name]) is not None:
+        said.append(f"and {without_privacy:.4g} without privacy")
     within = f"{CLOSE_SHARE:.0%}" if name.endswith("error") else f"{CLOSE:g}"
     rule = (
         f"Of {count} settings it has the smallest epsilon among those within {within} of the best, "

@@ -18,10 +18,10 @@ from pipeline.backtest.history import History, Reading
 from pipeline.backtest.options import Options
 from pipeline.backtest.scoring import Judge, Scores, Tally
 from pipeline.errors import ConfigError, NumericError, PrivacyError
-from pipeline.local.encode import Arrays
-from pipeline.local.task import Task
 from pipeline.methods import task_of
 from pipeline.methods.offline import offline_methods
+from pipeline.records.encode import Arrays
+from pipeline.release.task import Task
 from pipeline.study import Study
 from pipeline.types import Integers, Matrix, Vector
 

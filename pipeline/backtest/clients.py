@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.local.batches import Batch, Encoded
+from pipeline.records.batches import Batch, Encoded
 from pipeline.study import Study
 from pipeline.types import Integers
 

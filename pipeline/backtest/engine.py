@@ -20,10 +20,10 @@ from pipeline.backtest.scoring import Judge, Tally
 from pipeline.backtest.timeline import Snapshot, Timeline
 from pipeline.backtest.windows import Closed, Moment, Part, Windows
 from pipeline.errors import ConfigError, NumericError
-from pipeline.local.model import Model
-from pipeline.local.task import Task
 from pipeline.offline import OfflineRun
 from pipeline.reducer import start_is_over
+from pipeline.release.model import Model
+from pipeline.release.task import Task
 from pipeline.types import Vector
 
 

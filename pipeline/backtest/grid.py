@@ -205,7 +205,7 @@ _Task = tuple[int, int | None, Study, Options]
 
 def _tasks(settings: Sequence[Setting], options: Options, draws: int) -> Iterator[_Task]:
     """Yield the runs of a grid; settings that differ in privacy alone share the one without."""
-    bare: set[str] = set()
+    without_privacy: set[str] = set()
     for number, setting in enumerate(settings):
         private = _is_private(setting, options)
         for draw in range(draws if private else 1):
@@ -214,8 +214,8 @@ def _tasks(settings: Sequence[Setting], options: Options, draws: int) -> Iterato
                 seed = options.simulate + number * draws + draw
                 one = dataclasses.replace(options, simulate=seed)
             yield number, draw, setting.study, one
-        if private and (label := _open_label(setting)) not in bare:
-            bare.add(label)
+        if private and (label := _open_label(setting)) not in without_privacy:
+            without_privacy.add(label)
             one = dataclasses.replace(options, without_privacy=True, simulate=None, beside=())
             yield number, None, setting.study, one
 

@@ -13,8 +13,8 @@ from pipeline.backtest.clock import EventTime
 from pipeline.backtest.options import Options
 from pipeline.backtest.windows import Part
 from pipeline.errors import ConfigError, DataError
-from pipeline.local.batches import Batch, BatchEncoder, Encoded
-from pipeline.local.encode import Arrays
+from pipeline.records.batches import Batch, BatchEncoder, Encoded
+from pipeline.records.encode import Arrays
 from pipeline.study import Study
 from producers.sources.tables import read_batches
 

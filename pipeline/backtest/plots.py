@@ -75,8 +75,10 @@ def against(grid: GridResult, axis: Axis, measure: str) -> str | None:
             xs, [m.value for m in means], [m.error or 0.0 for m in means],
             color=colour, marker="o", markersize=4, capsize=3, linewidth=1.5, label=label or None,
         )  # fmt: skip
-        bare = [(_x(axis, p, numeric=numeric), p.open.measures[measure]) for p in places if p.open]
-        pairs = sorted((x, y) for x, y in bare if y is not None)
+        without_privacy = [
+            (_x(axis, p, numeric=numeric), p.open.measures[measure]) for p in places if p.open
+        ]
+        pairs = sorted((x, y) for x, y in without_privacy if y is not None)
         axes.plot([x for x, _ in pairs], [y for _, y in pairs], color=colour, linestyle="--",
                   linewidth=1.0)  # fmt: skip
     if numeric and _is_wide([float(v) for v in axis.values]):

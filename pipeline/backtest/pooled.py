@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.pooled import PASSES
 from pipeline.estimators.target import study_rows, target
-from pipeline.local.encode import Arrays
-from pipeline.local.task import Task
+from pipeline.records.encode import Arrays
+from pipeline.release.task import Task
 from pipeline.types import Vector
 
 #: Reads the usable records of the history from its start.

@@ -69,7 +69,7 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
 
 def _facts(grid: GridResult, result: BacktestResult, history: str) -> str:
     runs = sum(len(place.runs) for place in grid.places)
-    bare = len({id(place.open) for place in grid.places if place.open is not None})
+    without_privacy = len({id(place.open) for place in grid.places if place.open is not None})
     facts = [
         ("history", history),
         ("records", f"{result.records:,}"),
@@ -77,7 +77,7 @@ def _facts(grid: GridResult, result: BacktestResult, history: str) -> str:
         ("from", _time(result, result.first)),
         ("to", _time(result, result.last)),
         ("settings", f"{len(grid.places)}"),
-        ("runs", f"{runs} and {bare} without privacy" if bare else f"{runs}"),
+        ("runs", f"{runs} and {without_privacy} without privacy" if without_privacy else f"{runs}"),
     ]
     items = (f"<div><dt>{name}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts)
     return f'<dl class="facts">{"".join(items)}</dl>'
@@ -113,9 +113,12 @@ def _settings(grid: GridResult, advice: Advice) -> Iterator[str]:
     rows = []
     for place in grid.places:
         means = place.means
-        bare = None if place.open is None else place.open.measures[name]
+        without_privacy = None if place.open is None else place.open.measures[name]
         cells = [text_of(value) for value in place.setting.changes.values()]
-        cells += [_mean(means.get(name)), "-" if bare is None else f"{bare:.4g}"]
+        cells += [
+            _mean(means.get(name)),
+            "-" if without_privacy is None else f"{without_privacy:.4g}",
+        ]
         cells += [_mean(means.get(key), share=key in _SHARES) for key in COLUMNS]
         mark = ' class="taken"' if place is advice.place else ""
         rows.append(f"<tr{mark}>{_cells(cells)}</tr>")

@@ -20,9 +20,9 @@ from pipeline.backtest.scoring import Tally
 from pipeline.backtest.timeline import Snapshot
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import class_weights
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import task_of
+from pipeline.release.task import Task
 from pipeline.study import StudySource, read_study
 from pipeline.types import Vector
 

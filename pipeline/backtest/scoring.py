@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipeline.local.task import Task
 from pipeline.losses import Likelihood, Regression
 from pipeline.prediction import Confusion, Errors, Ranking
+from pipeline.release.task import Task
 from pipeline.types import Matrix, Vector
 
 #: Probabilities are held this far from 0 and 1 before their logarithm is taken.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.local.encode import Arrays
+from pipeline.records.encode import Arrays
 from pipeline.types import Integers, Matrix, Vector
 
 

@@ -10,9 +10,9 @@ from pipeline.cli.context import say
 from pipeline.errors import ConfigError, LocalStoreError
 from pipeline.messages.spends import read_spends, write_spends
 from producers.client_id import check_id
+from producers.client_store import ClientStore
 from producers.report import account_of
 from producers.run import clients_of, vault_path
-from producers.vault import Vault
 
 
 def export_account(home: Path, client: str | None, path: Path) -> None:
@@ -64,6 +64,6 @@ def import_account(home: Path, client: str | None, path: Path) -> None:
     name = client or message.client
     database = vault_path(home, name)
     check_id(name, database, say)
-    with Vault(database, name) as vault:
-        changed = vault.heritage.take_file(message)
+    with ClientStore(database, name) as store:
+        changed = store.heritage.take_file(message)
     say(f"client {name}: {changed} spends that this folder did not know are charged")

@@ -96,11 +96,11 @@ def summary(result: GridResult) -> RenderableType:
         table.add_column(head, justify="right")
     for place in result.places:
         means = place.means
-        bare = None if place.open is None else place.open.measures[name]
+        without_privacy = None if place.open is None else place.open.measures[name]
         table.add_row(
             *(text_of(value) for value in place.setting.changes.values()),
             _mean(means.get(name)),
-            "-" if bare is None else f"{bare:.4g}",
+            "-" if without_privacy is None else f"{without_privacy:.4g}",
             _mean(means.get("width")),
             *(_share(means.get(key)) for key in ("coverage", "privacy_share", "ready")),
             _mean(means.get("releases"), digits=6),

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import guarantee_of
 from pipeline.prediction import rule_of
+from pipeline.release.task import Task
 from pipeline.study import load_study, require_live
 
 STUDY = click.argument("study", type=click.Path(dir_okay=False, path_type=Path))

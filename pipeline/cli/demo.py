@@ -20,11 +20,11 @@ from pipeline.cli.processes import Processes, signals_as_exit
 from pipeline.cli.shuttle import Shuttle
 from pipeline.cli.stage import Site, Stage
 from pipeline.cli.state import verified
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import load_study
 

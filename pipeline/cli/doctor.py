@@ -26,8 +26,8 @@ from pipeline.doctor import (
     target_of,
 )
 from pipeline.errors import ConfigError
-from pipeline.local.task import Task
 from pipeline.methods import method_of, task_of
+from pipeline.release.task import Task
 from pipeline.study import load_study
 
 #: Streams by default, if they are done in so many seconds.

@@ -10,8 +10,8 @@ from agents.refold import refold
 from infra.addresses import connected
 from pipeline.cli.context import ACCEPT_LOSS, STUDY, live_task_of, say
 from pipeline.errors import OffsetGap, StateError
-from pipeline.local.task import Task
 from pipeline.reducer import Partition, holds_releases
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client

@@ -15,12 +15,12 @@ from pipeline.library.fitting import Fitting
 from pipeline.library.records import Records, Rows
 from pipeline.library.table import fit_table, intervals_table, table
 from pipeline.library.words import clipped_line, counted
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.fit import FitMessage, write_fit
 from pipeline.methods import METHODS
 from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import offline_method
+from pipeline.release.task import Task
 from pipeline.study import without_privacy
 
 
@@ -32,7 +32,7 @@ from pipeline.study import without_privacy
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv")
 @click.option("--client-column", help="Column that says whose record it is; default: one client.")
 @click.option(
-    "--without-privacy", "bare", is_flag=True,
+    "--without-privacy", "plainly", is_flag=True,
     help="The same study without noise, to see what privacy costs. For whoever may see the data.",
 )  # fmt: skip
 @click.option(
@@ -44,7 +44,7 @@ from pipeline.study import without_privacy
 @click.option("--json", "as_json", is_flag=True, help="The estimate as JSON.")
 @SAVE_MODEL
 def fit(
-    study: Path, source: str, form: str, client_column: str | None, bare: bool,
+    study: Path, source: str, form: str, client_column: str | None, plainly: bool,
     all_intervals: bool, as_json: bool, save_model_to: Path | None,
 ) -> None:  # fmt: skip
     """Estimate STUDY from a file, through the same functions as the live stream.
@@ -54,12 +54,12 @@ def fit(
     study's guarantee: it draws fresh noise, and no ledger is charged.
     """
     task = task_of(study)
-    if bare and offline_method(task.study) is not None:
+    if plainly and offline_method(task.study) is not None:
         raise ConfigError(
             f"--without-privacy: it goes with {' and '.join(METHODS)}; leave it out, since "
             f'kind = "{task.study.estimator.kind}" keeps no guarantee anyway'
         )
-    if bare:
+    if plainly:
         if save_model_to is not None:
             raise ConfigError(
                 "--save-model: an estimate without privacy is of no study; leave it out"

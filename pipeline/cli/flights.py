@@ -14,11 +14,11 @@ from pipeline.cli.stage import Site
 from pipeline.errors import RecordError
 from pipeline.estimators.target import study_rows, target
 from pipeline.library.table import covering, covers, half, half_widths, value
-from pipeline.local.encode import Encoder, Row, stack
-from pipeline.local.task import Task
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
 from pipeline.offline import by_client, run_windows
+from pipeline.records.encode import Encoder, Row, stack
+from pipeline.release.task import Task
 from pipeline.study import with_keys
 from producers.sources.flights import AIRLINES, flights
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Protocol, TextIO, TypeAlias
 
 from pipeline.library.words import clipped_line, counted
-from pipeline.local.values import Record
 from pipeline.prediction import (
     Confusion,
     Errors,
@@ -20,6 +19,7 @@ from pipeline.prediction import (
     expect_records,
     predict_records,
 )
+from pipeline.records.values import Record
 from producers.sources import Slot, Source
 
 #: Records that are held at a time: a record may be large, and a reader may wait for its line.

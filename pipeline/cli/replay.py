@@ -20,8 +20,8 @@ from infra.signals import Stopping
 from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.progress import Bar, Screen, put_line
 from pipeline.errors import ConfigError, NumericError
-from pipeline.local.task import Task
 from pipeline.methods import task_of
+from pipeline.release.task import Task
 from pipeline.replay import (
     altered,
     check_order,

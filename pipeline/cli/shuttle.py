@@ -12,11 +12,11 @@ from rich.console import Console
 from pipeline.cli.context import say
 from pipeline.cli.stage import Site
 from pipeline.library.table import comparison
-from pipeline.local.encode import Encoder, Row, stack
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
+from pipeline.records.encode import Encoder, Row, stack
+from pipeline.release.task import Task
 from pipeline.study import without_privacy
 from pipeline.types import Vector
 from producers.sources import STREAMED, heldout, open_source
@@ -50,16 +50,16 @@ class Shuttle:
         say("scoring on the held-out records, and streaming once more without privacy ...")
         plain = self.fit(task_of(without_privacy(self._task.study)))
         Console().print(comparison(final, plain))
-        private, bare = (self.score([c.value for c in m.coefficients]) for m in (final, plain))
+        private, plainly = (self.score([c.value for c in m.coefficients]) for m in (final, plain))
         say(
             f"In words: on later records the private rule has a balanced accuracy of {private:.1%},"
-            f" the rule without privacy {bare:.1%}. The state was {'' if same else 'NOT '}the same,"
-            " bit by bit, after the crash. Read a coefficient as a finding only where it has an "
-            "interval."
+            f" the rule without privacy {plainly:.1%}. The state was "
+            f"{'' if same else 'NOT '}the same, bit by bit, after the crash. "
+            "Read a coefficient as a finding only where it has an interval."
         )
         return {
             "balanced_accuracy": round(private, 4),
-            "balanced_accuracy_without_privacy": round(bare, 4),
+            "balanced_accuracy_without_privacy": round(plainly, 4),
             "scored_on": f"the {len(self._tail[1])} records behind the {STREAMED} streamed ones",
         }
 

@@ -16,8 +16,8 @@ from pipeline.cli.processes import Processes
 from pipeline.errors import VeilstreamError
 from pipeline.library.feed import Feed
 from pipeline.library.table import line, privacy_line, table
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client

@@ -16,8 +16,8 @@ from infra.addresses import connected
 from infra.waiting import Minutes
 from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.erasure import forget
-from pipeline.local.task import Task
 from pipeline.reducer import Partition, differences
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate, Status
-from pipeline.local.task import Task
+from pipeline.release.task import Task
 from pipeline.types import Matrix, Vector
 
 

@@ -18,7 +18,7 @@ from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import class_weights
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.target import study_rows, target
-from pipeline.local.task import Task
+from pipeline.release.task import Task
 from pipeline.types import Matrix, Vector
 
 #: Standard deviation of the linear predictor by kind of response, in encoded units.

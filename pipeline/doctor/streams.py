@@ -14,13 +14,13 @@ import numpy as np
 from pipeline.doctor.population import Population
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.encode import Arrays
-from pipeline.local.model import Model, round_model
-from pipeline.local.task import Task
 from pipeline.methods import method_of, task_of
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream
+from pipeline.records.encode import Arrays
 from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
+from pipeline.release.model import Model, round_model
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.study import Study, require_live
 from pipeline.types import Matrix, Vector
@@ -74,7 +74,7 @@ def simulated(study: Study) -> Task:
         privacy = msgspec.structs.replace(study.privacy, mechanism="insecure-simulation", seed=0)
         study = msgspec.structs.replace(study, privacy=privacy)
     task = task_of(study)
-    if task.several is not None:
+    if task.partition_strategy is not None:
         raise ConfigError(
             "stream.partitions: a simulated stream has one; ask with partitions = 1 and without "
             'estimator.path.partitions: paths that are "shared" are as one, and of "pooled" ones '

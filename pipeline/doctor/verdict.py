@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.doctor.coverage import Coverage
-from pipeline.local.task import Task
 from pipeline.methods import method_of
 from pipeline.methods.facts import Missed, Sizes
+from pipeline.release.task import Task
 
 #: Coverage may miss its level by so much, that of single coefficients by more.
 TOLERATED, TOLERATED_WORST = 0.02, 0.05

@@ -22,19 +22,19 @@ EFFECTIVE_HALF_LIVES = 2 / math.log(2)
 LEAST_WEIGHT = 2.0**-500
 
 
-def bucket_of(forgetting: Forgetting | None, *, seen: int, milliseconds: int) -> int:
+def bucket_of(forgetting: Forgetting | None, *, watermark: int, milliseconds: int) -> int:
     """Return the bucket of a release, >= 0; without forgetting there is one.
 
     Parameters
     ----------
-    seen
+    watermark
         Record slots that had been folded when the model of the release was published, >= 0.
     milliseconds
         Time of its record in the log, since 1970; what lies before that counts as 0.
     """
     if forgetting is None:
         return 0
-    passed = seen if forgetting.of == "records" else max(milliseconds, 0) / 1000
+    passed = watermark if forgetting.of == "records" else max(milliseconds, 0) / 1000
     return math.floor(PER_HALF_LIFE * passed / forgetting.half_life)
 
 
@@ -54,7 +54,7 @@ def bucket_weights(
         return dict.fromkeys(present, 1.0)
     newest = present[-1]
     if forgetting.of == "records":
-        newest = min(newest, bucket_of(forgetting, seen=slots, milliseconds=0))
+        newest = min(newest, bucket_of(forgetting, watermark=slots, milliseconds=0))
     ages = {b: max(newest - b, 0) / PER_HALF_LIFE for b in present}
     return {b: max(2.0**-age, LEAST_WEIGHT) for b, age in ages.items()}
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.pooled import PASSES, Pooled, pooled_fit
-from pipeline.local.task import Task
+from pipeline.release.task import Task
 from pipeline.types import Matrix, Vector
 
 
@@ -42,7 +42,7 @@ def target(
 def study_rows(
     task: Task, features: Matrix, responses: Vector, weights: tuple[float, float] = (1.0, 1.0)
 ) -> Rows:
-    """Return records as clients see them: shortened, or weighted by their length.
+    """Return records as clients see them: clipped, or weighted by their length.
 
     Parameters
     ----------

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from pipeline import losses
 from pipeline.learning.conventions import Classifier, tell_river
 from pipeline.learning.learner import CLIENT, StreamLearner
-from pipeline.local.columns import Table
-from pipeline.local.response import Label
-from pipeline.local.values import Record
 from pipeline.losses import Likelihood
 from pipeline.messages.model_file import ModelFile
 from pipeline.prediction import LinearClassifier
+from pipeline.records.columns import Table
+from pipeline.records.response import Label
+from pipeline.records.values import Record
 from pipeline.study import StudySource, read_study
 from pipeline.types import Matrix, Vector
 

@@ -16,7 +16,7 @@ from pipeline.learning.classifier import StreamClassifier
 from pipeline.learning.conventions import Classifier, Regressor, checked, checked_again
 from pipeline.learning.declared import RESPONSE, Declared, Ranges
 from pipeline.learning.regressor import StreamRegressor
-from pipeline.local.columns import Table
+from pipeline.records.columns import Table
 from pipeline.types import Matrix, Vector
 
 

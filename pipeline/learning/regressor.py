@@ -6,10 +6,10 @@ from typing import Any
 
 from pipeline.learning.conventions import Regressor, tell_river
 from pipeline.learning.learner import CLIENT, StreamLearner
-from pipeline.local.columns import Table
-from pipeline.local.values import Record
 from pipeline.messages.model_file import ModelFile
 from pipeline.prediction import LinearRegressor
+from pipeline.records.columns import Table
+from pipeline.records.values import Record
 from pipeline.study import StudySource
 from pipeline.types import Vector
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pipeline.learning.watching import Watch
-from pipeline.local.columns import Table, by_row, labels_of, values_of
-from pipeline.local.encode import Encoder, Row
-from pipeline.local.response import ClassResponse, Label
-from pipeline.local.values import Record
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import ModelFile, compose_model_file
 from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
+from pipeline.records.columns import Table, by_row, labels_of, values_of
+from pipeline.records.encode import Encoder, Row
+from pipeline.records.response import ClassResponse, Label
+from pipeline.records.values import Record
 from pipeline.study import Study, require_no_level_column
 
 

@@ -13,8 +13,8 @@ from collections import Counter
 import numpy as np
 
 from pipeline.errors import NotReadyWarning, RangeWarning
-from pipeline.local.encode import Features
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.records.encode import Features
 from pipeline.types import Matrix
 
 #: Fewer records say nothing of how much of a range is used.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from pipeline.local.task import Task
 from pipeline.messages.topics import Topics
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import guarantee_of, offline_method
 from pipeline.privacy.policy import loose_delta
+from pipeline.release.task import Task
 from pipeline.study import StudySource, read_study
 
 

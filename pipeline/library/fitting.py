@@ -10,13 +10,13 @@ from typing import Any
 from pipeline.errors import ConfigError, DataWarning
 from pipeline.library.records import Records, Rows
 from pipeline.library.results import Result
-from pipeline.local.encode import Row, stack
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage, compose_fit
 from pipeline.methods import task_of
 from pipeline.methods.offline import offline_method
 from pipeline.offline import OfflineRun, by_client
+from pipeline.records.encode import Row, stack
+from pipeline.release.task import Task
 from pipeline.study import StudySource, read_study
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from pipeline.backtest.history import table_batches
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.library.words import counted
-from pipeline.local.encode import Encoder, Row
-from pipeline.local.task import Task
-from pipeline.local.values import Record
+from pipeline.records.encode import Encoder, Row
+from pipeline.records.values import Record
+from pipeline.release.task import Task
 from producers.sources import open_once
 
 #: The client of records that name none, and of those whose column is empty.

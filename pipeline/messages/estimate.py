@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from pipeline.errors import NumericError
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.task import Task
 from pipeline.privacy.policy import Guarantee
+from pipeline.release.task import Task
 
 Finite = Annotated[float, Meta(description="a finite number")]
 

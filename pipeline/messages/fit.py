@@ -9,11 +9,11 @@ import numpy as np
 from msgspec import Meta
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.task import Task
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import Coefficient, Finite, coefficients_of
 from pipeline.methods.offline import FitStatus, OfflineFit, OfflineMethod
 from pipeline.privacy.policy import Guarantee
+from pipeline.release.task import Task
 
 
 class FitMessage(msgspec.Struct, frozen=True, tag="fit/1", tag_field="type"):

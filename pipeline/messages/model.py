@@ -10,17 +10,17 @@ import numpy as np
 from msgspec import Meta
 
 from pipeline.errors import PayloadError
-from pipeline.local.model import (
+from pipeline.release.model import (
     COEFFICIENT_EXPONENT,
     COEFFICIENT_LIMIT,
-    SEEN_LIMIT,
     VERSION_LIMIT,
+    WATERMARK_LIMIT,
     WEIGHT_EXPONENT,
     Model,
     Part,
     as_floats,
 )
-from pipeline.local.task import Task
+from pipeline.release.task import Task
 from pipeline.types import Integers
 
 
@@ -43,13 +43,13 @@ class PartitionPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes
     ----------
-    place
+    watermark
         Record slots of this partition that had been folded; a release says it again.
     coefficients
         The expansion point of its clients, in the order of the model's; empty if it is the model's.
     """
 
-    place: Annotated[int, Meta(ge=0, le=SEEN_LIMIT)]
+    watermark: Annotated[int, Meta(ge=0, le=WATERMARK_LIMIT)]
     coefficients: list[float] = []
 
 
@@ -60,7 +60,7 @@ class ModelMessage(
 
     Attributes
     ----------
-    seen
+    watermark
         Record slots that had been folded; a release at this model says it again.
     partitions
         One entry for each partition where locally private gradients come in several, else none.
@@ -69,7 +69,7 @@ class ModelMessage(
     study: str
     study_revision: str
     version: Annotated[int, Meta(ge=1, le=VERSION_LIMIT)]
-    seen: Annotated[int, Meta(ge=0, le=SEEN_LIMIT)]
+    watermark: Annotated[int, Meta(ge=0, le=WATERMARK_LIMIT)]
     coefficients: list[Named]
     class_weights: Weights
     published_at: str
@@ -92,13 +92,14 @@ def write_model(task: Task, model: Model, published_at: str) -> bytes:
             study=task.study.name,
             study_revision=task.revision,
             version=model.version,
-            seen=model.seen,
+            watermark=model.watermark,
             coefficients=[Named(name, value) for name, value in pairs],
             class_weights=Weights(negative, positive),
             published_at=published_at,
             partitions=[
                 PartitionPart(
-                    part.place, [] if part.lattice is None else as_floats(part.lattice).tolist()
+                    part.partition_watermark,
+                    [] if part.lattice is None else as_floats(part.lattice).tolist(),
                 )
                 for part in model.parts
             ],
@@ -130,9 +131,9 @@ def read_model(task: Task, payload: bytes) -> Model:
     _check_weights(task, negative, positive)
     lattice = _coefficients([c.value for c in message.coefficients])
     parts = tuple(_read_part(task, part) for part in message.partitions)
-    if len(parts) != (task.study.stream.partitions if task.several else 0):
+    if len(parts) != (task.study.stream.partitions if task.partition_strategy else 0):
         raise PayloadError("wrong-shape", "the model is for another number of partitions")
-    return Model(message.version, lattice, (negative, positive), message.seen, parts)
+    return Model(message.version, lattice, (negative, positive), message.watermark, parts)
 
 
 def _check_weights(task: Task, *weights: int) -> None:
@@ -146,9 +147,9 @@ def _check_weights(task: Task, *weights: int) -> None:
 
 
 def _read_part(task: Task, part: PartitionPart) -> Part:
-    if len(part.coefficients) != (task.size if task.several == "pooled" else 0):
+    if len(part.coefficients) != (task.size if task.partition_strategy == "pooled" else 0):
         raise PayloadError("wrong-shape", "a partition of the model has other coefficients")
-    return Part(part.place, _coefficients(part.coefficients) if part.coefficients else None)
+    return Part(part.watermark, _coefficients(part.coefficients) if part.coefficients else None)
 
 
 def _coefficients(values: list[float]) -> Integers:

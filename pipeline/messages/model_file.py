@@ -15,10 +15,10 @@ from msgspec import Meta
 
 from pipeline import losses
 from pipeline.errors import ConfigError, NumericError
-from pipeline.local.task import Task
 from pipeline.messages.estimate import Coefficient, EstimateMessage, Finite
 from pipeline.messages.fit import FitMessage
 from pipeline.privacy.policy import Guarantee
+from pipeline.release.task import Task
 from pipeline.study.families import WIDEST, check_keys
 from pipeline.study.model import Response
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from pipeline.local.model import VERSION_LIMIT, Model
-from pipeline.local.task import Task
+from pipeline.release.model import VERSION_LIMIT, Model
+from pipeline.release.task import Task
 
 #: Publications that no release led to: those of a worker's starts, and of two workers at once.
 SPARE = 1024
@@ -87,5 +87,5 @@ class Newest:
     def _fits(self, offset: int, model: Model) -> bool:
         if model.version > offset + 1 + self._releases + SPARE:
             return False
-        seen = max([model.seen, *(part.place for part in model.parts)])
-        return not self._aged or seen <= self._releases * self._slots
+        watermark = max([model.watermark, *(part.partition_watermark for part in model.parts)])
+        return not self._aged or watermark <= self._releases * self._slots

@@ -1,6 +1,6 @@
 """The release on the wire: MessagePack with explicit type, length and unit of every vector.
 
-Only the two sealed types of `pipeline.local.privatise` can be written; raw summaries have no
+Only the two sealed types of `pipeline.release.privatise` can be written; raw summaries have no
 encoder. Unknown fields are ignored on reading, so that newer clients can send more.
 """
 
@@ -14,9 +14,9 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from pipeline.errors import PayloadError, PrivacyError
-from pipeline.local.model import COEFFICIENT_EXPONENT, SEEN_LIMIT, VERSION_LIMIT
-from pipeline.local.privatise import Answer, OpenAnswer
-from pipeline.local.task import Task
+from pipeline.release.model import COEFFICIENT_EXPONENT, VERSION_LIMIT, WATERMARK_LIMIT
+from pipeline.release.privatise import Answer, OpenAnswer
+from pipeline.release.task import Task
 
 # The structs below opt out of the garbage collector (gc=False): they cannot form cycles, and a
 # worker makes hundreds of thousands of them a second.
@@ -25,7 +25,7 @@ MAX_RELEASE_BYTES = 8 * 2**20
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Version = Annotated[int, Meta(ge=0, le=VERSION_LIMIT)]
-Seen = Annotated[int, Meta(ge=0, le=SEEN_LIMIT)]
+Watermark = Annotated[int, Meta(ge=0, le=WATERMARK_LIMIT)]
 Sequence = Annotated[int, Meta(ge=0, lt=2**62)]
 
 
@@ -59,9 +59,9 @@ class PrivateRelease(
         The study revision it was made under.
     version, expansion
         The model at which it was taken, version and coefficients; the fold needs no other topic.
-    seen
+    model_watermark
         Record slots folded before that model, as its message says: the age of the release.
-    place
+    partition_watermark
         Of these, the slots of the client's own partition, where the study has several paths.
     slots
         Public number of record slots.
@@ -82,12 +82,12 @@ class PrivateRelease(
     seq: Sequence
     revision: Name
     version: Version
-    seen: Seen
+    model_watermark: Watermark
     slots: Annotated[int, Meta(ge=1)]
     claim: str
     expansion: Numbers
     sums: Numbers
-    place: Seen | None = None
+    partition_watermark: Watermark | None = None
 
 
 class OpenRelease(
@@ -104,7 +104,7 @@ class OpenRelease(
     ----------
     records
         How many records entered.
-    place
+    partition_watermark
         As in `PrivateRelease`.
     sums
         Floats, one after the other: gradient (d), packed curvature and packed sum of score products
@@ -117,11 +117,11 @@ class OpenRelease(
     seq: Sequence
     revision: Name
     version: Version
-    seen: Seen
+    model_watermark: Watermark
     records: Annotated[int, Meta(ge=0, lt=2**31)]
     expansion: Numbers
     sums: Numbers
-    place: Seen | None = None
+    partition_watermark: Watermark | None = None
 
 
 Release = PrivateRelease | OpenRelease
@@ -153,8 +153,8 @@ def seal(task: Task, answer: Answer | OpenAnswer, *, client: str, ledger: str, s
                 seq=seq,
                 revision=task.revision,
                 version=model.version,
-                seen=model.seen,
-                place=model.place,
+                model_watermark=model.watermark,
+                partition_watermark=model.partition_watermark,
                 records=answer.records,
                 expansion=_numbers(answer.expansion),
                 sums=_numbers(numbers),
@@ -167,8 +167,8 @@ def seal(task: Task, answer: Answer | OpenAnswer, *, client: str, ledger: str, s
             seq=seq,
             revision=task.revision,
             version=model.version,
-            seen=model.seen,
-            place=model.place,
+            model_watermark=model.watermark,
+            partition_watermark=model.partition_watermark,
             slots=answer.slots,
             claim=task.claim,
             expansion=_numbers(model.lattice, (COEFFICIENT_EXPONENT,)),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from pipeline.local.task import Task
 from pipeline.messages.envelope import JSON, Headers, headers, rfc3339
+from pipeline.release.task import Task
 
 
 class StudyMessage(msgspec.Struct, frozen=True, tag="study/1", tag_field="type"):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # a study that is being read asks here which kinds there are: only names may be needed for that
-    from pipeline.local.task import Task
     from pipeline.methods.base import Method, Server
+    from pipeline.release.task import Task
     from pipeline.study import Study
 
 #: Methods by `estimator.kind`, with where to find them.

@@ -14,10 +14,10 @@ import numpy as np
 
 from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.model import Part
-from pipeline.local.task import Task
 from pipeline.messages.release import Release
 from pipeline.methods.facts import Missed, Sizes
+from pipeline.release.model import Part
+from pipeline.release.task import Task
 from pipeline.study import Study
 from pipeline.types import Matrix, Vector
 

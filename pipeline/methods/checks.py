@@ -16,15 +16,15 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import PayloadError, StateError
-from pipeline.local.encode import Arrays, stack
-from pipeline.local.model import Model, round_model
-from pipeline.local.privatise import disclose, privatise
-from pipeline.local.query import Query
-from pipeline.local.task import Task
 from pipeline.messages.estimate import Provenance, compose, write_estimate
 from pipeline.messages.release import Release, read, seal
 from pipeline.methods import method_of, server_of, task_of
 from pipeline.privacy.simulation import SeededStream
+from pipeline.records.encode import Arrays, stack
+from pipeline.release.model import Model, round_model
+from pipeline.release.privatise import disclose, privatise
+from pipeline.release.query import Query
+from pipeline.release.task import Task
 from pipeline.study import Study
 
 #: Neighbouring windows that are tried, and by how much rounding may pass the budget.
@@ -59,7 +59,7 @@ class Case:
                 found.append(task.first_model)
                 continue
             point = rng.normal(0.0, 0.2, task.size)
-            found.append(round_model(version, point, (1.0, 1.0), seen=number * task.slots))
+            found.append(round_model(version, point, (1.0, 1.0), watermark=number * task.slots))
         return found
 
     def releases(self) -> list[Release]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, cast
 
 from pipeline.errors import ConfigError
-from pipeline.local.encode import Arrays
-from pipeline.local.task import Task
 from pipeline.methods import OFFLINE, load
 from pipeline.privacy.policy import Guarantee
+from pipeline.records.encode import Arrays
+from pipeline.release.task import Task
 from pipeline.study.model import Study
 from pipeline.types import Matrix, Vector
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline import losses
-from pipeline.local.columns import Table, by_row
-from pipeline.local.response import ClassResponse, Label
 from pipeline.losses import Likelihood
 from pipeline.messages.model_file import ModelFile
 from pipeline.prediction.linear import LinearModel
+from pipeline.records.columns import Table, by_row
+from pipeline.records.response import ClassResponse, Label
 from pipeline.types import Matrix, Vector
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeAlias
 
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.messages.model_file import ModelFile, compose_model_file
 from pipeline.prediction.classifier import LinearClassifier
 from pipeline.prediction.linear import read_rule
 from pipeline.prediction.regressor import LinearRegressor
+from pipeline.release.task import Task
 
 Rule: TypeAlias = LinearClassifier | LinearRegressor
 

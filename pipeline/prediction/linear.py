@@ -10,9 +10,6 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 import numpy as np
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.local.columns import Table, labels_of, values_of
-from pipeline.local.encode import Features
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.messages.model_file import (
@@ -22,6 +19,9 @@ from pipeline.messages.model_file import (
     read_model_file,
     write_model_file,
 )
+from pipeline.records.columns import Table, labels_of, values_of
+from pipeline.records.encode import Features
+from pipeline.release.task import Task
 from pipeline.types import Matrix, Vector
 
 Model = TypeVar("Model", bound="LinearModel")

@@ -10,10 +10,10 @@ from typing import TypeAlias
 import numpy as np
 
 from pipeline.errors import RecordError
-from pipeline.local.values import Record
 from pipeline.prediction.classifier import LinearClassifier
 from pipeline.prediction.linear import LinearModel
 from pipeline.prediction.regressor import LinearRegressor
+from pipeline.records.values import Record
 from pipeline.types import Vector
 
 #: For each record: itself if it can be used, else None and the reason, if there is one.

@@ -8,11 +8,11 @@ import numpy as np
 
 from pipeline import losses
 from pipeline.errors import ConfigError
-from pipeline.local.columns import Table, by_row
-from pipeline.local.response import NumberResponse
 from pipeline.losses import Regression, Terms
 from pipeline.messages.model_file import ModelFile
 from pipeline.prediction.linear import LinearModel
+from pipeline.records.columns import Table, by_row
+from pipeline.records.response import NumberResponse
 from pipeline.types import Vector
 
 

@@ -38,13 +38,18 @@ def of_gradient(bounds: Bounds, slope: float, neighbours: Neighbours, order: Ord
 
 
 def of_record(
-    bounds: Bounds, slope: float, radius: float, size: int, neighbours: Neighbours, order: Order
+    bounds: Bounds,
+    slope: float,
+    clipping_norm: float,
+    size: int,
+    neighbours: Neighbours,
+    order: Order,
 ) -> float:
     """Return the sensitivity of one record's weighted gradient, of `size` entries.
 
-    Its weight keeps the L2 norm of (1, x) within the radius.
+    Its weight keeps the L2 norm of (1, x) within the clipping_norm.
     """
-    norm = min(radius, bounds.l2)
+    norm = min(clipping_norm, bounds.l2)
     if order == 1:
         norm = min(bounds.l1, math.sqrt(size) * norm)
     return slope * norm * (2.0 if neighbours == "replace-one" else 1.0)
@@ -65,15 +70,20 @@ def of_curvature(bounds: Bounds, curvature: float, neighbours: Neighbours, order
 
 
 def of_outer_product(
-    bounds: Bounds, factor: float, radius: float, size: int, neighbours: Neighbours, order: Order
+    bounds: Bounds,
+    factor: float,
+    clipping_norm: float,
+    size: int,
+    neighbours: Neighbours,
+    order: Order,
 ) -> float:
     """Return the sensitivity of a sum of outer products f z z' with 0 <= f <= factor, in svec form.
 
-    z is (1, x) of `size` entries, shrunk until its L2 norm is within the radius, its intercept
-    included: two such may be orthogonal at any radius, and |z z' - y y'|^2 <= |z|^4 + |y|^4.
+    z is (1, x) of `size` entries, shrunk until its L2 norm is within the clipping norm, intercept
+    included: two such may be orthogonal at any norm, and |z z' - y y'|^2 <= |z|^4 + |y|^4.
     Source: ldp-sgd, matrix noise, which has the factor 2 where sqrt 2 is enough.
     """
-    norm = min(radius, bounds.l2)
+    norm = min(clipping_norm, bounds.l2)
     if order == 1:
         within = Bounds(min(bounds.l1, math.sqrt(size) * norm), norm)
         return of_curvature(within, factor, neighbours, order)

@@ -10,13 +10,13 @@ import msgspec
 
 from pipeline.errors import OffsetGap, PayloadError
 from pipeline.estimators.forgetting import bucket_of
-from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.release import PrivateRelease, Release
 from pipeline.methods import server_of
 from pipeline.reducer.partition import Partition
 from pipeline.reducer.progress import Progress
+from pipeline.release.task import Task
 from pipeline.study import require_live
 
 
@@ -99,7 +99,7 @@ class Reducer:
         self._server = server_of(task)
 
     def fold(
-        self, state: Partition, records: Sequence[LogRecord], *, holes: bool = False
+        self, state: Partition, records: Sequence[LogRecord], *, allow_gaps: bool = False
     ) -> list[DeadLetter]:
         """Fold records in the order of the log, and return those that could not be.
 
@@ -108,7 +108,7 @@ class Reducer:
 
         Parameters
         ----------
-        holes
+        allow_gaps
             Whether the caller knows that offsets missing here are missing in the log: the ends of
             transactions take an offset and are never handed out.
 
@@ -120,7 +120,7 @@ class Reducer:
         fresh = [record for record in records if record.offset >= state.head.next_offset]
         if not fresh:
             return []
-        if not holes:
+        if not allow_gaps:
             check_continuity(state.head.next_offset, fresh)
         letters: list[DeadLetter] = []
         for start in range(0, len(fresh), CHUNK):
@@ -220,7 +220,9 @@ class Reducer:
         grouped: dict[int, list[Accepted]] = {}
         for item in items:
             record, release = item
-            bucket = bucket_of(self._forgetting, seen=release.seen, milliseconds=record.timestamp)
+            bucket = bucket_of(
+                self._forgetting, watermark=release.model_watermark, milliseconds=record.timestamp
+            )
             grouped.setdefault(bucket, []).append(item)
         for bucket, group in grouped.items():
             part = batch if len(group) == len(items) else self._join(group)
@@ -261,7 +263,7 @@ class Reducer:
 
 
 def check_continuity(expected: int, records: Sequence[LogRecord]) -> None:
-    """Refuse a batch with a hole.
+    """Refuse a batch with a gap.
 
     Raises
     ------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from pipeline.errors import StateError
-from pipeline.local.task import Task
+from pipeline.release.task import Task
 
 #: Version of the stored form; a worker refuses state of another version.
 SCHEMA = 5
@@ -30,7 +30,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         Releases of erased clients that have been passed over.
     slots
         Record slots of all releases that came, forgotten and erased ones included: what models
-        tell clients as `seen`. It never goes back, or new releases would look old.
+        tell clients as `watermark`. It never goes back, or new releases would look old.
     newest
         Time of the newest release, in microseconds since 1970; 0 before the first.
     missing

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.forgetting import bucket_weights
-from pipeline.local.model import Model, round_model
-from pipeline.local.task import Task
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, Position, Provenance, compose
 from pipeline.methods import server_of
 from pipeline.reducer.partition import Summed, empty_sums
+from pipeline.release.model import Model, round_model
+from pipeline.release.task import Task
 
 #: Why nothing is known although releases have come.
 ALL_ERASED = "all releases that have come are of clients that were taken out: none is left to count"
@@ -100,7 +100,7 @@ def estimate_of(
 
 
 def model_after(
-    task: Task, partitions: Mapping[int, Summed], estimate: Estimate, version: int, seen: int
+    task: Task, partitions: Mapping[int, Summed], estimate: Estimate, version: int, watermark: int
 ) -> Model:
     """Return the model that clients linearise at after an estimate.
 
@@ -108,7 +108,7 @@ def model_after(
     ----------
     partitions
         All partitions of the study, by number.
-    seen
+    watermark
         Record slots folded so far.
 
     Raises
@@ -116,7 +116,7 @@ def model_after(
     NumericError
         If a coefficient is not a finite number.
     """
-    model = round_model(version, estimate.expansion, estimate.weights, seen)
+    model = round_model(version, estimate.expansion, estimate.weights, watermark)
     server = server_of(task)
     parts = [
         server.part(partitions[n].head.slots, partitions[n].sums.states.get(0))

@@ -10,10 +10,10 @@ import msgspec
 
 from pipeline.errors import StateError
 from pipeline.estimators.buckets import Buckets
-from pipeline.local.task import Task
 from pipeline.methods import server_of
 from pipeline.reducer.head import HEAD, SCHEMA, SUMS, Head, read_head
 from pipeline.reducer.progress import Progress
+from pipeline.release.task import Task
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Which releases of a client have been folded: the highest number and the holes below it."""
+"""Which releases of a client have been folded: the highest number and the gaps below it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 from pipeline.errors import PayloadError, StateError
 
 Outcome = Literal["next", "late", "duplicate"]
-#: More holes than this mean that somebody sends numbers at random.
-MAX_HOLES = 1000
+#: More gaps than this mean that somebody sends numbers at random.
+MAX_GAPS = 1000
 
 
 @dataclass(slots=True)
@@ -24,18 +24,18 @@ class Progress:
         The privacy ledger that its first release named.
     highest
         Highest sequence number folded; -1 before the first.
-    holes
+    gaps
         Ranges [first, last] of numbers below `highest` that have not come, in order.
     """
 
     ledger: str
     highest: int = -1
-    holes: list[tuple[int, int]] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def missing(self) -> int:
         """How many releases below the highest have not come."""
-        return sum(last - first + 1 for first, last in self.holes)
+        return sum(last - first + 1 for first, last in self.gaps)
 
     def accept(self, ledger: str, seq: int) -> Outcome:
         """Note a release as folded, unless it is a duplicate.
@@ -44,7 +44,7 @@ class Progress:
         ------
         PayloadError
             If another ledger vouches for it, so that two producers use one client id; or if it
-            would leave more holes than an honest client can.
+            would leave more gaps than an honest client can.
         """
         if ledger != self.ledger:
             raise PayloadError(
@@ -56,24 +56,24 @@ class Progress:
             self.highest = seq
             return "next"
         if seq > self.highest:
-            if len(self.holes) >= MAX_HOLES:
-                raise PayloadError("too-many-holes", "the sequence numbers of this client jump")
-            self.holes.append((self.highest + 1, seq - 1))
+            if len(self.gaps) >= MAX_GAPS:
+                raise PayloadError("too-many-gaps", "the sequence numbers of this client jump")
+            self.gaps.append((self.highest + 1, seq - 1))
             self.highest = seq
             return "next"
-        for i, (first, last) in enumerate(self.holes):
+        for i, (first, last) in enumerate(self.gaps):
             if first <= seq <= last:
                 rest = [(first, seq - 1), (seq + 1, last)]
                 left = [(low, high) for low, high in rest if low <= high]
-                if len(self.holes) + len(left) - 1 > MAX_HOLES:
-                    raise PayloadError("too-many-holes", "the sequence numbers of this client jump")
-                self.holes[i : i + 1] = left
+                if len(self.gaps) + len(left) - 1 > MAX_GAPS:
+                    raise PayloadError("too-many-gaps", "the sequence numbers of this client jump")
+                self.gaps[i : i + 1] = left
                 return "late"
         return "duplicate"
 
     def encode(self) -> bytes:
         """Write as MessagePack."""
-        return msgspec.msgpack.encode((self.ledger, self.highest, self.holes))
+        return msgspec.msgpack.encode((self.ledger, self.highest, self.gaps))
 
     @classmethod
     def decode(cls, data: bytes) -> Progress:
@@ -85,9 +85,9 @@ class Progress:
             If it is not that.
         """
         try:
-            ledger, highest, holes = msgspec.msgpack.decode(
+            ledger, highest, gaps = msgspec.msgpack.decode(
                 data, type=tuple[str, int, list[tuple[int, int]]]
             )
         except msgspec.DecodeError as error:
             raise StateError("a client's stored progress cannot be read") from error
-        return cls(ledger, highest, holes)
+        return cls(ledger, highest, gaps)

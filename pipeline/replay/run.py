@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pipeline.errors import ConfigError, NumericError, PayloadError
-from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of
 from pipeline.reducer import LogRecord, Partition, Reducer, combine
+from pipeline.release.task import Task
 from pipeline.replay.order import Ordered, in_order
 from pipeline.replay.ranges import Span
 from pipeline.replay.rhythm import Rhythm
@@ -153,7 +153,7 @@ class Replay:
         if not waiting:
             return
         self._waiting[number] = []
-        letters = self._reducer.fold(self.partitions[number], waiting, holes=True)
+        letters = self._reducer.fold(self.partitions[number], waiting, allow_gaps=True)
         if not self.others:
             refuse_others(letters, number, self.revision)
 

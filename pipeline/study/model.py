@@ -101,7 +101,7 @@ class Estimator(Strict, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=1, le=1e12)] | None,
         Meta(
             description="public bound of the norm of (1, features), in (1, 1e12]; longer records "
-            "are shortened to it; default: the longest that the ranges allow",
+            "are clipped to it; default: the longest that the ranges allow",
             examples=[3.0],
         ),
     ] = None

@@ -134,7 +134,7 @@ class Stream(Strict, frozen=True, kw_only=True):
             examples=["30d"],
         ),
     ] = "30d"
-    lead: Annotated[
+    max_in_flight_windows: Annotated[
         int,
         Meta(
             ge=0,

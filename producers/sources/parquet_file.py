@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.local.batches import Batch
+from pipeline.records.batches import Batch
 from producers.sources.base import Place, Slot
 
 

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import numpy as np
 
 from pipeline.errors import DataError
-from pipeline.local.batches import Batch
+from pipeline.records.batches import Batch
 from producers.sources import open_once
 from producers.sources.base import Slot
 from producers.sources.parquet_file import parquet_batches

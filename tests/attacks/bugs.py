@@ -12,8 +12,6 @@ from unittest import mock
 
 import numpy as np
 
-from pipeline.local.model import COEFFICIENT_LIMIT, Model
-from pipeline.local.task import Task
 from pipeline.messages.model import LARGEST_WEIGHT
 from pipeline.methods.renewable import client as client_module
 from pipeline.methods.renewable import summarise as summarise_module
@@ -26,6 +24,8 @@ from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.mechanisms import LaplaceMechanism
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.sensitivity import Bounds, Neighbours, Order
+from pipeline.release.model import COEFFICIENT_LIMIT, Model
+from pipeline.release.task import Task
 from pipeline.types import Integers, Matrix, Vector
 from tests.attacks.studies import (
     GROUP,
@@ -89,7 +89,7 @@ def _no_clip() -> AbstractContextManager[object]:
     def unclipped(features: Matrix, task: Task) -> Matrix:
         return features
 
-    return mock.patch.object(summarise_module, "shortened", unclipped)
+    return mock.patch.object(summarise_module, "clipped", unclipped)
 
 
 def _packed_sensitivity() -> AbstractContextManager[object]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.local.encode import Row
-from pipeline.local.model import start_model
 from pipeline.methods import task_of
+from pipeline.records.encode import Row
+from pipeline.release.model import start_model
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.attacks.bounds import Scores

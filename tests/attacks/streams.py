@@ -16,14 +16,14 @@ import numpy as np
 
 from pipeline import offline
 from pipeline.linalg import upper_is_diagonal
-from pipeline.local.encode import Encoder, Row, stack
-from pipeline.local.model import Model
-from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRun, cut
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.randomness import SecureStream
+from pipeline.records.encode import Encoder, Row, stack
+from pipeline.release.model import Model
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.types import Matrix, Vector
 from tests.attacks.bounds import Scores

@@ -9,11 +9,11 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.local.model import Model, start_model
-from pipeline.local.task import Task
 from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy.sensitivity import Neighbours
+from pipeline.release.model import Model, start_model
+from pipeline.release.task import Task
 from pipeline.study import parse_study
 from pipeline.types import Matrix, Vector
 

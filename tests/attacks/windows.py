@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.linalg import upper_is_diagonal
-from pipeline.local import query as query_module
-from pipeline.local.encode import Arrays, Row
-from pipeline.local.model import Model
-from pipeline.local.privatise import privatise
-from pipeline.local.query import Exact, MatrixPart, Part, Query, VectorPart
-from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.privacy import gdp
 from pipeline.privacy.randomness import SecureStream
+from pipeline.records.encode import Arrays, Row
+from pipeline.release import query as query_module
+from pipeline.release.model import Model
+from pipeline.release.privatise import privatise
+from pipeline.release.query import Exact, MatrixPart, Part, Query, VectorPart
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.types import Integers, Matrix, Vector
 from tests.attacks.bounds import Scores, epsilon_bound, mu_bound, strongest

@@ -15,7 +15,7 @@ from tests.stage import Stage, study_text, write_csv
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory, kafka: str, redis_url: str) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("produce")
-    made = Stage(folder, kafka, redis_url, study_text(stream="lead = 0"))
+    made = Stage(folder, kafka, redis_url, study_text(stream="max_in_flight_windows = 0"))
     try:
         yield made
     finally:

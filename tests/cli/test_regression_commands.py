@@ -195,7 +195,9 @@ def test_study_check_speaks_of_the_study_s_own_noise(
     assert max(len(word) for word in numbers) < 12
     exact = json.loads(stage.run("study", "check", stage.study, "--json").stdout)
     if "noise" in exact:
-        assert exact["noise"]["gradient_sd"] == stage.task.step.gradient.standard_deviation
+        assert (
+            exact["noise"]["gradient_sd"] == stage.task.update_channels.gradient.standard_deviation
+        )
 
 
 def test_what_a_table_says_of_the_spread(tmp_path: Path) -> None:

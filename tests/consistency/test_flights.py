@@ -8,10 +8,10 @@ import pytest
 
 from pipeline.cli.flights import ASKED, MAIN, Flights
 from pipeline.library.table import covers
-from pipeline.local.task import Task
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
 from pipeline.offline import OfflineRun, by_client
+from pipeline.release.task import Task
 from pipeline.study import Study, load_study, parse_study, with_keys
 from producers.sources.flights import AIRLINES
 

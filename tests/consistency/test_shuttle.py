@@ -8,9 +8,9 @@ import pytest
 
 from pipeline.cli.shuttle import CLIENTS, Shuttle
 from pipeline.estimators.estimate import FAR
-from pipeline.local.encode import Encoder, stack
 from pipeline.methods import task_of
 from pipeline.methods.renewable import open_estimate
+from pipeline.records.encode import Encoder, stack
 from pipeline.study import load_study, without_privacy
 from producers.sources import open_source
 from tests.builders import oracle

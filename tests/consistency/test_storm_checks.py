@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.storm_checks import MARKS, PLANTED, marks, noised_twice, payloads, shared_records
-from pipeline.local.encode import Encoder
 from pipeline.methods import task_of
+from pipeline.records.encode import Encoder
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 

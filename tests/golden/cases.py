@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.local.encode import Encoder, Row
-from pipeline.local.task import Task
+from pipeline.records.encode import Encoder, Row
+from pipeline.release.task import Task
 from tests import builders, sgd
 
 CLIENTS = ("north", "south", "west")

@@ -14,14 +14,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from pipeline.local.model import Model, Part
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.keys import partition_of
 from pipeline.messages.release import OpenRelease, read
 from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer, combine, estimate_of, model_after, slots_seen
 from pipeline.reducer.partition import SUMS
+from pipeline.release.model import Model, Part
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from pipeline.types import Vector
@@ -60,7 +60,9 @@ class Point(msgspec.Struct, frozen=True):
     def of(cls, model: Model, after: int) -> Point:
         """Note a model."""
         parts = [(p.place, None if p.lattice is None else p.lattice.tolist()) for p in model.parts]
-        return cls(after, model.version, model.lattice.tolist(), model.weights, model.seen, parts)
+        return cls(
+            after, model.version, model.lattice.tolist(), model.weights, model.watermark, parts
+        )
 
     @property
     def model(self) -> Model:

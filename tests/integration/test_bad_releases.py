@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from kafka import KafkaProducer
 
-from pipeline.local.encode import Encoder
-from pipeline.local.model import Model, start_model
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import task_of
 from pipeline.privacy.randomness import SecureStream
+from pipeline.records.encode import Encoder
 from pipeline.reducer import LogRecord, Reducer
 from pipeline.reducer.partition import Partition
+from pipeline.release.model import Model, start_model
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.stage import OPEN, Stage, lines, send, study_text, until, write_csv

@@ -25,10 +25,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from pipeline.local.encode import Encoder, stack
-from pipeline.local.model import start_model
-from pipeline.local.task import Task
 from pipeline.methods.renewable.summarise import summarise_bounded
+from pipeline.records.encode import Encoder, stack
+from pipeline.release.model import start_model
+from pipeline.release.task import Task
 from producers.known_sources import NAME
 from tests import canaries, outputs, trial
 from tests.canaries import BEYOND, HEAT, LABEL, LOAD, TEXT, Form, counts_found, found, text
@@ -191,7 +191,7 @@ def test_without_privacy_the_same_search_finds_the_record(
     tmp_path: Path, kafka: str, redis_url: str
 ) -> None:
     """With a slope of one, the gradient of a window of one record is that record, scaled."""
-    study = study_text(records=1, partitions=1, privacy=OPEN, stream="lead = 0")
+    study = study_text(records=1, partitions=1, privacy=OPEN, stream="max_in_flight_windows = 0")
     study = study.replace('loss = "logistic"', 'loss = "gdwd"\nridge = 1e6')
     stage = Stage(tmp_path, kafka, redis_url, study)
     try:

@@ -46,7 +46,7 @@ def versions(stage: Stage) -> list[int]:
 
 
 def test_estimates_go_out_before_the_first_model_does(build: Build) -> None:
-    stage = build(releases=4, stream="lead = 0")
+    stage = build(releases=4, stream="max_in_flight_windows = 0")
     release(stage, "north", 3)
     estimate = stage.final_estimate()
     assert (estimate.releases, estimate.status, estimate.model_version) == (3, "starting", None)
@@ -60,7 +60,7 @@ def test_estimates_go_out_before_the_first_model_does(build: Build) -> None:
 
 
 def test_a_client_that_has_used_its_lead_is_not_held_up(build: Build) -> None:
-    stage = build(releases=100, stream="lead = 2")
+    stage = build(releases=100, stream="max_in_flight_windows = 2")
     release(stage, "north", 6)
     found = [read(record.value) for record in stage.releases()]
     later = [r.version for r in found if isinstance(r, PrivateRelease) and r.version]

@@ -18,7 +18,7 @@ CLIENTS = ("north", "south", "west")
 
 
 def text_of(privacy: str, forgetting: bool) -> str:
-    text = study_text(partitions=2, privacy=privacy, stream="lead = 0")
+    text = study_text(partitions=2, privacy=privacy, stream="max_in_flight_windows = 0")
     extra = '\nforgetting = { half_life = 200, of = "records" }' if forgetting else ""
     return text.replace('loss = "logistic"', 'loss = "logistic"' + extra)
 

@@ -35,9 +35,9 @@ from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.study import parse_study
+from producers.client_store import ClientStore, Outgoing, Tally
 from producers.models import ModelFeed
 from producers.sender import Sender
-from producers.vault import Outgoing, Tally, Vault
 from state import RedisStore
 from state.connection import redis_client
 from tests.builders import study_text
@@ -231,9 +231,9 @@ def test_nobody_waits_for_a_topic_that_may_not_be_read(secured: Secured, reader:
 
 @pytest.mark.usefixtures("quick")
 def test_a_client_learns_which_topic_it_may_not_write(reader: Settings, tmp_path: Path) -> None:
-    with Vault(tmp_path / "north.db", "north") as vault:
-        one_release(vault)
-        sender = Sender(vault, TASK.study.name, reader, TOPICS)
+    with ClientStore(tmp_path / "north.db", "north") as store:
+        one_release(store)
+        sender = Sender(store, TASK.study.name, reader, TOPICS)
         with pytest.raises(ConfigError, match=f"Write on topic {TOPICS.releases.name}"):
             sender.drain()
         sender.close()
@@ -253,11 +253,11 @@ def test_a_kafka_that_is_away_does_not_hide_why_a_client_ends(
 ) -> None:
     """Closing flushes what is unsent, and failed with an error of its own, and a traceback."""
     monkeypatch.setattr(preflight, "PATIENCE_SECONDS", 0.3)
-    with Vault(tmp_path / "north.db", "north") as vault:
-        one_release(vault)
-        sender = Sender(vault, TASK.study.name, secured.plain, TOPICS)
+    with ClientStore(tmp_path / "north.db", "north") as store:
+        one_release(store)
+        sender = Sender(store, TASK.study.name, secured.plain, TOPICS)
         sender.drain()
-        one_release(vault, 1)
+        one_release(store, 1)
         os.kill(secured.pid, signal.SIGSTOP)
         try:
             sender.pump()
@@ -272,7 +272,7 @@ def test_a_kafka_that_is_away_does_not_hide_why_a_client_ends(
                 check_broker(secured.plain)
         finally:
             os.kill(secured.pid, signal.SIGCONT)
-        assert vault.waiting(TASK.study.name) == 1
+        assert store.waiting(TASK.study.name) == 1
 
 
 def permit(secured: Secured, user: str, rights: list[tuple[str, ACLOperation]]) -> None:
@@ -310,10 +310,10 @@ def test_a_worker_that_may_not_be_in_its_group_ends(
         assert "Traceback" not in stage.said("w0")
 
 
-def one_release(vault: Vault, seq: int = 0) -> None:
+def one_release(store: ClientStore, seq: int = 0) -> None:
     """Put a release into an outbox."""
-    vault.open_stream(TASK, "records")
-    vault.release(
+    store.open_stream(TASK, "records")
+    store.release(
         TASK, "records", [Outgoing(seq, b"bytes", [])],
         position=b"", tally=Tally(records=1, rejected={}, clipped=0), now=1e9,
     )  # fmt: skip

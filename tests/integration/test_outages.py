@@ -153,7 +153,7 @@ def test_clients_that_know_newer_models_than_a_redis_that_forgot_do_not_wait_for
     shared: Build,
 ) -> None:
     """Models begin again at 1 while clients stand at a higher version and wait for the next."""
-    stage = shared(stream="lead = 1")
+    stage = shared(stream="max_in_flight_windows = 1")
     stage.ensure_topics()
     stage.worker()
     source = write_csv(stage.folder / "north.csv", 600)
@@ -182,7 +182,7 @@ def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
     frail_runtime: LocalRuntime, build: Build
 ) -> None:
     few, many = 10, 3000
-    stage = build(records=1, stream="lead = 0", privacy='mechanism = "none"')
+    stage = build(records=1, stream="max_in_flight_windows = 0", privacy='mechanism = "none"')
     stage.ensure_topics()
     stage.worker()
     source = write_csv(stage.folder / "north.csv", few)

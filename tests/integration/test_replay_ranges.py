@@ -31,7 +31,7 @@ from pipeline.errors import (
     OffsetGap,
     VeilstreamError,
 )
-from pipeline.local.encode import Row
+from pipeline.records.encode import Row
 from pipeline.reducer import Partition, Reducer, combine
 from pipeline.releasing import release_of
 from tests.stage import OPEN, PATIENCE, Stage, send, study_text, until
@@ -113,7 +113,7 @@ def folded(stage: Stage, keep: Any) -> Any:
         state.midway = True
         if mine:
             state.starting_at(mine[0].offset)
-            Reducer(stage.task).fold(state, mine, holes=True)
+            Reducer(stage.task).fold(state, mine, allow_gaps=True)
         states[number] = state
     return combine(stage.task, states, topic=None, model_version=None, published_at=0.0)[1]
 

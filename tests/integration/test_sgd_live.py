@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.local.model import Model
 from pipeline.messages.keys import partition_of
 from pipeline.messages.model import read_model
 from pipeline.messages.release import read
 from pipeline.reducer import Reducer, differences, estimate_of
+from pipeline.release.model import Model
 from tests.builders import LogEntry
 from tests.sgd import TRUTH, drawn, study_text
 from tests.stage import Stage, until
@@ -54,7 +54,7 @@ def test_a_path_survives_its_worker_and_is_what_an_offline_fold_gives(
             for r in stage.releases()
         ]
         folded = type(held).empty(stage.task)
-        assert Reducer(stage.task).fold(folded, log, holes=True) == []
+        assert Reducer(stage.task).fold(folded, log, allow_gaps=True) == []
         assert differences(folded, held) == []
         offline = estimate_of(stage.task, [folded])
         values = [row.value for row in estimate.coefficients]
@@ -97,7 +97,7 @@ def test_two_workers_and_a_kill_leave_what_each_log_gives(
                 if r.partition == number
             ]
             again = type(state).empty(stage.task)
-            assert Reducer(stage.task).fold(again, log, holes=True) == []
+            assert Reducer(stage.task).fold(again, log, allow_gaps=True) == []
             assert differences(again, state) == []
             folded.append(again)
             for entry in log:
@@ -106,7 +106,10 @@ def test_two_workers_and_a_kill_leave_what_each_log_gives(
                 model = models.get(release.version, stage.task.first_model).at(number)
                 point = np.frombuffer(release.expansion.data, dtype="<i8")
                 assert np.array_equal(point, model.lattice)
-                assert (release.seen, release.place) == (model.seen, model.place)
+                assert (release.model_watermark, release.partition_watermark) == (
+                    model.watermark,
+                    model.partition_watermark,
+                )
         offline = estimate_of(stage.task, folded)
         values = [row.value for row in estimate.coefficients]
         assert values == [10 * value for value in offline.coefficients.tolist()]

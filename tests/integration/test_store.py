@@ -11,10 +11,10 @@ import redis
 
 from pipeline.errors import StaleSnapshot, StateError
 from pipeline.estimators.forgetting import KEPT
-from pipeline.local.model import Model
-from pipeline.local.task import Task
 from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer, differences
+from pipeline.release.model import Model
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import parse_study
 from state import RedisStore, keys

@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from infra.study_record import announce, known_revision
 from pipeline.cli.main import cli
 from pipeline.errors import ConfigError
-from pipeline.local.task import Task
 from pipeline.messages.study import StudyMessage
 from pipeline.methods import task_of
+from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.client import Progress
 from producers.run import Job, run_client

@@ -40,7 +40,7 @@ delta = 1e-6
 records = 50
 [stream]
 partitions = 2
-lead = 0
+max_in_flight_windows = 0
 publish = {{ releases = 4, seconds = 0.2, pause = 0.05 }}
 """
 MEAN, RECORDS = 4.0, 1500

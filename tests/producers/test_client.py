@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from pipeline.local.model import VERSION_LIMIT, Model, round_model
-from pipeline.local.task import Task
 from pipeline.messages.model import write_model
 from pipeline.messages.release import OpenRelease, PrivateRelease, Release, read
 from pipeline.methods import task_of
+from pipeline.release.model import VERSION_LIMIT, Model, round_model
+from pipeline.release.task import Task
 from pipeline.study import parse_study
 from tests.stage import HEADER, OPEN, Stage, lines, send, study_text, until, write_csv
 
@@ -54,7 +54,7 @@ def publish(stage: Stage, version: int, *, task: Task | None = None) -> None:
 
 
 def test_a_client_waits_for_a_newer_model_after_its_lead(build: Build) -> None:
-    stage = build(stream="lead = 2")
+    stage = build(stream="max_in_flight_windows = 2")
     client = stage.produce("site", write_csv(stage.folder / "data.csv", 100))
     until(lambda: len(decoded(stage)) == 2, "two releases at the start")
     time.sleep(1.0)
@@ -70,7 +70,7 @@ def test_a_client_waits_for_a_newer_model_after_its_lead(build: Build) -> None:
 
 
 def test_a_client_that_starts_late_begins_at_the_newest_model(build: Build) -> None:
-    stage = build(stream="lead = 0")
+    stage = build(stream="max_in_flight_windows = 0")
     for version in (1, 2, 5, 4):
         publish(stage, version)
     stage.produce("site", write_csv(stage.folder / "data.csv", 60))
@@ -79,7 +79,7 @@ def test_a_client_that_starts_late_begins_at_the_newest_model(build: Build) -> N
 
 
 def test_models_that_are_not_of_this_study_are_ignored(build: Build) -> None:
-    stage = build(stream="lead = 0")
+    stage = build(stream="max_in_flight_windows = 0")
     name = stage.task.study.name
     publish(stage, 9, task=task_of(parse_study(study_text(name, records=21))))
     far = Model(8, np.full(stage.task.size, 2**24 + 1, dtype=np.int64), (1024, 1024))
@@ -105,7 +105,7 @@ def test_models_that_are_not_of_this_study_are_ignored(build: Build) -> None:
 
 def test_forged_versions_neither_hold_clients_nor_workers(build: Build) -> None:
     """One beyond what releases can say made every later release unreadable, and spent for it."""
-    stage = build(stream="lead = 0")
+    stage = build(stream="max_in_flight_windows = 0")
     for version in (2**40, VERSION_LIMIT, 2**30, 3, 2**52, 2**29):
         publish(stage, version)
     stage.produce("site", write_csv(stage.folder / "data.csv", 60))
@@ -121,7 +121,7 @@ def test_forged_versions_neither_hold_clients_nor_workers(build: Build) -> None:
 
 
 def test_an_open_window_is_closed_after_its_time_with_empty_slots(build: Build) -> None:
-    stage = build(stream="lead = 0", window="seconds = 1.0", privacy=OPEN)
+    stage = build(stream="max_in_flight_windows = 0", window="seconds = 1.0", privacy=OPEN)
     source = write_csv(stage.folder / "data.csv", 25)
     stage.produce("site", source, "--follow")
     until(lambda: len(decoded(stage)) == 2, "the full window and the short one")
@@ -135,7 +135,7 @@ def test_an_open_window_is_closed_after_its_time_with_empty_slots(build: Build) 
 
 
 def test_a_private_short_window_does_not_tell_how_many_records_it_holds(build: Build) -> None:
-    stage = build(stream="lead = 0", window="seconds = 0.5")
+    stage = build(stream="max_in_flight_windows = 0", window="seconds = 0.5")
     stage.produce("site", write_csv(stage.folder / "data.csv", 21), "--follow")
     until(lambda: len(decoded(stage)) == 2, "a full window and one with a single record")
     full, short = decoded(stage)
@@ -148,7 +148,7 @@ def test_a_private_short_window_does_not_tell_how_many_records_it_holds(build: B
 
 
 def test_a_stop_leaves_the_open_window_to_the_next_start(build: Build) -> None:
-    stage = build(stream="lead = 0")
+    stage = build(stream="max_in_flight_windows = 0")
     source = write_csv(stage.folder / "data.csv", 70)
     stage.produce("site", source, "--follow")
     until(lambda: len(decoded(stage)) == 3, "the full windows")
@@ -163,7 +163,7 @@ def test_a_stop_leaves_the_open_window_to_the_next_start(build: Build) -> None:
 
 
 def test_bad_records_keep_their_slots_and_are_counted_by_reason(build: Build) -> None:
-    stage = build(stream="lead = 0", privacy=OPEN, records=15)
+    stage = build(stream="max_in_flight_windows = 0", privacy=OPEN, records=15)
     good = lines(6, 4)
     bad = [
         "1,2\n",  # a field too few
@@ -192,7 +192,7 @@ def test_bad_records_keep_their_slots_and_are_counted_by_reason(build: Build) ->
 
 
 def test_values_beyond_the_public_range_count_as_its_ends(build: Build) -> None:
-    stage = build(stream="lead = 0", privacy=OPEN, records=4)
+    stage = build(stream="max_in_flight_windows = 0", privacy=OPEN, records=4)
     beyond, ends = stage.folder / "beyond.csv", stage.folder / "ends.csv"
     beyond.write_text(HEADER + "1e6,0,yes\n-5,0,no\n50,-3,yes\n50,99,no\n")
     ends.write_text(HEADER + "100,0,yes\n0,0,no\n50,-1,yes\n50,1,no\n")

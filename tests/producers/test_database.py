@@ -14,8 +14,8 @@ import pytest
 from pipeline.errors import AlreadyRunning, ConfigError, LocalStoreError
 from pipeline.methods import task_of
 from pipeline.study import parse_study
+from producers.client_store import ClientStore, Outgoing, Tally
 from producers.database import Database
-from producers.vault import Outgoing, Tally, Vault
 from tests.stage import study_text
 
 SOURCE = "csv:data.csv"
@@ -27,8 +27,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "clients" / "site.db"
 
 
-def release(vault: Vault, seq: int) -> None:
-    vault.release(
+def release(store: ClientStore, seq: int) -> None:
+    store.release(
         TASK, SOURCE, [Outgoing(seq, b"x" * 3000, [("a", b"b")])], position=b"place %d" % seq,
         tally=Tally(20, {}, 0), now=1e9,
     )  # fmt: skip
@@ -36,20 +36,20 @@ def release(vault: Vault, seq: int) -> None:
 
 def filled(path: Path, releases: int = 40) -> str:
     """Make a client that has released; return its ledger."""
-    with Vault(path, "site") as vault:
-        vault.open_stream(TASK, SOURCE)
+    with ClientStore(path, "site") as store:
+        store.open_stream(TASK, SOURCE)
         for seq in range(releases):
-            release(vault, seq)
-        return vault.ledger
+            release(store, seq)
+        return store.ledger
 
 
 def use(path: Path) -> None:
     """Do what a producer does with a database."""
-    with Vault(path, "site") as vault:
-        stream = vault.open_stream(TASK, SOURCE)
-        vault.waiting("one")
-        vault.unsent("one", -1, 100)
-        release(vault, stream.next_seq)
+    with ClientStore(path, "site") as store:
+        stream = store.open_stream(TASK, SOURCE)
+        store.waiting("one")
+        store.unsent("one", -1, 100)
+        release(store, stream.next_seq)
 
 
 def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
@@ -63,36 +63,36 @@ def remove(path: Path) -> None:
 
 
 def test_the_ledger_keeps_its_identity_over_restarts(path: Path) -> None:
-    with Vault(path, "site") as first:
+    with ClientStore(path, "site") as first:
         ledger = first.ledger
-    with Vault(path, "site") as second:
+    with ClientStore(path, "site") as second:
         assert second.ledger == ledger
 
 
 def test_every_file_has_a_ledger_of_its_own(path: Path) -> None:
     ledgers = set()
     for client in "abcd":
-        with Vault(path.with_name(f"{client}.db"), client) as vault:
-            ledgers.add(vault.ledger)
+        with ClientStore(path.with_name(f"{client}.db"), client) as store:
+            ledgers.add(store.ledger)
     assert len(ledgers) == 4
 
 
 def test_a_second_holder_is_refused_and_the_first_goes_on(path: Path) -> None:
-    with Vault(path, "site") as vault:
-        vault.open_stream(TASK, SOURCE)
+    with ClientStore(path, "site") as store:
+        store.open_stream(TASK, SOURCE)
         with pytest.raises(AlreadyRunning, match="another producer"):
-            Vault(path, "site")
-        release(vault, 0)
-    with Vault(path, "site") as again:
+            ClientStore(path, "site")
+        release(store, 0)
+    with ClientStore(path, "site") as again:
         assert again.waiting("one") == 1
 
 
 def test_the_file_is_for_its_owner_alone(path: Path) -> None:
     before = os.umask(0)
     try:
-        with Vault(path, "site") as vault:
-            vault.open_stream(TASK, SOURCE)
-            release(vault, 0)
+        with ClientStore(path, "site") as store:
+            store.open_stream(TASK, SOURCE)
+            release(store, 0)
             modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in path.parent.glob("site.db*")}
     finally:
         os.umask(before)
@@ -130,20 +130,20 @@ def test_a_transaction_is_all_or_nothing(path: Path) -> None:
 
 
 def test_another_clients_file_is_refused_and_stays_usable_for_its_owner(path: Path) -> None:
-    Vault(path, "site").close()
+    ClientStore(path, "site").close()
     with pytest.raises(ConfigError, match="belongs to client 'site', not 'other'"):
-        Vault(path, "other")
-    with Vault(path, "site") as vault:
-        assert vault.client == "site"
+        ClientStore(path, "other")
+    with ClientStore(path, "site") as store:
+        assert store.client == "site"
 
 
 def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
-    Vault(path, "site").close()
+    ClientStore(path, "site").close()
     with sqlite3.connect(path) as db:
         db.execute("UPDATE identity SET schema = 99")
     db.close()
     with pytest.raises(ConfigError, match="schema 99"):
-        Vault(path, "site")
+        ClientStore(path, "site")
 
 
 def test_a_file_of_an_older_version_is_refused_and_not_changed(path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_file_of_an_older_version_is_refused_and_not_changed(path: Path) -> No
         db.execute("INSERT INTO identity VALUES (1, 1, 'site', 'abc', '2026-01-01')")
     db.close()
     with pytest.raises(ConfigError, match="schema 1, this version writes 4"):
-        Vault(path, "site")
+        ClientStore(path, "site")
     assert rows(path, "SELECT name FROM sqlite_master WHERE type = 'table'") == [("identity",)]
 
 
@@ -165,17 +165,17 @@ def test_a_file_that_is_no_database_gives_a_clear_error(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"this is no database at all" * 200)
     with pytest.raises(LocalStoreError, match="not a database"):
-        Vault(path, "site")
+        ClientStore(path, "site")
 
 
 def test_a_folder_that_cannot_be_used_gives_a_clear_error(path: Path) -> None:
     path.parent.parent.joinpath("clients").write_text("a file where the folder should be")
     with pytest.raises(LocalStoreError, match="VEILSTREAM_FOLDER"):
-        Vault(path, "site")
+        ClientStore(path, "site")
     path.parent.unlink()
     path.mkdir(parents=True)
     with pytest.raises(LocalStoreError, match="cannot be used"):
-        Vault(path, "site")
+        ClientStore(path, "site")
     path.rmdir()
     # a start that failed holds no lock
     use(path)
@@ -253,7 +253,7 @@ def test_a_crash_before_the_folder_remembers_keeps_the_ledger(path: Path) -> Non
 
 def test_clients_whose_names_look_alike_do_not_share_a_lock(path: Path) -> None:
     names = ["a", "a.b", "a.c", ".a"]
-    vaults = [Vault(path.with_name(f"{name}.db"), name) for name in names]
-    for vault in vaults:
-        vault.close()
+    stores = [ClientStore(path.with_name(f"{name}.db"), name) for name in names]
+    for store in stores:
+        store.close()
     assert len(list(path.parent.glob("*.lock"))) == len(names)

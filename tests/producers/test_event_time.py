@@ -16,10 +16,10 @@ from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.messages.envelope import header, milliseconds
 from pipeline.messages.release import OpenRelease, read
 from producers.client import Client
+from producers.client_store import ClientStore
 from producers.event_time import EventTimes
 from producers.models import ModelFeed
 from producers.sources import open_source
-from producers.vault import Vault
 from tests.builders import task_of
 from tests.stage import OPEN, Stage, lines, study_text
 
@@ -33,7 +33,9 @@ def build(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Build]:
     made: list[Stage] = []
 
     def make(kept: str = "forever") -> Stage:
-        text = study_text(privacy=OPEN, records=10, partitions=1, stream="lead = 0")
+        text = study_text(
+            privacy=OPEN, records=10, partitions=1, stream="max_in_flight_windows = 0"
+        )
         made.append(Stage(tmp_path, kafka, redis_url, text.replace('"1d"', f'"{kept}"')))
         made[-1].ensure_topics()
         return made[-1]
@@ -130,14 +132,14 @@ def test_times_survive_a_crash_byte_for_byte(build: Build) -> None:
     ask = ("produce", stage.study, "--client", "a", "--source", source, "--event-time", "when")
     # a client that dies with everything stored, and nothing sent
     path = stage.database("a")
-    with Vault(path, "a") as vault:
+    with ClientStore(path, "a") as store:
         name = "csv:h.csv"
-        vault.open_stream(stage.task, name, location=str(source.resolve()), event_time="when")
+        store.open_stream(stage.task, name, location=str(source.resolve()), event_time="when")
         times = EventTimes(stage.task.study, "when", None, TimeRules(False, None))
         client = Client(
             stage.task,
             open_source(str(source), None, folder=stage.folder),
-            vault,
+            store,
             Dead(),  # type: ignore[arg-type]
             ModelFeed(stage.task, stage.settings, stage.topics, "a"),
             next_seq=0,

@@ -23,16 +23,16 @@ import numpy as np
 import pytest
 
 from pipeline.errors import BudgetExceeded, LocalStoreError, StateError
-from pipeline.local.model import Model, round_model, start_model
-from pipeline.local.task import Task
 from pipeline.messages.release import OpenRelease, read
 from pipeline.methods import task_of as make_task
+from pipeline.release.model import Model, round_model, start_model
+from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers import client as loop
 from producers.client import Client
+from producers.client_store import ClientStore
 from producers.ledger import Limit
 from producers.sources import Source, open_source
-from producers.vault import Vault
 from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, until, write_csv
 
 NAME = "csv:data.csv"
@@ -43,7 +43,9 @@ PROMPT = 5
 
 def task_of(**study: Any) -> Task:
     return make_task(
-        parse_study(study_text("one", **{"privacy": OPEN, "stream": "lead = 0"} | study))
+        parse_study(
+            study_text("one", **{"privacy": OPEN, "stream": "max_in_flight_windows = 0"} | study)
+        )
     )
 
 
@@ -51,14 +53,14 @@ def task_of(**study: Any) -> Task:
 class Ends:
     """Stands for sender and model feed; acknowledges what it is told to."""
 
-    vault: Vault
+    store: ClientStore
     newest: Model
     acknowledge: int = 0
 
     def pump(self) -> None:
-        numbers = [item.seq for item in self.vault.unsent("one", -1, self.acknowledge)]
+        numbers = [item.seq for item in self.store.unsent("one", -1, self.acknowledge)]
         if numbers:
-            self.vault.sent("one", numbers, (0, numbers[-1]))
+            self.store.sent("one", numbers, (0, numbers[-1]))
 
     def drain(self) -> None:
         self.pump()
@@ -75,20 +77,20 @@ class Bench:
     folder: Path
     task: Task
     ends: Ends = field(init=False)
-    vault: Vault = field(init=False)
+    store: ClientStore = field(init=False)
 
     def start(self, spec: Path | str | None = None, **options: Any) -> Client:
         """Start the loop where the database stands."""
-        self.vault = Vault(self.folder / "site.db", "site")
-        self.ends = Ends(self.vault, start_model(self.task.size))
-        stream = self.vault.open_stream(self.task, NAME, options.pop("limit", Limit()))
+        self.store = ClientStore(self.folder / "site.db", "site")
+        self.ends = Ends(self.store, start_model(self.task.size))
+        stream = self.store.open_stream(self.task, NAME, options.pop("limit", Limit()))
         rate, seq = options.pop("rate", None), options.pop("next_seq", stream.next_seq)
         clock, ahead = options.pop("clock", time.monotonic), options.pop("ahead", 0.0)
         source = open_source(
             str(spec or self.folder / "data.csv"), stream.position, folder=self.folder, **options
         )
         return Client(
-            self.task, cast("Source", source), self.vault, cast("Any", self.ends),
+            self.task, cast("Source", source), self.store, cast("Any", self.ends),
             cast("Any", self.ends), next_seq=seq, source_name=NAME, rate=rate,
             ahead=ahead, clock=clock,
         )  # fmt: skip
@@ -117,7 +119,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
 
     yield make
     for one in made:
-        one.vault.close()
+        one.store.close()
 
 
 Make = Callable[..., Bench]
@@ -132,7 +134,7 @@ def test_windows_that_are_ready_together_share_a_transaction(bench: Make) -> Non
         nonlocal commits
         commits += statement == "COMMIT"
 
-    one.vault._db._db.set_trace_callback(count)
+    one.store._db._db.set_trace_callback(count)
     while client.turn():
         pass
     assert (one.numbers(), one.records()) == (list(range(33)), [10] * 33)
@@ -167,14 +169,14 @@ def test_large_windows_do_not_make_a_turn_read_more_than_its_slots(bench: Make) 
 def test_a_client_goes_on_with_the_number_its_database_has(bench: Make) -> None:
     one = bench(50, records=10)
     one.start()
-    one.vault.charge_lost(one.task, NAME, range(7), owed=0, now=1e9)
-    one.vault.close()
+    one.store.charge_lost(one.task, NAME, range(7), owed=0, now=1e9)
+    one.store.close()
     client = one.start()
     while client.turn():
         pass
     assert one.numbers() == list(range(12))
     assert [read(p).seq for (p,) in one.rows("SELECT payload FROM outbox")] == list(range(7, 12))
-    one.vault.close()
+    one.store.close()
     client = one.start(write_csv(one.folder / "more.csv", 80), next_seq=4)
     with pytest.raises(StateError, match="start this client again"):
         client.turn()
@@ -211,7 +213,7 @@ def test_a_group_beyond_the_budget_leaves_nothing_but_its_refusal(bench: Make) -
 
 @pytest.mark.parametrize("lead", [2, 5, loop.GROUP, loop.GROUP + 6])
 def test_a_group_never_goes_beyond_the_lead(bench: Make, lead: int) -> None:
-    one = bench(5 * 4 * lead + 7, records=5, stream=f"lead = {lead}")
+    one = bench(5 * 4 * lead + 7, records=5, stream=f"max_in_flight_windows = {lead}")
     client = one.start()
     for version in range(1, 4):
         for _ in range(6):
@@ -235,10 +237,10 @@ def test_whatever_comes_when_no_limit_is_passed(bench: Make, monkeypatch: Any) -
         lead, limit = chance.choice([1, 3, 10, 80]), chance.choice([1, 7, 40])
         monkeypatch.setattr(loop, "OUTBOX_LIMIT", limit)
         windows = chance.randint(30, 200)
-        one = bench(3 * windows - 1, records=3, stream=f"lead = {lead}")
+        one = bench(3 * windows - 1, records=3, stream=f"max_in_flight_windows = {lead}")
         client, version, at_model, shown = one.start(), 0, Counter[int](), 0
         while client.turn():
-            waiting = one.vault.waiting("one")
+            waiting = one.store.waiting("one")
             assert waiting <= limit
             at_model[version] += client.progress.releases - shown
             shown = client.progress.releases
@@ -248,7 +250,7 @@ def test_whatever_comes_when_no_limit_is_passed(bench: Make, monkeypatch: Any) -
                 version += 1
                 one.ends.newest = round_model(version, np.zeros(one.task.size), (1.0, 1.0))
         assert one.numbers() == list(range(windows))
-        one.vault.close()
+        one.store.close()
         (one.folder / "site.db").unlink()
         (one.folder / "site.lock").unlink()
 
@@ -259,7 +261,7 @@ def test_the_outbox_stops_at_its_limit_and_takes_as_many_as_kafka_took(bench: Ma
     most = 0
     for _ in range(30):
         client.turn()
-        most = max(most, one.vault.waiting("one"))
+        most = max(most, one.store.waiting("one"))
     assert (most, client.progress.releases) == (loop.OUTBOX_LIMIT, 1000)
     assert client.progress.waiting_for == "Kafka"
     for taken in (1, 70):
@@ -269,7 +271,7 @@ def test_the_outbox_stops_at_its_limit_and_takes_as_many_as_kafka_took(bench: Ma
         one.ends.acknowledge = 0
         client.turn()
         assert client.progress.releases == before + taken
-        assert one.vault.waiting("one") == loop.OUTBOX_LIMIT
+        assert one.store.waiting("one") == loop.OUTBOX_LIMIT
 
 
 def test_what_an_open_window_holds_is_counted_with_its_release(bench: Make) -> None:
@@ -286,7 +288,7 @@ def test_what_an_open_window_holds_is_counted_with_its_release(bench: Make) -> N
     client.turn()
     assert client.progress.records == 25
     assert one.rows(query) == [(2, 18, 2, 1)]
-    one.vault.close()
+    one.store.close()
     # a restart reads the open window again; it must not have been counted
     client = one.start(follow=True)
     client.turn()
@@ -370,7 +372,7 @@ def test_a_rate_counts_from_the_time_that_all_clients_were_given(bench: Make) ->
     client.turn()
     assert client.progress.records == 10
     # a client that is late has at once what the others have sent by now
-    one.vault.close()
+    one.store.close()
     late = one.start(rate=100, ahead=-2.0, clock=clock)
     late.turn()
     assert late.progress.records == 200
@@ -397,7 +399,7 @@ def test_windows_with_a_time_are_released_when_it_is_over(bench: Make) -> None:
 def test_a_slow_pipe_reaches_kafka_window_by_window(
     tmp_path: Path, kafka: str, redis_url: str
 ) -> None:
-    text = study_text(records=5, stream="lead = 0", privacy=OPEN)
+    text = study_text(records=5, stream="max_in_flight_windows = 0", privacy=OPEN)
     stage = Stage(tmp_path, kafka, redis_url, text)
     producer = subprocess.Popen(
         [sys.executable, "-m", "pipeline.cli.main", "produce", stage.study, "--client", "site",

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from pipeline.cli.privacy import privacy
 from pipeline.errors import BudgetExceeded, ConfigError
-from pipeline.local.task import Task
 from pipeline.messages.spends import (
     SpendsMessage,
     hashed,
@@ -24,11 +23,12 @@ from pipeline.messages.spends import (
     write_spends,
 )
 from pipeline.methods import task_of as make_task
+from pipeline.release.task import Task
 from pipeline.study import parse_study
+from producers.client_store import ClientStore, Outgoing, Tally
 from producers.ledger import Limit
 from producers.report import account_of, ledger
 from producers.run import vault_path
-from producers.vault import Outgoing, Tally, Vault
 from tests.stage import study_text
 
 SOURCE = "csv:data.csv"
@@ -39,8 +39,8 @@ def task_of(name: str, epsilon: float = 1.0) -> Task:
     return make_task(parse_study(study_text(name, privacy=budget)))
 
 
-def release(vault: Vault, task: Task, seq: int = 0, source: str = SOURCE) -> None:
-    vault.release(
+def release(store: ClientStore, task: Task, seq: int = 0, source: str = SOURCE) -> None:
+    store.release(
         task, source, [Outgoing(seq, b"bytes", [])], position=b"place", now=1e9,
         tally=Tally(20, {}, 0),
     )  # fmt: skip
@@ -49,10 +49,10 @@ def release(vault: Vault, task: Task, seq: int = 0, source: str = SOURCE) -> Non
 def spent(folder: Path, *studies: str, limit: float = 1.0) -> SpendsMessage:
     """Let client site spend in a folder, and return its account."""
     path = vault_path(folder, "site")
-    with Vault(path, "site") as vault:
+    with ClientStore(path, "site") as store:
         for name in studies:
-            vault.open_stream(task_of(name), SOURCE, Limit(limit, 1e-5))
-            release(vault, task_of(name))
+            store.open_stream(task_of(name), SOURCE, Limit(limit, 1e-5))
+            release(store, task_of(name))
     return account_of(path)
 
 
@@ -85,22 +85,22 @@ def test_an_export_read_into_an_empty_folder_gives_the_same_account(tmp_path: Pa
 def test_what_was_imported_counts_against_the_limit(tmp_path: Path) -> None:
     """The same source in a new folder had a fresh budget."""
     message = spent(tmp_path / "old", "first")
-    with Vault(vault_path(tmp_path / "new", "site"), "site") as vault:
-        vault.heritage.take_file(message)
-        vault.open_stream(task_of("later"), SOURCE)
+    with ClientStore(vault_path(tmp_path / "new", "site"), "site") as store:
+        store.heritage.take_file(message)
+        store.open_stream(task_of("later"), SOURCE)
         with pytest.raises(BudgetExceeded, match="1 other studies"):
-            release(vault, task_of("later"))
+            release(store, task_of("later"))
         # a study of the same name under another ledger is another spend
-        vault.open_stream(task_of("first"), SOURCE)
+        store.open_stream(task_of("first"), SOURCE)
         with pytest.raises(BudgetExceeded):
-            release(vault, task_of("first"))
+            release(store, task_of("first"))
 
 
 def test_an_import_into_the_folder_that_wrote_it_changes_nothing(tmp_path: Path) -> None:
     message = spent(tmp_path, "first")
-    with Vault(vault_path(tmp_path, "site"), "site") as vault:
-        assert vault.heritage.take_file(message) == 0
-        release(vault, task_of("first"), 1)
+    with ClientStore(vault_path(tmp_path, "site"), "site") as store:
+        assert store.heritage.take_file(message) == 0
+        release(store, task_of("first"), 1)
     assert account_of(vault_path(tmp_path, "site")).sources[0].spends[0].releases == 2
 
 
@@ -114,12 +114,12 @@ def test_an_old_copy_learns_what_it_has_lost(tmp_path: Path) -> None:
     for end in ("-wal", "-shm"):
         path.with_name(path.name + end).unlink(missing_ok=True)
     path.write_bytes(copy.read_bytes())
-    with Vault(path, "site") as vault:
-        assert vault.heritage.take_file(whole) == 1
-        assert vault.heritage.take_file(whole) == 0
+    with ClientStore(path, "site") as store:
+        assert store.heritage.take_file(whole) == 1
+        assert store.heritage.take_file(whole) == 0
         # its releases go on, and are not charged beside themselves
-        vault.open_stream(task_of("second"), SOURCE)
-        vault.charge_lost(task_of("second"), SOURCE, range(1), owed=20, now=1e9)
+        store.open_stream(task_of("second"), SOURCE)
+        store.charge_lost(task_of("second"), SOURCE, range(1), owed=20, now=1e9)
     reached = ledger(path)[SOURCE]["spent"]["mu"]
     assert reached == pytest.approx(math.sqrt(2) * task_of("first").cost.mu)
 
@@ -138,16 +138,16 @@ def test_nothing_that_comes_later_lowers_what_was_taken(tmp_path: Path) -> None:
         {"neighbours": "replace-one"}, {"releases": 0},
     ]  # fmt: skip
     path = vault_path(tmp_path / "new", "site")
-    with Vault(path, "site") as vault:
-        vault.heritage.take_file(message)
-        before = vault.heritage.account().sources
+    with ClientStore(path, "site") as store:
+        store.heritage.take_file(message)
+        before = store.heritage.account().sources
         for fields in lower:
-            vault.heritage.take_file(changed(**fields))
-            vault.heritage.take_topic(SOURCE, [hide(changed(**fields))], begun=False,
+            store.heritage.take_file(changed(**fields))
+            store.heritage.take_topic(SOURCE, [hide(changed(**fields))], begun=False,
                                       other_data=False)  # fmt: skip
-        assert vault.heritage.account().sources == before
-        assert vault.heritage.take_file(changed(mu=50.0)) == 1
-        assert vault.heritage.take_file(message) == 0
+        assert store.heritage.account().sources == before
+        assert store.heritage.take_file(changed(mu=50.0)) == 1
+        assert store.heritage.take_file(message) == 0
     assert ledger(path)[SOURCE]["spent"]["mu"] == 50.0
 
 
@@ -205,7 +205,7 @@ def test_hashed_names_cannot_be_imported_and_an_export_needs_one_client(tmp_path
     file = tmp_path / "site.json"
     file.write_bytes(write_spends(hide(spent(tmp_path, "first"))))
     assert command(tmp_path, "site", "--import", file)[0] == 10
-    Vault(vault_path(tmp_path, "other"), "other").close()
+    ClientStore(vault_path(tmp_path, "other"), "other").close()
     code, said = command(tmp_path, "--export", file)
     assert code == 10
     assert "2 clients" in said
@@ -222,8 +222,8 @@ def test_names_are_hashed_with_the_client(tmp_path: Path) -> None:
 
 def test_a_source_that_cannot_be_matched_asks_for_a_name_or_an_answer(tmp_path: Path) -> None:
     message = hide(spent(tmp_path / "old", "first"))
-    with Vault(vault_path(tmp_path / "new", "site"), "site") as vault:
-        take = vault.heritage.take_topic
+    with ClientStore(vault_path(tmp_path / "new", "site"), "site") as store:
+        take = store.heritage.take_topic
         with pytest.raises(ConfigError, match=r"--source-name.*--import.*--other-data"):
             take("csv:renamed.csv", [message], begun=False, other_data=False)
         assert take("csv:renamed.csv", [message], begun=True, other_data=False) == 0
@@ -240,17 +240,17 @@ def test_a_source_that_cannot_be_matched_asks_for_a_name_or_an_answer(tmp_path: 
 def test_a_false_word_on_the_topic_shuts_nobody_out_for_ever(tmp_path: Path) -> None:
     """Whoever may write to it can claim any spend; the data owner's word is stronger."""
     message = hide(spent(tmp_path / "old", "first"))
-    with Vault(vault_path(tmp_path / "new", "site"), "site") as vault:
-        vault.heritage.take_topic(SOURCE, [message], begun=False, other_data=False)
-        vault.open_stream(task_of("later"), SOURCE)
+    with ClientStore(vault_path(tmp_path / "new", "site"), "site") as store:
+        store.heritage.take_topic(SOURCE, [message], begun=False, other_data=False)
+        store.open_stream(task_of("later"), SOURCE)
         with pytest.raises(BudgetExceeded):
-            release(vault, task_of("later"))
-        vault.heritage.take_topic(SOURCE, [message], begun=False, other_data=True)
-        release(vault, task_of("later"))
+            release(store, task_of("later"))
+        store.heritage.take_topic(SOURCE, [message], begun=False, other_data=True)
+        release(store, task_of("later"))
         # it is remembered, and still told to others
-        assert vault.heritage.take_topic(SOURCE, [message], begun=True, other_data=False) == 0
-        assert len(vault.heritage.account().sources[0].spends) == 2
-        release(vault, task_of("later"), 1)
+        assert store.heritage.take_topic(SOURCE, [message], begun=True, other_data=False) == 0
+        assert len(store.heritage.account().sources[0].spends) == 2
+        release(store, task_of("later"), 1)
 
 
 def test_a_claim_of_no_privacy_lifts_no_limit(tmp_path: Path) -> None:
@@ -260,11 +260,11 @@ def test_a_claim_of_no_privacy_lifts_no_limit(tmp_path: Path) -> None:
     message = msgspec.structs.replace(
         message, sources=[msgspec.structs.replace(entry, spends=[bare])]
     )
-    with Vault(vault_path(tmp_path / "new", "site"), "site") as vault:
-        vault.heritage.take_topic(SOURCE, [hide(message)], begun=False, other_data=False)
-        vault.open_stream(task_of("one"), SOURCE, Limit(1.0, 1e-5))
-        release(vault, task_of("one"))
-        vault.open_stream(task_of("two"), SOURCE)
+    with ClientStore(vault_path(tmp_path / "new", "site"), "site") as store:
+        store.heritage.take_topic(SOURCE, [hide(message)], begun=False, other_data=False)
+        store.open_stream(task_of("one"), SOURCE, Limit(1.0, 1e-5))
+        release(store, task_of("one"))
+        store.open_stream(task_of("two"), SOURCE)
         with pytest.raises(BudgetExceeded):
-            release(vault, task_of("two"))
-        assert vault.bare(SOURCE)
+            release(store, task_of("two"))
+        assert store.bare(SOURCE)

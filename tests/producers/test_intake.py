@@ -9,7 +9,7 @@ from types import FrameType
 import pytest
 
 from benchmarks.timing import GOOD, KINDS, STUDY, slot_of
-from pipeline.local.encode import Encoder
+from pipeline.records.encode import Encoder
 from pipeline.study import parse_study
 from producers.intake import GOOD as USABLE
 from producers.intake import encoded

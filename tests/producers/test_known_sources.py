@@ -18,10 +18,10 @@ from pipeline.errors import ConfigError, LocalStoreError
 from pipeline.methods import task_of
 from pipeline.study import parse_study
 from producers.admission import Admission
+from producers.client_store import ClientStore, Outgoing, Tally
 from producers.known_sources import NAME
 from producers.sources import location_of, name_of, open_source, share_rows
 from producers.sources.shuttle import STREAMED
-from producers.vault import Outgoing, Tally, Vault
 from tests.stage import HEADER, Stage, lines, study_text, write_csv
 
 
@@ -292,9 +292,9 @@ def test_airlines_share_no_flights() -> None:
 def spend(folder: Folder, client: str, spec: Path | str, study: str = "old") -> None:
     """Write what a client of an earlier version had: a database, and no register."""
     task, name = task_of(parse_study(study_text(study))), name_of(str(spec))
-    with Vault(folder.path / f"{client}.db", client) as vault:
-        vault.open_stream(task, name, location=location_of(str(spec)))
-        vault.release(
+    with ClientStore(folder.path / f"{client}.db", client) as store:
+        store.open_stream(task, name, location=location_of(str(spec)))
+        store.release(
             task, name, [Outgoing(0, b"bytes", [])], position=b"place", now=1e9,
             tally=Tally(20, {}, 0),
         )  # fmt: skip
@@ -367,7 +367,9 @@ def test_a_crash_while_the_register_is_made_leaves_one_that_is_made_again(
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(tmp_path / "stage", kafka, redis_url, study_text(stream="lead = 0"))
+    made = Stage(
+        tmp_path / "stage", kafka, redis_url, study_text(stream="max_in_flight_windows = 0")
+    )
     try:
         yield made
     finally:

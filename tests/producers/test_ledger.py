@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
-from pipeline.local.task import Task
 from pipeline.methods import task_of
+from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers import report
+from producers.client_store import NO_LIMIT, ClientStore, Outgoing, Tally
 from producers.ledger import Limit
-from producers.vault import NO_LIMIT, Outgoing, Tally, Vault
 from tests.sgd import study_text as sgd_text
 from tests.stage import OPEN, study_text
 
@@ -115,24 +115,24 @@ def contents(path: Path) -> list[str]:
         return [line for line in db.iterdump() if not line.startswith('INSERT INTO "refusals"')]
 
 
-def start(vault: Vault, task: Task, limit: Limit = NO_LIMIT, source: str = SOURCE) -> None:
+def start(store: ClientStore, task: Task, limit: Limit = NO_LIMIT, source: str = SOURCE) -> None:
     """Open a study and release once."""
-    seq = vault.open_stream(task, source, limit).next_seq
-    vault.release(
+    seq = store.open_stream(task, source, limit).next_seq
+    store.release(
         task, source, [Outgoing(seq, b"bytes", [])], position=b"p%d" % seq,
         tally=Tally(20, {"a reason": 2}, 1), now=1e9,
     )  # fmt: skip
 
 
-def refused(vault: Vault, task: Task, path: Path, source: str = SOURCE) -> str:
+def refused(store: ClientStore, task: Task, path: Path, source: str = SOURCE) -> str:
     """Check that a release is refused, spends nothing, moves nothing, and is noted."""
     study = task.study.name
-    before = vault.open_stream(task, source)
+    before = store.open_stream(task, source)
     kept = contents(path)
     noted = rows(path, "SELECT reason FROM refusals WHERE study = ?", study)
     with pytest.raises(BudgetExceeded) as error:
-        start(vault, task, source=source)
-    assert vault.open_stream(task, source) == before
+        start(store, task, source=source)
+    assert store.open_stream(task, source) == before
     assert contents(path) == kept
     after = rows(path, "SELECT reason FROM refusals WHERE study = ?", study)
     assert after == [*noted, (str(error.value),)]
@@ -165,12 +165,12 @@ def test_two_studies_are_allowed_from_what_they_cost_together(path: Path, name: 
     cost = [case.cost(of=first) for case in (first, second)]
     needed = together(cost, delta)
     alone = together(cost[:1], delta)
-    with Vault(path, "site") as vault:
-        start(vault, first.task("one"), Limit(needed * (1 - 2 * CALIBRATION), delta or None))
-        assert f"reach epsilon {needed:.4g}" in refused(vault, second.task("two"), path)
+    with ClientStore(path, "site") as store:
+        start(store, first.task("one"), Limit(needed * (1 - 2 * CALIBRATION), delta or None))
+        assert f"reach epsilon {needed:.4g}" in refused(store, second.task("two"), path)
         [account] = report.ledger(path).values()
         assert account["spent"]["epsilon"] == pytest.approx(alone, rel=CALIBRATION)
-        start(vault, second.task("two"), Limit(needed * (1 + CALIBRATION)))
+        start(store, second.task("two"), Limit(needed * (1 + CALIBRATION)))
     [account] = report.ledger(path).values()
     assert account["spent"]["epsilon"] == pytest.approx(needed, rel=CALIBRATION)
     assert account["spent"]["mu"] == pytest.approx(math.hypot(cost[0][0], cost[1][0]), rel=1e-5)
@@ -189,9 +189,9 @@ def test_each_of_the_three_bounds_is_the_smallest_for_some_pair() -> None:
 def test_a_study_may_release_its_own_budget_for_ever_and_is_charged_once(path: Path) -> None:
     for i, case in enumerate([RECORD, Case(1.0, None), USER, Case(20.0, 1e-9), Case(1e-4, 1e-4)]):
         task, source = case.task(f"s{i}"), f"csv:{i}.csv"
-        with Vault(path, "site") as vault:
+        with ClientStore(path, "site") as store:
             for _ in range(20):
-                start(vault, task, source=source)
+                start(store, task, source=source)
     assert rows(path, "SELECT study, count(*) FROM spends GROUP BY study") == [
         (f"s{i}", 1) for i in range(5)
     ]
@@ -201,56 +201,56 @@ def test_a_study_may_release_its_own_budget_for_ever_and_is_charged_once(path: P
 def test_a_third_study_finds_what_two_have_left(path: Path) -> None:
     one, two, three = Case(1.0), Case(0.5, None), Case(0.3)
     needed = together([case.cost(of=one) for case in (one, two, three)], 1e-5)
-    with Vault(path, "site") as vault:
-        start(vault, one.task("one"), Limit(needed * 0.999))
-        start(vault, two.task("two"))
-        refused(vault, three.task("three"), path)
-        start(vault, three.task("three"), Limit(needed * 1.001))
+    with ClientStore(path, "site") as store:
+        start(store, one.task("one"), Limit(needed * 0.999))
+        start(store, two.task("two"))
+        refused(store, three.task("three"), path)
+        start(store, three.task("three"), Limit(needed * 1.001))
 
 
 def test_a_gaussian_study_needs_a_delta_where_laplace_opened_the_source(path: Path) -> None:
     pure, gaussian = Case(1.0, None), Case(0.5, 1e-6)
-    with Vault(path, "site") as vault:
-        start(vault, pure.task("pure"))
+    with ClientStore(path, "site") as store:
+        start(store, pure.task("pure"))
         assert "raise it with --epsilon-limit and --delta-limit" in refused(
-            vault, gaussian.task("two"), path
+            store, gaussian.task("two"), path
         )
         # however large the epsilon, without a delta there is no answer
-        vault.open_stream(gaussian.task("two"), SOURCE, Limit(epsilon=1e6))
-        assert "inf" in refused(vault, gaussian.task("two"), path)
-        start(vault, gaussian.task("two"), Limit(delta=1e-6))
+        store.open_stream(gaussian.task("two"), SOURCE, Limit(epsilon=1e6))
+        assert "inf" in refused(store, gaussian.task("two"), path)
+        start(store, gaussian.task("two"), Limit(delta=1e-6))
         # and what has a delta once can never again be had without
         with pytest.raises(ConfigError, match="--epsilon-limit: 1 at delta 1e-06 is below"):
-            vault.open_stream(pure.task("pure"), SOURCE, Limit(1.0))
+            store.open_stream(pure.task("pure"), SOURCE, Limit(1.0))
 
 
 def test_limits_move_both_ways_but_never_below_what_is_spent(path: Path) -> None:
     task = RECORD.task("one")
     limit = "SELECT epsilon, delta FROM sources"
-    with Vault(path, "site") as vault:
-        vault.open_stream(task, SOURCE)
+    with ClientStore(path, "site") as store:
+        store.open_stream(task, SOURCE)
         assert rows(path, limit) == [(1.0, 1e-5)]
         # nothing is spent yet: the data owner may be stricter than the study, which then waits
-        vault.open_stream(task, SOURCE, Limit(0.5))
-        refused(vault, task, path)
-        start(vault, task, Limit(2.0))
+        store.open_stream(task, SOURCE, Limit(0.5))
+        refused(store, task, path)
+        start(store, task, Limit(2.0))
         assert rows(path, limit) == [(2.0, 1e-5)]
-        vault.open_stream(task, SOURCE, Limit(1.0))
+        store.open_stream(task, SOURCE, Limit(1.0))
         assert rows(path, limit) == [(1.0, 1e-5)]
         for low in (Limit(0.99), Limit(delta=9e-6), Limit(0.5, 1e-5)):
             with pytest.raises(ConfigError, match="that studies have spent on source"):
-                vault.open_stream(task, SOURCE, low)
+                store.open_stream(task, SOURCE, low)
             assert rows(path, limit) == [(1.0, 1e-5)]
-        vault.open_stream(task, SOURCE, Limit(delta=1e-4))
-        start(vault, task)
+        store.open_stream(task, SOURCE, Limit(delta=1e-4))
+        start(store, task)
         assert rows(path, limit) == [(1.0, 1e-4)]
 
 
 def test_no_study_after_the_first_changes_the_limit_by_being_there(path: Path) -> None:
-    with Vault(path, "site") as vault:
-        start(vault, RECORD.task("one"))
+    with ClientStore(path, "site") as store:
+        start(store, RECORD.task("one"))
         for name, case in {"two": Case(5.0), "three": USER, "four": Case(3.0, None)}.items():
-            refused(vault, case.task(name), path)
+            refused(store, case.task(name), path)
     assert rows(path, "SELECT * FROM sources") == [(SOURCE, 1.0, 1e-5, 1, "zero-out")]
 
 
@@ -266,22 +266,22 @@ def unprotected(name: str, kind: str) -> Task:
 
 @pytest.mark.parametrize("kind", UNPROTECTED)
 def test_a_study_without_privacy_cannot_read_a_limited_source(path: Path, kind: str) -> None:
-    with Vault(path, "site") as vault:
-        vault.open_stream(RECORD.task("one"), SOURCE, Limit(1e9, 0.5))
+    with ClientStore(path, "site") as store:
+        store.open_stream(RECORD.task("one"), SOURCE, Limit(1e9, 0.5))
         # already before the private study has spent anything
-        assert "without privacy cannot" in refused(vault, unprotected("bare", kind), path)
-        start(vault, RECORD.task("one"))
-        refused(vault, unprotected("bare", kind), path)
+        assert "without privacy cannot" in refused(store, unprotected("bare", kind), path)
+        start(store, RECORD.task("one"))
+        refused(store, unprotected("bare", kind), path)
 
 
 @pytest.mark.parametrize("kind", UNPROTECTED)
 def test_no_limit_holds_where_a_study_without_privacy_has_released(path: Path, kind: str) -> None:
-    with Vault(path, "site") as vault:
-        start(vault, unprotected("bare", kind))
+    with ClientStore(path, "site") as store:
+        start(store, unprotected("bare", kind))
         for name in ("one", "two", "three"):
-            start(vault, RECORD.task(name))
+            start(store, RECORD.task(name))
         with pytest.raises(ConfigError, match="no limit holds for it any more"):
-            vault.open_stream(RECORD.task("one"), SOURCE, Limit(1.0))
+            store.open_stream(RECORD.task("one"), SOURCE, Limit(1.0))
     [account] = report.ledger(path).values()
     assert (account["limit"], account["spent"], account["remaining"]) == (None, None, None)
     assert [study["mu"] is None for study in account["studies"]] == [True, False, False, False]
@@ -289,39 +289,39 @@ def test_no_limit_holds_where_a_study_without_privacy_has_released(path: Path, k
 
 @pytest.mark.parametrize("kind", UNPROTECTED)
 def test_a_study_without_privacy_that_never_released_lifts_no_limit(path: Path, kind: str) -> None:
-    with Vault(path, "site") as vault:
-        vault.open_stream(unprotected("bare", kind), SOURCE)
+    with ClientStore(path, "site") as store:
+        store.open_stream(unprotected("bare", kind), SOURCE)
         for name in ("one", "two"):
-            vault.open_stream(USER.task(name), SOURCE)
-        start(vault, USER.task("one"))
-        refused(vault, USER.task("two"), path)
-        refused(vault, unprotected("bare", kind), path)
+            store.open_stream(USER.task(name), SOURCE)
+        start(store, USER.task("one"))
+        refused(store, USER.task("two"), path)
+        refused(store, unprotected("bare", kind), path)
     # the source is protected as the first private study asks, not as the one that came before it
     assert rows(path, "SELECT * FROM sources") == [(SOURCE, 2.0, 1e-5, 5, "zero-out")]
 
 
 def test_one_file_has_one_name(path: Path) -> None:
     task, other = RECORD.task("one"), RECORD.task("two")
-    with Vault(path, "site") as vault:
-        vault.open_stream(task, SOURCE, location="/data.csv")
+    with ClientStore(path, "site") as store:
+        store.open_stream(task, SOURCE, location="/data.csv")
         with pytest.raises(ConfigError, match=r"knows the file as source 'csv:data\.csv'"):
-            vault.open_stream(other, "alias", location="/data.csv")
+            store.open_stream(other, "alias", location="/data.csv")
         # nothing of the refused name stays behind
         assert rows(path, "SELECT source FROM sources") == [(SOURCE,)]
         assert rows(path, "SELECT study FROM streams") == [("one",)]
         # several files may share a name, and then share its budget
-        start(vault, task)
-        vault.open_stream(other, SOURCE, location="/more.csv")
-        refused(vault, other, path)
+        start(store, task)
+        store.open_stream(other, SOURCE, location="/more.csv")
+        refused(store, other, path)
 
 
 def test_sources_and_clients_have_budgets_of_their_own(path: Path) -> None:
-    with Vault(path, "site") as vault:
-        start(vault, RECORD.task("one"))
-        refused(vault, RECORD.task("two"), path)
-        start(vault, RECORD.task("three"), source="csv:other.csv")
-    with Vault(path.with_name("b.db"), "b") as vault:
-        start(vault, RECORD.task("two"))
+    with ClientStore(path, "site") as store:
+        start(store, RECORD.task("one"))
+        refused(store, RECORD.task("two"), path)
+        start(store, RECORD.task("three"), source="csv:other.csv")
+    with ClientStore(path.with_name("b.db"), "b") as store:
+        start(store, RECORD.task("two"))
     spent = {name: facts["spent"]["epsilon"] for name, facts in report.ledger(path).items()}
     assert spent == {name: pytest.approx(1, rel=CALIBRATION) for name in (SOURCE, "csv:other.csv")}
 
@@ -334,12 +334,12 @@ def gradients(name: str, records: int, epsilon: float = 2.0) -> Task:
 
 
 def test_gradients_of_a_users_records_compose(path: Path) -> None:
-    with Vault(path, "site") as vault:
-        start(vault, gradients("one", 9))
+    with ClientStore(path, "site") as store:
+        start(store, gradients("one", 9))
         # the limit is the first study's budget for 9 records; one for 36 costs those half as much
-        vault.open_stream(gradients("two", 36), SOURCE, Limit(epsilon=2.5))
-        start(vault, gradients("two", 36))
-        assert refused(vault, gradients("three", 9), path)
+        store.open_stream(gradients("two", 36), SOURCE, Limit(epsilon=2.5))
+        start(store, gradients("two", 36))
+        assert refused(store, gradients("three", 9), path)
     found = report.ledger(path)[SOURCE]["spent"]
     mu = mu_at(2.0, 1e-6)
     assert found["mu"] == pytest.approx(math.hypot(mu, mu / 2), rel=CALIBRATION)
@@ -350,8 +350,8 @@ def test_a_database_of_an_older_schema_is_upgraded_and_counts_as_it_did(
     path: Path, schema: int
 ) -> None:
     task = RECORD.task("one")
-    with Vault(path, "site") as vault:
-        start(vault, task)
+    with ClientStore(path, "site") as store:
+        start(store, task)
     before = report.ledger(path)
     with sqlite3.connect(path) as db:
         db.execute("DROP VIEW charges")
@@ -364,9 +364,9 @@ def test_a_database_of_an_older_schema_is_upgraded_and_counts_as_it_did(
     if schema == 2:
         with pytest.raises(LocalStoreError, match="start its producer once"):
             report.ledger(path)
-    with Vault(path, "site") as vault:
-        start(vault, task)
-        assert vault.peek("one").next_seq == 2
+    with ClientStore(path, "site") as store:
+        start(store, task)
+        assert store.peek("one").next_seq == 2
     after = report.ledger(path)
     assert after[SOURCE]["spent"] == before[SOURCE]["spent"]
 
@@ -384,33 +384,33 @@ def test_a_client_is_charged_the_loosest_level_that_its_records_may_have(path: P
         [study] = facts["studies"]
         return facts["spent"]["epsilon"], study["epsilon"]
 
-    with Vault(path, "site") as vault:
-        start(vault, personal("strict"))
+    with ClientStore(path, "site") as store:
+        start(store, personal("strict"))
         assert spent() == (pytest.approx(0.5, rel=CALIBRATION), 0.5)
         # the limit is what the first client asked for: a looser level needs the owner's word
-        assert "the limit is 0.5" in refused(vault, personal(None), path)
-        vault.open_stream(personal(None), SOURCE, Limit(epsilon=2.0))
-        start(vault, personal(None))
+        assert "the limit is 0.5" in refused(store, personal(None), path)
+        store.open_stream(personal(None), SOURCE, Limit(epsilon=2.0))
+        start(store, personal(None))
         assert spent() == (pytest.approx(2.0, rel=CALIBRATION), 2.0)
         # what has left stays spent
-        start(vault, personal("strict"))
+        start(store, personal("strict"))
         assert spent() == (pytest.approx(2.0, rel=CALIBRATION), 2.0)
 
 
 def test_lost_releases_are_charged_at_the_loosest_level(path: Path) -> None:
-    with Vault(path, "site") as vault:
-        vault.open_stream(personal("strict"), SOURCE)
-        vault.charge_lost(personal("strict"), SOURCE, range(3), owed=0, now=1e9)
+    with ClientStore(path, "site") as store:
+        store.open_stream(personal("strict"), SOURCE)
+        store.charge_lost(personal("strict"), SOURCE, range(3), owed=0, now=1e9)
     assert report.ledger(path)[SOURCE]["spent"]["epsilon"] == pytest.approx(2.0, rel=CALIBRATION)
 
 
 def test_noise_that_shows_an_empty_slot_is_refused_where_absences_are_limited(path: Path) -> None:
-    with Vault(path, "site") as vault:
-        start(vault, Case(neighbours="zero-out").task("first"), Limit(epsilon=15.0))
-        assert "absence of a record" in refused(vault, personal("normal"), path)
-        assert "absence of a record" in refused(vault, personal(None), path)
+    with ClientStore(path, "site") as store:
+        start(store, Case(neighbours="zero-out").task("first"), Limit(epsilon=15.0))
+        assert "absence of a record" in refused(store, personal("normal"), path)
+        assert "absence of a record" in refused(store, personal(None), path)
         # empty slots have the strictest noise, and so have all others
-        start(vault, personal("strict"))
-    with Vault(path.with_name("other"), "other") as vault:
-        start(vault, Case(neighbours="replace-one").task("first"), Limit(epsilon=15.0))
-        start(vault, personal("normal"))
+        start(store, personal("strict"))
+    with ClientStore(path.with_name("other"), "other") as store:
+        start(store, Case(neighbours="replace-one").task("first"), Limit(epsilon=15.0))
+        start(store, personal("normal"))

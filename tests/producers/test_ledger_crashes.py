@@ -26,8 +26,8 @@ from benchmarks.ledger_crashes import (
     task_of,
 )
 from pipeline.errors import LocalStoreError
-from pipeline.local.task import Task
-from producers.vault import Outgoing, Tally, Vault
+from pipeline.release.task import Task
+from producers.client_store import ClientStore, Outgoing, Tally
 
 HERE = "tests.producers.test_ledger_crashes"
 #: Fewest deaths of a default run, and of each kind.
@@ -51,7 +51,7 @@ def test_clients_that_die_anywhere_release_each_record_once(forks: Forks, tmp_pa
     assert min(outcome.deaths[kind] for kind in ("start", "step", "call", "kill")) >= OF_A_KIND
 
 
-class PositionApart(Vault):
+class PositionApart(ClientStore):
     """Moves the source position in a transaction of its own."""
 
     def __init__(self, path: Path, client: str) -> None:
@@ -70,7 +70,7 @@ class PositionApart(Vault):
                            rest["position"])  # fmt: skip
 
 
-class PositionFirst(Vault):
+class PositionFirst(ClientStore):
     """Moves the source position before the release."""
 
     def release(self, task: Task, source: str, group: Any, **rest: Any) -> None:
@@ -80,7 +80,7 @@ class PositionFirst(Vault):
         super().release(task, source, group, **rest)
 
 
-class GroupInPieces(Vault):
+class GroupInPieces(ClientStore):
     """Stores the releases of a group one by one, each with the last position."""
 
     def release(self, task: Task, source: str, group: Any, **rest: Any) -> None:
@@ -90,7 +90,7 @@ class GroupInPieces(Vault):
             tally = Tally(0, {}, 0)
 
 
-class SpendApart(Vault):
+class SpendApart(ClientStore):
     """Charges the budget in a transaction of its own, behind each release."""
 
     def release(self, task: Task, source: str, group: Any, **rest: Any) -> None:
@@ -103,7 +103,7 @@ class SpendApart(Vault):
             charge(task, source)
 
 
-class DropsEarly(Vault):
+class DropsEarly(ClientStore):
     """Forgets bytes when they are handed out, before they are acknowledged."""
 
     def unsent(self, study: str, after: int, limit: int) -> list[Outgoing]:
@@ -112,7 +112,7 @@ class DropsEarly(Vault):
         return found
 
 
-class NoisesAgain(Vault):
+class NoisesAgain(ClientStore):
     """Makes new bytes for what it sends again."""
 
     def unsent(self, study: str, after: int, limit: int) -> list[Outgoing]:
@@ -126,7 +126,7 @@ class NoisesAgain(Vault):
 @pytest.mark.parametrize(
     "broken", [PositionApart, PositionFirst, GroupInPieces, SpendApart, DropsEarly, NoisesAgain]
 )
-def test_a_broken_vault_is_found(forks: Forks, tmp_path: Path, broken: type[Vault]) -> None:
+def test_a_broken_vault_is_found(forks: Forks, tmp_path: Path, broken: type[ClientStore]) -> None:
     """Else the test above shows nothing."""
     chance, outcome = random.Random(1), Outcome()
     while not outcome.faults:
@@ -182,7 +182,7 @@ def test_a_copy_of_a_live_clients_files_is_an_earlier_state_or_refused(
     seed = time.time_ns()
     chance, topic = random.Random(seed), tmp_path / "published"
     pid = forks.begin(
-        folder=str(tmp_path), vault=VAULT, records=100_000, kind="none", at=0, seed=seed
+        folder=str(tmp_path), store=VAULT, records=100_000, kind="none", at=0, seed=seed
     )
     while not topic.exists() or topic.stat().st_size < 100:
         time.sleep(0.001)
@@ -197,10 +197,10 @@ def test_a_copy_of_a_live_clients_files_is_an_earlier_state_or_refused(
     faults, opened = witness.faults(), 0
     for made in copies:
         with suppress(LocalStoreError):
-            with Vault(made / f"{CLIENT}.db", CLIENT) as vault:
+            with ClientStore(made / f"{CLIENT}.db", CLIENT) as store:
                 for study in STUDIES:
-                    vault.open_stream(task_of(study), SOURCE)
-                    vault.unsent(study, -1, 10_000)
+                    store.open_stream(task_of(study), SOURCE)
+                    store.unsent(study, -1, 10_000)
             opened += 1
             faults += [f"{fault} ({made.name})" for fault in witness.faults(made)]
     assert faults == [], seed

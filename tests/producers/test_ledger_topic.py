@@ -21,9 +21,9 @@ from pipeline.messages.spends import (
     read_spends,
     write_spends,
 )
+from producers.client_store import ClientStore
 from producers.ledger_topic import LedgerTopic
 from producers.report import ledger
-from producers.vault import Vault
 from tests.producers.test_heritage import release, task_of
 from tests.stage import PRIVATE, Stage, read_topic, send, study_text, write_csv
 
@@ -36,7 +36,7 @@ def build(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Build]:
     made: list[Stage] = []
 
     def make(ledger_topic: str = "on") -> Stage:
-        text = study_text(stream="lead = 0", privacy=PRIVATE)
+        text = study_text(stream="max_in_flight_windows = 0", privacy=PRIVATE)
         made.append(Stage(tmp_path / "stage", kafka, redis_url, text, ledger_topic=ledger_topic))
         return made[-1]
 
@@ -130,9 +130,9 @@ def stage(build: Build) -> Stage:
     return made
 
 
-def topic_of(stage: Stage, vault: Vault, said: list[str]) -> LedgerTopic:
+def topic_of(stage: Stage, store: ClientStore, said: list[str]) -> LedgerTopic:
     ensure_topics(stage.settings, ledger_topics(stage.task.study, stage.settings))
-    return LedgerTopic(stage.settings, vault.client, vault.heritage, said.append)
+    return LedgerTopic(stage.settings, store.client, store.heritage, said.append)
 
 
 def claim(client: str, source: str, **fields: object) -> SpendsMessage:
@@ -148,8 +148,8 @@ def test_messages_that_are_no_account_are_passed_over(stage: Stage, client: str)
     good = write_spends(claim(client, "csv:a.csv"))
     lower = write_spends(claim(client, "csv:a.csv", mu=1e-6))
     said: list[str] = []
-    with Vault(stage.database(client), client) as vault:
-        topic = topic_of(stage, vault, said)
+    with ClientStore(stage.database(client), client) as store:
+        topic = topic_of(stage, store, said)
         payloads = [b"", b"\xff", b"{}", good.replace(b"zero-out", b"zero-ou"), good, lower,
                     write_spends(claim("other", "csv:a.csv")), None]  # fmt: skip
         key = client.encode()
@@ -163,20 +163,20 @@ def test_messages_that_are_no_account_are_passed_over(stage: Stage, client: str)
 def test_an_account_is_told_once_and_again_when_the_topic_lacks_it(
     stage: Stage, client: str
 ) -> None:
-    with Vault(stage.database(client), client) as vault:
-        vault.open_stream(task_of("one"), "csv:data.csv")
-        release(vault, task_of("one"))
+    with ClientStore(stage.database(client), client) as store:
+        store.open_stream(task_of("one"), "csv:data.csv")
+        release(store, task_of("one"))
         for _ in range(2):
-            topic = topic_of(stage, vault, [])
+            topic = topic_of(stage, store, [])
             topic.take_over("csv:data.csv", begun=True, other_data=False)
             topic.publish()
-            release(vault, task_of("one"), vault.peek("one").next_seq)
+            release(store, task_of("one"), store.peek("one").next_seq)
             topic.publish()
         assert len(accounts(stage, client)) == 1
         # somebody else's word in its place
         forged = write_spends(claim(client, "csv:other.csv"))
         send(stage.settings.kafka, NAME, [{"key": client.encode(), "value": forged}])
-        topic = topic_of(stage, vault, [])
+        topic = topic_of(stage, store, [])
         topic.take_over("csv:data.csv", begun=True, other_data=False)
         topic.publish()
         newest = accounts(stage, client)[-1]

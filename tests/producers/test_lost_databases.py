@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import BudgetExceeded, DataError, LocalStoreError
-from pipeline.local.task import Task
 from pipeline.methods import task_of as make_task
+from pipeline.release.task import Task
 from pipeline.study import parse_study
+from producers.client_store import ClientStore, Outgoing, Tally
 from producers.ledger import Limit
 from producers.memory import Remembered, parsed
 from producers.report import ledger
 from producers.sources import open_source
-from producers.vault import Outgoing, Tally, Vault
 from tests.stage import HEADER, Stage, lines, study_text, write_csv
 
 SOURCE = "csv:data.csv"
@@ -28,8 +28,8 @@ def task_of(name: str) -> Task:
     return make_task(parse_study(study_text(name, privacy=privacy)))
 
 
-def release(vault: Vault, task: Task, seq: int) -> None:
-    vault.release(
+def release(store: ClientStore, task: Task, seq: int) -> None:
+    store.release(
         task, SOURCE, [Outgoing(seq, b"bytes", [])], position=b"place", now=1e9,
         tally=Tally(20, {}, 0),
     )  # fmt: skip
@@ -43,60 +43,60 @@ def path(tmp_path: Path) -> Path:
 def test_an_old_copy_is_found_out_by_the_folder_whatever_study_runs_next(path: Path) -> None:
     """The releases topic of the next study says nothing of what another one has lost."""
     first, second = task_of("first"), task_of("second")
-    with Vault(path, "site") as vault:
-        vault.open_stream(first, SOURCE, Limit(2.0, 1e-5))
-        release(vault, first, 0)
+    with ClientStore(path, "site") as store:
+        store.open_stream(first, SOURCE, Limit(2.0, 1e-5))
+        release(store, first, 0)
     copy = path.with_name("copy")
     shutil.copy(path, copy)
-    with Vault(path, "site") as vault:
-        vault.open_stream(second, SOURCE)
+    with ClientStore(path, "site") as store:
+        store.open_stream(second, SOURCE)
         for seq in range(3):
-            release(vault, second, seq)
-        assert vault.missing == {}
+            release(store, second, seq)
+        assert store.missing == {}
     shutil.copy(copy, path)
-    with Vault(path, "site") as vault:
-        assert vault.missing == {"second": 3}
-        vault.open_stream(second, SOURCE)
-        vault.charge_lost(second, SOURCE, range(3), owed=0, now=1e9)
-        assert vault.missing == {}
-        release(vault, second, 3)
-    with Vault(path, "site") as vault:
-        assert vault.missing == {}
+    with ClientStore(path, "site") as store:
+        assert store.missing == {"second": 3}
+        store.open_stream(second, SOURCE)
+        store.charge_lost(second, SOURCE, range(3), owed=0, now=1e9)
+        assert store.missing == {}
+        release(store, second, 3)
+    with ClientStore(path, "site") as store:
+        assert store.missing == {}
 
 
 def test_what_one_study_has_lost_is_not_forgotten_for_what_another_releases(path: Path) -> None:
     first, second = task_of("first"), task_of("second")
-    with Vault(path, "site") as vault:
-        vault.open_stream(first, SOURCE, Limit(2.0, 1e-5))
-        vault.open_stream(second, SOURCE)
+    with ClientStore(path, "site") as store:
+        store.open_stream(first, SOURCE, Limit(2.0, 1e-5))
+        store.open_stream(second, SOURCE)
     copy = path.with_name("copy")
     shutil.copy(path, copy)
-    with Vault(path, "site") as vault:
+    with ClientStore(path, "site") as store:
         for seq in range(3):
-            release(vault, second, seq)
+            release(store, second, seq)
     shutil.copy(copy, path)
     for seq in range(4):
-        with Vault(path, "site") as vault:
-            assert vault.missing == {"second": 3}
-            release(vault, first, seq)
+        with ClientStore(path, "site") as store:
+            assert store.missing == {"second": 3}
+            release(store, first, seq)
     [account] = ledger(path).values()
     assert "3 more releases" in account["warnings"][0]
 
 
 def test_a_lock_file_of_an_older_version_counts_all_studies_together(path: Path) -> None:
     task = task_of("first")
-    with Vault(path, "site") as vault:
-        vault.open_stream(task, SOURCE)
-        release(vault, task, 0)
-        number = vault.ledger
+    with ClientStore(path, "site") as store:
+        store.open_stream(task, SOURCE)
+        release(store, task, 0)
+        number = store.ledger
     lock = path.with_suffix(".lock")
     lock.write_text(f"{number} {3:020d}\n")
-    with Vault(path, "site") as vault:
-        assert vault.missing == {"": 2}
-        release(vault, task, 1)
-        assert vault.missing == {"": 2}
-        vault.charge_lost(task, SOURCE, range(2, 4), owed=0, now=1e9)
-        assert vault.missing == {}
+    with ClientStore(path, "site") as store:
+        assert store.missing == {"": 2}
+        release(store, task, 1)
+        assert store.missing == {"": 2}
+        store.charge_lost(task, SOURCE, range(2, 4), owed=0, now=1e9)
+        assert store.missing == {}
     assert parsed(lock.read_bytes()) == Remembered(number, 4, {"first": 4})
 
 
@@ -107,28 +107,28 @@ def test_files_that_are_put_in_place_of_those_in_use_stop_the_producer(
 ) -> None:
     """Another producer may have started on them: two would release the same records."""
     task, file = task_of("first"), path.with_name(what)
-    with Vault(path, "site") as vault:
-        vault.open_stream(task, SOURCE)
-        release(vault, task, 0)
+    with ClientStore(path, "site") as store:
+        store.open_stream(task, SOURCE)
+        release(store, task, 0)
         if how == "replaced":
             shutil.copy(file, copy := file.with_name("copy"))
             copy.replace(file)
         else:
             file.unlink()
         with pytest.raises(LocalStoreError, match="while this producer ran"):
-            release(vault, task, 1)
-        assert vault.peek("first").next_seq == 1
+            release(store, task, 1)
+        assert store.peek("first").next_seq == 1
 
 
 def test_lost_releases_are_charged_beyond_the_limit_for_they_have_left(path: Path) -> None:
     first, lost, later = task_of("first"), task_of("lost"), task_of("later")
-    with Vault(path, "site") as vault:
+    with ClientStore(path, "site") as store:
         for task in (first, lost, later):
-            vault.open_stream(task, SOURCE)
-        release(vault, first, 0)
-        vault.charge_lost(lost, SOURCE, range(4), owed=0, now=1e9)
+            store.open_stream(task, SOURCE)
+        release(store, first, 0)
+        store.charge_lost(lost, SOURCE, range(4), owed=0, now=1e9)
         with pytest.raises(BudgetExceeded, match="2 other studies"):
-            release(vault, later, 0)
+            release(store, later, 0)
     with sqlite3.connect(path) as database:
         spent = database.execute("SELECT study FROM spends ORDER BY study").fetchall()
     assert spent == [("first",), ("lost",)]
@@ -136,7 +136,9 @@ def test_lost_releases_are_charged_beyond_the_limit_for_they_have_left(path: Pat
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(tmp_path / "stage", kafka, redis_url, study_text(stream="lead = 0"))
+    made = Stage(
+        tmp_path / "stage", kafka, redis_url, study_text(stream="max_in_flight_windows = 0")
+    )
     try:
         yield made
     finally:

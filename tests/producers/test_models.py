@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 
-from pipeline.local.model import round_model
 from pipeline.messages.model import write_model
+from pipeline.release.model import round_model
 from producers import models
 from producers.models import ModelFeed
 from tests.stage import PATIENCE, Stage, study_text, until

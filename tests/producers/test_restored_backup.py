@@ -21,7 +21,7 @@ def build(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Build]:
     made: list[Stage] = []
 
     def make(privacy: str) -> Stage:
-        text = study_text(records=SLOTS, privacy=privacy, stream="lead = 0")
+        text = study_text(records=SLOTS, privacy=privacy, stream="max_in_flight_windows = 0")
         made.append(Stage(tmp_path / "stage", kafka, redis_url, text))
         made[-1].ensure_topics()
         return made[-1]

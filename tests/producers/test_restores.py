@@ -16,9 +16,9 @@ from kafka.admin import KafkaAdminClient
 from pipeline.errors import VeilstreamError
 from pipeline.messages.release import OpenRelease, read
 from producers import reconcile
+from producers.client_store import ClientStore, Stream
 from producers.report import report
 from producers.run import Job, run_client
-from producers.vault import Stream, Vault
 from tests.stage import OPEN, PRIVATE, Stage, lines, send, study_text, until
 
 Build = Callable[..., Stage]
@@ -30,7 +30,9 @@ def build(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Build]:
     made: list[Stage] = []
 
     def make(privacy: str = PRIVATE) -> Stage:
-        text = study_text(records=SLOTS, partitions=1, privacy=privacy, stream="lead = 0")
+        text = study_text(
+            records=SLOTS, partitions=1, privacy=privacy, stream="max_in_flight_windows = 0"
+        )
         text = text.replace('retention = "1d"', 'retention = "forever"')
         made.append(Stage(tmp_path / "stage", kafka, redis_url, text))
         made[-1].ensure_topics()
@@ -283,8 +285,8 @@ def test_a_search_that_is_asked_to_end_does(build: Build) -> None:
     stage = build()
     grow(stage, 3 * SLOTS, 1)
     goes(stage)
-    with Vault(stage.database("site"), "site") as vault:
+    with ClientStore(stage.database("site"), "site") as store:
         lost = reconcile.lost_releases(
-            stage.task, stage.settings, vault, Stream(None, 0), [].append, lambda: True
+            stage.task, stage.settings, store, Stream(None, 0), [].append, lambda: True
         )
     assert lost == reconcile.Lost(range(0))

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import DataError
-from pipeline.local.task import Task
 from pipeline.methods import task_of
+from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.client import Progress
+from producers.client_store import ClientStore
 from producers.held import Held
 from producers.run import Job, run_client
 from producers.source_test import MOST_TESTS, passed, stamp_of
 from producers.sources import open_source
-from producers.vault import Vault
 from tests.stage import HEADER, OPEN, Stage, lines, study_text, write_csv
 
 #: Slots that a study of epsilon 2 looks at.
@@ -30,8 +30,8 @@ def task() -> Task:
 
 
 @pytest.fixture
-def vault(tmp_path: Path, task: Task) -> Iterator[Vault]:
-    with Vault(tmp_path / "site.db", "site") as made:
+def store(tmp_path: Path, task: Task) -> Iterator[ClientStore]:
+    with ClientStore(tmp_path / "site.db", "site") as made:
         made.open_stream(task, "csv:data.csv")
         yield made
 
@@ -44,12 +44,17 @@ def write_bad(path: Path, count: int) -> Path:
 
 
 def tried(
-    task: Task, vault: Vault, path: Path, *, accept: bool = False, said: list[str] | None = None
+    task: Task,
+    store: ClientStore,
+    path: Path,
+    *,
+    accept: bool = False,
+    said: list[str] | None = None,
 ) -> Held:
     source = open_source(str(path), None, folder=path.parent)
     try:
         held = passed(
-            task, source, vault.tests, name="csv:data.csv",
+            task, source, store.tests, name="csv:data.csv",
             stamp=stamp_of(str(path), task.revision),
             accept=accept, times=None, stopped=lambda: False,
             say=pytest.fail if said is None else said.append, report=lambda _: None,
@@ -62,24 +67,24 @@ def tried(
 
 
 def test_a_bad_source_is_refused_with_its_faults_by_kind_and_never_a_value(
-    task: Task, vault: Vault, tmp_path: Path
+    task: Task, store: ClientStore, tmp_path: Path
 ) -> None:
     bad = write_bad(tmp_path / "bad.jsonl", 500)
     with pytest.raises(DataError) as caught:
-        tried(task, vault, bad)
+        tried(task, store, bad)
     said = str(caught.value)
     assert f"0 of the first {LOOKED} record slots can be used" in said
     assert f"{LOOKED} x column 'failed': unknown class; allowed: 'yes', 'no'" in said
     assert "--accept-unusable" in said
     assert "31337" not in said
-    assert not vault.tests.passed(task.study.name)
+    assert not store.tests.passed(task.study.name)
 
 
 def test_what_was_looked_at_is_handed_out_again_once_and_in_order(
-    task: Task, vault: Vault, tmp_path: Path
+    task: Task, store: ClientStore, tmp_path: Path
 ) -> None:
     path = write_csv(tmp_path / "data.csv", 130)
-    held = tried(task, vault, path)
+    held = tried(task, store, path)
     assert len(held.slots) == LOOKED
     found = []
     while not held.ended:
@@ -93,75 +98,75 @@ def test_what_was_looked_at_is_handed_out_again_once_and_in_order(
 
 
 def test_a_source_that_has_passed_is_not_tested_again(
-    task: Task, vault: Vault, tmp_path: Path
+    task: Task, store: ClientStore, tmp_path: Path
 ) -> None:
-    tried(task, vault, write_csv(tmp_path / "data.csv", 100)).close()
-    assert vault.tests.passed(task.study.name)
-    held = tried(task, vault, write_bad(tmp_path / "bad.jsonl", 100))
+    tried(task, store, write_csv(tmp_path / "data.csv", 100)).close()
+    assert store.tests.passed(task.study.name)
+    held = tried(task, store, write_bad(tmp_path / "bad.jsonl", 100))
     assert held.slots == []
     held.close()
 
 
 def test_a_file_that_was_not_written_since_is_refused_without_another_draw(
-    task: Task, vault: Vault, tmp_path: Path
+    task: Task, store: ClientStore, tmp_path: Path
 ) -> None:
     bad = write_bad(tmp_path / "bad.jsonl", 100)
     for _ in range(3 * MOST_TESTS):
         with pytest.raises(DataError):
-            tried(task, vault, bad)
+            tried(task, store, bad)
     # all these starts were one test
     with pytest.raises(DataError, match=f"This was test 2 of {MOST_TESTS}"):
-        tried(task, vault, write_bad(bad, 101))
-    tried(task, vault, write_csv(tmp_path / "data.csv", 100)).close()
+        tried(task, store, write_bad(bad, 101))
+    tried(task, store, write_csv(tmp_path / "data.csv", 100)).close()
 
 
 def test_after_so_many_tests_nothing_about_the_records_decides(
-    task: Task, vault: Vault, tmp_path: Path
+    task: Task, store: ClientStore, tmp_path: Path
 ) -> None:
     for count in range(MOST_TESTS):
         with pytest.raises(DataError, match=f"This was test {count + 1} of {MOST_TESTS}"):
-            tried(task, vault, write_bad(tmp_path / "bad.jsonl", 100 + count))
+            tried(task, store, write_bad(tmp_path / "bad.jsonl", 100 + count))
     good = write_csv(tmp_path / "data.csv", 100)
     # all of its records are good: there is nothing that somebody could mend
     with pytest.raises(DataError, match=r"not tested again.* (\d+) of the first \1 .* used now"):
-        tried(task, vault, good)
-    tried(task, vault, good, accept=True).close()
-    assert vault.tests.passed(task.study.name)
+        tried(task, store, good)
+    tried(task, store, good, accept=True).close()
+    assert store.tests.passed(task.study.name)
 
 
-def test_few_slots_are_not_tested_but_said(task: Task, vault: Vault, tmp_path: Path) -> None:
+def test_few_slots_are_not_tested_but_said(task: Task, store: ClientStore, tmp_path: Path) -> None:
     said: list[str] = []
-    tried(task, vault, write_bad(tmp_path / "bad.jsonl", 10), said=said).close()
+    tried(task, store, write_bad(tmp_path / "bad.jsonl", 10), said=said).close()
     [line] = said
     assert "WARNING: 0 of the first 10 record slots can be used" in line
 
 
 def test_an_empty_source_is_tested_when_it_has_records(
-    task: Task, vault: Vault, tmp_path: Path
+    task: Task, store: ClientStore, tmp_path: Path
 ) -> None:
     path = tmp_path / "data.csv"
     path.write_text(HEADER)
-    tried(task, vault, path).close()
-    assert not vault.tests.passed(task.study.name)
+    tried(task, store, path).close()
+    assert not store.tests.passed(task.study.name)
 
 
 def test_without_privacy_the_test_is_exact_and_may_be_repeated(tmp_path: Path) -> None:
     task = task_of(parse_study(study_text(privacy=OPEN)))
     path = tmp_path / "data.csv"
-    with Vault(tmp_path / "open.db", "open") as vault:
-        vault.open_stream(task, "csv:data.csv")
+    with ClientStore(tmp_path / "open.db", "open") as store:
+        store.open_stream(task, "csv:data.csv")
         for _ in range(2 * MOST_TESTS):
             path.write_text(HEADER + "".join(lines(4)) + "1,1,maybe\n" * 16)
             with pytest.raises(DataError, match="4 of the first 20"):
-                tried(task, vault, path)
+                tried(task, store, path)
         path.write_text(HEADER + "".join(lines(5)) + "1,1,maybe\n" * 15)
-        tried(task, vault, path).close()
+        tried(task, store, path).close()
 
 
 def test_a_client_spends_nothing_on_a_bad_file_and_all_of_a_mended_one(
     tmp_path: Path, kafka: str, redis_url: str
 ) -> None:
-    stage = Stage(tmp_path, kafka, redis_url, study_text(stream="lead = 0"))
+    stage = Stage(tmp_path, kafka, redis_url, study_text(stream="max_in_flight_windows = 0"))
     try:
         source = write_bad(tmp_path / "data.jsonl", 300)
         said: list[str] = []

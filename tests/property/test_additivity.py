@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from pipeline.errors import PrivacyError
-from pipeline.local.blocks import predictors
-from pipeline.local.model import Model
-from pipeline.local.query import Exact
 from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.methods.renewable.task import RenewableTask
+from pipeline.records.blocks import predictors
+from pipeline.release.model import Model
+from pipeline.release.query import Exact
 from tests.builders import task_of
 
 #: Window sizes about the blocks in which matrix products round rows alike.

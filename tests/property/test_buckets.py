@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.estimators.forgetting import KEPT
-from pipeline.local.model import Model
-from pipeline.local.task import Task
 from pipeline.reducer import Partition, Reducer, estimate_of
+from pipeline.release.model import Model
+from pipeline.release.task import Task
 from tests.builders import LogEntry, SeededStream, folded, payload_of, relogged, simulate, task_of
 
 #: Width of a bucket: 8 record slots, or 8 seconds.

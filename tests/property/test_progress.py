@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import PayloadError, StateError
-from pipeline.reducer.progress import MAX_HOLES, Progress
+from pipeline.reducer.progress import MAX_GAPS, Progress
 
 ORDERS = st.integers(1, 40).flatmap(
     lambda n: st.tuples(
@@ -37,11 +37,11 @@ def test_any_order_with_any_duplicates_folds_each_number_once_and_leaves_no_hole
             folded.append(number)
         seen = set(folded)
         assert progress.highest == max(seen)
-        holes = {i for first, last in progress.holes for i in range(first, last + 1)}
-        assert holes == set(range(progress.highest)) - seen
-        assert progress.missing == len(holes)
+        gaps = {i for first, last in progress.gaps for i in range(first, last + 1)}
+        assert gaps == set(range(progress.highest)) - seen
+        assert progress.missing == len(gaps)
     assert sorted(folded) == list(range(n))
-    assert (progress.highest, progress.holes, progress.missing) == (n - 1, [], 0)
+    assert (progress.highest, progress.gaps, progress.missing) == (n - 1, [], 0)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -70,22 +70,22 @@ def accept_all(progress: Progress, numbers: Iterable[int]) -> None:
 
 def test_random_numbers_are_refused_before_the_holes_fill_the_memory() -> None:
     progress = Progress(LEDGER)
-    with pytest.raises(PayloadError, match="too-many-holes"):
-        accept_all(progress, range(1, 2 * MAX_HOLES + 4, 2))
-    assert len(progress.holes) <= MAX_HOLES
+    with pytest.raises(PayloadError, match="too-many-gaps"):
+        accept_all(progress, range(1, 2 * MAX_GAPS + 4, 2))
+    assert len(progress.gaps) <= MAX_GAPS
 
 
 def test_late_numbers_cannot_split_a_hole_into_more_than_the_limit() -> None:
     progress = Progress(LEDGER)
     progress.accept(LEDGER, 10**9)
-    with pytest.raises(PayloadError, match="too-many-holes"):
-        accept_all(progress, range(2, 2 * MAX_HOLES + 200, 2))
-    assert len(progress.holes) <= MAX_HOLES
+    with pytest.raises(PayloadError, match="too-many-gaps"):
+        accept_all(progress, range(2, 2 * MAX_GAPS + 200, 2))
+    assert len(progress.gaps) <= MAX_GAPS
 
 
 def test_a_refused_number_changes_nothing() -> None:
     progress = Progress(LEDGER)
-    for i in range(MAX_HOLES):
+    for i in range(MAX_GAPS):
         progress.accept(LEDGER, 2 * i + 1)
     before = progress.encode()
     with pytest.raises(PayloadError):

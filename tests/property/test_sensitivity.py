@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from pipeline.linalg import upper_is_diagonal
-from pipeline.local.encode import Arrays
-from pipeline.local.model import COEFFICIENT_LIMIT, Model
-from pipeline.local.query import MatrixPart, Part, VectorPart
-from pipeline.local.task import Task
 from pipeline.methods.ldp_sgd.client import RecordsPart
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.sensitivity import Bounds, Order
+from pipeline.records.encode import Arrays
+from pipeline.release.model import COEFFICIENT_LIMIT, Model
+from pipeline.release.query import MatrixPart, Part, VectorPart
+from pipeline.release.task import Task
 from tests import sgd
 from tests.builders import task_of
 
@@ -227,7 +227,7 @@ def test_the_distance_holds_on_the_lattice_of_any_budget(
         mechanism=mechanism,
     )  # fmt: skip
     zero = np.zeros(2, dtype=np.int64)
-    for part in (task.start.counts, task.step.counts):
+    for part in (task.initial_channels.counts, task.update_channels.counts):
         assert part is not None
         middle = min(task.slots, max(1, math.ceil(part.unit / 2)))
         for count in (1, middle):
@@ -237,14 +237,15 @@ def test_the_distance_holds_on_the_lattice_of_any_budget(
             assert apart * part.unit <= part.sensitivity
 
 
-#: Studies of single records with all that they can release; one radius cuts no record, others do.
+#: Studies of single records with all that they can release; one norm cuts no record, others do.
 RECORDS = {
-    "linear": {"path": "radius = 2.0"},
-    "linear-weighted": {"path": "radius = 1.2"},
-    "linear-inside": {"path": "radius = 0.7"},
-    "logistic": {"loss": "logistic", "path": "radius = 1.5"},
+    "linear": {"path": "clipping_norm = 2.0"},
+    "linear-weighted": {"path": "clipping_norm = 1.2"},
+    "linear-inside": {"path": "clipping_norm = 0.7"},
+    "logistic": {"loss": "logistic", "path": "clipping_norm = 1.5"},
     "expectile": {
-        "loss": "expectile", "estimator": "residual_bound = 3\ntau = 0.8", "path": "radius = 1.4"
+        "loss": "expectile", "estimator": "residual_bound = 3\ntau = 0.8",
+        "path": "clipping_norm = 1.4",
     },
 }  # fmt: skip
 
@@ -279,10 +280,10 @@ SHORTER = tuple(
 
 
 @pytest.mark.parametrize(
-    ("radius", "features", "response", "part"),
+    ("clipping_norm", "features", "response", "part"),
     [
         # residuals of zero have the full curvature, whose weights make any record as long as the
-        # radius; those beyond the bound have the full slope, and products the length of w(x) x
+        # norm; those beyond the bound have the full slope, and products the length of w(x) x
         ("2.0", CORNERS, 0.0, "curvature"),
         ("1.2", CORNERS, 0.0, "curvature"),
         ("0.7", CORNERS, 0.0, "curvature"),
@@ -291,9 +292,9 @@ SHORTER = tuple(
     ],
 )  # fmt: skip
 def test_matrices_of_records_reach_the_distance_where_records_are_orthogonal(
-    radius: str, features: tuple[np.ndarray, np.ndarray], response: float, part: str
+    clipping_norm: str, features: tuple[np.ndarray, np.ndarray], response: float, part: str
 ) -> None:
-    task = record_task({"path": f"radius = {radius}"}, "discrete-gaussian")
+    task = record_task({"path": f"clipping_norm = {clipping_norm}"}, "discrete-gaussian")
     one, two = features
     assert 1 + one @ two == pytest.approx(0)
     model = Model(1, np.zeros(4, dtype=np.int64), (1024, 1024))
@@ -525,18 +526,18 @@ def test_no_bounded_records_are_further_apart_than_the_formulas_say(
 
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("replaced", [False, True])
-@pytest.mark.parametrize("radius", [0.6, 1.0, 1.3, 2.0])
+@pytest.mark.parametrize("clipping_norm", [0.6, 1.0, 1.3, 2.0])
 def test_no_shrunk_products_are_further_apart_than_the_formula_says(
-    radius: float, replaced: bool, order: Order
+    clipping_norm: float, replaced: bool, order: Order
 ) -> None:
     """Records are shrunk whole, by any factor: w(x) for products, its root for curvatures."""
     neighbours: sensitivity.Neighbours = "replace-one" if replaced else "zero-out"
     rng, n, size = np.random.default_rng(3), 4000, 4
     bounds = Bounds(1.0 + 3.0, 2.0)
-    stated = sensitivity.of_outer_product(bounds, 1.0, radius, size, neighbours, order)
+    stated = sensitivity.of_outer_product(bounds, 1.0, clipping_norm, size, neighbours, order)
     x = rng.choice([-1.0, 1.0], (n, 2, size - 1)) * rng.choice([1.0, 0.3], (n, 2, 1))
     rows = np.concatenate([np.ones((n, 2, 1)), x], axis=2)
-    rows *= np.minimum(1.0, radius / np.linalg.norm(rows, axis=2))[:, :, None]
+    rows *= np.minimum(1.0, clipping_norm / np.linalg.norm(rows, axis=2))[:, :, None]
     if not replaced:
         rows[:, 1] = 0.0
     one, two = (svec(rows[:, i, :, None] * rows[:, i, None, :]) for i in (0, 1))

@@ -17,12 +17,12 @@ from pipeline.backtest.engine import Engine
 from pipeline.backtest.history import Reading
 from pipeline.backtest.windows import Moment, Windows
 from pipeline.errors import ConfigError, DataError, RecordError
-from pipeline.local.encode import Encoder, Row, stack
-from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
+from pipeline.records.encode import Encoder, Row, stack
 from pipeline.reducer import differences
+from pipeline.release.task import Task
 from pipeline.study import Study, read_study
 from tests.builders import oracle
 
@@ -91,9 +91,9 @@ STUDIES = {
     "by record": CLASSES + SGD + NOISED + 'neighbours = "replace-one"' + WINDOW,
     "by record, open": CLASSES + SGD + OPEN + WINDOW,
     "weighted": CLASSES + "class_weights = { maximum = 8.0 }" + NOISED + WINDOW,
-    "by record, shortened": CLASSES
+    "by record, clipped": CLASSES
     + SGD
-    + "path = { radius = 1.2 }"
+    + "path = { clipping_norm = 1.2 }"
     + NOISED
     + 'neighbours = "replace-one"'
     + WINDOW,
@@ -371,7 +371,7 @@ def test_a_frozen_estimate_is_that_of_its_time() -> None:
 
 
 BATCH = [
-    *("classes", "weighted", "by record", "by record, shortened", "numbers", "counts"),
+    *("classes", "weighted", "by record", "by record, clipped", "numbers", "counts"),
     "counts, open",
 ]
 
@@ -407,7 +407,7 @@ def test_the_pooled_fit_is_a_batch_fit(name: str) -> None:
     if name == "weighted":
         share = np.mean(responses > 0)
         weights = np.where(responses > 0, 0.5 / share, 0.5 / (1 - share))
-    elif name == "by record, shortened":
+    elif name == "by record, clipped":
         weights = np.minimum(1.0, 1.2**2 / (1 + np.sum(features**2, axis=1)))
         assert np.mean(weights < 1) > 0.3
     other.fit(features, responses, sample_weight=weights)

@@ -14,8 +14,8 @@ from pipeline.backtest import backtest
 from pipeline.backtest.beside import ends_of
 from pipeline.backtest.scoring import Judge, Tally
 from pipeline.errors import ConfigError
-from pipeline.local.encode import Arrays, Encoder
 from pipeline.methods import OFFLINE, load, task_of
+from pipeline.records.encode import Arrays, Encoder
 from pipeline.study import read_study
 from pipeline.types import Matrix, Vector
 from tests.published import run

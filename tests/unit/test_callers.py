@@ -19,7 +19,7 @@ TREES = {
     for package in PACKAGES
     for path in sorted((ROOT / package).rglob("*.py"))
 }
-RELEASING, PRIVATISE = "pipeline/releasing.py", "pipeline/local/privatise.py"
+RELEASING, PRIVATISE = "pipeline/releasing.py", "pipeline/release/privatise.py"
 RELEASE, CLIENT = "pipeline/messages/release.py", "producers/client.py"
 #: What sums a window up, by method, with its door: where `Task.query` ends.
 WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewable/summarise.py"
@@ -27,7 +27,7 @@ RECORDS, GRADIENTS = "pipeline/methods/ldp_sgd/client.py", "pipeline/methods/ldp
 TASKS = {"pipeline/methods/renewable/task.py", "pipeline/methods/ldp_sgd/task.py"}
 #: A suite for methods: it makes releases of records that its caller gives, and keeps them.
 CHECKS = "pipeline/methods/checks.py"
-VAULT, SENDER = "producers/vault.py", "producers/sender.py"
+VAULT, SENDER = "producers/client_store.py", "producers/sender.py"
 LEDGER_TOPIC = "producers/ledger_topic.py"
 #: Closes producers, and makes none.
 CLOSING = "infra/connection.py"
@@ -78,12 +78,13 @@ MAKERS = {
     "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py"},
 }
 #: Where classes are from whose names others have, too: a calibration is answered, a file summed up.
-HOMES = {"Answer": "pipeline.local.privatise", "Summary": "pipeline.methods.renewable.summarise"}
+HOMES = {"Answer": "pipeline.release.privatise", "Summary": "pipeline.methods.renewable.summarise"}
 #: What sees raw records, or sums of them.
 CLIENT_SIDE = (
     *(
         "producers/",
-        "pipeline/local/",
+        "pipeline/records/",
+        "pipeline/release/",
         "pipeline/methods/renewable/",
         "pipeline/methods/ldp_sgd/",
         "pipeline/losses/",
@@ -242,7 +243,7 @@ def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
     [call] = calls(TREES[SENDER], "send")
     sent = {word.arg: ast.unparse(word.value) for word in call.keywords}
     [loop] = [n for n in ast.walk(TREES[SENDER]) if isinstance(n, ast.For) and calls(n, "send")]
-    assert ast.unparse(loop.iter).startswith("self._vault.unsent(")
+    assert ast.unparse(loop.iter).startswith("self._store.unsent(")
     item = ast.unparse(loop.target)
     assert sent == {
         "key": "self._key",

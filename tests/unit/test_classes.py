@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import RecordError
-from pipeline.local.batches import Batch, BatchEncoder
-from pipeline.local.encode import Encoder
-from pipeline.local.response import ClassResponse
+from pipeline.records.batches import Batch, BatchEncoder
+from pipeline.records.encode import Encoder
+from pipeline.records.response import ClassResponse
 from pipeline.study import parse_study
 from tests.builders import study_text
 

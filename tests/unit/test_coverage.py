@@ -12,9 +12,9 @@ import pytest
 from scipy import stats
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.task import Task
 from pipeline.methods import task_of
 from pipeline.reducer import Partition, estimate_of
+from pipeline.release.task import Task
 from pipeline.study import parse_study
 from tests.builders import population_target, regression_stream, study_text, whole_stream
 

@@ -20,14 +20,14 @@ from pipeline.doctor import (
     target_of,
 )
 from pipeline.errors import ConfigError
-from pipeline.local.encode import Row
-from pipeline.local.task import Task
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.facts import Sizes
 from pipeline.methods.ldp_sgd.settings import records_to_mix, rule_of, slowest
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
+from pipeline.records.encode import Row
+from pipeline.release.task import Task
 from pipeline.study import Study, parse_study
 from tests.builders import study_text as renewable
 from tests.sgd import study_text as gradients
@@ -54,9 +54,9 @@ SIZES = sizes_of(LOGISTIC, 10_000)
 
 
 @pytest.mark.parametrize("loss", ["linear", "logistic"])
-@pytest.mark.parametrize("radius", ["", "radius = 1.2"])
-def test_a_true_model_is_its_own_target_whatever_the_weights(loss: str, radius: str) -> None:
-    task = task_of(gradients(loss=loss, path=radius))
+@pytest.mark.parametrize("clipping_norm", ["", "clipping_norm = 1.2"])
+def test_a_true_model_is_its_own_target_whatever_the_weights(loss: str, clipping_norm: str) -> None:
+    task = task_of(gradients(loss=loss, path=clipping_norm))
     population = Population.of(task)
     target = target_of(population)
     # slopes have conditional mean zero in the sample, too: what is left is the minimiser's end
@@ -67,7 +67,9 @@ def test_a_true_model_is_its_own_target_whatever_the_weights(loss: str, radius: 
 @pytest.mark.parametrize(
     "text",
     [
-        gradients(loss="expectile", path="radius = 1.2", estimator="residual_bound = 1\ntau = 0.2"),
+        gradients(
+            loss="expectile", path="clipping_norm = 1.2", estimator="residual_bound = 1\ntau = 0.2"
+        ),
         gradients(loss="linear", estimator="residual_bound = 40"),
         renewable(p=2, loss="gdwd"),
         renewable(p=2, loss="poisson", most=12),
@@ -83,7 +85,7 @@ def test_the_gradient_at_the_target_is_zero_over_drawn_records(text: str) -> Non
     design = np.column_stack([np.ones(len(y)), x])
     weights = 1.0
     if isinstance(task, GradientTask):
-        weights = np.minimum(1, task.radius**2 / np.sum(design**2, axis=1))[:, None]
+        weights = np.minimum(1, task.clipping_norm**2 / np.sum(design**2, axis=1))[:, None]
     each = weights * design * task.loss.slope(design @ target, y)[:, None]
     ridge = task.study.estimator.ridge * np.append(0.0, target[1:])
     z = (each.mean(axis=0) + ridge) / (each.std(axis=0) / math.sqrt(len(y)))
@@ -219,7 +221,7 @@ def test_logistic_paths_that_noise_bends_are_not_trusted() -> None:
     """Spec (f): bias over deviation of 1.1 at eta0 = 2 without a cap, mu = 1, n = 200,000."""
     text = gradients(
         loss="logistic", epsilon=4.887, records=100,
-        path="kappa = 100, alpha = 0.501, eta0 = 2, behind = 1, radius = 1.4143",
+        path="kappa = 100, alpha = 0.501, eta0 = 2, behind = 1, clipping_norm = 1.4143",
     )  # fmt: skip
     trusted, words = asked(parse_study(text), 200_000, 60, clients=1)
     assert trusted is False
@@ -240,7 +242,7 @@ def test_records_to_mix_is_where_the_sum_of_steps_reaches_fifty() -> None:
 
 
 def test_the_slowest_direction_is_that_of_uniform_features() -> None:
-    text = gradients(path="radius = 99").replace("x0 = { min = -1", "x0 = { min = 0.5")
+    text = gradients(path="clipping_norm = 99").replace("x0 = { min = -1", "x0 = { min = 0.5")
     task = path_task(text.replace("[data]\n", '[data]\nscaling = "none"\n'))
     x, _ = Population.of(task).draw(np.random.default_rng(1), 400_000)
     design = np.column_stack([np.ones(len(x)), x])

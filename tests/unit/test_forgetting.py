@@ -24,8 +24,6 @@ from pipeline.estimators.forgetting import (
 from pipeline.learning import StreamClassifier
 from pipeline.library.table import information_line, line
 from pipeline.linalg import pack_upper, unpack_upper
-from pipeline.local.model import Model
-from pipeline.local.task import Task
 from pipeline.methods.renewable import open_estimate, private_estimate
 from pipeline.methods.renewable.open_estimate import estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
@@ -34,6 +32,8 @@ from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState,
 from pipeline.methods.renewable.summarise import summarise
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, combine, differences, estimate_of
+from pipeline.release.model import Model
+from pipeline.release.task import Task
 from pipeline.study import parse_study
 from pipeline.study.model import Forgetting
 from tests.builders import (
@@ -61,7 +61,7 @@ SECONDS = Forgetting(half_life=80.0, of="seconds")
     ("seen", "bucket"), [(0, 0), (99, 0), (100, 1), (799, 7), (800, 8), (2**53 - 1, 90071992547409)]
 )
 def test_a_bucket_of_records_is_an_eighth_of_the_half_life(seen: int, bucket: int) -> None:
-    assert bucket_of(RECORDS, seen=seen, milliseconds=123456789) == bucket
+    assert bucket_of(RECORDS, watermark=seen, milliseconds=123456789) == bucket
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_bucket_of_records_is_an_eighth_of_the_half_life(seen: int, bucket: in
 def test_a_bucket_of_seconds_is_that_of_the_record_in_the_log(
     milliseconds: int, bucket: int
 ) -> None:
-    assert bucket_of(SECONDS, seen=10**9, milliseconds=milliseconds) == bucket
+    assert bucket_of(SECONDS, watermark=10**9, milliseconds=milliseconds) == bucket
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def linear_world(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_forgetting_there_is_one_bucket_of_weight_one() -> None:
-    assert bucket_of(None, seen=10**12, milliseconds=10**15) == 0
+    assert bucket_of(None, watermark=10**12, milliseconds=10**15) == 0
     assert bucket_weights(None, [0], slots=10**15) == {0: 1.0}
 
 
@@ -119,7 +119,7 @@ def private_by_formula(
 ) -> dict[str, np.ndarray]:
     """The weighted estimate, release by release, in float64."""
     d, n = task.size, task.slots
-    part = task.step.curvature
+    part = task.update_channels.curvature
     assert part is not None
     w = np.concatenate([np.full(len(b.versions), weight) for weight, b in batches])
     versions = np.concatenate([b.versions for _, b in batches])
@@ -132,7 +132,10 @@ def private_by_formula(
     epochs = np.array([epoch_of(int(v)) for v in versions])
     chosen = np.isin(epochs, sorted(set(epochs))[-3:])
     w = w[chosen]
-    g = np.concatenate([b.gradient for _, b in batches])[chosen] * task.step.gradient.unit
+    g = (
+        np.concatenate([b.gradient for _, b in batches])[chosen]
+        * task.update_channels.gradient.unit
+    )
     t = np.concatenate([b.expansion for _, b in batches])[chosen] / 4096
     penalty = task.study.estimator.ridge * np.diag([0.0] + [1.0] * (d - 1))
     mean, score = w @ t / w.sum(), w @ g / (w.sum() * n)
@@ -142,7 +145,7 @@ def private_by_formula(
     count = w.sum() ** 2 / np.sum(w**2)
     meat = (residual.T * w**2) @ residual * count / (count - d)
     inverse = np.linalg.inv(w.sum() * n * bread)
-    deviation = task.step.gradient.standard_deviation
+    deviation = task.update_channels.gradient.standard_deviation
     return {
         "theta": theta,
         "covariance": inverse @ meat @ inverse,
@@ -259,7 +262,9 @@ def test_a_run_in_one_process_keeps_few_buckets_and_counts_what_it_drops(private
         run.add(f"c{number % 3}", rows_of(*simulate(rng, 10, 1)))
     buckets = run.partition.sums.states
     assert len(buckets) == KEPT
-    assert max(buckets) == bucket_of(task.study.estimator.forgetting, seen=3980, milliseconds=0)
+    assert max(buckets) == bucket_of(
+        task.study.estimator.forgetting, watermark=3980, milliseconds=0
+    )
     estimate, message = run.estimate(0.0)
     held = sum(state.releases for state in buckets.values())
     found = message.diagnostics

@@ -18,7 +18,7 @@ LOG = sample_log(TASK, releases=30, clients=3)
 
 
 def torn(seed: int) -> list[LogEntry]:
-    """Return a log with holes, late releases, repeats, and records that are none."""
+    """Return a log with gaps, late releases, repeats, and records that are none."""
     rng = np.random.default_rng(seed)
     kept = [LOG[i] for i in rng.permutation(30)[: rng.integers(5, 30)]]
     again = [kept[i] for i in rng.integers(0, len(kept), 6)]

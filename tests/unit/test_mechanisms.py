@@ -13,8 +13,6 @@ from scipy import stats
 
 from pipeline.errors import PrivacyError
 from pipeline.linalg import upper_is_diagonal
-from pipeline.local.model import start_model
-from pipeline.local.privatise import Answer, privatise
 from pipeline.messages.release import seal
 from pipeline.methods.renewable.client import query_of
 from pipeline.methods.renewable.summarise import summarise_bounded
@@ -29,6 +27,8 @@ from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream as Simulated
 from pipeline.privacy.simulation import SimulatedGaussian
 from pipeline.reducer import Partition, Reducer
+from pipeline.release.model import start_model
+from pipeline.release.privatise import Answer, privatise
 from pipeline.types import Integers
 from tests.builders import LogEntry, SeededStream, simulate, some_model, task_of
 
@@ -68,7 +68,7 @@ def test_the_parts_of_a_gaussian_release_add_up_as_squares_and_never_beyond_the_
 ) -> None:
     task = task_of(**settings)
     with mpmath.workdps(50):
-        for channels in (task.start, task.step):
+        for channels in (task.initial_channels, task.update_channels):
             square = mpmath.mpf(0)
             for _, part in parts_of(channels):
                 tau_square = mpmath.mpf(part.noise.standard_deviation) ** 2 - mpmath.mpf(1) / 12
@@ -86,7 +86,7 @@ def test_the_parts_of_a_laplace_release_add_up_plainly_and_never_beyond_the_budg
     records = task.study.privacy.records or 1
     assert task.study.privacy.epsilon is not None
     with mpmath.workdps(50):
-        for channels in (task.start, task.step):
+        for channels in (task.initial_channels, task.update_channels):
             total = mpmath.mpf(0)
             for _, part in parts_of(channels):
                 assert isinstance(part.noise, DiscreteLaplace)

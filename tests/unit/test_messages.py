@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from pipeline.errors import NumericError, PayloadError
-from pipeline.local.model import COEFFICIENT_LIMIT, VERSION_LIMIT, Model, round_model, start_model
 from pipeline.messages import envelope
 from pipeline.messages.estimate import Provenance, compose, read_estimate, write_estimate
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.topics import Topics, retention_ms
 from pipeline.methods.renewable import open_estimate, private_estimate
 from pipeline.reducer import combine, estimate_of
+from pipeline.release.model import COEFFICIENT_LIMIT, VERSION_LIMIT, Model, round_model, start_model
 from pipeline.study import parse_study
 from tests.builders import folded, sample_log, some_model, study_text, task_of
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pipeline.local.encode import Arrays
 from pipeline.methods import METHODS, task_of
 from pipeline.methods.checks import CHECKS, Case, windows_of
 from pipeline.methods.renewable import private_state
 from pipeline.privacy import sensitivity
+from pipeline.records.encode import Arrays
 from pipeline.study import parse_study
 from tests import sgd
 from tests.builders import study_text

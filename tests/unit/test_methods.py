@@ -11,10 +11,10 @@ import pytest
 
 import pipeline
 from pipeline.errors import ConfigError
-from pipeline.local.encode import stack
 from pipeline.methods import OFFLINE, load
 from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import offline_method
+from pipeline.records.encode import stack
 from pipeline.study import parse_study, require_live
 from tests.builders import study_text
 from tests.published import KEYS, NOISED, rows_by_client, sample, task_of, text_of

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from pipeline.errors import PayloadError
-from pipeline.local.model import SEEN_LIMIT, VERSION_LIMIT, Model, Part
-from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.newest import OFTEN, OLDEST, SPARE, Newest, is_possible
 from pipeline.reducer import Partition, Reducer
+from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT, Model, Part
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from tests.builders import LogEntry, SeededStream, some_model, task_of
 
@@ -35,7 +35,7 @@ class Log:
         return self.releases
 
     def take(self, offset: int, version: int, seen: int = 0) -> str:
-        return self.newest.take(offset, replace(some_model(TASK, version), seen=seen))
+        return self.newest.take(offset, replace(some_model(TASK, version), watermark=seen))
 
 
 def test_every_model_of_an_honest_study_is_believed() -> None:
@@ -93,13 +93,13 @@ def test_a_forged_age_is_refused_where_ages_matter() -> None:
     log.releases = 200
     assert log.take(0, 1, 6000) == "taken"
     assert log.take(1, 2, 6001) == "refused"
-    assert log.take(2, 2, SEEN_LIMIT) == "refused"
-    model = replace(some_model(TASK, 2), parts=(Part(0), Part(SEEN_LIMIT)))
+    assert log.take(2, 2, WATERMARK_LIMIT) == "refused"
+    model = replace(some_model(TASK, 2), parts=(Part(0), Part(WATERMARK_LIMIT)))
     assert log.newest.take(3, model) == "refused"
     log.releases += 1
     assert log.take(4, 2, 6001) == "taken"
     plain = Log(task_of(p=2, records=30))
-    assert plain.take(0, 1, SEEN_LIMIT) == "taken"
+    assert plain.take(0, 1, WATERMARK_LIMIT) == "taken"
     assert plain.asked == 0
 
 
@@ -145,9 +145,13 @@ def largest(task: Task) -> Model:
     """Return the model with the largest numbers that can be read."""
     lattice = np.full(task.size, 2**24, dtype=np.int64)
     top = round(1024 * task.largest_weight)
-    parts = (Part(SEEN_LIMIT, lattice), Part(SEEN_LIMIT, -lattice))
+    parts = (Part(WATERMARK_LIMIT, lattice), Part(WATERMARK_LIMIT, -lattice))
     return Model(
-        VERSION_LIMIT, lattice, (top, top), SEEN_LIMIT, parts if task.several == "pooled" else ()
+        VERSION_LIMIT,
+        lattice,
+        (top, top),
+        WATERMARK_LIMIT,
+        parts if task.partition_strategy == "pooled" else (),
     )
 
 

@@ -7,11 +7,11 @@ from numpy.testing import assert_allclose
 from pipeline.errors import NumericError, StateError
 from pipeline.estimators.estimate import Estimate, class_weights
 from pipeline.linalg import floor_eigenvalues, pack_upper, sandwich, solve_positive
-from pipeline.local.task import Task
 from pipeline.methods.renewable import open_estimate
 from pipeline.methods.renewable.open_estimate import estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
 from pipeline.methods.renewable.summarise import local_fit, summarise
+from pipeline.release.task import Task
 from tests.builders import oracle, simulate, task_of
 
 RIDGE = 0.01

@@ -15,8 +15,6 @@ from pipeline.backtest import backtest
 from pipeline.cli.main import cli
 from pipeline.errors import ConfigError, DataError
 from pipeline.learning import StreamRegressor
-from pipeline.local.encode import Encoder, Row
-from pipeline.local.privatise import privatise
 from pipeline.messages import release as wire
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.client import query_of
@@ -24,7 +22,9 @@ from pipeline.methods.ldp_sgd.gradients import bounded_gradients
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
 from pipeline.privacy import gdp
+from pipeline.records.encode import Encoder, Row
 from pipeline.reducer import Partition, Reducer
+from pipeline.release.privatise import privatise
 from pipeline.releasing import release_of
 from pipeline.study import Study, parse_study
 from tests.builders import LogEntry, SeededStream
@@ -72,7 +72,7 @@ def test_a_record_has_the_noise_of_its_own_budget(mechanism: str) -> None:
 def test_every_level_keeps_its_epsilon_at_the_deltas_formula() -> None:
     task = task_of()
     for epsilon, channel in zip(task.epsilons, task.record_channels, strict=True):
-        mu = 2 * task.radius * task.loss.slope_bound / channel.standard_deviation
+        mu = 2 * task.clipping_norm * task.loss.slope_bound / channel.standard_deviation
         assert epsilon is not None
         assert 0.9e-6 < gdp.delta_of(mu, epsilon) <= 1e-6
 

@@ -16,8 +16,8 @@ from pipeline.errors import DataError, NumericError
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.pooled import TOLERANCE, pooled_fit
 from pipeline.estimators.target import study_rows, target
-from pipeline.local.encode import stack
 from pipeline.losses import GeneralisedDWD, Linear, Logistic
+from pipeline.records.encode import stack
 from pipeline.study import parse_study, read_study
 from tests.builders import simulate
 from tests.builders import study_text as renewable
@@ -29,10 +29,10 @@ from tests.unit.test_backtest import BATCH, STUDIES, history
 GOLDEN = Path(__file__).parent.parent / "golden" / "pooled.json"
 WIDE = {
     "expectile": gradients(
-        loss="expectile", path="radius = 1.2", estimator="residual_bound = 1\ntau = 0.2"
+        loss="expectile", path="clipping_norm = 1.2", estimator="residual_bound = 1\ntau = 0.2"
     ),
     "linear": gradients(loss="linear", estimator="residual_bound = 40"),
-    "logistic": gradients(loss="logistic", path="radius = 1.2"),
+    "logistic": gradients(loss="logistic", path="clipping_norm = 1.2"),
     "gdwd": renewable(p=2, loss="gdwd"),
     "gdwd, weighted": renewable(p=2, loss="gdwd", maximum=8.0, norm_bound=1.3),
     "poisson": renewable(p=2, loss="poisson", most=12),
@@ -69,7 +69,7 @@ def test_the_doctor_finds_what_it_found(name: str, golden: dict[str, Any]) -> No
 @pytest.mark.parametrize("loss", ["linear", "logistic", "expectile"])
 def test_a_path_aims_at_what_it_aimed_at(loss: str, golden: dict[str, Any]) -> None:
     estimator = {"expectile": "residual_bound = 0.6725\ntau = 0.8"}.get(loss)
-    task = task_of(loss=loss, path="radius = 1.3", estimator=estimator)
+    task = task_of(loss=loss, path="clipping_norm = 1.3", estimator=estimator)
     rows = study_rows(task, *stack(rows_of(task, *drawn(loss, 500, seed=5)), task.size - 1)[:2])
     found = target(task, lambda: [rows]).coefficients
     # its last step was 1e-9 at most, and steps shrank slowly

@@ -29,15 +29,15 @@ from sklearn.model_selection import cross_val_predict
 from pipeline.cli.shuttle import Shuttle
 from pipeline.errors import ConfigError, DataError, NumericError
 from pipeline.learning import StreamClassifier
-from pipeline.local.encode import Encoder, Features, stack
-from pipeline.local.response import ClassResponse
-from pipeline.local.task import Task
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.model_file import read_model_file, write_model_file
 from pipeline.messages.schemas import schema
 from pipeline.methods import task_of as make_task
 from pipeline.offline import OfflineRun
 from pipeline.prediction import Confusion, LinearClassifier, predict_records
+from pipeline.records.encode import Encoder, Features, stack
+from pipeline.records.response import ClassResponse
+from pipeline.release.task import Task
 from pipeline.study import load_study, parse_study
 from producers.sources import heldout
 from tests.builders import rows_of, simulate, study_text, task_of

@@ -7,11 +7,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pipeline.linalg import pack_upper, unpack_upper
-from pipeline.local.task import Task
 from pipeline.methods.renewable import private_estimate
 from pipeline.methods.renewable.private_estimate import estimate_private
 from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape, epoch_of
 from pipeline.reducer import differences, estimate_of
+from pipeline.release.task import Task
 from tests.builders import (
     SeededStream,
     folded,
@@ -32,7 +32,7 @@ def batch_of(task: Task, seed: int, versions: list[int], start: int = 0) -> Priv
     """Make releases of a linear world: g = H (t - theta) + noise, in lattice integers."""
     rng = np.random.default_rng(seed)
     d, m = task.size, len(versions)
-    assert task.step.curvature is not None
+    assert task.update_channels.curvature is not None
     theta = np.linspace(0.5, -0.5, d)
     expansion = np.rint(4096 * rng.normal(0, 0.2, (m, d))).astype(np.int64)
     gradient, curvature = [], []
@@ -40,9 +40,11 @@ def batch_of(task: Task, seed: int, versions: list[int], start: int = 0) -> Priv
         half = rng.normal(0, 1, (task.slots, d))
         true = 0.2 * half.T @ half
         score = true @ (row / 4096 - theta) + rng.normal(0, 3, d)
-        gradient.append(np.rint(score / task.step.gradient.unit))
-        noise = rng.normal(0, task.step.curvature.standard_deviation, (d, d)) / 2
-        curvature.append(np.rint(pack_upper(true + noise + noise.T) / task.step.curvature.unit))
+        gradient.append(np.rint(score / task.update_channels.gradient.unit))
+        noise = rng.normal(0, task.update_channels.curvature.standard_deviation, (d, d)) / 2
+        curvature.append(
+            np.rint(pack_upper(true + noise + noise.T) / task.update_channels.curvature.unit)
+        )
     packed = d * (d + 1) // 2
     return PrivateBatch(
         counts=rng.integers(0, 2**20, (m + start, 2)),
@@ -66,7 +68,7 @@ def state_of(task: Task, *batches: PrivateBatch) -> PrivateState:
 def by_formula(task: Task, batch: PrivateBatch) -> dict[str, np.ndarray]:
     """The estimate of section (g), release by release, in float64."""
     d, n = task.size, task.slots
-    part = task.step.curvature
+    part = task.update_channels.curvature
     assert part is not None
     total = unpack_upper(batch.curvature.sum(axis=0) * part.unit, d)
     m_all = len(batch.versions)
@@ -79,7 +81,7 @@ def by_formula(task: Task, batch: PrivateBatch) -> dict[str, np.ndarray]:
     epochs = np.array([epoch_of(int(v)) for v in batch.versions])
     last = sorted(set(epochs))[-3:]
     chosen = np.isin(epochs, last)
-    g = batch.gradient[chosen] * task.step.gradient.unit
+    g = batch.gradient[chosen] * task.update_channels.gradient.unit
     t = batch.expansion[chosen] / 4096
     count = int(chosen.sum())
     slots = count * n
@@ -91,7 +93,7 @@ def by_formula(task: Task, batch: PrivateBatch) -> dict[str, np.ndarray]:
     residual = g - n * (centre + t @ curvature)
     meat = residual.T @ residual * count / (count - d)
     inverse = np.linalg.inv(slots * bread)
-    noise = count * task.step.gradient.standard_deviation**2
+    noise = count * task.update_channels.gradient.standard_deviation**2
     return {
         "theta": theta,
         "covariance": inverse @ meat @ inverse,

@@ -11,13 +11,13 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import PrivacyError
 from pipeline.linalg import upper_is_diagonal
-from pipeline.local.privatise import Answer, OpenAnswer, Parts, disclose, privatise
 from pipeline.messages.release import read, seal
 from pipeline.methods.renewable.client import open_query_of, query_of
 from pipeline.methods.renewable.summarise import summarise, summarise_bounded
 from pipeline.privacy.channel import slack
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from pipeline.privacy.randomness import SecureStream
+from pipeline.release.privatise import Answer, OpenAnswer, Parts, disclose, privatise
 from tests.builders import SeededStream, simulate, some_model, task_of
 
 PRIVATE = task_of(p=2)
@@ -162,7 +162,7 @@ def test_every_sampler_is_covered_by_the_proof_and_by_the_slack(
     shares = {"gradient": split.gradient, "curvature": split.curvature, "counts": split.counts}
     needed = []
     for name, share in shares.items():
-        part = getattr(task.step, name)
+        part = getattr(task.update_channels, name)
         tau = part.sensitivity / part.unit / (task.cost.mu * math.sqrt(share / total))
         needed += {
             "gradient": [(tau, 3)],

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.encode import Encoder, Row
 from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
+from pipeline.records.encode import Encoder, Row
 from pipeline.study import parse_study
 from tests.builders import study_text
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import OffsetGap, StateError
-from pipeline.local.model import COEFFICIENT_LIMIT
 from pipeline.messages import release as wire
 from pipeline.messages.release import MAX_RELEASE_BYTES, Numbers, OpenRelease, PrivateRelease
 from pipeline.reducer import Partition, Reducer, combine, differences, estimate_of
+from pipeline.release.model import COEFFICIENT_LIMIT
 from tests.builders import LogEntry, folded, relogged, sample_log, task_of
 
 PRIVATE = task_of(p=2, records=30)
@@ -110,7 +110,7 @@ def test_missing_releases_are_counted_and_late_ones_fill_the_holes() -> None:
     log = sample_log(PRIVATE, releases=10, clients=1)
     late = [log[i] for i in (0, 1, 5, 9, 7)]
     state = folded(PRIVATE, relogged(late))
-    assert state.clients["client-0"].holes == [(2, 4), (6, 6), (8, 8)]
+    assert state.clients["client-0"].gaps == [(2, 4), (6, 6), (8, 8)]
     _, message = combine(PRIVATE, {0: state}, topic="t", model_version=None, published_at=0.0)
     assert message.diagnostics.missing == 5
     rest = [log[i] for i in (8, 3, 2, 6, 4)]

@@ -17,8 +17,6 @@ from sklearn.model_selection import cross_val_predict, cross_val_score
 
 from pipeline.errors import ConfigError, DataError, NumericError, RecordError
 from pipeline.learning import StreamClassifier, StreamRegressor
-from pipeline.local.encode import Encoder
-from pipeline.local.task import Task
 from pipeline.messages.model_file import read_model_file, write_model_file
 from pipeline.methods import task_of as make_task
 from pipeline.offline import cut, run_windows
@@ -29,7 +27,9 @@ from pipeline.prediction import (
     expect_records,
     load_model,
 )
+from pipeline.records.encode import Encoder
 from pipeline.reducer import differences
+from pipeline.release.task import Task
 from pipeline.study import parse_study
 from tests.builders import study_text, task_of
 

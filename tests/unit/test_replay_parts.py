@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError, RecordError, StateError
-from pipeline.local.encode import Row
-from pipeline.local.task import Task
-from pipeline.local.times import parse_rfc3339, time_of
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.topics import is_of_a_study
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.spec import Path
 from pipeline.offline import OfflineRun
+from pipeline.records.encode import Row
+from pipeline.records.times import parse_rfc3339, time_of
 from pipeline.reducer import Partition, Reducer, combine
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.replay import (
     Extent,
@@ -393,7 +393,7 @@ def test_a_replay_from_the_middle_is_of_its_records_alone_and_misses_nothing(
     values = [c.value for c in last.coefficients]
     if task.study.estimator.forgetting is None:
         assert values == [c.value for c in alone.coefficients]
-    # a hole after the beginning is one, and a repeat of a number from before it is none to count
+    # a gap after the beginning is one, and a repeat of a number from before it is none to count
     gap = [e for e in entries[25:] if e.offset != 31]
     *_, holed = replay_of(task, entries, Rhythm(releases=10), start=25).run({0: iter(gap)})
     assert holed.diagnostics.missing == 1

@@ -24,10 +24,6 @@ import pytest
 
 import pipeline.messages
 from pipeline.errors import PrivacyError
-from pipeline.local import encode, privatise, query, windows
-from pipeline.local.encode import Encoder, Row, stack
-from pipeline.local.model import start_model
-from pipeline.local.task import Task
 from pipeline.messages.release import seal
 from pipeline.methods import task_of
 from pipeline.methods.ldp_sgd import client as records_client
@@ -37,8 +33,13 @@ from pipeline.methods.renewable import summarise
 from pipeline.methods.renewable.client import open_query_of, query_of
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy.randomness import SecureStream
+from pipeline.records import encode, windows
+from pipeline.records.encode import Encoder, Row, stack
+from pipeline.release import privatise, query
+from pipeline.release.model import start_model
+from pipeline.release.task import Task
 from pipeline.study import parse_study
-from producers import vault
+from producers import client_store
 from tests import sgd
 from tests.stage import OPEN, lines, study_text
 
@@ -75,14 +76,14 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.local.encode import Row
-from pipeline.local.task import Task
-from pipeline.local.privatise import Answer, OpenAnswer, Parts, disclose, privatise
-from pipeline.local.query import Exact, MatrixPart, OpenQuery, Query, VectorPart
+from pipeline.records.encode import Row
+from pipeline.release.task import Task
+from pipeline.release.privatise import Answer, OpenAnswer, Parts, disclose, privatise
+from pipeline.release.query import Exact, MatrixPart, OpenQuery, Query, VectorPart
 from pipeline.methods.ldp_sgd.client import RecordsPart
 from pipeline.methods.ldp_sgd.gradients import OpenSums, RecordSums
 from pipeline.methods.renewable.summarise import BoundedSums, Summary
-from pipeline.local.windows import Window
+from pipeline.records.windows import Window
 from pipeline.messages.release import seal
 from pipeline.privacy.randomness import SecureStream
 """
@@ -273,11 +274,14 @@ def test_no_message_can_hold_a_raw_summary() -> None:
     assert all(home.startswith(("pipeline.messages.", "pipeline.study.")) for home in homes), homes
     raw = {
         value
-        for module in (*SUMMING, encode, windows, privatise, vault)
+        for module in (*SUMMING, encode, windows, privatise, client_store)
         for value in vars(module).values()
         if isinstance(value, type) and dataclasses.is_dataclass(value)
     }
-    assert raw >= {type(one) for one in (*SUMMED, *PARTS, SUMS.gradient)} | {Row, vault.Tally}
+    assert raw >= {type(one) for one in (*SUMMED, *PARTS, SUMS.gradient)} | {
+        Row,
+        client_store.Tally,
+    }
     assert not raw & classes
 
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, RecordError
-from pipeline.local.encode import Encoder
-from pipeline.local.model import COEFFICIENT_LIMIT, Model, round_model
-from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.messages.release import PrivateRelease
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients
 from pipeline.methods.ldp_sgd.path import LARGEST
 from pipeline.methods.ldp_sgd.settings import largest_move, rule_of
 from pipeline.offline import OfflineRun
+from pipeline.records.encode import Encoder
 from pipeline.reducer import Partition, Reducer, combine
+from pipeline.release.model import COEFFICIENT_LIMIT, Model, round_model
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.builders import LogEntry, SeededStream, relogged
@@ -51,7 +51,7 @@ REASONABLE = {
         ({"path": "eta0 = 0"}, "estimator.path.eta0", "> 0.0"),
         ({"path": "eta0 = 1e13"}, "estimator.path.eta0", "<= 1"),
         ({"path": "burn_in = -1"}, "estimator.path.burn_in", ">= 0"),
-        ({"path": "radius = 0"}, "estimator.path.radius", "> 0.0"),
+        ({"path": "clipping_norm = 0"}, "estimator.path.clipping_norm", "> 0.0"),
         ({"path": "curvature = -1"}, "estimator.path.curvature", "> 0.0"),
         ({"path": "kappa = 0.0"}, "estimator.path.kappa", "> 0.0"),
         ({"path": "behind = -1"}, "estimator.path.behind", ">= 0"),
@@ -94,13 +94,13 @@ def test_a_label_that_is_no_class_is_set_aside_at_the_client(label: object) -> N
         encoder.encode({"x0": 0.1, "x1": 0.2, "x2": 0.3, "y": label})
 
 
-@pytest.mark.parametrize("radius", [0.5, 2.0])
-def test_a_record_of_zeros_is_as_long_as_its_intercept(radius: float) -> None:
+@pytest.mark.parametrize("clipping_norm", [0.5, 2.0])
+def test_a_record_of_zeros_is_as_long_as_its_intercept(clipping_norm: float) -> None:
     """(1, 0) has the norm 1, so that no weight divides by zero."""
-    task = task_of(path=f"radius = {radius}, {ALL}", records=1)
+    task = task_of(path=f"clipping_norm = {clipping_norm}, {ALL}", records=1)
     sums = bounded_gradients(task, np.zeros((1, 3)), np.array([1.0]), task.first_model)
     found = np.ldexp(sums.gradient.integers.astype(float), sums.gradient.exponents)
-    slope = task.loss.slope_bound * min(1.0, radius**2)
+    slope = task.loss.slope_bound * min(1.0, clipping_norm**2)
     # the slope is cut to 20 bits below a power of two
     assert found == pytest.approx([-slope, 0, 0, 0], abs=2.0**-20)
 

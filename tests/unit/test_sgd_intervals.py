@@ -16,8 +16,6 @@ from scipy import stats
 from pipeline.errors import ConfigError, NumericError
 from pipeline.library.table import intervals_table
 from pipeline.linalg import pack_upper, unpack_upper
-from pipeline.local.model import round_model
-from pipeline.local.task import Task
 from pipeline.losses.linear import Linear
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import EstimateMessage
@@ -31,6 +29,8 @@ from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
 from pipeline.privacy import gdp
 from pipeline.reducer import Partition, Reducer, combine, differences
+from pipeline.release.model import round_model
+from pipeline.release.task import Task
 from pipeline.study import parse_study
 from tests.builders import LogEntry, relogged
 from tests.sgd import (
@@ -81,7 +81,7 @@ def printed(message: EstimateMessage, task: Task) -> str:
 @pytest.mark.parametrize("loss", ["linear", "logistic", "expectile"])
 def test_exact_matrices_are_the_sums_over_the_window(loss: str) -> None:
     extra = {"expectile": "residual_bound = 0.5\ntau = 0.8"}.get(loss)
-    task = task_of(loss=loss, path=f"radius = 1.5, {ALL}", estimator=extra, records=30)
+    task = task_of(loss=loss, path=f"clipping_norm = 1.5, {ALL}", estimator=extra, records=30)
     features, said = drawn(loss, 20, 3)
     features = features * np.random.default_rng(1).uniform(0, 1, features.shape)
     responses = np.array([row.response for row in rows_of(task, features, said)])
@@ -107,11 +107,11 @@ def test_exact_matrices_are_the_sums_over_the_window(loss: str) -> None:
 @pytest.mark.parametrize("releases", [CURVED, ALL])
 def test_the_noise_is_that_of_the_formula_and_costs_add_up_to_the_budget(releases: str) -> None:
     """Diagonal sqrt 2 B_H / mu_h, beside it B_H / mu_h; the same of B^2 for products."""
-    task = task_of(epsilon=4.887, path=f"radius = 1.5, {releases}")
-    step, parts = task.channels, task.parts
-    square = task.radius**2
+    task = task_of(epsilon=4.887, path=f"clipping_norm = 1.5, {releases}")
+    step, parts = task.channels, task.budget_allocation
+    square = task.clipping_norm**2
     wanted = {
-        "gradients": 2 * task.radius * task.loss.slope_bound,
+        "gradients": 2 * task.clipping_norm * task.loss.slope_bound,
         "curvature": math.sqrt(2) * square,
         "products": math.sqrt(2) * square * task.loss.slope_bound**2,
     }
@@ -213,7 +213,7 @@ def test_sums_are_those_of_the_releases_in_any_batches_and_after_any_restart(
     assert differences(again, whole) == []
     # the burn-in of 100 records are five releases
     wanted = sum(np.concatenate(split_numbers(task, entry)[1:]) for entry in log[5:])
-    assert_allclose(path_of(whole).sums.beside, wanted, rtol=1e-12, atol=1e-9)
+    assert_allclose(path_of(whole).sums.extra, wanted, rtol=1e-12, atol=1e-9)
 
 
 def test_the_interval_of_a_released_curvature_is_its_sandwich_from_the_log() -> None:
@@ -266,7 +266,7 @@ def test_a_matrix_of_no_numbers_or_too_large_ones_is_set_aside(value: float, pla
     partition = Partition.empty(task)
     letters = Reducer(task).fold(partition, entries)
     assert [letter.fault.reason for letter in letters] == ["out-of-range"]
-    assert np.isfinite(path_of(partition).sums.beside).all()
+    assert np.isfinite(path_of(partition).sums.extra).all()
 
 
 def test_a_noised_matrix_beyond_its_bound_is_set_aside_and_the_bound_is_not() -> None:
@@ -313,7 +313,7 @@ def test_a_curvature_below_its_noise_gives_no_interval_and_says_so(taken: float)
     run = streamed(quick(path), 15_000, 2)
     held = path_of(run.partition)
     off = taken * held.sums.records * pack_upper(np.diag([1.0, 0.0, 0.0, 0.0]))
-    held.sums = dataclasses.replace(held.sums, beside=held.sums.beside - off)
+    held.sums = dataclasses.replace(held.sums, beside=held.sums.extra - off)
     for interval, status in (("random-scaling", "ready"), ("plug-in-curvature", "warming")):
         task = quick(f'{path}, interval = "{interval}"')
         _, message = combine(
@@ -398,11 +398,11 @@ def test_exact_standard_errors_have_the_mean_noise_of_personal_levels() -> None:
     features, said = drawn("linear", 2000, 9)
     responses = np.array([row.response for row in rows_of(task, features, said)])
     truth = TRUTH / task.response_scale[1]
-    deviations = [2 * task.radius * task.loss.slope_bound / gdp.mu_of(e, 1e-6)
+    deviations = [2 * task.clipping_norm * task.loss.slope_bound / gdp.mu_of(e, 1e-6)
                   for e in (2.0, 18.0)]  # fmt: skip
     noise = math.sqrt(np.mean(np.square(deviations)))
     design = np.column_stack([np.ones(2000), features])
-    exact = moments(task.loss, design, responses, truth, task.radius)
+    exact = moments(task.loss, design, responses, truth, task.clipping_norm)
     wanted = np.sqrt(np.diag(covariance(*exact, noise, 500)))
     # rounding of a channel takes at most one part in 256
     assert_allclose(standard_errors(task, features, responses, truth, 500), wanted, rtol=1 / 256)

@@ -12,7 +12,6 @@ from scipy import stats
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.linalg import pack_upper
-from pipeline.local.task import Task
 from pipeline.messages.keys import partition_of
 from pipeline.methods.ldp_sgd.estimate import MIXED
 from pipeline.methods.ldp_sgd.intervals import gradient_noise, plug_ins
@@ -21,6 +20,7 @@ from pipeline.methods.ldp_sgd.plug_in import regressed_curvature, standard_error
 from pipeline.methods.ldp_sgd.steps import StepRule
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.offline import OfflineRun
+from pipeline.release.task import Task
 from pipeline.types import Matrix
 from tests.sgd import drawn, rows_of, task_of
 
@@ -132,7 +132,7 @@ def test_the_privacy_part_is_the_noise_of_gradients_through_the_curvature(severa
     assert found.status == "ready", found.reason
     parts = stretches(run)
     # epsilon 10.997 at delta 1e-6 is mu = 2
-    deviation = 2 * task.radius * task.loss.slope_bound / 2
+    deviation = 2 * task.clipping_norm * task.loss.slope_bound / 2
     total, wanted = sum(part.records for part in parts), np.zeros((task.size, task.size))
     for group in [parts] if several == "shared" else [[part] for part in parts]:
         bread, own = np.linalg.inv(by_hand(group)), sum(part.records for part in group)

@@ -11,7 +11,6 @@ from kafka.partitioner import murmur2 as kafkas
 from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, PayloadError
-from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.messages.keys import murmur2, partition_of
 from pipeline.messages.model import read_model, write_model
@@ -23,6 +22,7 @@ from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.methods.ldp_sgd.steps import StepRule
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, Reducer, differences
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.builders import LogEntry
@@ -187,7 +187,10 @@ def test_a_shared_path_is_one_path_and_every_client_is_sent_it(
         batch = rows.join([release])
         # a model goes out after every second release, rounded to the public lattice
         assert_allclose(batch.points[0], newest, atol=2.0**-13)  # type: ignore[union-attr]
-        assert (release.seen, release.place or 0) == (seen, places[-1][number])
+        assert (release.model_watermark, release.partition_watermark or 0) == (
+            seen,
+            places[-1][number],
+        )
         step = steps.step(max(seen, own[number]) + task.slots)
         theta = theta - step * batch.gradients.sum(axis=(0, 1))  # type: ignore[union-attr]
         own[number] += task.slots
@@ -285,7 +288,11 @@ def test_a_model_of_several_partitions_survives_the_wire(
     for number in range(3):
         one, other = model.at(number), read.at(number)
         assert np.array_equal(one.lattice, other.lattice)
-        assert (one.place, one.seen, one.version) == (other.place, other.seen, other.version)
+        assert (one.partition_watermark, one.model_watermark, one.version) == (
+            other.partition_watermark,
+            other.model_watermark,
+            other.version,
+        )
         assert other.at(number) is other
 
 

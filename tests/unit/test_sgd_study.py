@@ -12,8 +12,6 @@ from scipy import stats
 from scipy.special import ndtr
 
 from pipeline.errors import ConfigError, PayloadError, PrivacyError, StateError
-from pipeline.local.encode import Row
-from pipeline.local.model import Model, round_model
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.methods import server_of
@@ -21,7 +19,9 @@ from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients, record_gradients
 from pipeline.methods.ldp_sgd.settings import allowed_lateness, rule_of
 from pipeline.methods.ldp_sgd.state import SgdState
+from pipeline.records.encode import Row
 from pipeline.reducer import Partition, Reducer, combine, differences
+from pipeline.release.model import Model, round_model
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.builders import LogEntry, relogged
@@ -50,9 +50,9 @@ def test_any_batches_and_any_restarts_give_the_same_bits(mechanism: str) -> None
 
 
 def test_weights_of_a_small_radius_shrink_the_curvature_and_so_the_caps() -> None:
-    """At radius^2 = 2 the cap is kappa H mu^2 / (2 d^2) too, up to the lattice's rounding."""
-    for radius in (math.sqrt(2), math.sqrt(11)):
-        path = f"radius = {radius}, kappa = 0.25, curvature = 0.8, behind = 0"
+    """At a squared norm of 2 the cap is kappa H mu^2 / (2 d^2) too, but for the rounding."""
+    for clipping_norm in (math.sqrt(2), math.sqrt(11)):
+        path = f"clipping_norm = {clipping_norm}, kappa = 0.25, curvature = 0.8, behind = 0"
         task = task_of(p=10, path=path, records=1)
         wanted = 0.25 * 0.8 * 2**2 / (2 * 11**2)
         assert rule_of(task).steps.cap == pytest.approx(wanted, rel=0.02)
@@ -188,13 +188,13 @@ def test_random_scaling_covers_as_stated_and_a_broken_one_does_not() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace"])
-@pytest.mark.parametrize("radius", ["", "radius = 1.2"])
+@pytest.mark.parametrize("clipping_norm", ["", "clipping_norm = 1.2"])
 @pytest.mark.parametrize("loss", ["linear", "logistic", "expectile"])
 def test_no_two_records_are_further_apart_than_stated(
-    loss: str, radius: str, mechanism: str
+    loss: str, clipping_norm: str, mechanism: str
 ) -> None:
     extra = {"expectile": "residual_bound = 0.5\ntau = 0.8"}.get(loss)
-    task = task_of(loss=loss, path=radius, mechanism=mechanism, records=2, estimator=extra)
+    task = task_of(loss=loss, path=clipping_norm, mechanism=mechanism, records=2, estimator=extra)
     part, rng, most = task.channels.gradient, np.random.default_rng(1), 0.0
     for _ in range(400):
         features = rng.uniform(-1.5, 1.5, (2, 3))
@@ -213,7 +213,7 @@ def test_no_two_records_are_further_apart_than_stated(
 
 
 def test_exact_gradients_are_the_gradients() -> None:
-    task = task_of(path="radius = 1.5")
+    task = task_of(path="clipping_norm = 1.5")
     features, responses = drawn("linear", 20, 3)
     encoded = np.array([row.response for row in rows_of(task, features, responses)])
     model = round_model(1, np.array([0.1, 0.05, -0.04, 0.02]), (1.0, 1.0))
@@ -222,7 +222,7 @@ def test_exact_gradients_are_the_gradients() -> None:
     found = np.ldexp(sums.integers.astype(float), sums.exponents).reshape(20, 4)
     assert_allclose(found, wanted, atol=2e-7)
     # weights: a record of norm 2 counts with 1.5^2 / 2^2
-    full = task_of(path="radius = 2.0")
+    full = task_of(path="clipping_norm = 2.0")
     assert_allclose(wanted, record_gradients(full, features, encoded, model) * 0.5625)
 
 
@@ -243,7 +243,7 @@ def test_a_window_with_empty_slots_has_the_same_length_and_no_number_of_records(
 def test_the_noise_is_that_of_one_record() -> None:
     task = task_of(epsilon=4.887)
     # mu = 1 at (4.887, 1e-6): twice the largest norm, less what rounding takes
-    largest = task.radius * task.loss.slope_bound
+    largest = task.clipping_norm * task.loss.slope_bound
     assert task.channels.gradient.standard_deviation == pytest.approx(2 * largest, rel=2e-3)
 
 
@@ -257,7 +257,7 @@ def test_a_users_records_compose_to_the_budget_wherever_they_stand(records: int)
     for records_of_a_window in (1, 20):
         text = study_text(epsilon=3.0, records=records_of_a_window)
         task = make_task(parse_study(text.replace('neighbours = "replace-one"', user)))
-        apart = 2 * task.radius * task.loss.slope_bound * math.sqrt(records)
+        apart = 2 * task.clipping_norm * task.loss.slope_bound * math.sqrt(records)
         mu = apart / task.channels.gradient.standard_deviation
         # rounding to the lattice costs up to a 256th of the sensitivity
         assert mu == pytest.approx(task.guarantee.mu, rel=1 / 250)
@@ -278,7 +278,7 @@ def test_a_users_records_in_one_window_share_the_noise_of_its_matrices(
     of one Gaussian mechanism with all distances together.
     """
     user = f'neighbours = "replace-one"\nunit = "user"\nrecords = {records}'
-    text = study_text(epsilon=3.0, path=f'radius = 1.5, releases = "{releases}"')
+    text = study_text(epsilon=3.0, path=f'clipping_norm = 1.5, releases = "{releases}"')
     task = make_task(parse_study(text.replace('neighbours = "replace-one"', user)))
     step, square = task.channels, 1.5**2
     apart = [(2 * 1.5 * task.loss.slope_bound * math.sqrt(records), step.gradient)]

@@ -13,9 +13,6 @@ from scipy import stats
 
 from pipeline.cli.main import cli
 from pipeline.errors import PrivacyError
-from pipeline.local.model import start_model
-from pipeline.local.privatise import privatise
-from pipeline.local.task import Task
 from pipeline.messages import release as wire
 from pipeline.messages.estimate import write_estimate
 from pipeline.methods import task_of as make_task
@@ -25,6 +22,9 @@ from pipeline.privacy.policy import Guarantee
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream, SimulatedGaussian
 from pipeline.reducer import Partition, Reducer, combine
+from pipeline.release.model import start_model
+from pipeline.release.privatise import privatise
+from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from tests.builders import LogEntry, rows_of, simulate, some_model, study_text, task_of
 

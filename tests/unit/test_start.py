@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.local.task import Task
 from pipeline.methods import task_of
 from pipeline.reducer import start_is_over
+from pipeline.release.task import Task
 from pipeline.study import parse_study
 from tests.builders import folded, relogged, sample_log, study_text
 
 
 def task_with(*, releases: int, lead: int, private: bool = True) -> Task:
     text = study_text(p=2, records=30, releases=releases, private=private)
-    return task_of(parse_study(f"{text}lead = {lead}\n"))
+    return task_of(parse_study(f"{text}max_in_flight_windows = {lead}\n"))
 
 
 @pytest.mark.parametrize(
     ("releases", "lead", "clients", "came", "over"),
     [
-        # lead = 0: no client ever waits
+        # max_in_flight_windows = 0: no client ever waits
         (8, 0, 3, 0, False),
         (8, 0, 3, 7, False),
         (8, 0, 3, 8, True),

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, PrivacyError
-from pipeline.local.encode import Encoder
 from pipeline.methods import task_of
 from pipeline.methods.renewable import method as renewable
+from pipeline.records.encode import Encoder
 from pipeline.study import TEMPLATE, load_study, parse_study, revision_of
 
 BASE = """\
@@ -50,7 +50,7 @@ seconds = 60
 partitions = 2
 replication = 1
 retention = "30d"
-lead = 4
+max_in_flight_windows = 4
 publish = { releases = 8, seconds = 0.5, pause = 0.1 }
 """
 
@@ -128,7 +128,7 @@ KEYS = [
     ("replication = 1", "replication = 0", "stream.replication"),
     ('retention = "30d"', 'retention = "30 days"', "stream.retention"),
     ('retention = "30d"', 'retention = "30d\\n"', "stream.retention"),
-    ("lead = 4", "lead = -1", "stream.lead"),
+    ("max_in_flight_windows = 4", "max_in_flight_windows = -1", "stream.max_in_flight_windows"),
     ("releases = 8", "releases = 0", "stream.publish.releases"),
     ("seconds = 0.5", "seconds = 0.01", "stream.publish.seconds"),
     ("pause = 0.1", "pause = -1", "stream.publish.pause"),
@@ -330,7 +330,7 @@ MATTERS_NOT = [
     ("partitions = 2", "partitions = 4"),
     ("replication = 1", "replication = 3"),
     ('retention = "30d"', 'retention = "forever"'),
-    ("lead = 4", "lead = 0"),
+    ("max_in_flight_windows = 4", "max_in_flight_windows = 0"),
     ("releases = 8", "releases = 9"),
     ("seconds = 0.5", "seconds = 1"),
     ("pause = 0.1", "pause = 0"),

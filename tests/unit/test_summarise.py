@@ -9,10 +9,6 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, unpack_upper
-from pipeline.local import blocks
-from pipeline.local.model import Model, round_model, start_model
-from pipeline.local.query import Exact
-from pipeline.local.task import Task
 from pipeline.methods.renewable.summarise import (
     BoundedSums,
     local_fit,
@@ -22,6 +18,10 @@ from pipeline.methods.renewable.summarise import (
 from pipeline.methods.renewable.task import Channels
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel, gaussian, laplace
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
+from pipeline.records import blocks
+from pipeline.release.model import Model, round_model, start_model
+from pipeline.release.query import Exact
+from pipeline.release.task import Task
 from tests.builders import oracle, simulate, some_model, task_of
 
 
@@ -78,12 +78,12 @@ def test_truncation_is_far_below_the_noise() -> None:
     model = some_model(task, 1)
     plain = summarise(task, features, responses, model.coefficients, model.class_weights)
     bounded = summarise_bounded(task, features, responses, model)
-    assert task.step.curvature is not None
+    assert task.update_channels.curvature is not None
     assert bounded.curvature is not None
     gap = np.abs(values(bounded.curvature) - pack_upper(plain.curvature))
-    assert gap.max() < 0.01 * task.step.curvature.standard_deviation
+    assert gap.max() < 0.01 * task.update_channels.curvature.standard_deviation
     gap = np.abs(values(bounded.gradient) - plain.gradient)
-    assert gap.max() < 1e-3 * task.step.gradient.standard_deviation
+    assert gap.max() < 1e-3 * task.update_channels.gradient.standard_deviation
 
 
 def test_the_start_gives_one_unweighted_gradient_for_each_class_negative_first() -> None:
@@ -159,7 +159,10 @@ def test_the_worst_window_of_the_largest_size_is_exact() -> None:
     assert one.curvature is not None
     assert many.curvature is not None
     assert many.curvature.integers.tolist() == (100_000 * one.curvature.integers).tolist()
-    for part, sums in ((task.step.gradient, many.gradient), (task.step.curvature, many.curvature)):
+    for part, sums in (
+        (task.update_channels.gradient, many.gradient),
+        (task.update_channels.curvature, many.curvature),
+    ):
         assert part is not None
         rounded = part.round(sums.integers, sums.exponents)
         largest = part.largest(task.slots)
@@ -252,9 +255,9 @@ def test_the_noise_of_a_tiny_budget_still_fits_the_lattice(
 def test_the_parts_of_a_release_share_the_whole_budget() -> None:
     for settings in ({}, {"maximum": 5.0, "neighbours": "replace-one"}, {"user_records": 3}):
         task = task_of(p=3, **settings)
-        assert spent(task.start) == pytest.approx(task.cost.mu, rel=1e-12)
-        assert spent(task.step) == pytest.approx(task.cost.mu, rel=1e-12)
-        assert task.start.curvature is None
+        assert spent(task.initial_channels) == pytest.approx(task.cost.mu, rel=1e-12)
+        assert spent(task.update_channels) == pytest.approx(task.cost.mu, rel=1e-12)
+        assert task.initial_channels.curvature is None
 
 
 def spent(channels: Channels) -> float:

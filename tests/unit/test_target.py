@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 from pipeline.errors import DataError, NumericError
 from pipeline.estimators.pooled import TOLERANCE
 from pipeline.estimators.target import study_rows, target
-from pipeline.local.encode import stack
 from pipeline.methods.ldp_sgd.gradients import weighted
+from pipeline.records.encode import stack
 from pipeline.types import Vector
 from tests.sgd import drawn, rows_of, task_of
 
@@ -19,8 +19,8 @@ from tests.sgd import drawn, rows_of, task_of
 @pytest.mark.parametrize("loss", ["linear", "logistic", "expectile"])
 def test_it_is_the_minimum_of_the_weighted_loss(loss: str) -> None:
     estimator = {"expectile": "residual_bound = 0.6725\ntau = 0.8"}.get(loss)
-    # a radius below the length of every record: all weights count
-    task = task_of(loss=loss, path="radius = 1.3", estimator=estimator)
+    # a clipping_norm below the length of every record: all weights count
+    task = task_of(loss=loss, path="clipping_norm = 1.3", estimator=estimator)
     features, responses = drawn(loss, 2000, seed=5)
     # features of other lengths, so that weights differ, too
     features = features * np.random.default_rng(6).uniform(0.1, 1, (2000, 1))

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from pipeline.local.usable import BLOCK, Jumps, Trial, worded
 from pipeline.methods import task_of
 from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
+from pipeline.release.usable import BLOCK, Jumps, Trial, worded
 from pipeline.study import parse_study
 from tests.stage import OPEN, study_text
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import DataError, RecordError
-from pipeline.local.encode import Encoder, stack
-from pipeline.local.windows import Window
 from pipeline.offline import OfflineRun, cut, run_windows
+from pipeline.records.encode import Encoder, stack
+from pipeline.records.windows import Window
 from pipeline.reducer import estimate_of
 from pipeline.study import parse_study
 from tests.builders import rows_of, simulate, study_text, task_of

@@ -20,17 +20,17 @@ class Channels:
     ----------
     gradient
         One vector for each record.
-    curvature, beside
+    curvature, off_diagonal
         Of the curvature's diagonal, and of its entries off the diagonal; None where not released.
-    products, products_beside
+    products, products_off_diagonal
         The same of the sum of the outer products of records' gradients; None where not released.
     """
 
     gradient: Channel
     curvature: Channel | None
-    beside: Channel | None
+    off_diagonal: Channel | None
     products: Channel | None = None
-    products_beside: Channel | None = None
+    products_off_diagonal: Channel | None = None
 
     @property
     def exponents(self) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ def of_single_records(
     mechanism: Mechanism,
     loss: Loss,
     bounds: Bounds,
-    radius: float,
+    clipping_norm: float,
     size: int,
     neighbours: Neighbours,
     budget: float,
@@ -55,7 +55,7 @@ def of_single_records(
     ----------
     bounds
         Of the norms of (1, features), of `size` entries.
-    radius
+    clipping_norm
         Bound of the weighted norm.
     budget, shares
         What one record's parts may cost together, in the mechanism's own terms, and the share of
@@ -66,7 +66,7 @@ def of_single_records(
     def matrix(name: str, factor: float) -> Channel | None:
         if name not in shares:
             return None
-        apart = sensitivity.of_outer_product(bounds, factor, radius, size, neighbours, order)
+        apart = sensitivity.of_outer_product(bounds, factor, clipping_norm, size, neighbours, order)
         rounding = sensitivity.rounding_of_matrix(size, order)
         return mechanism.channel(apart, rounding, budget, shares[name])
 
@@ -74,13 +74,13 @@ def of_single_records(
     products = matrix("products", loss.slope_bound**2)
     return Channels(
         gradient=mechanism.channel(
-            sensitivity.of_record(bounds, loss.slope_bound, radius, size, neighbours, order),
+            sensitivity.of_record(bounds, loss.slope_bound, clipping_norm, size, neighbours, order),
             sensitivity.rounding_of_vector(size, order),
             budget,
             shares["gradients"],
         ),
         curvature=curvature,
-        beside=curvature and curvature.off_diagonal(),
+        off_diagonal=curvature and curvature.off_diagonal(),
         products=products,
-        products_beside=products and products.off_diagonal(),
+        products_off_diagonal=products and products.off_diagonal(),
     )

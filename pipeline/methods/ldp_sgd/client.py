@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.linalg import pack_upper
-from pipeline.local.encode import Arrays
-from pipeline.local.model import Model
-from pipeline.local.query import Exact, MatrixPart, OpenQuery, Part, Piece, Query, with_noise
 from pipeline.methods.ldp_sgd.gradients import RecordSums, bounded_gradients, open_gradients
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.randomness import SecureStream
+from pipeline.records.encode import Arrays
+from pipeline.release.model import Model
+from pipeline.release.query import Exact, MatrixPart, OpenQuery, Part, Piece, Query, with_noise
 from pipeline.types import Integers
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ def query_of(task: GradientTask, sums: RecordSums) -> Query:
             sums.gradient, task.record_channels, sums.levels, task.ceiling, task.size
         )
     }
-    if sums.curvature is not None and channels.curvature and channels.beside:
+    if sums.curvature is not None and channels.curvature and channels.off_diagonal:
         parts["curvature"] = MatrixPart(
-            sums.curvature, channels.curvature, channels.beside, task.size, task.slots
+            sums.curvature, channels.curvature, channels.off_diagonal, task.size, task.slots
         )
-    if sums.products is not None and channels.products and channels.products_beside:
+    if sums.products is not None and channels.products and channels.products_off_diagonal:
         parts["products"] = MatrixPart(
-            sums.products, channels.products, channels.products_beside, task.size, task.slots
+            sums.products, channels.products, channels.products_off_diagonal, task.size, task.slots
         )
     return Query(sums.model, parts)
 

@@ -60,7 +60,7 @@ def estimate_sgd(task: GradientTask, state: SgdState, partitions: Sequence[int] 
     floored, condition = 0, None
     coefficients = task.first_model.coefficients
     status, reason = _early(task, paths)
-    shared = task.several == "shared"
+    shared = task.partition_strategy == "shared"
     if burnt:
         origins = [path.origin for path in burnt]
         scaling = random_scaling(list(zip(parts, origins, strict=True)), shared=shared)
@@ -103,7 +103,7 @@ def _point(task: GradientTask, paths: list[SgdPath]) -> Vector:
     start = task.first_model.coefficients
     if not paths:
         return start
-    if task.several == "shared":
+    if task.partition_strategy == "shared":
         moved: Vector = np.sum([path.theta for path in paths], axis=0)
         return start + moved
     if len(paths) == 1:
@@ -141,7 +141,7 @@ def _unready(
         name, blocks = _which(task, paths, numbers, next(alone, 0))
         return f"{name} has hardly begun to move, and intervals need a longer one{blocks}"
     moved = [part.moved for part in parts]
-    if task.several != "pooled":
+    if task.partition_strategy != "pooled":
         moved = [sum(moved)]
     mixed = [
         (not plug.floored, float(np.linalg.eigvalsh(plug.curvature)[0]) * steps)
@@ -170,7 +170,7 @@ def _which(
     task: GradientTask, paths: list[SgdPath], numbers: Sequence[int], place: int
 ) -> tuple[str, str]:
     """Name a path, and say that it withholds the intervals of others where there are any."""
-    if task.several != "pooled":
+    if task.partition_strategy != "pooled":
         return "the path", ""
     name = f"the path of partition {numbers[place]} ({paths[place].records} records)"
     return name, " in every partition" if len(paths) > 1 else ""
@@ -198,7 +198,7 @@ def _diverged(task: GradientTask, paths: list[SgdPath]) -> str:
             "the client that drove it there (`veilstream state forget`); what was learnt before is "
             "kept"
         )
-    if task.several == "shared" and not np.max(np.abs(_point(task, paths))) <= LARGEST:
+    if task.partition_strategy == "shared" and not np.max(np.abs(_point(task, paths))) <= LARGEST:
         return (
             f"the path has left its range: {steps}; to take out a client that drove it there "
             "(`veilstream state forget`) does not mend a shared path, as the gradients of others "
@@ -215,7 +215,7 @@ def _staleness(task: GradientTask, paths: list[SgdPath], parts: Sequence[Sums]) 
     releases = sum(part.records for part in parts) / task.slots
     if not releases:
         return None
-    total = sum(path.records for path in paths) if task.several == "shared" else None
+    total = sum(path.records for path in paths) if task.partition_strategy == "shared" else None
     late = [
         part.behind * ((total or path.records) / path.records)
         for path, part in zip(paths, parts, strict=True)

@@ -92,14 +92,14 @@ def warnings(task: GradientTask) -> tuple[str, ...]:
 def facts(task: GradientTask) -> dict[str, object]:
     """As `Method.facts`: the steps, and when intervals can be hoped for."""
     rule = rule_of(task)
-    each = "in each partition, " if task.several == "pooled" else ""
+    each = "in each partition, " if task.partition_strategy == "pooled" else ""
     return {
         "path": {
             "eta0": rule.steps.eta0,
             "alpha": rule.steps.alpha,
             "largest_step": rule.steps.cap,
             "burn_in": rule.burn_in,
-            "radius": task.radius,
+            "clipping_norm": task.clipping_norm,
             "intervals": ", ".join(task.path.intervals),
             **_released(task),
             "largest_slope": task.loss.slope_bound,
@@ -130,7 +130,7 @@ def _released(task: GradientTask) -> dict[str, object]:
         deviations = [part.standard_deviation for part in task.record_channels]
         found["gradient_sd"] = task.record_noise
         found["gradient_sd_by_level"] = dict(zip(task.levels, deviations, strict=True))
-    costs = task.parts.items() if len(task.parts) > 1 else ()
+    costs = task.budget_allocation.items() if len(task.budget_allocation) > 1 else ()
     unit = "mu" if task.mechanism.order == 2 else "epsilon"
     return found | {f"{name}_{unit}": cost for name, cost in costs}
 

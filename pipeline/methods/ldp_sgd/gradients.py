@@ -1,9 +1,10 @@
 """The gradients of single records at an expansion point, and sums of matrices beside them.
 
-A record gives w(x) s(y, x' theta) x with the weight w(x) = min(1, radius^2 / |x|^2), intercept
-included, so that its norm is at most radius times the largest slope whatever the record is. Weights
-bound the influence of a record without bending the estimate, as clipped gradients would. A study
-may also release the window's sums of the curvatures w h x x' and of the gradients' outer products.
+A record gives w(x) s(y, x' theta) x with the weight w(x) = min(1, clipping_norm^2 / |x|^2),
+intercept included, so that its norm is at most clipping_norm times the largest slope whatever the
+record is. Weights bound the influence of a record without bending the estimate, as clipped
+gradients would. A study may also release the window's sums of the curvatures w h x x' and of the
+gradients' outer products.
 Source: ldp-sgd, losses; Mallows weights.
 """
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper
-from pipeline.local.blocks import (
+from pipeline.records.blocks import (
     CURVATURE_BITS,
     GRADIENT_BITS,
     exact_sums,
@@ -25,8 +26,8 @@ from pipeline.local.blocks import (
     whole_factors,
     with_intercept,
 )
-from pipeline.local.model import Model
-from pipeline.local.query import Exact
+from pipeline.release.model import Model
+from pipeline.release.query import Exact
 from pipeline.types import Integers, Matrix, Vector
 
 if TYPE_CHECKING:
@@ -107,9 +108,9 @@ def open_gradients(
     curvature = products = np.zeros((0, 0))
     if "curvature" in task.shares:
         design = with_intercept(features)
-        bend = task.loss.curvature(predictors(design, model.coefficients), responses)
+        curvature_weight = task.loss.curvature(predictors(design, model.coefficients), responses)
         rows = weighted(task, design, root=True)
-        curvature = (rows * bend[:, None]).T @ rows
+        curvature = (rows * curvature_weight[:, None]).T @ rows
     if "products" in task.shares:
         products = whole.T @ whole
     return OpenSums(len(responses), whole, curvature, products)
@@ -161,11 +162,11 @@ def bounded_gradients(
     exponents = exponents[:1] if same else np.tile(exponents, task.slots)
     curvature = products = None
     if "curvature" in task.shares:
-        bend = np.maximum(finite(task.loss.curvature(predictor, responses)), 0.0)
+        curvature_weight = np.maximum(finite(task.loss.curvature(predictor, responses)), 0.0)
         # some losses bend the same way whatever the response is, and so in an empty slot
-        bend = np.where(np.isnan(responses), 0.0, bend)
+        curvature_weight = np.where(np.isnan(responses), 0.0, curvature_weight)
         rows = weighted(task, design, root=True)
-        curvature = _exact_matrix(task, rows, bend, task.loss.curvature_bound)
+        curvature = _exact_matrix(task, rows, curvature_weight, task.loss.curvature_bound)
     if "products" in task.shares:
         # the square of a cut slope is within the square of its bound up to rounding, and cut again
         products = _exact_matrix(task, bounded, np.clip(slope, -bound, bound) ** 2, bound**2)
@@ -176,21 +177,21 @@ def bounded_gradients(
     return RecordSums(model, gradient, curvature, products, places)
 
 
-def mallows(design: Matrix, radius: float) -> Vector:
-    """Return the weight of each record (1, x), shape (n,): a longer one counts as if on the radius.
+def mallows(design: Matrix, clipping_norm: float) -> Vector:
+    """Return the weight of each record (1, x), shape (n,): a longer one counts as if clipped.
 
     A hair below the bound, so that the rounding of products cannot pass it.
     """
-    square = radius**2 * (1.0 - 2.0**-40)
+    square = clipping_norm**2 * (1.0 - 2.0**-40)
     weights: Vector = np.minimum(1.0, square / (design * design).sum(axis=1))
     return weights
 
 
 def weighted(task: GradientTask, design: Matrix, *, root: bool = False) -> Matrix:
-    """Return w(x) (1, x), or the root of w(x) times (1, x): of norm at most the radius."""
-    if task.radius >= task.longest:
+    """Return w(x) (1, x), or the root of w(x) times (1, x): of norm at most the clipping_norm."""
+    if task.clipping_norm >= task.longest:
         return design
-    weights = mallows(design, task.radius)
+    weights = mallows(design, task.clipping_norm)
     found: Matrix = design * (np.sqrt(weights) if root else weights)[:, None]
     return found
 

@@ -49,7 +49,7 @@ def plug_ins(task: GradientTask, parts: Sequence[Sums]) -> dict[str, PooledPlugI
             gradient_noise(task) ** 2,
             sum(sums.records for sums in logs),
         )
-    paths = [[part] for part in parts] if task.several == "pooled" else [parts]
+    paths = [[part] for part in parts] if task.partition_strategy == "pooled" else [parts]
     found = {}
     for name, make in made.items():
         try:
@@ -111,7 +111,7 @@ def needs(task: GradientTask, method: str) -> str:
     if len(used) == 1:
         return f"{said}; costs nothing beyond gradients"
     unit = "mu" if task.mechanism.order == 2 else "epsilon"
-    each = _and([f"{task.parts[name]:.3g}" for name in used])
+    each = _and([f"{task.budget_allocation[name]:.3g}" for name in used])
     said += f", which cost {unit} {each} of a record's {task.budget:.3g}"
     return f"{said}; {PUBLISHED}" if "products" in used else said
 

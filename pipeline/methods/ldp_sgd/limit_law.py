@@ -10,15 +10,15 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline.linalg import sandwich
-from pipeline.local.blocks import with_intercept
 from pipeline.losses import Loss
 from pipeline.methods.ldp_sgd.gradients import mallows
 from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.records.blocks import with_intercept
 from pipeline.types import Matrix, Vector
 
 
 def moments(
-    loss: Loss, design: Matrix, responses: Vector, truth: Vector, radius: float
+    loss: Loss, design: Matrix, responses: Vector, truth: Vector, clipping_norm: float
 ) -> tuple[Matrix, Matrix]:
     """Return the mean weighted curvature and the mean outer product of gradients, each (d, d).
 
@@ -30,13 +30,13 @@ def moments(
         Encoded, shape (n,).
     truth
         theta*, shape (d,).
-    radius
-        Of the weights min(1, radius^2 / |(1, x)|^2).
+    clipping_norm
+        Of the weights min(1, clipping_norm^2 / |(1, x)|^2).
     """
-    weights, predictor = mallows(design, radius), design @ truth
-    bend = weights * loss.curvature(predictor, responses)
+    weights, predictor = mallows(design, clipping_norm), design @ truth
+    curvature_weight = weights * loss.curvature(predictor, responses)
     slope = weights * loss.slope(predictor, responses)
-    curvature = (design * bend[:, None]).T @ design / len(design)
+    curvature = (design * curvature_weight[:, None]).T @ design / len(design)
     products = (design * (slope * slope)[:, None]).T @ design / len(design)
     return curvature, products
 
@@ -80,6 +80,6 @@ def standard_errors(
     NumericError
         As `covariance`.
     """
-    found = moments(task.loss, with_intercept(features), responses, truth, task.radius)
+    found = moments(task.loss, with_intercept(features), responses, truth, task.clipping_norm)
     noise = task.record_noise if task.study.noised else 0.0
     return np.sqrt(np.diag(covariance(*found, noise, records)))

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.local.task import Task
 from pipeline.methods.facts import Missed, Sizes
 from pipeline.methods.ldp_sgd import facts
 from pipeline.methods.ldp_sgd.server import GradientServer
 from pipeline.methods.ldp_sgd.simulation import GradientStream
 from pipeline.methods.ldp_sgd.spec import LOSSES, check, enter, spec_of
 from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.release.task import Task
 from pipeline.study import Study
 
 
@@ -81,7 +81,7 @@ class LdpSgd:
         """As `Method.simulation`."""
         task = own(task)
         # sums beside the gradients, of a window, are those of its release
-        return None if task.beside else GradientStream(task, rng)
+        return None if task.extra_numbers else GradientStream(task, rng)
 
 
 def own(task: Task) -> GradientTask:

@@ -55,7 +55,7 @@ class Rule:
         Zero in a shared path, whose start is added by who brings the parts together.
     full
         Whether A is a matrix, for intervals of contrasts, or its diagonal alone.
-    beside
+    extra
         How many numbers come beside the gradients of a release.
     shared
         Whether the path is one partition's part of a path that several move.
@@ -65,7 +65,7 @@ class Rule:
     burn_in: int
     start: Vector
     full: bool = False
-    beside: int = 0
+    extra: int = 0
     shared: bool = False
 
 
@@ -111,7 +111,7 @@ class SgdPath:
         size = len(self.rule.start)
         self.theta = self.rule.start.copy()
         self.origin = np.zeros(size)
-        self.sums = Sums.zero(size, full=self.rule.full, beside=self.rule.beside)
+        self.sums = Sums.zero(size, full=self.rule.full, extra=self.rule.extra)
         self.batches = OnlineBatches.before(self.sums, self.rule.steps.alpha)
         if self.rule.burn_in == 0:
             self.marks = [self.sums]
@@ -120,8 +120,8 @@ class SgdPath:
         self,
         gradients: NDArray[np.float64],
         points: Matrix,
-        seen: Integers | None = None,
-        beside: Matrix | None = None,
+        watermarks: Integers | None = None,
+        extra: Matrix | None = None,
         clock: Integers | None = None,
     ) -> None:
         """Move along the gradients of some releases, and add them to the sums.
@@ -132,33 +132,33 @@ class SgdPath:
             Shape (releases, k, d): k noised gradients of each release, in order.
         points
             Shape (releases, d): where each release was linearised.
-        seen
+        watermarks
             How many records had come when each one's model was published, shape (releases,); by
             default no model is late.
-        beside
-            What came beside the gradients, shape (releases, rule.beside); by default nothing.
+        extra
+            What came beside the gradients, shape (releases, rule.extra); by default nothing.
         clock
             The same over all partitions, for the steps of a shared path: records that come at one
             time count alike, whether their partition gets few or many.
         """
         releases, block, size = gradients.shape
-        if seen is None:
-            seen = np.full(releases, np.iinfo(np.int64).max)
-        if beside is None:
-            beside = np.zeros((releases, 0))
+        if watermarks is None:
+            watermarks = np.full(releases, np.iinfo(np.int64).max)
+        if extra is None:
+            extra = np.zeros((releases, 0))
         if clock is None:
             clock = np.zeros(releases, dtype=np.int64)
         most = max(1, _CHUNK // max(block * size, size * size))
         for start in range(0, releases, most):
             part = slice(start, start + most)
-            self._fold(gradients[part], points[part], seen[part], beside[part], clock[part])
+            self._fold(gradients[part], points[part], watermarks[part], extra[part], clock[part])
 
     def _fold(
         self,
         gradients: NDArray[np.float64],
         points: Matrix,
-        seen: Integers,
-        beside: Matrix,
+        watermarks: Integers,
+        extra: Matrix,
         clock: Integers,
     ) -> None:
         done = 0
@@ -171,7 +171,7 @@ class SgdPath:
                 take = min(take, math.ceil(rest / block))
             part = slice(done, done + take)
             self._advance(
-                gradients[part], points[part], seen[part], beside[part], clock[part],
+                gradients[part], points[part], watermarks[part], extra[part], clock[part],
                 count=rest <= 0,
             )  # fmt: skip
             done += take
@@ -180,8 +180,8 @@ class SgdPath:
         self,
         gradients: NDArray[np.float64],
         points: Matrix,
-        seen: Integers,
-        beside: Matrix,
+        watermarks: Integers,
+        extra: Matrix,
         clock: Integers,
         *,
         count: bool,
@@ -198,15 +198,15 @@ class SgdPath:
             if kept:
                 part = slice(kept)
                 self._advance(
-                    gradients[part], points[part], seen[part], beside[part], clock[part],
+                    gradients[part], points[part], watermarks[part], extra[part], clock[part],
                     count=count,
                 )  # fmt: skip
             self.diverged = self.records
             return
         path = np.repeat(points.T, block, axis=1) if self.rule.shared else moved
         if count:
-            late = np.maximum(self.records + block * np.arange(releases) - seen, 0)
-            self._add(gradients, by_entry, points, path, steps, np.cumsum(late), beside)
+            late = np.maximum(self.records + block * np.arange(releases) - watermarks, 0)
+            self._add(gradients, by_entry, points, path, steps, np.cumsum(late), extra)
             if self.kept is not None:
                 self.kept.append(path.T.copy())
         self.theta = moved[:, -1].copy()
@@ -232,7 +232,7 @@ class SgdPath:
         path: Matrix,
         steps: Vector,
         late: Integers,
-        beside: Matrix,
+        extra: Matrix,
     ) -> None:
         releases, block, size = gradients.shape
         held = self.sums
@@ -257,7 +257,7 @@ class SgdPath:
             "gu": _running(held.gu, g[:, None, :] * u[None, :, :]),
             "uu": _running(held.uu, block * u[:, None, :] * u[None, :, :]),
             "gg": _running(held.gg, products.transpose(1, 2, 0)),
-            "beside": _running(held.beside, beside.T.copy()),
+            "extra": _running(held.extra, extra.T.copy()),
         }
         moved = _running(np.array(held.moved), steps.reshape(releases, block).sum(axis=1))
 

@@ -196,7 +196,7 @@ def released_mean(parts: Sequence[Sums], number: int) -> Matrix:
     """
     size = len(parts[0].g)
     packed = size * (size + 1) // 2
-    total = np.sum([sums.beside for sums in parts], axis=0)[number * packed :][:packed]
+    total = np.sum([sums.extra for sums in parts], axis=0)[number * packed :][:packed]
     return unpack_upper(total / sum(sums.records for sums in parts), size)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from pipeline.errors import PayloadError
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Part, on_lattice
 from pipeline.messages.release import OpenRelease, Release
 from pipeline.methods.layout import Layout
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
 from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Part, on_lattice
 
 #: Sums of floats may pass the bound of exact ones by this share: 2^17 records, 2^-53 for each.
 _ROUNDING = 2.0**-30
@@ -32,7 +32,7 @@ class GradientServer:
         self._noised, self._unit = task.study.noised, 1.0
         self._largest = task.largest_gradient
         self._furthest = math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
-        square = task.slots * task.radius**2 * (1 + _ROUNDING)
+        square = task.slots * task.clipping_norm**2 * (1 + _ROUNDING)
         bounds = [square * task.loss.curvature_bound, square * task.loss.slope_bound**2]
         units = [1.0, 1.0]
         if self._noised:
@@ -44,9 +44,9 @@ class GradientServer:
             bounds = [m.largest(task.slots) * m.unit for m in matrices]
         # one unit and one bound for each number of each matrix, in the order of a release
         packed = task.size * (task.size + 1) // 2
-        self._units = np.repeat(units, packed)[: task.beside]
-        self._bounds = np.repeat(bounds, packed)[: task.beside]
-        numbers = task.slots * task.size + task.beside
+        self._units = np.repeat(units, packed)[: task.extra_numbers]
+        self._bounds = np.repeat(bounds, packed)[: task.extra_numbers]
+        numbers = task.slots * task.size + task.extra_numbers
         if self._noised:
             self._expansion = Layout("expansion", "<i8", task.size, (COEFFICIENT_EXPONENT,))
             self._sums = Layout("sums", "<i8", numbers, task.channels.exponents)
@@ -74,8 +74,8 @@ class GradientServer:
     def join(self, releases: Sequence[Release]) -> GradientBatch:
         """As `Server.join`."""
         kind = "<i8" if self._noised else "<f8"
-        count, beside = self._slots * self._size, len(self._units)
-        width = count + beside + (0 if self._noised else 2)
+        count, extra = self._slots * self._size, len(self._units)
+        width = count + extra + (0 if self._noised else 2)
         sums = np.frombuffer(b"".join([r.sums.data for r in releases]), dtype=kind)
         numbers = sums.reshape(-1, width)
         points = np.frombuffer(b"".join([r.expansion.data for r in releases]), dtype=kind)
@@ -84,11 +84,15 @@ class GradientServer:
             gradients=(numbers[:, :count] * self._unit).reshape(-1, self._slots, self._size),
             points=(points * scale).reshape(-1, self._size),
             # without a place there is one partition, and all that was seen was seen there
-            seen=np.array(
-                [r.seen if r.place is None else r.place for r in releases], dtype=np.int64
+            watermarks=np.array(
+                [
+                    r.model_watermark if r.partition_watermark is None else r.partition_watermark
+                    for r in releases
+                ],
+                dtype=np.int64,
             ),
-            clock=np.array([r.seen for r in releases], dtype=np.int64),
-            beside=numbers[:, count : count + beside] * self._units,
+            clock=np.array([r.model_watermark for r in releases], dtype=np.int64),
+            extra=numbers[:, count : count + extra] * self._units,
         )
 
     def sound(self, batch: GradientBatch) -> bool:
@@ -96,7 +100,7 @@ class GradientServer:
         return (
             bool((np.abs(batch.gradients) <= self._largest).all())
             and bool((np.abs(batch.points) <= self._furthest).all())
-            and bool((np.abs(batch.beside) <= self._bounds).all())
+            and bool((np.abs(batch.extra) <= self._bounds).all())
         )
 
     def empty(self, *, trace: bool = False) -> SgdState:
@@ -128,9 +132,9 @@ class GradientServer:
 
     def part(self, slots: int, state: SgdState | None) -> Part | None:
         """As `Server.part`: how far its partition has come, and its own point where paths pool."""
-        if self._task.several is None:
+        if self._task.partition_strategy is None:
             return None
-        if self._task.several == "shared":
+        if self._task.partition_strategy == "shared":
             return Part(slots)
         point = self._task.first_model.coefficients if state is None else state.path.theta
         return Part(slots, on_lattice(point))

@@ -40,10 +40,12 @@ def rule_of(task: GradientTask) -> Rule:
     return Rule(
         steps=StepRule(path.eta0, path.alpha or ALPHA.get(loss, 0.6), cap),
         burn_in=path.burn_in,
-        start=np.zeros(task.size) if task.several == "shared" else task.first_model.coefficients,
+        start=np.zeros(task.size)
+        if task.partition_strategy == "shared"
+        else task.first_model.coefficients,
         full=path.full,
-        beside=task.beside,
-        shared=task.several == "shared",
+        extra=task.extra_numbers,
+        shared=task.partition_strategy == "shared",
     )
 
 
@@ -56,13 +58,13 @@ def lateness_cap(task: GradientTask) -> float:
 def mean_curvature(task: GradientTask) -> float:
     """Return the guess of a record's mean curvature, its weight included.
 
-    Features of unit variance have |(1, x)|^2 of about d: a radius below the root of d leaves
-    weights of about radius^2 / d, and A of about that much of H E[x x']. Features of a smaller
-    variance have larger weights, so that the caps err towards short steps; at the default radius
+    Features of unit variance have |(1, x)|^2 of about d: a clipping norm below the root of d
+    leaves weights of about clipping_norm^2 / d, and A of about that much of H E[x x']. Features of
+    a smaller variance have larger weights, so that the caps err towards short steps; at the default
     the noise cap depends on no variance, since noise moves x' theta by tr(A^-1 E[x x']).
     """
     guess = task.path.curvature or CURVATURE[task.study.estimator.loss]
-    return guess * min(1.0, task.radius**2 / task.size)
+    return guess * min(1.0, task.clipping_norm**2 / task.size)
 
 
 def largest_move(task: GradientTask, rule: Rule) -> float:
@@ -83,7 +85,7 @@ def slowest(task: GradientTask) -> float:
     means = np.append(1.0, (low + high) / 2)
     products = np.diag(np.append(0.0, (high - low) ** 2 / 12)) + np.outer(means, means)
     guess = task.path.curvature or CURVATURE[task.study.estimator.loss]
-    weight = min(1.0, task.radius**2 / float(np.trace(products)))
+    weight = min(1.0, task.clipping_norm**2 / float(np.trace(products)))
     return guess * weight * float(np.linalg.eigvalsh(products)[0])
 
 

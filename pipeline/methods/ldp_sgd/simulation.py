@@ -7,12 +7,12 @@ import math
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.blocks import predictors, with_intercept
-from pipeline.local.model import round_model
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
 from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.records.blocks import predictors, with_intercept
+from pipeline.release.model import round_model
 from pipeline.types import Matrix, Vector
 
 
@@ -32,12 +32,12 @@ class GradientStream:
         gradients = design * factors[:, None]
         if task.study.noised:
             gradients = gradients + self._noise(gradients.shape)
-        seen = np.full(clients, model.seen, dtype=np.int64)
+        watermarks = np.full(clients, model.watermark, dtype=np.int64)
         self._state.fold(
             GradientBatch(
                 gradients.reshape(clients, task.slots, task.size),
                 np.tile(model.coefficients, (clients, 1)),
-                seen, seen, np.zeros((clients, 0)),
+                watermarks, watermarks, np.zeros((clients, 0)),
             )
         )  # fmt: skip
 

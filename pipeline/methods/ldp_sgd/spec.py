@@ -43,7 +43,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             examples=[1000],
         ),
     ] = 1000
-    radius: Annotated[
+    clipping_norm: Annotated[
         Positive | None,
         Meta(
             description="records with a longer (1, features) weigh less, so that none moves a "
@@ -182,7 +182,7 @@ def check(study: Study) -> None:
         )
     for key in ("class_weights", "norm_bound", "noise_scale", "forgetting"):
         if getattr(estimator, key) is not None:
-            instead = "; use estimator.path.radius" if key == "norm_bound" else ""
+            instead = "; use estimator.path.clipping_norm" if key == "norm_bound" else ""
             raise ConfigError(f'estimator.{key}: kind = "ldp-sgd" has none; remove it{instead}')
     if study.noised and study.privacy.neighbours != "replace-one":
         raise ConfigError(

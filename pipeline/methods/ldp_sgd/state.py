@@ -26,18 +26,18 @@ class GradientBatch:
         Real values, shape (releases, k, d).
     points
         Where they were taken, shape (releases, d).
-    seen, clock
+    watermarks, clock
         Record slots that had been folded when each one's model was published, of this partition
         and of all, shape (releases,).
-    beside
+    extra
         Packed matrices that came beside the gradients, shape (releases, m); m is 0 for none.
     """
 
     gradients: NDArray[np.float64]
     points: Matrix
-    seen: Integers
+    watermarks: Integers
     clock: Integers
-    beside: Matrix
+    extra: Matrix
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class SgdState:
 
     def fold(self, batch: GradientBatch) -> None:
         """Move along the gradients of some releases."""
-        self.path.fold(batch.gradients, batch.points, batch.seen, batch.beside, batch.clock)
+        self.path.fold(batch.gradients, batch.points, batch.watermarks, batch.extra, batch.clock)
         self.dirty.add(PATH)
 
     def add(self, other: SgdState) -> None:

@@ -33,7 +33,7 @@ class Sums:
         Sums of gradients and of the points they were taken at, shape (d,).
     gu, uu, gg
         Sums of their products, shape (d, d).
-    beside
+    extra
         Sums of the released curvatures and then outer products, each a packed upper triangle of
         d (d + 1) / 2 entries; empty where neither is released.
     """
@@ -50,23 +50,23 @@ class Sums:
     gu: Matrix
     uu: Matrix
     gg: Matrix
-    beside: Vector
+    extra: Vector
 
     @classmethod
-    def zero(cls, size: int, *, full: bool, beside: int = 0) -> Sums:
+    def zero(cls, size: int, *, full: bool, extra: int = 0) -> Sums:
         """Return the sums of nothing."""
         vector, matrix = np.zeros(size), np.zeros((size, size))
         a = matrix if full else vector
         return cls(
             0, 0, 0.0, vector, vector, vector, a, vector, vector, matrix, matrix, matrix,
-            np.zeros(beside),
+            np.zeros(extra),
         )  # fmt: skip
 
     @property
     def arrays(self) -> tuple[NDArray[np.float64], ...]:
         """All sums that are arrays, in the order of the fields."""
         return (
-            self.c, self.s, self.b, self.a, self.g, self.u, self.gu, self.uu, self.gg, self.beside,
+            self.c, self.s, self.b, self.a, self.g, self.u, self.gu, self.uu, self.gg, self.extra,
         )  # fmt: skip
 
     def since(self, mark: Sums) -> Sums:
@@ -85,5 +85,5 @@ class Sums:
         return Sums(
             count, self.behind - mark.behind, self.moved - mark.moved, self.c - c0, s, b, a,
             self.g - mark.g, self.u - mark.u, self.gu - mark.gu, self.uu - mark.uu,
-            self.gg - mark.gg, self.beside - mark.beside,
+            self.gg - mark.gg, self.extra - mark.extra,
         )  # fmt: skip

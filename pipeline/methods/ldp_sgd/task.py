@@ -9,16 +9,16 @@ from typing import Literal
 import numpy as np
 
 from pipeline.errors import PrivacyError
-from pipeline.local.blocks import with_intercept
-from pipeline.local.encode import Arrays
-from pipeline.local.model import Model
-from pipeline.local.query import OpenQuery, Query
-from pipeline.local.task import Task
 from pipeline.methods.ldp_sgd import client
 from pipeline.methods.ldp_sgd.channels import Channels, of_single_records
 from pipeline.methods.ldp_sgd.gradients import mallows
 from pipeline.methods.ldp_sgd.spec import spec_of, split_of
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
+from pipeline.records.blocks import with_intercept
+from pipeline.records.encode import Arrays
+from pipeline.release.model import Model
+from pipeline.release.query import OpenQuery, Query
+from pipeline.release.task import Task
 from pipeline.study import Study
 from pipeline.study.release_tables import Split
 from pipeline.types import Matrix, Vector
@@ -52,29 +52,29 @@ class GradientTask(Task):
         return True
 
     @property
-    def several(self) -> Literal["pooled", "shared"] | None:  # type: ignore[override]
-        """As `Task.several`: how the paths of several partitions go together."""
+    def partition_strategy(self) -> Literal["pooled", "shared"] | None:  # type: ignore[override]
+        """As `Task.partition_strategy`: how the paths of several partitions go together."""
         return self.path.partitions
 
     @property
-    def apart(self) -> bool:  # type: ignore[override]
-        """As `Task.apart`: the sums of a window have one noise for all of its records."""
-        return not self.beside
+    def noise_per_record(self) -> bool:  # type: ignore[override]
+        """As `Task.noise_per_record`: sums of a window have one noise for all of its records."""
+        return not self.extra_numbers
 
     @cached_property
-    def beside(self) -> int:
+    def extra_numbers(self) -> int:
         """How many numbers a release holds beside the gradients of its single records."""
         return self.path.matrices * (self.size * (self.size + 1) // 2)
 
     @property
     def touched(self) -> int:
         """As `Task.touched`."""
-        return self.size + self.beside
+        return self.size + self.extra_numbers
 
     @cached_property
-    def radius(self) -> float:
+    def clipping_norm(self) -> float:
         """Bound of the weighted norm of (1, features) in the gradient of a single record."""
-        return min(self.path.radius or math.sqrt(max(2, self.size)), self.longest)
+        return min(self.path.clipping_norm or math.sqrt(max(2, self.size)), self.longest)
 
     @cached_property
     def shares(self) -> dict[str, float]:
@@ -86,8 +86,8 @@ class GradientTask(Task):
         return {name: part / sum(parts) for name, part in zip(names, parts, strict=True)}
 
     @cached_property
-    def parts(self) -> dict[str, float]:
-        """As `Task.parts`, in the mechanism's own terms."""
+    def budget_allocation(self) -> dict[str, float]:
+        """As `Task.budget_allocation`, in the mechanism's own terms."""
         return {name: self.mechanism.part(self.budget, s) for name, s in self.shares.items()}
 
     @cached_property
@@ -97,7 +97,7 @@ class GradientTask(Task):
         if neighbours == "add-remove":
             raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
         return of_single_records(
-            self.mechanism, self.loss, self.bounds, self.radius, self.size, neighbours,
+            self.mechanism, self.loss, self.bounds, self.clipping_norm, self.size, neighbours,
             self.budget, self.shares,
         )  # fmt: skip
 
@@ -123,7 +123,7 @@ class GradientTask(Task):
     def largest_gradient(self) -> float:
         """Largest absolute entry of a single record's released gradient, noise included."""
         if not self.study.noised:
-            return self.radius * self.loss.slope_bound
+            return self.clipping_norm * self.loss.slope_bound
         # the worker does not know a slot's level: any of them may have made its noise
         parts = self.record_channels
         return max(part.largest(1) for part in parts) * parts[0].unit
@@ -134,13 +134,13 @@ class GradientTask(Task):
         return 0.0 * super().penalty
 
     def record_weights(self, design: Matrix) -> Vector | float:
-        """As `Task.record_weights`: longer records count as if they were on the radius."""
-        return 1.0 if self.radius >= self.longest else mallows(design, self.radius)
+        """As `Task.record_weights`: longer records count as if they were on the clipping_norm."""
+        return 1.0 if self.clipping_norm >= self.longest else mallows(design, self.clipping_norm)
 
     def reference_rows(
         self, features: Matrix, responses: Vector, weights: tuple[float, float]
     ) -> tuple[Matrix, Vector]:
-        """As `Task.reference_rows`: nothing is shortened, and longer records weigh less."""
+        """As `Task.reference_rows`: nothing is clipped, and longer records weigh less."""
         del weights
         design = with_intercept(features)
         return design, np.broadcast_to(self.record_weights(design), len(responses))

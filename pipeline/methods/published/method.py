@@ -11,7 +11,6 @@ import numpy as np
 
 from pipeline import losses
 from pipeline.errors import ConfigError, NumericError
-from pipeline.local.task import Task
 from pipeline.methods.offline import Clients, OfflineFit
 from pipeline.methods.published.problem import Problem, problem_of
 from pipeline.methods.published.runs import Run, Stream, fold
@@ -19,6 +18,7 @@ from pipeline.methods.published.spec import Online, Spec, Trusted, Undamped, spe
 from pipeline.methods.published.task import OfflineTask
 from pipeline.methods.published.trusted_noise import least_stabiliser
 from pipeline.privacy.policy import NO_PRIVACY, Guarantee
+from pipeline.release.task import Task
 from pipeline.study import study_of, without_privacy
 from pipeline.study.model import LIVE, Study
 from pipeline.types import Vector

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline.local.task import Task
 from pipeline.methods.published.message_noise import MessageNoise
 from pipeline.methods.published.spec import Distributed, Gaussian, Laplace, Trusted, spec_of
 from pipeline.methods.published.trusted_noise import GaussianNoise, LaplaceNoise
+from pipeline.release.task import Task
 
 POOLED = "no privacy: the raw records of all clients lie in one place"
 FEDERATED = (

@@ -14,14 +14,14 @@ import numpy as np
 from pipeline.errors import DataError
 from pipeline.estimators.estimate import class_weights
 from pipeline.estimators.objective import Objective
-from pipeline.local.encode import Arrays
-from pipeline.local.task import Task
 from pipeline.losses import Loss
 from pipeline.methods.offline import Clients
 from pipeline.methods.published.offline import objective_of
 from pipeline.methods.published.records import Records
 from pipeline.methods.published.ridge import Ridge
 from pipeline.methods.published.spec import Printed, Spec
+from pipeline.records.encode import Arrays
+from pipeline.release.task import Task
 
 Keys = TypeVar("Keys", bound=Spec)
 

@@ -85,12 +85,12 @@ def sums_at(loss: Loss, clients: Iterable[Records], point: Vector) -> Sums:
     for client in clients:
         predictor = client.design @ point
         slope = loss.slope(predictor, client.responses)
-        bend = loss.curvature(predictor, client.responses)
+        curvature_weight = loss.curvature(predictor, client.responses)
         if client.weights is not None:
-            slope, bend = slope * client.weights, bend * client.weights
+            slope, curvature_weight = slope * client.weights, curvature_weight * client.weights
         records += len(client)
         gradient += client.design.T @ slope
         # the product of one matrix with itself is exactly symmetric
-        rows = client.design * np.sqrt(bend)[:, None]
+        rows = client.design * np.sqrt(curvature_weight)[:, None]
         curvature += rows.T @ rows
     return Sums(records, gradient, curvature)

@@ -45,7 +45,7 @@ L2Bound = Annotated[
     Annotated[float, Meta(gt=1, le=1e12)] | None,
     Meta(
         description="C2, bound of the 2-norm of (1, features), in (1, 1e12]; longer records are "
-        "shortened to it; default: the longest that the ranges allow",
+        "clipped to it; default: the longest that the ranges allow",
         examples=[3.0],
     ),
 ]

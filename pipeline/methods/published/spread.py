@@ -32,10 +32,10 @@ def covariance_of(
         return None, f"intervals need {needed} records; there are {len(records)}"
     weights = np.ones(len(records)) if records.weights is None else records.weights
     predictor = records.design @ point
-    bend = weights * loss.sharp_curvature(predictor, records.responses)
-    squares = float(np.sum(np.square(bend)))
+    curvature_weight = weights * loss.sharp_curvature(predictor, records.responses)
+    squares = float(np.sum(np.square(curvature_weight)))
     # so many equally curved records would say as much
-    carried = float(np.sum(bend)) ** 2 / squares if squares > 0 else 0.0
+    carried = float(np.sum(curvature_weight)) ** 2 / squares if squares > 0 else 0.0
     if carried < needed:
         return None, (
             f"intervals need the curvature of {needed} records; only about {carried:.0f} carry "
@@ -43,7 +43,7 @@ def covariance_of(
         )
     slopes = weights * loss.slope(predictor, records.responses)
     scores = records.design * slopes[:, None] + penalty * point
-    rows = records.design * np.sqrt(bend)[:, None]
+    rows = records.design * np.sqrt(curvature_weight)[:, None]
     try:
         return sandwich(rows.T @ rows + len(records) * np.diag(penalty), scores.T @ scores), ""
     except NumericError as error:

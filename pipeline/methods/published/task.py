@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 from pipeline.errors import ConfigError
-from pipeline.local.encode import Arrays
-from pipeline.local.model import Model
-from pipeline.local.task import Task
+from pipeline.records.encode import Arrays
+from pipeline.release.model import Model
+from pipeline.release.task import Task
 
 
 class OfflineTask(Task):

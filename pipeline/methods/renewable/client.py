@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.linalg import pack_upper
-from pipeline.local.encode import Arrays
-from pipeline.local.model import Model
-from pipeline.local.query import MatrixPart, OpenQuery, Part, Query, VectorPart
 from pipeline.methods.renewable.summarise import (
     BoundedSums,
     Summary,
@@ -17,6 +14,9 @@ from pipeline.methods.renewable.summarise import (
     summarise,
     summarise_bounded,
 )
+from pipeline.records.encode import Arrays
+from pipeline.release.model import Model
+from pipeline.release.query import MatrixPart, OpenQuery, Part, Query, VectorPart
 
 if TYPE_CHECKING:
     from pipeline.methods.renewable.task import RenewableTask
@@ -32,9 +32,9 @@ def query_of(task: RenewableTask, sums: BoundedSums) -> Query:
     """Return bounded sums with the noise that each part needs."""
     channels, slots = task.channels(sums.model.version), task.slots
     parts: dict[str, Part] = {"gradient": VectorPart(sums.gradient, channels.gradient, slots)}
-    if sums.curvature is not None and channels.curvature and channels.beside:
+    if sums.curvature is not None and channels.curvature and channels.off_diagonal:
         parts["curvature"] = MatrixPart(
-            sums.curvature, channels.curvature, channels.beside, task.size, slots
+            sums.curvature, channels.curvature, channels.off_diagonal, task.size, slots
         )
     if channels.counts is not None:
         parts["counts"] = VectorPart(sums.counts, channels.counts, slots)

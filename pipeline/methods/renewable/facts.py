@@ -28,12 +28,12 @@ def facts(task: RenewableTask) -> dict[str, object]:
     """As `Method.facts`: noise, and when intervals can come."""
     found: dict[str, object] = {}
     needed = RELEASES_PER_COEFFICIENT * task.size
-    if task.study.noised and task.step.curvature is not None:
+    if task.study.noised and task.update_channels.curvature is not None:
         found["noise"] = {
-            "gradient_sd": task.step.gradient.standard_deviation,
-            "curvature_sd": task.step.curvature.standard_deviation,
+            "gradient_sd": task.update_channels.gradient.standard_deviation,
+            "curvature_sd": task.update_channels.curvature.standard_deviation,
             **_counted(task),
-            "start_gradient_sd": task.start.gradient.standard_deviation,
+            "start_gradient_sd": task.initial_channels.gradient.standard_deviation,
             "order_of_norm": task.mechanism.order,
             "norm_bound": task.norm_bound,
             "l1_bound": task.bounds.l1,
@@ -74,10 +74,10 @@ def _forgetting(task: RenewableTask) -> dict[str, object]:
 
 def _counted(task: RenewableTask) -> dict[str, object]:
     """Return the noise of what is released beside gradient and curvature, by its name."""
-    if task.step.counts is None:
+    if task.update_channels.counts is None:
         return {}
     name = "counts_sd" if task.classes else "squared_slopes_sd"
-    return {name: task.step.counts.standard_deviation}
+    return {name: task.update_channels.counts.standard_deviation}
 
 
 def _slopes(task: RenewableTask) -> dict[str, object]:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.local.task import Task
 from pipeline.methods.facts import Missed, Sizes
 from pipeline.methods.renewable import facts
 from pipeline.methods.renewable.open_server import OpenServer
 from pipeline.methods.renewable.private_server import PrivateServer
 from pipeline.methods.renewable.task import RenewableTask
+from pipeline.release.task import Task
 from pipeline.study import Study
 
 #: Raised where the meaning of noised releases at the public start changes, by loss; else 1.

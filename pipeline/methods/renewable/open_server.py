@@ -8,12 +8,12 @@ import numpy as np
 
 from pipeline.errors import PayloadError
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.model import Part
 from pipeline.messages.release import Numbers, OpenRelease, Release
 from pipeline.methods.layout import Layout
 from pipeline.methods.renewable.open_estimate import INTERVAL, estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
 from pipeline.methods.renewable.task import RenewableTask
+from pipeline.release.model import Part
 from pipeline.types import Vector
 
 #: No float of a release may be larger: products of two must stay finite.

@@ -97,7 +97,7 @@ def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estim
             )
         if status == "ready":
             whole = moments.slots * bread
-            noise = moments.squares * task.step.gradient.standard_deviation**2
+            noise = moments.squares * task.update_channels.gradient.standard_deviation**2
             between = between_releases(moments, curvature)
             covariance, privacy = sandwiches(whole, between, noise * np.eye(task.size))
             total = np.maximum(np.diag(covariance), np.diag(privacy))
@@ -141,10 +141,10 @@ def _first_coefficients(
     slots = float(total[-1]) * task.slots
     if slots == 0:
         return task.first_model.coefficients
-    mean = total[:-1] * task.start.gradient.unit / slots
+    mean = total[:-1] * task.initial_channels.gradient.unit / slots
     if isinstance(task.loss, Regression):
         squares = sum(w * w * float(state.start[-1]) for w, state in parts)
-        spread = math.sqrt(squares) * task.start.gradient.standard_deviation / slots
+        spread = math.sqrt(squares) * task.initial_channels.gradient.standard_deviation / slots
         alone = task.loss.intercept_of(float(mean[0]), spread)
         return np.append(alone, np.zeros(task.size - 1))
     score = weights[0] * mean[: task.size] + weights[1] * mean[task.size :]
@@ -152,9 +152,9 @@ def _first_coefficients(
 
 
 def _weights(task: RenewableTask, parts: Weighed) -> tuple[float, float]:
-    if not task.classes or task.step.counts is None:
+    if not task.classes or task.update_channels.counts is None:
         return 1.0, 1.0
-    unit = task.step.counts.unit
+    unit = task.update_channels.counts.unit
     counts = total_of(parts, lambda state: state.counts)
     return class_weights(float(counts[0]) * unit, float(counts[1]) * unit, task.largest_weight)
 
@@ -164,7 +164,7 @@ def _both_classes(task: RenewableTask, parts: Weighed) -> bool:
 
     A regression has no classes that could be missing.
     """
-    part = task.step.counts
+    part = task.update_channels.counts
     if part is None or not task.classes:
         return True
     counts = total_of(parts, lambda state: state.counts)[:2] * part.unit
@@ -178,7 +178,8 @@ def _start_status(task: RenewableTask, releases: int) -> tuple[Status, str]:
     needed = task.study.stream.publish.releases
     return "starting", (
         f"the first model goes out after {needed} releases (stream.publish.releases), and "
-        f"{releases} have come; it goes out sooner if one client has used up its stream.lead"
+        f"{releases} have come; it goes out sooner if one client has used up its "
+        "stream.max_in_flight_windows"
     )
 
 

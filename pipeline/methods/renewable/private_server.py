@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.local.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Part
 from pipeline.messages.release import Release
 from pipeline.methods.layout import Layout
 from pipeline.methods.renewable.private_estimate import INTERVAL, estimate_private
 from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.privacy.channel import Channel
+from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Part
 from pipeline.types import Integers
 
 
@@ -24,7 +24,7 @@ class PrivateServer:
 
     def __init__(self, task: RenewableTask) -> None:
         self._task, self._shape, self._slots = task, Shape.of(task), task.slots
-        step, start, size = task.step, task.start, task.size
+        step, start, size = task.update_channels, task.initial_channels, task.size
         packed = size * (size + 1) // 2
         self._expansion = Layout("expansion", "<i8", size, (COEFFICIENT_EXPONENT,))
         first, later = task.groups * size + task.counted(0), size + packed + task.counted(1)
@@ -114,10 +114,12 @@ class PrivateServer:
         Later estimates leave it slowly in directions whose curvature is below its noise, so a first
         model of one or two releases can spoil a long stream. Waiting costs nothing: releases at the
         start carry less noise than later ones. Nobody is held up either: it is over as soon as one
-        client has sent all that `stream.lead` allows.
+        client has sent all that `stream.max_in_flight_windows` allows.
         """
         stream = self._task.study.stream
-        if any(state.epochs for state in states) or (stream.lead and furthest >= stream.lead):
+        if any(state.epochs for state in states) or (
+            stream.max_in_flight_windows and furthest >= stream.max_in_flight_windows
+        ):
             return True
         return sum(int(state.start[-1]) for state in states) >= stream.publish.releases
 

@@ -14,11 +14,11 @@ import numpy as np
 from pipeline.errors import PrivacyError
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import Floored, floor_eigenvalues, unpack_upper
-from pipeline.local.model import COEFFICIENT_EXPONENT
 from pipeline.methods.renewable import exact
 from pipeline.methods.renewable.exact import BigIntegers
 from pipeline.methods.renewable.private_state import PrivateState
 from pipeline.methods.renewable.task import RenewableTask
+from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Matrix, Vector
 
 #: Epochs that enter the estimate: older expansion points are too far from the truth.
@@ -69,10 +69,10 @@ def moments_of(task: RenewableTask, parts: Weighed) -> Moments:
         return exact.as_floats(sum(held[1:], held[0]) if held else exact.zeros(state.gram_length))
 
     unit = np.ones(shape.rows)
-    unit[:size] = task.step.gradient.unit
+    unit[:size] = task.update_channels.gradient.unit
     unit[size : 2 * size] = math.ldexp(1.0, COEFFICIENT_EXPONENT)
-    if shape.squares and task.step.counts is not None:
-        unit[2 * size] = task.step.counts.unit
+    if shape.squares and task.update_channels.counts is not None:
+        unit[2 * size] = task.update_channels.counts.unit
     units = np.outer(unit, unit)
     grams = [(w, gram(state)) for w, state in parts]
     total = unpack_upper(_weighted(grams), shape.rows) * units
@@ -98,7 +98,7 @@ def curvature_of(task: RenewableTask, parts: Weighed) -> tuple[Matrix, Floored]:
     size = task.size
     sums = total_of(parts, lambda state: state.curvature)
     slots = float(sums[-1])
-    part = task.step.curvature
+    part = task.update_channels.curvature
     if part is None:
         raise PrivacyError("the task of this study has no curvature, but its state has one")
     total = unpack_upper(sums[:-2] * part.unit, size)

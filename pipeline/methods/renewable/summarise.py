@@ -16,7 +16,8 @@ import numpy as np
 
 from pipeline.errors import PrivacyError
 from pipeline.linalg import pack_upper, solve_positive
-from pipeline.local.blocks import (
+from pipeline.losses import Loss, Regression
+from pipeline.records.blocks import (
     CURVATURE_BITS,
     GRADIENT_BITS,
     blocks,
@@ -28,10 +29,9 @@ from pipeline.local.blocks import (
     whole_factors,
     with_intercept,
 )
-from pipeline.local.model import Model
-from pipeline.local.query import NOTHING, Exact
-from pipeline.local.rows import inside, shortened, weight_of
-from pipeline.losses import Loss, Regression
+from pipeline.release.model import Model
+from pipeline.release.query import NOTHING, Exact
+from pipeline.release.rows import clipped_to_norm, inside, weight_of
 from pipeline.types import Matrix, Vector
 
 if TYPE_CHECKING:
@@ -108,16 +108,16 @@ def summarise(
     """
     d = task.size
     gradient, curvature, scores = np.zeros(d), np.zeros((d, d)), np.zeros((d, d))
-    design = with_intercept(shortened(features, task))
+    design = with_intercept(clipped_to_norm(features, task))
     weight = weight_of(weights, responses)
     predictor = design @ point
     slope = weight * task.loss.slope(predictor, responses)
-    bend = weight * task.loss.curvature(predictor, responses)
+    curvature_weight = weight * task.loss.curvature(predictor, responses)
     for part, work in blocks(design):
         np.multiply(design[part], slope[part, None], out=work)
         gradient += work.sum(axis=0)
         scores += work.T @ work
-        np.multiply(design[part], bend[part, None], out=work)
+        np.multiply(design[part], curvature_weight[part, None], out=work)
         curvature += work.T @ design[part]
     counts = _counts(responses) if task.classes else (0, 0)
     return Summary(len(responses), point, gradient, curvature, scores, counts)
@@ -147,7 +147,7 @@ def summarise_bounded(
     # rows in units of their last bit: powers of two, which change no digit of the predictors
     columns = task.column_exponents
     scale = one_or_all(np.ldexp(1.0, GRADIENT_BITS[0] - columns))
-    design = with_intercept(shortened(inside(features, task), task), scale)
+    design = with_intercept(clipped_to_norm(inside(features, task), task), scale)
     predictor = predictors(design, model.coefficients / scale)
     slope = finite(task.loss.slope(predictor, responses))
     if model.version == 0:
@@ -168,16 +168,18 @@ def summarise_bounded(
     weight = weight_of((negative, positive), responses)
     slope_bound, curvature_bound = most * task.loss.slope_bound, most * task.loss.curvature_bound
     slope = np.clip(weight * slope, -slope_bound, slope_bound)
-    bend = np.maximum(weight * finite(task.loss.curvature(predictor, responses)), 0.0)
+    curvature_weight = np.maximum(weight * finite(task.loss.curvature(predictor, responses)), 0.0)
     slopes, slope_unit = whole_factors(slope, slope_bound, GRADIENT_BITS[1])
-    bends, bend_unit = whole_factors(bend, curvature_bound, CURVATURE_BITS[1])
-    totals, curvature = exact_sums(design, slopes, bends)
+    curvature_weights, curvature_unit = whole_factors(
+        curvature_weight, curvature_bound, CURVATURE_BITS[1]
+    )
+    totals, curvature = exact_sums(design, slopes, curvature_weights)
     return BoundedSums(
         model=model,
         gradient=Exact(totals, columns + (slope_unit - GRADIENT_BITS[0])),
         curvature=Exact(
             pack_upper(curvature),
-            task.product_exponents + (bend_unit - 2 * CURVATURE_BITS[0]),
+            task.product_exponents + (curvature_unit - 2 * CURVATURE_BITS[0]),
         ),
         counts=_exact_counts(task, responses, slope, model.version),
     )

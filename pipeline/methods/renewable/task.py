@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pipeline.errors import PrivacyError
-from pipeline.local.encode import Arrays
-from pipeline.local.model import Model
-from pipeline.local.query import OpenQuery, Query
-from pipeline.local.task import Task
 from pipeline.methods.renewable import client
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
+from pipeline.records.encode import Arrays
+from pipeline.release.model import Model
+from pipeline.release.query import OpenQuery, Query
+from pipeline.release.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Channels:
         One vector, at the start one for each group of records.
     counts
         Class counts, or the sum of squared slopes of a regression; None where nothing is counted.
-    curvature, beside
+    curvature, off_diagonal
         Of the curvature's diagonal, and of its entries off the diagonal.
     """
 
     gradient: Channel
     counts: Channel | None
     curvature: Channel | None
-    beside: Channel | None
+    off_diagonal: Channel | None
 
     @property
     def exponents(self) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ class RenewableTask(Task):
         return "sums of squared slopes" if self.counted(1) else ""
 
     @cached_property
-    def start(self) -> Channels:
+    def initial_channels(self) -> Channels:
         """Channels of releases at model 0: one gradient for each group, unweighted, no curvature.
 
         Class weights are not known yet, and a record touches the sums of its own class alone, so
@@ -80,15 +80,17 @@ class RenewableTask(Task):
         )
 
     @cached_property
-    def step(self) -> Channels:
+    def update_channels(self) -> Channels:
         """Channels of releases at any later model: weighted gradient and curvature."""
         split, weight = self.split, self.largest_weight
-        slope, bend = weight * self.loss.slope_bound, weight * self.loss.curvature_bound
-        return self._channels(slope, bend, split.gradient, split.curvature, self.counted(1))
+        slope, curvature_weight = weight * self.loss.slope_bound, weight * self.loss.curvature_bound
+        return self._channels(
+            slope, curvature_weight, split.gradient, split.curvature, self.counted(1)
+        )
 
     def channels(self, version: int) -> Channels:
         """Return the channels of a release at this model version."""
-        return self.start if version == 0 else self.step
+        return self.initial_channels if version == 0 else self.update_channels
 
     def exponents(self, version: int) -> tuple[int, ...]:
         """As `Task.exponents`."""
@@ -106,7 +108,7 @@ class RenewableTask(Task):
         """As `Task.check_fit`."""
         parts = [
             part
-            for one in (self.start, self.step)
+            for one in (self.initial_channels, self.update_channels)
             for part in (one.gradient, one.curvature, one.counts)
             if part is not None
         ]
@@ -117,7 +119,7 @@ class RenewableTask(Task):
             )
 
     def _channels(
-        self, slope: float, bend: float, gradient: float, curvature: float, counted: int
+        self, slope: float, curvature_weight: float, gradient: float, curvature: float, counted: int
     ) -> Channels:
         """Return channels for slopes and curvatures within bounds, by shares of the budget."""
         neighbours, order = self.study.privacy.neighbours, self.mechanism.order
@@ -133,7 +135,7 @@ class RenewableTask(Task):
         bent = None
         if curvature:
             bent = part(
-                sensitivity.of_curvature(bounds, bend, neighbours, order),
+                sensitivity.of_curvature(bounds, curvature_weight, neighbours, order),
                 sensitivity.rounding_of_matrix(self.size, order),
                 curvature,
             )
@@ -154,5 +156,5 @@ class RenewableTask(Task):
             if counted
             else None,
             curvature=bent,
-            beside=bent and bent.off_diagonal(),
+            off_diagonal=bent and bent.off_diagonal(),
         )

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigError, LocalStoreError, StateError
-from pipeline.local.task import Task
 from pipeline.messages.release import read
 from pipeline.methods import task_of as make_task
+from pipeline.release.task import Task
 from pipeline.study import parse_study
-from producers.vault import Outgoing, Stream, Tally, Vault
+from producers.client_store import ClientStore, Outgoing, Stream, Tally
 from tests.stage import PATIENCE, Stage, study_text, until, write_csv
 
 SOURCE = "csv:data.csv"
@@ -32,8 +32,8 @@ def task_of(name: str, epsilon: float = 1.0) -> Task:
     return make_task(parse_study(study_text(name, privacy=budget)))
 
 
-def release(vault: Vault, task: Task, *seqs: int) -> None:
-    vault.release(
+def release(store: ClientStore, task: Task, *seqs: int) -> None:
+    store.release(
         task, SOURCE, [Outgoing(seq, b"bytes %d" % seq, HEADERS) for seq in seqs],
         position=b"place %d" % max(seqs, default=0), tally=TALLY, now=1e9,
     )  # fmt: skip
@@ -51,14 +51,14 @@ def path(tmp_path: Path) -> Path:
 
 def test_one_release_moves_ledger_outbox_and_position_together(path: Path) -> None:
     task = task_of("one")
-    with Vault(path, "site") as vault:
-        assert vault.open_stream(task, SOURCE) == Stream(None, 0)
-        release(vault, task, 0)
-        assert vault.open_stream(task, SOURCE) == Stream(b"place 0", 1)
-        assert vault.unsent("one", -1, 10) == [Outgoing(0, b"bytes 0", HEADERS)]
-        vault.sent("one", [0], (1, 7))
-        assert vault.waiting("one") == 0
-        assert vault.open_stream(task, SOURCE) == Stream(b"place 0", 1, (1, 7))
+    with ClientStore(path, "site") as store:
+        assert store.open_stream(task, SOURCE) == Stream(None, 0)
+        release(store, task, 0)
+        assert store.open_stream(task, SOURCE) == Stream(b"place 0", 1)
+        assert store.unsent("one", -1, 10) == [Outgoing(0, b"bytes 0", HEADERS)]
+        store.sent("one", [0], (1, 7))
+        assert store.waiting("one") == 0
+        assert store.open_stream(task, SOURCE) == Stream(b"place 0", 1, (1, 7))
     assert rows(path, "SELECT * FROM ledger") == [("one", 0, "2001-09-09T01:46:40.000000Z", 0)]
     assert rows(path, "SELECT study, source, epsilon, delta, slots FROM spends") == [
         ("one", SOURCE, 1.0, 1e-5, 20)
@@ -68,15 +68,15 @@ def test_one_release_moves_ledger_outbox_and_position_together(path: Path) -> No
 
 def test_a_group_is_stored_as_its_releases_one_after_the_other_would_be(path: Path) -> None:
     task = task_of("one")
-    with Vault(path, "site") as vault:
-        vault.open_stream(task, SOURCE)
-        release(vault, task, 0, 1, 2)
-        release(vault, task, 3)
-        release(vault, task, 4, 5)
-        assert vault.open_stream(task, SOURCE) == Stream(b"place 5", 6)
+    with ClientStore(path, "site") as store:
+        store.open_stream(task, SOURCE)
+        release(store, task, 0, 1, 2)
+        release(store, task, 3)
+        release(store, task, 4, 5)
+        assert store.open_stream(task, SOURCE) == Stream(b"place 5", 6)
         stored = [Outgoing(seq, b"bytes %d" % seq, HEADERS) for seq in range(6)]
-        assert vault.unsent("one", -1, 100) == stored
-        assert vault.unsent("one", 1, 3) == stored[2:5]
+        assert store.unsent("one", -1, 100) == stored
+        assert store.unsent("one", 1, 3) == stored[2:5]
     assert rows(path, "SELECT seq, lost FROM ledger") == [(seq, 0) for seq in range(6)]
     assert rows(path, "SELECT count(*) FROM spends") == [(1,)]
     assert rows(path, "SELECT records, rejected, clipped FROM streams") == [(60, 6, 3)]
@@ -86,79 +86,79 @@ def test_a_group_is_stored_as_its_releases_one_after_the_other_would_be(path: Pa
 @pytest.mark.parametrize("seqs", [(), (1,), (3,), (5,), (4, 6), (4, 4), (5, 4), (3, 4)])
 def test_numbers_must_go_on_where_the_database_is(path: Path, seqs: tuple[int, ...]) -> None:
     task = task_of("one")
-    with Vault(path, "site") as vault:
-        vault.open_stream(task, SOURCE)
-        release(vault, task, 0, 1, 2, 3)
+    with ClientStore(path, "site") as store:
+        store.open_stream(task, SOURCE)
+        release(store, task, 0, 1, 2, 3)
         before = rows(path, "SELECT * FROM streams")
         with pytest.raises(StateError, match="start this client again"):
-            release(vault, task, *seqs)
+            release(store, task, *seqs)
         assert rows(path, "SELECT * FROM streams") == before
         assert [row[0] for row in rows(path, "SELECT seq FROM ledger")] == [0, 1, 2, 3]
-        release(vault, task, 4, 5)
+        release(store, task, 4, 5)
 
 
 def test_a_study_that_was_never_opened_releases_nothing(path: Path) -> None:
-    with Vault(path, "site") as vault:
-        vault.open_stream(task_of("other"), SOURCE)
+    with ClientStore(path, "site") as store:
+        store.open_stream(task_of("other"), SOURCE)
         with pytest.raises(StateError):
-            release(vault, task_of("one"), 0)
+            release(store, task_of("one"), 0)
     assert rows(path, "SELECT * FROM ledger UNION SELECT study, 0, 0, 0 FROM spends") == []
 
 
 def test_lost_releases_are_charged_and_passed_over(path: Path) -> None:
     task = task_of("one")
-    with Vault(path, "site") as vault:
-        vault.open_stream(task, SOURCE)
-        vault.charge_lost(task, SOURCE, range(3), owed=60, sent=(1, 7), now=1e9)
-        assert vault.open_stream(task, SOURCE) == Stream(None, 3, (1, 7), owed=60)
-        assert vault.unsent("one", -1, 10) == []
+    with ClientStore(path, "site") as store:
+        store.open_stream(task, SOURCE)
+        store.charge_lost(task, SOURCE, range(3), owed=60, sent=(1, 7), now=1e9)
+        assert store.open_stream(task, SOURCE) == Stream(None, 3, (1, 7), owed=60)
+        assert store.unsent("one", -1, 10) == []
         with pytest.raises(StateError, match="60 slots"):
-            release(vault, task, 3)
+            release(store, task, 3)
         for slots in (0, 61):
             with pytest.raises(StateError):
-                vault.pass_over("one", slots, b"x")
-        vault.pass_over("one", 59, b"before")
+                store.pass_over("one", slots, b"x")
+        store.pass_over("one", 59, b"before")
         with pytest.raises(StateError, match="1 slots"):
-            release(vault, task, 3)
-        vault.pass_over("one", 1, b"behind")
-        assert vault.peek("one") == Stream(b"behind", 3, (1, 7))
-        release(vault, task, 3)
+            release(store, task, 3)
+        store.pass_over("one", 1, b"behind")
+        assert store.peek("one") == Stream(b"behind", 3, (1, 7))
+        release(store, task, 3)
         with pytest.raises(StateError):
-            vault.charge_lost(task, SOURCE, range(3, 5), owed=40, now=1e9)
+            store.charge_lost(task, SOURCE, range(3, 5), owed=40, now=1e9)
     assert rows(path, "SELECT seq, lost FROM ledger") == [(0, 1), (1, 1), (2, 1), (3, 0)]
     assert rows(path, "SELECT count(*), sum(epsilon) FROM spends") == [(1, 1.0)]
     assert rows(path, "SELECT records, rejected FROM streams") == [(20, 2)]
 
 
 def test_another_revision_or_source_of_a_begun_study_is_refused(path: Path) -> None:
-    with Vault(path, "site") as vault:
-        vault.open_stream(task_of("one", 2.0), SOURCE)
+    with ClientStore(path, "site") as store:
+        store.open_stream(task_of("one", 2.0), SOURCE)
         # nothing was released under the first one
-        vault.open_stream(task_of("one"), SOURCE)
-        release(vault, task_of("one"), 0)
+        store.open_stream(task_of("one"), SOURCE)
+        release(store, task_of("one"), 0)
         with pytest.raises(ConfigError, match="under revision"):
-            vault.open_stream(task_of("one", 2.0), SOURCE)
+            store.open_stream(task_of("one", 2.0), SOURCE)
         with pytest.raises(ConfigError, match="--source-name"):
-            vault.open_stream(task_of("one"), "csv:other.csv")
+            store.open_stream(task_of("one"), "csv:other.csv")
     assert rows(path, "SELECT source, epsilon FROM sources") == [(SOURCE, 2.0)]
 
 
 def test_a_full_disk_spends_nothing_and_a_later_release_succeeds(path: Path) -> None:
     task = task_of("one")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Vault(path, "site") as vault:
-        vault.open_stream(task, SOURCE)
-        release(vault, task, 0)
+    with ClientStore(path, "site") as store:
+        store.open_stream(task, SOURCE)
+        release(store, task, 0)
         wal = path.with_name("site.db-wal").stat().st_size
         resource.setrlimit(resource.RLIMIT_FSIZE, (wal, before[1]))
         try:
             with pytest.raises(LocalStoreError, match="disk"):
-                release(vault, task, 1, 2)
+                release(store, task, 1, 2)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert vault.open_stream(task, SOURCE) == Stream(b"place 0", 1)
-        assert [item.seq for item in vault.unsent("one", -1, 10)] == [0]
-        release(vault, task, 1, 2)
+        assert store.open_stream(task, SOURCE) == Stream(b"place 0", 1)
+        assert [item.seq for item in store.unsent("one", -1, 10)] == [0]
+        release(store, task, 1, 2)
     assert rows(path, "SELECT seq FROM ledger") == [(0,), (1,), (2,)]
 
 
@@ -167,7 +167,9 @@ def test_a_full_disk_spends_nothing_and_a_later_release_succeeds(path: Path) -> 
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(tmp_path / "stage", kafka, redis_url, study_text(stream="lead = 0"))
+    made = Stage(
+        tmp_path / "stage", kafka, redis_url, study_text(stream="max_in_flight_windows = 0")
+    )
     try:
         yield made
     finally:
@@ -227,11 +229,11 @@ def test_a_producer_on_a_full_disk_ends_with_61_and_later_goes_on(stage: Stage) 
 CHILD = """
 import json, os, signal, sys
 from pathlib import Path
-from pipeline.local.task import Task
+from pipeline.release.task import Task
 from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.study import load_study
-from producers import client, run, sender, vault
+from producers import client, run, sender, store
 
 step, study, source, made_at = sys.argv[1:]
 client.GROUP = 2
@@ -251,7 +253,7 @@ def trace(statement):
     if step == "within outbox" and rows == 2: die()
     if step == "before COMMIT" and word == "COMMIT": die()
 
-class Killed(vault.Vault):
+class Killed(store.ClientStore):
     def release(self, task, source, group, **rest):
         aimed = target in [outgoing.seq for outgoing in group]
         if aimed:
@@ -272,7 +274,7 @@ class KilledSender(sender.Sender):
         super().pump()
         if any(item.seq == target for item in self._pending) and step == "after send": die()
 
-run.Vault, run.Sender = Killed, KilledSender
+run.ClientStore, run.Sender = Killed, KilledSender
 run.run_client(
     task_of(load_study(Path(study))), Settings.read(), run.Job("site", source),
     report=lambda *_: None,

@@ -1,4 +1,4 @@
-"""Encoded records within their public bounds: clipped, shortened to a norm, weighed by class."""
+"""Encoded records within their public bounds: clipped, clipped to a norm, weighed by class."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.local.blocks import finite
+from pipeline.records.blocks import finite
 from pipeline.types import Matrix, Vector
 
 if TYPE_CHECKING:
-    from pipeline.local.task import Task
+    from pipeline.release.task import Task
 
 
-def shortened(features: Matrix, task: Task) -> Matrix:
+def clipped_to_norm(features: Matrix, task: Task) -> Matrix:
     """Shorten records to the public bound of their norm where the ranges allow longer ones.
 
     Shapes (n, p), encoded.

@@ -19,7 +19,7 @@ WEIGHT_EXPONENT = -10
 #: No version is larger, in a model or in a release: a thousand a second come to it in 35 years.
 VERSION_LIMIT = 2**40 - 1
 #: A count of record slots stays a whole number in float64, and in JSON.
-SEEN_LIMIT = 2**53 - 1
+WATERMARK_LIMIT = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class Part:
 
     Attributes
     ----------
-    place
+    partition_watermark
         Record slots of this partition that had been folded.
     lattice
         The point of its own path, as in `Model`; None if all partitions share one.
     """
 
-    place: int
+    partition_watermark: int
     lattice: Integers | None = None
 
 
@@ -50,20 +50,20 @@ class Model:
         Coefficients in units of 2^-12, int64 of shape (d,), the intercept first.
     weights
         Weights of the negative and the positive class, in units of 2^-10.
-    seen
+    watermark
         Record slots that had been folded when it was published; clients pass it on.
     parts
         One for each partition, or none.
-    place
+    partition_watermark
         As in `Part`, in the model of one partition; clients pass it on.
     """
 
     version: int
     lattice: Integers
     weights: tuple[int, int]
-    seen: int = 0
+    watermark: int = 0
     parts: tuple[Part, ...] = ()
-    place: int | None = None
+    partition_watermark: int | None = None
 
     def at(self, partition: int) -> Model:
         """Return the model for the clients of one partition."""
@@ -71,7 +71,9 @@ class Model:
             return self
         part = self.parts[partition]
         lattice = self.lattice if part.lattice is None else part.lattice
-        return replace(self, lattice=lattice, parts=(), place=part.place)
+        return replace(
+            self, lattice=lattice, parts=(), partition_watermark=part.partition_watermark
+        )
 
     @property
     def coefficients(self) -> Vector:
@@ -97,7 +99,7 @@ def start_model(size: int, intercept: float = 0.0) -> Model:
 
 
 def round_model(
-    version: int, coefficients: Vector, weights: tuple[float, float], seen: int = 0
+    version: int, coefficients: Vector, weights: tuple[float, float], watermark: int = 0
 ) -> Model:
     """Round an estimate to the public lattice, within its limits.
 
@@ -105,8 +107,8 @@ def round_model(
 
     Parameters
     ----------
-    seen
-        Record slots folded so far, cut at `SEEN_LIMIT`.
+    watermark
+        Record slots folded so far, cut at `WATERMARK_LIMIT`.
 
     Raises
     ------
@@ -115,7 +117,7 @@ def round_model(
     """
     lattice = on_lattice(coefficients)
     negative, positive = (math.floor(math.ldexp(w, -WEIGHT_EXPONENT)) for w in weights)
-    return Model(version, lattice, (negative, positive), min(seen, SEEN_LIMIT))
+    return Model(version, lattice, (negative, positive), min(watermark, WATERMARK_LIMIT))
 
 
 def on_lattice(coefficients: Vector) -> Integers:

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from pipeline.local.task import Task
+from pipeline.release.task import Task
 
 #: So many slots are looked at, at most: they are held in memory.
 MOST = 50_000

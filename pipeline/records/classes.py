@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from pipeline.errors import RecordError
-from pipeline.local.values import number_of, plain, text_of
+from pipeline.records.values import number_of, plain, text_of
 
 Value = TypeVar("Value", bool, float)
 _WORDS = {"true": True, "false": False}

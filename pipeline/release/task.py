@@ -12,12 +12,6 @@ from typing import Literal
 import numpy as np
 
 from pipeline.errors import ConfigError, PrivacyError
-from pipeline.local.blocks import with_intercept
-from pipeline.local.bounds import RecordBounds
-from pipeline.local.encode import Arrays
-from pipeline.local.model import Model
-from pipeline.local.query import OpenQuery, Query
-from pipeline.local.rows import shortened, weight_of
 from pipeline.privacy.accounting import Cost
 from pipeline.privacy.mechanisms import (
     GaussianMechanism,
@@ -26,6 +20,12 @@ from pipeline.privacy.mechanisms import (
     Simulation,
 )
 from pipeline.privacy.policy import NO_PRIVACY, Guarantee, guarantee_of, simulation_of
+from pipeline.records.blocks import with_intercept
+from pipeline.records.encode import Arrays
+from pipeline.release.bounds import RecordBounds
+from pipeline.release.model import Model
+from pipeline.release.query import OpenQuery, Query
+from pipeline.release.rows import clipped_to_norm, weight_of
 from pipeline.study import Study, revision_of
 from pipeline.study.release_tables import Split
 from pipeline.types import Matrix, Vector
@@ -61,9 +61,9 @@ class Task(RecordBounds, ABC):
             self.check_fit()
 
     #: Whether each record has noise of its own alone, so that a user's records compose.
-    apart = False
+    noise_per_record = False
     #: How the states of several partitions go together where they are not simply added up.
-    several: Literal["pooled", "shared"] | None = None
+    partition_strategy: Literal["pooled", "shared"] | None = None
     #: Whether slots without a record enter a release as such, and not only its noise.
     keeps_slots = False
 
@@ -122,7 +122,7 @@ class Task(RecordBounds, ABC):
         return ""
 
     @property
-    def parts(self) -> Mapping[str, float]:
+    def budget_allocation(self) -> Mapping[str, float]:
         """What each part of a release costs one record, where single records release several."""
         return {}
 
@@ -141,7 +141,7 @@ class Task(RecordBounds, ABC):
         weights
             Of the negative and the positive class.
         """
-        design = with_intercept(shortened(features, self))
+        design = with_intercept(clipped_to_norm(features, self))
         return design, np.broadcast_to(weight_of(weights, responses), len(responses))
 
     @cached_property
@@ -178,7 +178,7 @@ class Task(RecordBounds, ABC):
         # a user's records may be in as many releases as there are records
         records = self.study.privacy.records or 1
         # noised apart, they compose: mu grows as the root (docs/privacy/composition.md)
-        share = math.sqrt(records) if self.apart and mechanism.order == 2 else records
+        share = math.sqrt(records) if self.noise_per_record and mechanism.order == 2 else records
         return mechanism.budget(self.touched * records) / share
 
     @property
@@ -208,12 +208,12 @@ class Task(RecordBounds, ABC):
     def cost(self) -> Cost:
         """What all releases of the study cost one record of this client, at most."""
         mechanism = self.mechanism_of(self.epsilons[self.ceiling])
-        return replace(mechanism.cost(self.budget_of(mechanism)), apart=self.apart)
+        return replace(mechanism.cost(self.budget_of(mechanism)), apart=self.noise_per_record)
 
     @cached_property
     def largest_cost(self) -> Cost:
         """What they cost one record of any client, at most: `cost` where there are no levels."""
-        return replace(self.mechanism.cost(self.budget), apart=self.apart)
+        return replace(self.mechanism.cost(self.budget), apart=self.noise_per_record)
 
     @cached_property
     def guarantee(self) -> Guarantee:
@@ -232,7 +232,7 @@ class Task(RecordBounds, ABC):
             records=privacy.records,
             neighbours=privacy.neighbours,
             counted=self.counted_name,
-            parts=self.parts,
+            parts=self.budget_allocation,
             levels=privacy.personal.levels if privacy.personal else None,
         )
 

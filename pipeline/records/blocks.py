@@ -67,15 +67,15 @@ def finite(values: Vector | Matrix) -> Matrix:
 
 
 def exact_sums(
-    design: Matrix, slopes: Matrix | Vector, bends: Vector | None
+    design: Matrix, slopes: Matrix | Vector, curvature_weights: Vector | None
 ) -> tuple[Integers, Integers]:
-    """Sum slopes times rows, and bends times products of rows; the design is overwritten.
+    """Sum slopes times rows, and curvatures times products of rows; the design is overwritten.
 
     Parameters
     ----------
     design
         Rows in units of their last bit of a gradient, shape (n, d).
-    slopes, bends
+    slopes, curvature_weights
         Whole numbers of at most the bits above, shapes (n,) or (k, n), k >= 0, and (n,).
 
     Returns
@@ -92,11 +92,11 @@ def exact_sums(
         rows = design[part]
         np.trunc(rows, out=rows)
         gradient += (slopes[..., part] @ rows).astype(np.int64)
-        if bends is not None:
+        if curvature_weights is not None:
             # to cut what is cut already gives what cutting once to fewer bits gives
             np.multiply(rows, coarser, out=rows)
             np.trunc(rows, out=rows)
-            np.multiply(rows, bends[part, None], out=work)
+            np.multiply(rows, curvature_weights[part, None], out=work)
             curvature += (work.T @ rows).astype(np.int64)
     return gradient, curvature
 

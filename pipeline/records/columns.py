@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import DataError, RecordError
-from pipeline.local.encode import Features
-from pipeline.local.values import number_of
+from pipeline.records.encode import Features
+from pipeline.records.values import number_of
 from pipeline.types import Matrix, Vector
 
 #: An array (n, p) in the study's order of features, a data frame with their names, or records.

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.local.encode import Features
-from pipeline.local.response import Response, response_of
-from pipeline.local.values import numbers_of
+from pipeline.records.encode import Features
+from pipeline.records.response import Response, response_of
+from pipeline.records.values import numbers_of
 from pipeline.study import Study
 from pipeline.types import Integers, Matrix, Vector
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pipeline.local.encode import Row
+from pipeline.records.encode import Row
 
 
 @dataclass(slots=True)

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import DataError, RecordError
-from pipeline.local.levels import Levels
-from pipeline.local.response import Response, response_of
-from pipeline.local.values import Record, number_of
+from pipeline.records.levels import Levels
+from pipeline.records.response import Response, response_of
+from pipeline.records.values import Record, number_of
 from pipeline.study import Study
 from pipeline.types import Integers, Matrix, Vector
 

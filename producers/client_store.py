@@ -15,8 +15,8 @@ from types import TracebackType
 import msgspec
 
 from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
-from pipeline.local.task import Task
 from pipeline.messages.envelope import Headers, rfc3339
+from pipeline.release.task import Task
 from producers.counts import Counts
 from producers.database import Database, damaged
 from producers.heritage import Heritage
@@ -25,12 +25,12 @@ from producers.source_test import Trials
 from producers.stored import Outgoing, Stream, Tally, check_whole, row_of
 from producers.streams import Streams
 
-__all__ = ["NO_LIMIT", "Outgoing", "Stream", "Tally", "Vault"]
+__all__ = ["NO_LIMIT", "ClientStore", "Outgoing", "Stream", "Tally"]
 
 NO_LIMIT = Limit()
 
 
-class Vault:
+class ClientStore:
     """The database of one client.
 
     Parameters
@@ -44,13 +44,16 @@ class Vault:
         self._db = Database(path, client)
         self._budgets = Ledger(self._db)
         self.heritage = Heritage(self._db)
-        self.released, self.bare = self._budgets.released, self._budgets.bare
+        self.released, self.released_without_privacy = (
+            self._budgets.released,
+            self._budgets.released_without_privacy,
+        )
         self.ledger, self.tests = self._db.ledger, Trials(self._db)
         self._streams = Streams(self._db)
         self._counts = Counts(self._db)
 
-    def __enter__(self) -> Vault:
-        """Return the vault."""
+    def __enter__(self) -> ClientStore:
+        """Return the store."""
         return self
 
     def __exit__(

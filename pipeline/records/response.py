@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import RecordError
-from pipeline.local.classes import Classes
-from pipeline.local.values import Record, number_of, numbers_of, plain
+from pipeline.records.classes import Classes
+from pipeline.records.values import Record, number_of, numbers_of, plain
 from pipeline.study import Study
 from pipeline.types import Vector
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from pipeline import losses
 from pipeline.linalg import pack_upper
-from pipeline.local.model import Model, start_model
 from pipeline.losses import Loss
 from pipeline.privacy.sensitivity import Bounds
+from pipeline.release.model import Model, start_model
 from pipeline.study import Study
 from pipeline.types import Integers, Vector
 

@@ -10,10 +10,10 @@ from dataclasses import InitVar, dataclass
 from typing import Generic, TypeVar, final
 
 from pipeline.errors import PrivacyError
-from pipeline.local.model import Model
-from pipeline.local.query import MatrixPart, OpenQuery, Query
-from pipeline.local.task import Task
 from pipeline.privacy.randomness import SecureStream
+from pipeline.release.model import Model
+from pipeline.release.query import MatrixPart, OpenQuery, Query
+from pipeline.release.task import Task
 from pipeline.types import Integers, Vector
 
 _SEAL = object()

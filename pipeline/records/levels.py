@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.local.values import Record
+from pipeline.records.values import Record
 from pipeline.study.personal import Personal
 
 
