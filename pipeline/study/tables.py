@@ -20,6 +20,8 @@ _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 _MOVED = {
     "estimator.reproduction": "the keys of a published method are in [estimator.method] now; "
     "rename the table",
+    "stream.lead": "it is called stream.max_in_flight_windows now; rename the key",
+    "estimator.path.radius": "it is called estimator.path.clipping_norm now; rename the key",
 }
 
 
