@@ -1,0 +1,101 @@
+"""How well noised releases can tell coefficients apart, from public numbers alone.
+
+Used to decide when intervals are given, and to plan a study before there are any data. The noise of
+a curvature is a symmetric matrix E with the variance v on its diagonal and v / 2 beside it. Its
+largest eigenvalue is near sqrt(2 d v) and the root mean square of all of them is
+sqrt((d + 1) v / 2); its spectral size s = sqrt(d v) stands between. Directions in which
+M = Abar + ridge R is below READY s are not known beside it; below FLOOR s M is raised.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pipeline.errors import PrivacyError
+from pipeline.methods.renewable.task import RenewableTask
+
+#: Least eigenvalue of the bread with which an interval is given, and its floor, in units of s.
+READY, FLOOR = 0.75, 0.5
+#: Intervals need this many releases for each coefficient.
+RELEASES_PER_COEFFICIENT = 10
+#: Share of the releases that the last three epochs hold at least.
+RECENT = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The noise of one release of a study.
+
+    Attributes
+    ----------
+    gradient, curvature
+        Standard deviation of an entry of the gradient, and of the curvature's diagonal; > 0.
+    size
+        d, the number of coefficients.
+    slots
+        Record slots of a window.
+    """
+
+    gradient: float
+    curvature: float
+    size: int
+    slots: int
+
+    def of_gradient(self, releases: float) -> float:
+        """Return the standard deviation of an entry of the mean gradient of one record."""
+        return self.gradient / (self.slots * math.sqrt(releases))
+
+    def of_curvature(self, releases: float) -> float:
+        """Return s, the spectral size of the noise of the mean curvature of one record."""
+        return self.curvature * math.sqrt(self.size / releases) / self.slots
+
+    def certain_ridge(self, releases: float) -> float:
+        """Return the least ridge with which intervals are certain, whatever the records say."""
+        return READY * self.of_curvature(releases)
+
+    def releases_until(self, least: float) -> float:
+        """Return how many releases it takes until M with this least eigenvalue is known.
+
+        Parameters
+        ----------
+        least
+            >= 0; with the ridge, how many suffice whatever the records say. 0 gives infinity.
+        """
+        needed = RELEASES_PER_COEFFICIENT * self.size / RECENT
+        return max(needed, self._squared(least))
+
+    def slope_error(self, releases: float, ridge: float, norm_bound: float) -> float:
+        """Return what the privacy part of a slope's standard error is at most.
+
+        A row of M^-1 is at most norm_bound / ridge long, since a ridge holds all but the
+        intercept, and the mean of the features is within the norm bound.
+
+        Parameters
+        ----------
+        releases
+            > 0; the gradients of at least a share RECENT of them are used.
+        """
+        return self.of_gradient(RECENT * releases) * norm_bound / ridge if ridge else math.inf
+
+    def _squared(self, least: float) -> float:
+        return (READY * self.of_curvature(1.0) / least) ** 2 if least > 0 else math.inf
+
+
+def noise_of(task: RenewableTask) -> Noise:
+    """Return the noise of a study's releases behind the public start.
+
+    Raises
+    ------
+    PrivacyError
+        If the study has no noise, or its releases hold no curvature.
+    """
+    curvature = task.update_channels.curvature
+    if curvature is None:
+        raise PrivacyError("the releases of this study hold no curvature")
+    return Noise(
+        gradient=task.update_channels.gradient.standard_deviation,
+        curvature=curvature.standard_deviation,
+        size=task.size,
+        slots=task.slots,
+    )
