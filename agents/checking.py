@@ -38,7 +38,7 @@ class Checked:
         How many were not compared, by reason.
     first, message
         The first difference, and the published estimate that has it.
-    places
+    differing
         Offsets, in the topic of estimates, of those that differ.
     impossible
         Likewise, of those that stand for positions that the log does not have: somebody else wrote
@@ -50,13 +50,13 @@ class Checked:
     apart: Counter[str] = field(default_factory=Counter)
     first: Difference | None = None
     message: EstimateMessage | None = None
-    places: list[int] = field(default_factory=list)
+    differing: list[int] = field(default_factory=list)
     impossible: list[int] = field(default_factory=list)
 
     @property
     def sound(self) -> bool:
         """Whether every estimate that could be compared is that of the log."""
-        return not self.places and not self.impossible
+        return not self.differing and not self.impossible
 
 
 class Follower:
@@ -81,9 +81,9 @@ class Follower:
 
     def possible(self, live: EstimateMessage) -> bool:
         """Whether the log reaches as far as an estimate says it stands for."""
-        named = [place.partition for place in live.watermark]
+        named = [known.partition for known in live.watermark]
         return sorted(named) == sorted(self.states) and all(
-            0 <= place.next_offset <= self._ends[place.partition] for place in live.watermark
+            0 <= known.next_offset <= self._ends[known.partition] for known in live.watermark
         )
 
     def behind(self, positions: Mapping[int, int]) -> bool:
@@ -147,7 +147,7 @@ def check(
                 if not follower.possible(live):
                     found.impossible.append(record.offset)
                     continue
-                positions = {place.partition: place.next_offset for place in live.watermark}
+                positions = {known.partition: known.next_offset for known in live.watermark}
                 if any(at < starts[n] for n, at in positions.items()):
                     found.apart["from before what retention has left"] += 1
                     continue
@@ -156,7 +156,7 @@ def check(
                     continue
                 follower.move(positions)
                 if _differs(task, live, follower.states, releases.topic, found, erased):
-                    found.places.append(record.offset)
+                    found.differing.append(record.offset)
             only = again
             first = again[0] if again else first
     return found
@@ -218,5 +218,5 @@ def _offset(record: LogRecord) -> int:
 
 
 def _among(offset: int, offsets: list[int]) -> bool:
-    place = bisect_left(offsets, offset)
-    return place < len(offsets) and offsets[place] == offset
+    index = bisect_left(offsets, offset)
+    return index < len(offsets) and offsets[index] == offset

@@ -57,7 +57,7 @@ class History:
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._settings, self.topic, self._stopped = settings, topic, stopped
-        self._places = {n: aiokafka.TopicPartition(topic, n) for n in range(partitions)}
+        self._topic_partitions = {n: aiokafka.TopicPartition(topic, n) for n in range(partitions)}
         self._stops: dict[int, int] = {}
         self._held: dict[int, list[LogRecord]] = {}
         #: Partitions that have more records than the others can follow.
@@ -76,7 +76,7 @@ class History:
             As `infra.topics.check_partitions`.
         """
         try:
-            check_partitions(self._settings, self.topic, len(self._places))
+            check_partitions(self._settings, self.topic, len(self._topic_partitions))
             self._run(self._start())
         except BaseException:
             self.close()
@@ -108,13 +108,13 @@ class History:
         BrokerError
             If Kafka fails.
         """
-        places = list(self._places.values())
-        first = self._run(self._consumer.beginning_offsets(places))
-        after = self._run(self._consumer.end_offsets(places))
-        oldest = self._run(self._consumer.offsets_for_times(dict.fromkeys(places, 0)))
+        topic_partitions = list(self._topic_partitions.values())
+        first = self._run(self._consumer.beginning_offsets(topic_partitions))
+        after = self._run(self._consumer.end_offsets(topic_partitions))
+        oldest = self._run(self._consumer.offsets_for_times(dict.fromkeys(topic_partitions, 0)))
         return {
             n: Extent(first[p], after[p], None if oldest[p] is None else oldest[p].timestamp)
-            for n, p in self._places.items()
+            for n, p in self._topic_partitions.items()
         }
 
     def at(self, milliseconds: int) -> dict[int, int]:
@@ -125,11 +125,14 @@ class History:
         BrokerError
             If Kafka fails.
         """
-        places = list(self._places.values())
-        after = self._run(self._consumer.end_offsets(places))
-        found = self._run(self._consumer.offsets_for_times(dict.fromkeys(places, milliseconds)))
+        topic_partitions = list(self._topic_partitions.values())
+        after = self._run(self._consumer.end_offsets(topic_partitions))
+        found = self._run(
+            self._consumer.offsets_for_times(dict.fromkeys(topic_partitions, milliseconds))
+        )
         return {
-            n: after[p] if found[p] is None else found[p].offset for n, p in self._places.items()
+            n: after[p] if found[p] is None else found[p].offset
+            for n, p in self._topic_partitions.items()
         }
 
     def seek(self, spans: Mapping[int, Span]) -> None:
@@ -164,12 +167,12 @@ class History:
             If that was asked for.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
-        place, stop = self._places[number], self._stops[number]
+        topic_partition, stop = self._topic_partitions[number], self._stops[number]
         while not self._held[number]:
             if self._stopped():
                 raise Interrupted
             # the position and not the records: the end of a transaction is never handed out
-            if self._run(self._consumer.position(place)) >= stop:
+            if self._run(self._consumer.position(topic_partition)) >= stop:
                 return []
             if self._run(self._fetch()):
                 deadline = time.monotonic() + PATIENCE_SECONDS
@@ -181,25 +184,25 @@ class History:
         return taken
 
     async def _assign(self, spans: Mapping[int, Span]) -> None:
-        self._consumer.assign([self._places[n] for n in spans])
+        self._consumer.assign([self._topic_partitions[n] for n in spans])
         for number, span in spans.items():
-            self._consumer.seek(self._places[number], span.start)
+            self._consumer.seek(self._topic_partitions[number], span.start)
             if span.start >= span.stop:
-                self._consumer.pause(self._places[number])
+                self._consumer.pause(self._topic_partitions[number])
 
     async def _fetch(self) -> bool:
         """Take what has come, and let partitions wait that are ahead or done."""
         for number in [n for n in self._ahead if not self._held[n]]:
             self._ahead.remove(number)
-            self._consumer.resume(self._places[number])
+            self._consumer.resume(self._topic_partitions[number])
         batches = await self._consumer.getmany(timeout_ms=500)
-        for place, records in batches.items():
-            number = place.partition
+        for topic_partition, records in batches.items():
+            number = topic_partition.partition
             stop, held = self._stops[number], self._held[number]
             done = records[-1].offset + 1 >= stop
             held += [r for r in records if r.offset < stop] if done else records
             if done or len(held) >= HELD:
-                self._consumer.pause(place)
+                self._consumer.pause(topic_partition)
                 if not done:
                     self._ahead.add(number)
         return bool(batches)
@@ -221,7 +224,7 @@ class History:
             return self._loop.run_until_complete(waiting)
         except OffsetOutOfRangeError as error:
             raise OffsetGap(
-                f"{self.topic}: retention has passed the place that was being read; read again, "
+                f"{self.topic}: retention has passed the offset that was being read; read again, "
                 "with --accept-loss if what is left is enough"
             ) from error
         except (KafkaError, TimeoutError) as error:

@@ -1,4 +1,4 @@
-"""The worker's own ends at Kafka: a producer with a watch, and the place in the releases log."""
+"""The worker's own ends at Kafka: a producer with a watch, and the position in the releases log."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class ReleasesLog:
 
     async def reread(self, partition: int, offset: int) -> None:
         """Go back to an offset; nothing happens if the partition has been taken away."""
-        if (place := self._place(partition)) is not None:
+        if (topic_partition := self._topic_partition(partition)) is not None:
             # it may be taken away just now; whoever gets it begins at its watermark
             with suppress(IllegalStateError):
-                await self._consumer().seek(place, offset)
+                await self._consumer().seek(topic_partition, offset)
 
     async def bounds(self, partition: int) -> tuple[int, int]:
         """Return the first and the next offset of a partition.
@@ -48,12 +48,12 @@ class ReleasesLog:
         BrokerError
             If the partition has been taken away.
         """
-        place = self._place(partition)
-        if place is None:
+        topic_partition = self._topic_partition(partition)
+        if topic_partition is None:
             raise BrokerError(f"partition {partition} was taken away; start this worker again")
-        first = await self._consumer().earliest_offsets(place)
-        after = await self._consumer().highwaters(place)
-        return first[place], after[place]
+        first = await self._consumer().earliest_offsets(topic_partition)
+        after = await self._consumer().highwaters(topic_partition)
+        return first[topic_partition], after[topic_partition]
 
     async def left(self, folded: Mapping[int, int]) -> dict[int, int] | None:
         """Return how many records of each partition are still to be folded; None if nobody says.
@@ -67,19 +67,23 @@ class ReleasesLog:
             Watermarks; partitions that have been taken away are left out of the answer.
         """
         found = dict[int, int]()
-        places = {n: place for n in folded if (place := self._place(n)) is not None}
-        if not places:
+        topic_partitions = {
+            n: topic_partition
+            for n in folded
+            if (topic_partition := self._topic_partition(n)) is not None
+        }
+        if not topic_partitions:
             return found
         consumer = self._consumer()
         try:
-            ends = await consumer.highwaters(*places.values())
-            for number, place in places.items():
-                found[number] = max(0, ends[place] - folded[number])
-                handed = consumer._read_offset[place]
+            ends = await consumer.highwaters(*topic_partitions.values())
+            for number, topic_partition in topic_partitions.items():
+                found[number] = max(0, ends[topic_partition] - folded[number])
+                handed = consumer._read_offset[topic_partition]
                 if (
                     found[number]
                     and (handed is None or handed < folded[number])
-                    and await consumer.position(place) >= ends[place]
+                    and await consumer.position(topic_partition) >= ends[topic_partition]
                 ):
                     found[number] = 0
         except (IllegalStateError, KafkaError, TimeoutError):
@@ -87,10 +91,10 @@ class ReleasesLog:
             return None
         return found
 
-    def _place(self, partition: int) -> Any:
-        for place in self._consumer().assignment():
-            if (place.topic, place.partition) == (self._topic, partition):
-                return place
+    def _topic_partition(self, partition: int) -> Any:
+        for topic_partition in self._consumer().assignment():
+            if (topic_partition.topic, topic_partition.partition) == (self._topic, partition):
+                return topic_partition
         return None
 
 
@@ -165,7 +169,7 @@ class Link:
         BrokerError
             If Kafka does not answer in time.
         """
-        place = aiokafka.TopicPartition(topic, 0)
+        topic_partition = aiokafka.TopicPartition(topic, 0)
         consumer = aiokafka.AIOKafkaConsumer(
             **kafka_options(self._settings), enable_auto_commit=False, auto_offset_reset="earliest"
         )
@@ -173,9 +177,9 @@ class Link:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await consumer.start()
-                consumer.assign([place])
-                end = (await consumer.end_offsets([place]))[place]
-                while await consumer.position(place) < end:
+                consumer.assign([topic_partition])
+                end = (await consumer.end_offsets([topic_partition]))[topic_partition]
+                while await consumer.position(topic_partition) < end:
                     for records in (await consumer.getmany(timeout_ms=200)).values():
                         values += [(record.offset, record.value) for record in records]
         except (KafkaError, TimeoutError) as error:
@@ -195,11 +199,11 @@ class Link:
             If Kafka does not answer in time.
         """
         consumer = aiokafka.AIOKafkaConsumer(**kafka_options(self._settings))
-        places = [aiokafka.TopicPartition(topic, number) for number in range(partitions)]
+        topic_partitions = [aiokafka.TopicPartition(topic, number) for number in range(partitions)]
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await consumer.start()
-                return sum((await consumer.end_offsets(places)).values())
+                return sum((await consumer.end_offsets(topic_partitions)).values())
         except (KafkaError, TimeoutError) as error:
             fault = f"does not say where {topic} ends"
             raise await self._told(error, fault, f"topic {topic}", "Describe") from error

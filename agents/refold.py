@@ -62,17 +62,17 @@ def refold(
     """
     reducer, state = Reducer(task), Partition.empty(task, erased)
     with history_of(task, settings) as history:
-        place, extent = f"{history.topic}[{partition}]", history.extents()[partition]
+        log, extent = f"{history.topic}[{partition}]", history.extents()[partition]
         end = extent.after if until is None else until
         if end > extent.after:
             raise StateError(
-                f"{place}: the state stands at {end} and the log ends at {extent.after}: the topic "
+                f"{log}: the state stands at {end} and the log ends at {extent.after}: the topic "
                 "was made anew"
             )
         if extent.first > 0:
             if not accept_loss:
                 raise OffsetGap(
-                    f"{place}: offsets 0 to {extent.first - 1} are gone from the log; a state from "
+                    f"{log}: offsets 0 to {extent.first - 1} are gone from the log; a state from "
                     "the rest is another state (--accept-loss takes it)"
                 )
             state = state.starting_at(extent.first)

@@ -1,7 +1,7 @@
 """A replay of the releases topic: what is read, where it goes, and how it goes on after a stop.
 
 It reads the topic, and the ids of erased clients from Redis. It writes to its output, and to a file
-that keeps its place. Nothing of the live study is written.
+that keeps its position. Nothing of the live study is written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
 
-#: Seconds between two savings of the place.
+#: Seconds between two savings of the position.
 SAVE_SECONDS = 10.0
 #: Told of how many offsets of how many are done.
 Report = Callable[[int, int], None]
@@ -48,7 +48,7 @@ class Job:
     accept_loss, accept_others
         Go on without what retention took; pass over releases of other revisions.
     memo
-        The file that keeps its place; None: it cannot go on after a stop.
+        The file that keeps its position; None: it cannot go on after a stop.
     command
         What was asked for, by option, for that file.
     """

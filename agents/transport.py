@@ -20,7 +20,7 @@ from faust.transport.drivers import aiokafka as driver
 from mode import Service
 from yarl import URL
 
-#: How often the places of an assignment are looked up before it is given up, and how long after.
+#: How often the offsets of an assignment are looked up before it is given up, and how long after.
 ATTEMPTS, PAUSE_SECONDS = 20, 0.1
 #: Seconds between two looks at whether the worker may be in its group.
 RIGHTS_SECONDS = 1.0

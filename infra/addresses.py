@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from infra.local import LocalRuntime, Places
+from infra.local import LocalRuntime, ProgramPaths
 from pipeline.errors import ConfigError, RuntimeSetupError
 from pipeline.settings import Settings
 
 
-def places(settings: Settings) -> Places:
+def program_paths(settings: Settings) -> ProgramPaths:
     """Return where the operator keeps the programs of the local runtime."""
     given = {
         "cache": settings.cache,
@@ -18,7 +18,7 @@ def places(settings: Settings) -> Places:
         "archive": settings.kafka_archive,
         "java_home": settings.java,
     }
-    return Places(**{name: Path(value) for name, value in given.items() if value})
+    return ProgramPaths(**{name: Path(value) for name, value in given.items() if value})
 
 
 def connected(settings: Settings) -> Settings:
@@ -32,7 +32,7 @@ def connected(settings: Settings) -> Settings:
     if settings.kafka and settings.redis:
         return settings
     try:
-        addresses = LocalRuntime(settings.home, places(settings)).addresses()
+        addresses = LocalRuntime(settings.home, program_paths(settings)).addresses()
     except RuntimeSetupError:
         raise ConfigError(
             "nothing says where Kafka and Redis are: run `veilstream up`, or set VEILSTREAM_KAFKA "

@@ -50,26 +50,29 @@ def check_servers(settings: Settings) -> None:
     raise next((fault for fault in faults if isinstance(fault, ConfigError)), faults[0])
 
 
-def _converse(settings: Settings, server: str, place: tuple[str, int]) -> None:
+def _converse(settings: Settings, server: str, address: tuple[str, int]) -> None:
     tls, users = "SSL" in settings.kafka_security, settings.kafka_security.startswith("SASL")
     context = ssl_context(settings)
     try:
-        with _connected(server, place) as plain, _secured(plain, context, place[0], server) as link:
+        with (
+            _connected(server, address) as plain,
+            _secured(plain, context, address[0], server) as link,
+        ):
             _ask(link, VERSIONS)
             if users:
                 _authenticate(settings, server, link)
             _ask(link, METADATA, struct.pack(">i", 0))
     except (Hung, ssl.SSLError, ConnectionError) as error:
-        if tls and _answers(server, place):
+        if tls and _answers(server, address):
             raise _wrong(server, "speaks without TLS", "PLAINTEXT or SASL_PLAINTEXT") from error
-        if tls and context is not None and _shakes(server, place):
+        if tls and context is not None and _shakes(server, address):
             raise ConfigError(
                 f"Kafka at {server} wants a certificate of this client: "
                 "VEILSTREAM_KAFKA_CERTIFICATE and VEILSTREAM_KAFKA_KEY must name one that it knows"
             ) from error
-        if not tls and _shakes(server, place):
+        if not tls and _shakes(server, address):
             raise _wrong(server, "speaks TLS", "SSL or SASL_SSL") from error
-        if not users and _takes_users(server, place, context):
+        if not users and _takes_users(server, address, context):
             raise _wrong(server, "asks for a user", f"SASL_{settings.kafka_security}") from error
         raise BrokerError(
             f"Kafka at {server} closes the connection instead of an answer: it is just starting, "
@@ -79,13 +82,13 @@ def _converse(settings: Settings, server: str, place: tuple[str, int]) -> None:
         raise _silent(server) from error
 
 
-def _connected(server: str, place: tuple[str, int]) -> socket.socket:
+def _connected(server: str, address: tuple[str, int]) -> socket.socket:
     try:
-        return socket.create_connection(place, timeout=PATIENCE_SECONDS)
+        return socket.create_connection(address, timeout=PATIENCE_SECONDS)
     except (socket.gaierror, UnicodeError) as error:
         raise BrokerError(
-            f"Kafka at {server}: the name {place[0]!r} is not known; VEILSTREAM_KAFKA must name a "
-            "host that this machine can resolve"
+            f"Kafka at {server}: the name {address[0]!r} is not known; VEILSTREAM_KAFKA must "
+            "name a host that this machine can resolve"
         ) from error
     except ConnectionRefusedError as error:
         raise BrokerError(
@@ -154,32 +157,32 @@ def _convinced(mechanism: object, token: bytes) -> bool:
     return True
 
 
-def _answers(server: str, place: tuple[str, int]) -> bool:
+def _answers(server: str, address: tuple[str, int]) -> bool:
     """Whether it is a Kafka without TLS."""
     try:
-        with _connected(server, place) as link:
+        with _connected(server, address) as link:
             return bool(_ask(link, VERSIONS))
     except (VeilstreamError, Hung, OSError):
         return False
 
 
-def _shakes(server: str, place: tuple[str, int]) -> bool:
+def _shakes(server: str, address: tuple[str, int]) -> bool:
     """Whether it speaks TLS, whoever it is."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with _connected(server, place) as plain, context.wrap_socket(plain):
+        with _connected(server, address) as plain, context.wrap_socket(plain):
             return True
     except (VeilstreamError, OSError):
         return False
 
 
-def _takes_users(server: str, place: tuple[str, int], context: ssl.SSLContext | None) -> bool:
+def _takes_users(server: str, address: tuple[str, int], context: ssl.SSLContext | None) -> bool:
     """Whether it asks who somebody is."""
     try:
         with (
-            _connected(server, place) as plain,
-            _secured(plain, context, place[0], server) as link,
+            _connected(server, address) as plain,
+            _secured(plain, context, address[0], server) as link,
         ):
             code: int = struct.unpack_from(">h", _ask(link, HANDSHAKE, _text("any")))[0]
             return code == WRONG_MECHANISM

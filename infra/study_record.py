@@ -31,20 +31,23 @@ def known_revision(task: Task, settings: Settings) -> str | None:
     BrokerError
         If Kafka does not answer.
     """
-    known, place = Known(task.study.name), TopicPartition(Topics.of(task.study).study.name, 0)
+    known, topic_partition = (
+        Known(task.study.name),
+        TopicPartition(Topics.of(task.study).study.name, 0),
+    )
     deadline = time.monotonic() + PATIENCE_SECONDS
     with (
-        asking(settings, f"topic {place.topic}", "Read"),
+        asking(settings, f"topic {topic_partition.topic}", "Read"),
         log_reader(settings, wait_ms=100) as consumer,
     ):
-        consumer.assign([place])
-        consumer.seek_to_beginning(place)
-        end = consumer.end_offsets([place])[place]
-        while consumer.position(place) < end:
-            for record in consumer.poll(timeout_ms=200).get(place, []):
+        consumer.assign([topic_partition])
+        consumer.seek_to_beginning(topic_partition)
+        end = consumer.end_offsets([topic_partition])[topic_partition]
+        while consumer.position(topic_partition) < end:
+            for record in consumer.poll(timeout_ms=200).get(topic_partition, []):
                 known.take(record.value)
             if time.monotonic() > deadline:
-                raise BrokerError(f"{place.topic} gives nothing of what it has")
+                raise BrokerError(f"{topic_partition.topic} gives nothing of what it has")
     return known.revision
 
 

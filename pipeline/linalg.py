@@ -24,7 +24,7 @@ def upper_indices(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 @lru_cache(maxsize=64)
 def _upper_places(size: int) -> NDArray[np.intp]:
-    """Return the places of the upper triangle in the flattened matrix."""
+    """Return the indices of the upper triangle in the flattened matrix."""
     rows, columns = upper_indices(size)
     return rows * size + columns
 
@@ -41,11 +41,11 @@ def unpack_upper(packed: NDArray[Entry], size: int) -> NDArray[Entry]:
 
 @lru_cache(maxsize=64)
 def _packed_places(size: int) -> NDArray[np.intp]:
-    """Return for each entry of a symmetric matrix its place in the packed upper triangle."""
+    """Return for each entry of a symmetric matrix its index in the packed upper triangle."""
     rows, columns = upper_indices(size)
-    places = np.empty((size, size), dtype=np.intp)
-    places[rows, columns] = places[columns, rows] = np.arange(len(rows))
-    return places
+    indices = np.empty((size, size), dtype=np.intp)
+    indices[rows, columns] = indices[columns, rows] = np.arange(len(rows))
+    return indices
 
 
 @lru_cache(maxsize=64)

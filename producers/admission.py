@@ -102,13 +102,13 @@ def looks_of(spec: str, follow: bool) -> Looks:
     DataError
         If it cannot be opened.
     """
-    place = location_of(spec) or ""
+    location = location_of(spec) or ""
     source = open_source(spec, None, folder=Path(), follow=follow)
     try:
         if packaged(spec):
-            return Looks("packaged", place, None, None, {})
+            return Looks("packaged", location, None, None, {})
         found = Path(spec).stat()
-        return Looks("file", place, found.st_dev, found.st_ino, head_of(source).marks)
+        return Looks("file", location, found.st_dev, found.st_ino, head_of(source).marks)
     except OSError as error:
         raise DataError(
             f"{Path(spec).name}: cannot be read ({error.strerror}); the data owner must name a "

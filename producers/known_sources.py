@@ -48,7 +48,7 @@ class Looks:
     ----------
     kind
         "file", "packaged" or "input".
-    place
+    location
         The file's path, the packaged source's specification, or "".
     device, inode
         Of a file, as the system numbers them.
@@ -57,7 +57,7 @@ class Looks:
     """
 
     kind: str
-    place: str
+    location: str
     device: int | None
     inode: int | None
     marks: Marks
@@ -67,7 +67,7 @@ class Looks:
         if self.kind != "file" or other.kind != "file":
             return False
         mine, its = (self.device, self.inode), (other.device, other.inode)
-        return self.place == other.place or (None not in mine and mine == its)
+        return self.location == other.location or (None not in mine and mine == its)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def _goes_on(known: Looks, now: Looks) -> bool:
     if known.kind != now.kind:
         return False
     if now.kind == "packaged":
-        return known.place == now.place
+        return known.location == now.location
     shared = compare(known.marks, now.marks)
     return bool(shared) or (shared is None and (now.kind == "input" or known.same_file(now)))
 
@@ -179,7 +179,7 @@ def _goes_on(known: Looks, now: Looks) -> bool:
 def _shared(one: Looks, other: Looks) -> tuple[str, bool]:
     """Return what two sources have in common, if anything, and whether no flag can deny it."""
     if "packaged" in (one.kind, other.kind):
-        both = one.kind == other.kind and share_rows(one.place, other.place)
+        both = one.kind == other.kind and share_rows(one.location, other.location)
         return ("they share rows", True) if both else ("", False)
     shared, file = compare(one.marks, other.marks), one.same_file(other)
     if shared:
@@ -206,9 +206,9 @@ def _refusal(client: str, entry: Entry, source: str, how: str, *, certain: bool)
 
 
 def _entry(row: tuple[object, ...]) -> Entry:
-    number, client, source, kind, place, device, inode, marks = row
+    number, client, source, kind, location, device, inode, marks = row
     found = {int(count): mark for count, mark in json.loads(str(marks)).items()}
-    looks = Looks(str(kind), str(place), device, inode, found)  # type: ignore[arg-type]
+    looks = Looks(str(kind), str(location), device, inode, found)  # type: ignore[arg-type]
     return Entry(int(str(number)), str(client), str(source), looks)
 
 
@@ -216,7 +216,7 @@ def _insert(database: sqlite3.Connection, client: str, source: str, looks: Looks
     database.execute(
         "INSERT INTO known (client, source, kind, place, device, inode, marks) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (client, source, looks.kind, looks.place, looks.device, looks.inode,
+        (client, source, looks.kind, looks.location, looks.device, looks.inode,
          json.dumps(looks.marks)),
     )  # fmt: skip
 
@@ -229,7 +229,7 @@ def _extend(database: sqlite3.Connection, entry: Entry, looks: Looks) -> None:
     marks = {**both[0], **both[1]} if compare(*both) else longer
     database.execute(
         "UPDATE known SET place = ?, device = ?, inode = ?, marks = ? WHERE id = ?",
-        (looks.place, looks.device, looks.inode, json.dumps(marks), entry.number),
+        (looks.location, looks.device, looks.inode, json.dumps(marks), entry.number),
     )
 
 

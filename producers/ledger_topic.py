@@ -105,12 +105,12 @@ class LedgerTopic:
         self._newest = _facts(message)
 
     def _read(self) -> list[SpendsMessage]:
-        place, found, passed = TopicPartition(NAME, 0), [], 0
+        topic_partition, found, passed = TopicPartition(NAME, 0), [], 0
         try:
             with log_reader(self._settings, wait_ms=200) as consumer:
-                consumer.assign([place])
-                consumer.seek_to_beginning(place)
-                for payload in _payloads(consumer, place, self._client.encode()):
+                consumer.assign([topic_partition])
+                consumer.seek_to_beginning(topic_partition)
+                for payload in _payloads(consumer, topic_partition, self._client.encode()):
                     try:
                         message = read_spends(payload)
                     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -154,12 +154,12 @@ class LedgerTopic:
         return told(self._settings, error, otherwise, what=f"topic {NAME}", operation=operation)
 
 
-def _payloads(consumer: KafkaConsumer, place: TopicPartition, key: bytes) -> list[bytes]:
+def _payloads(consumer: KafkaConsumer, topic_partition: TopicPartition, key: bytes) -> list[bytes]:
     """Return what the topic has under a key, in the order of the log."""
     found: list[bytes] = []
-    end = consumer.end_offsets([place])[place]
+    end = consumer.end_offsets([topic_partition])[topic_partition]
     deadline = time.monotonic() + PATIENCE
-    while consumer.position(place) < end:
+    while consumer.position(topic_partition) < end:
         batches = consumer.poll(timeout_ms=200, max_records=5000)
         if batches:
             deadline = time.monotonic() + PATIENCE

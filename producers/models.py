@@ -74,14 +74,16 @@ class ModelFeed:
         ]
         self._believed = Newest(task, self._ends, time.time)
         self._known, self._study = Known(task.study.name), topics.study.name
-        places = [TopicPartition(topic.name, 0) for topic in (topics.models, topics.study)]
+        topic_partitions = [
+            TopicPartition(topic.name, 0) for topic in (topics.models, topics.study)
+        ]
         with asking(settings, f"topic {self._name}", "Read"):
             self._consumer = log_reader(settings, wait_ms=200)
         try:
             with asking(settings, f"topic {self._name}", "Read"):
-                self._consumer.assign(places)
-                self._consumer.seek_to_beginning(*places)
-                self._catch_up(places)
+                self._consumer.assign(topic_partitions)
+                self._consumer.seek_to_beginning(*topic_partitions)
+                self._catch_up(topic_partitions)
         except VeilstreamError:
             self.close()
             raise
@@ -116,10 +118,12 @@ class ModelFeed:
         """How many records of the study's topic were none of this study."""
         return self._known.ignored
 
-    def _catch_up(self, places: list[TopicPartition]) -> None:
+    def _catch_up(self, topic_partitions: list[TopicPartition]) -> None:
         """Read all that is there already: a client that starts late must not begin at zero."""
-        ends = self._consumer.end_offsets(places)
-        while any(self._consumer.position(place) < end for place, end in ends.items()):
+        ends = self._consumer.end_offsets(topic_partitions)
+        while any(
+            self._consumer.position(topic_partition) < end for topic_partition, end in ends.items()
+        ):
             self._take_all(self._read(200))
         self._check_revision()
 

@@ -65,7 +65,7 @@ class Found:
     """What the log has under a client's key."""
 
     newest: Stamp | None = None
-    place: int = -1
+    offset: int = -1
     others: bool = False
     first: int | None = None
 
@@ -76,7 +76,7 @@ class Found:
             return
         self.first = offset if self.first is None else self.first
         if self.newest is None or stamp.seq >= self.newest.seq:
-            self.newest, self.place = stamp, offset
+            self.newest, self.offset = stamp, offset
 
 
 def lost_releases(
@@ -107,17 +107,19 @@ def lost_releases(
     """
     study, first_lost = task.study.name, stream.next_seq
     topic = Topics.of(task.study).releases
-    place = TopicPartition(topic.name, partition_of(store.client.encode(), topic.partitions))
+    topic_partition = TopicPartition(
+        topic.name, partition_of(store.client.encode(), topic.partitions)
+    )
     try:
         with log_reader(settings, wait_ms=200) as consumer:
-            consumer.assign([place])
-            found = Search(consumer, place, store, say, stopped).run(stream.sent)
+            consumer.assign([topic_partition])
+            found = Search(consumer, topic_partition, store, say, stopped).run(stream.sent)
     except KafkaError as error:
         otherwise = (
             f"the releases topic cannot be read ({type(error).__name__}), so nobody can tell "
             "whether this client's database is its newest"
         )
-        what = f"topic {place.topic}"
+        what = f"topic {topic_partition.topic}"
         raise told(settings, error, otherwise, what=what, operation="Read") from error
     if found.others:
         raise LedgerBehind(
@@ -143,7 +145,9 @@ def lost_releases(
             f"{task.revision}: restore the file, or give the study a new name (its releases then "
             "count against the same source)"
         )
-    return Lost(range(first_lost, max(end, found.newest.seq + 1)), (place.partition, found.place))
+    return Lost(
+        range(first_lost, max(end, found.newest.seq + 1)), (topic_partition.partition, found.offset)
+    )
 
 
 def refuse(task: Task, lost: Lost, missing: dict[str, int]) -> LedgerBehind:
@@ -182,7 +186,7 @@ class Search:
 
     Parameters
     ----------
-    consumer, place
+    consumer, topic_partition
         What reads, and the partition that it has been assigned.
     store
         Whose releases.
@@ -193,12 +197,12 @@ class Search:
     def __init__(
         self,
         consumer: KafkaConsumer,
-        place: TopicPartition,
+        topic_partition: TopicPartition,
         store: ClientStore,
         say: Callable[[str], None],
         stopped: Callable[[], bool],
     ) -> None:
-        self._consumer, self._place = consumer, place
+        self._consumer, self._topic_partition = consumer, topic_partition
         self._key, self._ledger = store.client.encode(), store.ledger
         self._say, self._stopped = say, stopped
         self._decoder = msgspec.msgpack.Decoder(Stamp)
@@ -211,12 +215,14 @@ class Search:
         release that it knows to be there. That this one is still where it was put shows that the
         topic is the one it was sent to.
         """
-        first = int(self._consumer.beginning_offsets([self._place])[self._place])
-        end = int(self._consumer.end_offsets([self._place])[self._place])
+        first = int(
+            self._consumer.beginning_offsets([self._topic_partition])[self._topic_partition]
+        )
+        end = int(self._consumer.end_offsets([self._topic_partition])[self._topic_partition])
         if sent is None:
             self._scan(first, end)
             return self._found
-        last = sent[1] if sent[0] == self._place.partition else -1
+        last = sent[1] if sent[0] == self._topic_partition.partition else -1
         if first <= last < end:
             self._scan(last, end)
             if self._found.first == last or self._stopped():
@@ -238,10 +244,10 @@ class Search:
 
     def _scan(self, start: int, end: int) -> None:
         """Take what the log has from `start` up to `end`."""
-        consumer, place = self._consumer, self._place
+        consumer, topic_partition = self._consumer, self._topic_partition
         if start >= end:
             return
-        consumer.seek(place, start)
+        consumer.seek(topic_partition, start)
         at, told = start, time.monotonic()
         deadline = told + PATIENCE
         while at < end and not self._stopped():
@@ -258,7 +264,7 @@ class Search:
                 for record in records:
                     if record.key == self._key and record.offset < end:
                         self._take(record.value, record.offset)
-            at = int(consumer.position(place))
+            at = int(consumer.position(topic_partition))
             if now - told >= TELL:
                 told = now
                 self._say(

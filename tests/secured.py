@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from infra.local.places import Places
 from infra.local.ports import HOST, free_port
+from infra.local.programs import ProgramPaths
 from infra.local.services import MEMORY, Kafka
 from pipeline.settings import Settings
 from tests.stage import until
@@ -42,7 +42,7 @@ class SecuredKafka(Kafka):
     """The local Kafka with three more listeners, users, and rights."""
 
     def __init__(self, folder: Path, extra: dict[str, str]) -> None:
-        super().__init__(folder, Places(), MEMORY)
+        super().__init__(folder, ProgramPaths(), MEMORY)
         self._extra = extra
 
     def _write_settings(self, port: int) -> None:

@@ -12,13 +12,13 @@
       processes child processes by pid and start time
       logs      the end of a log, and why a service died
       ports     free loopback ports
-      places    the operator's own places for programs
+      programs  where the operator keeps the programs it runs
     supervise   keep a runtime up: restart what dies
 """
 
-from infra.local.places import Places
+from infra.local.programs import ProgramPaths
 from infra.local.runtime import LocalRuntime
 from infra.local.status import Addresses, ServiceStatus
 from infra.local.supervise import supervise
 
-__all__ = ["Addresses", "LocalRuntime", "Places", "ServiceStatus", "supervise"]
+__all__ = ["Addresses", "LocalRuntime", "ProgramPaths", "ServiceStatus", "supervise"]

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from infra.local.places import Places
+from infra.local.programs import ProgramPaths
 from pipeline.errors import RuntimeSetupError
 
 VERSION = "4.3.1"
@@ -28,7 +28,7 @@ RELEASE = f"kafka_2.13-{VERSION}"
 HERE = Path(__file__).parent
 
 
-def kafka_jars(places: Places) -> Path:
+def kafka_jars(program_paths: ProgramPaths) -> Path:
     """Return a folder with the jars of Kafka, fetched and checked.
 
     Raises
@@ -36,7 +36,7 @@ def kafka_jars(places: Places) -> Path:
     RuntimeSetupError
         No source has them, or a jar is missing, added or different.
     """
-    kept = places.cache / "veilstream" / f"kafka-{VERSION}"
+    kept = program_paths.cache / "veilstream" / f"kafka-{VERSION}"
     libs, unpacked = kept / "libs", kept / "release-libs"
     if libs.exists():
         check_jars(libs)
@@ -44,11 +44,11 @@ def kafka_jars(places: Places) -> Path:
     if maven := shutil.which("mvn"):
         _fetch(maven, libs)
         return libs
-    if places.kafka_home is not None:
-        return _installed(places.kafka_home)
-    if places.archive is not None:
+    if program_paths.kafka_home is not None:
+        return _installed(program_paths.kafka_home)
+    if program_paths.archive is not None:
         if not unpacked.exists():
-            _unpack(places.archive, unpacked)
+            _unpack(program_paths.archive, unpacked)
         check_jars(unpacked, others_allowed=True)
         return unpacked
     raise RuntimeSetupError(

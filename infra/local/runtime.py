@@ -11,8 +11,8 @@ from types import TracebackType
 
 from infra.local import processes
 from infra.local.logs import last_word, log_size, tail
-from infra.local.places import Places
 from infra.local.ports import free_port, require_free
+from infra.local.programs import ProgramPaths
 from infra.local.services import MEMORY, Kafka, Redis, Service
 from infra.local.state import Record, Records, hold, read_state, write_state
 from infra.local.status import Addresses, ServiceStatus, look_at
@@ -29,7 +29,7 @@ class LocalRuntime:
     ----------
     folder
         Data, logs and state; two folders are two runtimes that know nothing of each other.
-    places
+    program_paths
         Where to find the programs.
     java_options
         Kafka's memory, and whatever else is to differ: of two options Java takes the last.
@@ -43,7 +43,7 @@ class LocalRuntime:
     def __init__(
         self,
         folder: Path,
-        places: Places | None = None,
+        program_paths: ProgramPaths | None = None,
         *,
         java_options: Sequence[str] = MEMORY,
     ) -> None:
@@ -51,7 +51,7 @@ class LocalRuntime:
         services: tuple[Service, ...] = (
             # Redis first: it starts while Kafka is still being prepared.
             Redis(self.folder / "redis"),
-            Kafka(self.folder / "kafka", places or Places(), java_options),
+            Kafka(self.folder / "kafka", program_paths or ProgramPaths(), java_options),
         )
         self._services = {service.name: service for service in services}
 

@@ -15,9 +15,9 @@ from typing import Protocol
 from infra.local.jars import kafka_jars
 from infra.local.java import find_java
 from infra.local.logs import last_word, log_size
-from infra.local.places import Places
 from infra.local.ports import HOST, free_port
 from infra.local.probes import kafka_answers, redis_answers
+from infra.local.programs import ProgramPaths
 from pipeline.errors import RuntimeSetupError
 
 # docker-compose.yml gives the same settings to its containers; a test compares the two.
@@ -88,7 +88,7 @@ class Kafka:
     ----------
     folder
         Its data, settings and log.
-    places
+    program_paths
         Where to find Java and the jars.
     java_options
         Its memory, and whatever else is to differ from the quick start.
@@ -96,11 +96,13 @@ class Kafka:
 
     name = "kafka"
 
-    def __init__(self, folder: Path, places: Places, java_options: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, program_paths: ProgramPaths, java_options: Sequence[str]
+    ) -> None:
         self.log = folder / "kafka.log"
         self._data = folder / "data"
         self._settings = folder / "server.properties"
-        self._places = places
+        self._program_paths = program_paths
         self._java_options = java_options
 
     def command(self, port: int) -> list[str]:
@@ -120,8 +122,8 @@ class Kafka:
         return kafka_answers(port)
 
     def _java(self) -> list[str]:
-        jars = kafka_jars(self._places)
-        java = find_java(self._places.java_home)
+        jars = kafka_jars(self._program_paths)
+        java = find_java(self._program_paths.java_home)
         here = Path(__file__).parent
         return [
             str(java),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from scipy.special import ndtri
 
-from pipeline.backtest.grid import GridResult, Mean, Place
+from pipeline.backtest.grid import Cell, GridResult, Mean
 
 #: Largest loss of balanced accuracy, and of the share of an error, that counts as close.
 CLOSE, CLOSE_SHARE = 0.01, 0.02
@@ -41,7 +41,7 @@ class Advice:
 
     Attributes
     ----------
-    place
+    cell
         The setting to take; None if none was scored.
     reason
         Why, in sentences.
@@ -49,7 +49,7 @@ class Advice:
         What to look at before it is taken.
     """
 
-    place: Place | None
+    cell: Cell | None
     reason: str
     warnings: tuple[str, ...]
 
@@ -57,43 +57,43 @@ class Advice:
 def advise(grid: GridResult) -> Advice:
     """Return which setting to take."""
     name = grid.main_score
-    scored = [place for place in grid.places if name in place.means]
+    scored = [cell for cell in grid.cells if name in cell.means]
     if not scored:
         return Advice(None, "No record was scored: no estimate came before the last one.", ())
-    best = min(scored, key=lambda place: _loss(name, _score(place, name)))
-    close = [place for place in scored if _loss(name, _score(place, name)) <= _limit(name, best)]
-    taken = min(close, key=lambda place: (*_preference(place), _loss(name, _score(place, name))))
+    best = min(scored, key=lambda cell: _loss(name, _score(cell, name)))
+    close = [cell for cell in scored if _loss(name, _score(cell, name)) <= _limit(name, best)]
+    taken = min(close, key=lambda cell: (*_preference(cell), _loss(name, _score(cell, name))))
     return Advice(taken, _reason(grid, taken, best, len(scored)), tuple(_warnings(grid, taken)))
 
 
-def _score(place: Place, name: str) -> float:
-    return place.means[name].value
+def _score(cell: Cell, name: str) -> float:
+    return cell.means[name].value
 
 
 def _loss(name: str, score: float) -> float:
     return score if name.endswith("error") else -score
 
 
-def _limit(name: str, best: Place) -> float:
+def _limit(name: str, best: Cell) -> float:
     loss = _loss(name, _score(best, name))
     return loss + (CLOSE_SHARE * loss if name.endswith("error") else CLOSE)
 
 
-def _preference(place: Place) -> tuple[float, float, float]:
+def _preference(cell: Cell) -> tuple[float, float, float]:
     """Return what is the smaller, the better: epsilon, delta, and width per quantile of the level.
 
     Without a guarantee, and without intervals in every draw, a setting comes last.
     """
-    study = place.setting.study
+    study = cell.setting.study
     epsilon = math.inf if study.privacy.epsilon is None else study.privacy.epsilon
-    width = place.means.get("width")
+    width = cell.means.get("width")
     wide = math.inf
-    if width is not None and width.draws == len(place.runs):
+    if width is not None and width.draws == len(cell.runs):
         wide = width.value / float(ndtri((1 + study.estimator.level) / 2))
     return epsilon, study.privacy.delta or 0.0, wide
 
 
-def _reason(grid: GridResult, taken: Place, best: Place, count: int) -> str:
+def _reason(grid: GridResult, taken: Cell, best: Cell, count: int) -> str:
     name = grid.main_score
     score = taken.means[name]
     said = [f"{WORDS[name].capitalize()} {_told(score)}"]
@@ -117,7 +117,7 @@ def _told(mean: Mean) -> str:
     return f"{mean.value:.4g} (standard error {mean.error:.1g} over {mean.draws} draws of noise)"
 
 
-def _warnings(grid: GridResult, taken: Place) -> Iterator[str]:
+def _warnings(grid: GridResult, taken: Cell) -> Iterator[str]:
     result, means = taken.runs[0].result, taken.means
     score = means[grid.main_score]
     if score.error is None and taken.open is not None:
@@ -174,7 +174,7 @@ def _warnings(grid: GridResult, taken: Place) -> Iterator[str]:
     yield from _edges(grid, taken)
 
 
-def _edges(grid: GridResult, taken: Place) -> Iterator[str]:
+def _edges(grid: GridResult, taken: Cell) -> Iterator[str]:
     """Say where the best value of an axis is the last one that was tried."""
     for axis in grid.axes:
         numbers = [v for v in axis.values if isinstance(v, int | float)]

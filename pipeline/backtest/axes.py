@@ -26,7 +26,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One place of a grid: the keys that it sets, and the study that this gives."""
+    """One cell of a grid: the keys that it sets, and the study that this gives."""
 
     changes: Mapping[str, Any]
     study: Study
@@ -69,12 +69,12 @@ def settings_of(study: Study, axes: Iterable[Axis]) -> list[Setting]:
     keys = [axis.key for axis in axes]
     if len(set(keys)) < len(keys):
         raise ConfigError("--grid: a key is named twice; give all its values in one --grid")
-    places = list(itertools.islice(itertools.product(*(a.values for a in axes)), LARGEST + 1))
-    if len(places) > LARGEST:
+    combinations = list(itertools.islice(itertools.product(*(a.values for a in axes)), LARGEST + 1))
+    if len(combinations) > LARGEST:
         raise ConfigError(f"--grid: at most {LARGEST} settings; leave values out")
     found = []
-    for place in places:
-        changes = dict(zip(keys, place, strict=True))
+    for values in combinations:
+        changes = dict(zip(keys, values, strict=True))
         found.append(Setting(changes, with_keys(study, changes, name="--grid")))
     return found
 

@@ -153,17 +153,17 @@ class _Records:
             np.concatenate([part.clients for part in parts]),
         )
 
-    def places(self) -> dict[str, Integers]:
-        """Return the places of each client's slots; clients in the order of their first one."""
+    def rows(self) -> dict[str, Integers]:
+        """Return the rows of each client's slots; clients in the order of their first one."""
         order = np.argsort(self.owners, kind="stable")
         cuts = np.flatnonzero(np.diff(self.owners[order])) + 1
-        held = sorted(np.split(order, cuts), key=lambda places: int(places[0]))
-        return {str(number): places for number, places in enumerate(held)}
+        held = sorted(np.split(order, cuts), key=lambda rows: int(rows[0]))
+        return {str(number): rows for number, rows in enumerate(held)}
 
-    def clients(self, places: Mapping[str, Integers]) -> dict[str, Arrays]:
+    def clients(self, rows: Mapping[str, Integers]) -> dict[str, Arrays]:
         """Return the slots of each client."""
         return {
-            name: Arrays(self.features[held], self.responses[held]) for name, held in places.items()
+            name: Arrays(self.features[held], self.responses[held]) for name, held in rows.items()
         }
 
     def scores(self, judge: Judge, coefficients: Vector) -> Scores:
@@ -184,12 +184,12 @@ class _Records:
         tally.add(judge, self.written[sound], judge.predictor(self.features[sound], point))
 
 
-def ends_of(places: Mapping[str, Integers], slots: int) -> list[int]:
-    """Return the place of the last record of each batch, window b of all clients."""
-    longest = max(len(held) for held in places.values())
+def ends_of(rows: Mapping[str, Integers], slots: int) -> list[int]:
+    """Return the row of the last record of each batch, window b of all clients."""
+    longest = max(len(held) for held in rows.values())
     last = []
     for start in range(0, longest, slots):
-        open_ones = (held for held in places.values() if len(held) > start)
+        open_ones = (held for held in rows.values() if len(held) > start)
         last.append(max(int(held[min(start + slots, len(held)) - 1]) for held in open_ones))
     # no batch is folded before the one in front of it
     ends: list[int] = np.maximum.accumulate(last).tolist()
@@ -201,14 +201,14 @@ def _other(task: Task, records: _Records, judge: Judge) -> Other:
     [method] = offline_methods([kind], "--beside")
     said = ": ".join(filter(None, [method.label, method.meaning]))
     found = Other(kind, said, None, None, "", "")
-    places = records.places()
-    clients = records.clients(places)
+    rows = records.rows()
+    clients = records.clients(rows)
     try:
         found = dataclasses.replace(found, guarantee=method.guarantee(task, len(clients)).guarantee)
         fit = method.fit(task, clients)
         found = dataclasses.replace(found, after=records.scores(judge, fit.coefficients))
         if method.online:
-            path, ends = method.path(task, clients), ends_of(places, task.slots)
+            path, ends = method.path(task, clients), ends_of(rows, task.slots)
             before = records.path_scores(judge, path, ends)
             found = dataclasses.replace(found, before=before)
     except (NumericError, PrivacyError) as error:

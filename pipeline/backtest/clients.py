@@ -105,8 +105,8 @@ class ByColumn(Clients):
         """Give each slot without a record to the client before it."""
         if codes[0] < 0:
             codes[0] = self._named("client") if self._last is None else self._last
-        places = np.where(codes >= 0, np.arange(len(codes)), 0)
-        filled: Integers = codes[np.maximum.accumulate(places)]
+        named_at = np.where(codes >= 0, np.arange(len(codes)), 0)
+        filled: Integers = codes[np.maximum.accumulate(named_at)]
         return filled
 
     def _number(self, value: object) -> int:
@@ -191,9 +191,9 @@ class Dealt(Clients):
             draws = self._rng.random(len(batch))
             found: Integers = (draws[:, None] > self._shares[groups]).sum(axis=1)
             return np.minimum(found, count - 1)
-        places = self._dealt + np.arange(len(batch), dtype=np.int64)
+        numbers = self._dealt + np.arange(len(batch), dtype=np.int64)
         self._dealt += len(batch)
-        return places // self._length % count
+        return numbers // self._length % count
 
 
 def _slices(

@@ -89,7 +89,7 @@ class Mean:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Cell:
     """A setting with what its runs came to.
 
     Attributes
@@ -123,20 +123,20 @@ class GridResult:
     ----------
     axes
         The keys and their values.
-    places
+    cells
         One for each setting, in the order of the axes.
     seconds
         How long all took.
     """
 
     axes: tuple[Axis, ...]
-    places: tuple[Place, ...]
+    cells: tuple[Cell, ...]
     seconds: float
 
     @property
     def main_score(self) -> str:
         """Name of the score that says most in one number."""
-        return self.places[0].runs[0].result.main_score[0]
+        return self.cells[0].runs[0].result.main_score[0]
 
 
 def run_grid(
@@ -195,8 +195,8 @@ def run_grid(
         if report is not None:
             report(run, len(found), len(tasks))
     found.sort(key=lambda run: (run.setting, -1 if run.draw is None else run.draw))
-    places = tuple(_places(settings, options, found))
-    return GridResult(tuple(axes), places, time.perf_counter() - begun)
+    cells = tuple(_cells(settings, options, found))
+    return GridResult(tuple(axes), cells, time.perf_counter() - begun)
 
 
 #: Number of the setting, of the draw, the study and its options.
@@ -231,13 +231,13 @@ def _open_label(setting: Setting) -> str:
     return Setting(changes, setting.study).label
 
 
-def _places(settings: Sequence[Setting], options: Options, runs: Sequence[Run]) -> list[Place]:
+def _cells(settings: Sequence[Setting], options: Options, runs: Sequence[Run]) -> list[Cell]:
     beside = {_open_label(settings[run.setting]): run for run in runs if run.draw is None}
     found = []
     for number, setting in enumerate(settings):
         mine = tuple(run for run in runs if run.setting == number and run.draw is not None)
         private = _is_private(setting, options)
-        found.append(Place(setting, mine, beside[_open_label(setting)] if private else None))
+        found.append(Cell(setting, mine, beside[_open_label(setting)] if private else None))
     return found
 
 

@@ -113,9 +113,9 @@ class Reading:
                 first, last = float(part.clock[0]), float(part.clock[-1])
                 self.span = (self.span[0] if self.span else first, last)
             self.unusable += int(np.count_nonzero(~part.usable))
-            for place, sign in enumerate((-1.0, 1.0)):
+            for index, sign in enumerate((-1.0, 1.0)):
                 held = part.usable & (part.responses == sign)
-                self.classes[place] += int(np.count_nonzero(held))
+                self.classes[index] += int(np.count_nonzero(held))
             self.clipped += encoded.clipped(usable & inside)
             yield part
         self._check()

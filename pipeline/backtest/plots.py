@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.backtest.advice import WORDS
 from pipeline.backtest.axes import Axis, text_of
-from pipeline.backtest.grid import GridResult, Place
+from pipeline.backtest.grid import Cell, GridResult
 from pipeline.backtest.result import BacktestResult
 from pipeline.errors import ConfigError
 
@@ -63,20 +63,20 @@ def against(grid: GridResult, axis: Axis, measure: str) -> str | None:
     in the same colour, dashed, the same without privacy.
     """
     lines = _lines(grid, axis)
-    if not any(measure in place.means for line in lines.values() for place in line):
+    if not any(measure in cell.means for line in lines.values() for cell in line):
         return None
     numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in axis.values)
     figure, (axes,) = _figure(6.2, 3.6)
-    for colour, (label, places) in zip(COLOURS, lines.items(), strict=False):
-        known = [place for place in places if measure in place.means]
-        xs = [_x(axis, place, numeric=numeric) for place in known]
-        means = [place.means[measure] for place in known]
+    for colour, (label, cells) in zip(COLOURS, lines.items(), strict=False):
+        known = [cell for cell in cells if measure in cell.means]
+        xs = [_x(axis, cell, numeric=numeric) for cell in known]
+        means = [cell.means[measure] for cell in known]
         axes.errorbar(
             xs, [m.value for m in means], [m.error or 0.0 for m in means],
             color=colour, marker="o", markersize=4, capsize=3, linewidth=1.5, label=label or None,
         )  # fmt: skip
         without_privacy = [
-            (_x(axis, p, numeric=numeric), p.open.measures[measure]) for p in places if p.open
+            (_x(axis, p, numeric=numeric), p.open.measures[measure]) for p in cells if p.open
         ]
         pairs = sorted((x, y) for x, y in without_privacy if y is not None)
         axes.plot([x for x, _ in pairs], [y for _, y in pairs], color=colour, linestyle="--",
@@ -96,13 +96,13 @@ def against(grid: GridResult, axis: Axis, measure: str) -> str | None:
 
 
 @_styled
-def scores_over_time(place: Place) -> str | None:
+def scores_over_time(cell: Cell) -> str | None:
     """Return the main score in each bin of time, with the same without privacy beside it."""
-    result = place.runs[0].result
+    result = cell.runs[0].result
     name = result.main_score[0]
     figure, (axes,) = _figure(9.0, 3.2)
     shown = False
-    beside = [(place.open.result, GREY, "without privacy")] if place.open else []
+    beside = [(cell.open.result, GREY, "without privacy")] if cell.open else []
     for one, colour, label in [(result, COLOURS[0], "as set"), *beside]:
         spans = [s for s in one.bins if getattr(s.scores, name) is not None]
         shown = shown or bool(spans)
@@ -132,14 +132,14 @@ def coefficients_over_time(result: BacktestResult) -> str | None:
     rows = -(-len(names) // columns)
     figure, panels = _figure(9.0, 2.0 * rows + 0.3, rows, columns)
     times = [_time(result, span.end) for span in spans]
-    for place, (axes, name) in enumerate(zip(panels, names, strict=False)):
-        values = [span.coefficients[place] for span in spans if span.coefficients]
-        ends = [span.intervals[place] if span.intervals else None for span in spans]
+    for index, (axes, name) in enumerate(zip(panels, names, strict=False)):
+        values = [span.coefficients[index] for span in spans if span.coefficients]
+        ends = [span.intervals[index] if span.intervals else None for span in spans]
         low, high = ([math.nan if e is None else e[side] for e in ends] for side in (0, 1))
         axes.fill_between(times, low, high, color=COLOURS[0], alpha=0.25, linewidth=0)
         axes.plot(times, values, color=COLOURS[0], linewidth=1.2)
         if result.pooled.coefficients is not None:
-            axes.axhline(result.pooled.coefficients[place], color=COLOURS[1], linestyle="--",
+            axes.axhline(result.pooled.coefficients[index], color=COLOURS[1], linestyle="--",
                          linewidth=1.0)  # fmt: skip
         axes.set_title(name, fontsize=9)
         axes.tick_params(labelsize=7)
@@ -165,18 +165,18 @@ def clipping(result: BacktestResult) -> str | None:
     return _svg(figure)
 
 
-def _lines(grid: GridResult, axis: Axis) -> dict[str, list[Place]]:
-    """Return the places of a grid along an axis, by the label of the other axes."""
-    lines: dict[str, list[Place]] = {}
-    for place in grid.places:
-        others = {k: v for k, v in place.setting.changes.items() if k != axis.key}
+def _lines(grid: GridResult, axis: Axis) -> dict[str, list[Cell]]:
+    """Return the cells of a grid along an axis, by the label of the other axes."""
+    lines: dict[str, list[Cell]] = {}
+    for cell in grid.cells:
+        others = {k: v for k, v in cell.setting.changes.items() if k != axis.key}
         label = ", ".join(f"{key} = {text_of(value)}" for key, value in others.items())
-        lines.setdefault(label, []).append(place)
+        lines.setdefault(label, []).append(cell)
     return dict(list(lines.items())[:LINES])
 
 
-def _x(axis: Axis, place: Place, *, numeric: bool) -> float:
-    value = place.setting.changes[axis.key]
+def _x(axis: Axis, cell: Cell, *, numeric: bool) -> float:
+    value = cell.setting.changes[axis.key]
     return float(value) if numeric else float(axis.values.index(value))
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pipeline.backtest import plots
 from pipeline.backtest.advice import WORDS, Advice, advise
 from pipeline.backtest.axes import text_of
-from pipeline.backtest.grid import GridResult, Mean, Place
+from pipeline.backtest.grid import Cell, GridResult, Mean
 from pipeline.backtest.options import Options
 from pipeline.backtest.result import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.style import STYLE
@@ -42,7 +42,7 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
         If matplotlib is not installed.
     """
     advice = advise(grid)
-    shown = advice.place or grid.places[0]
+    shown = advice.cell or grid.cells[0]
     result = shown.runs[0].result
     title = f"Backtest of {result.study.removesuffix('-simulated').removesuffix('-open')}"
     parts = [
@@ -68,15 +68,15 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
 
 
 def _facts(grid: GridResult, result: BacktestResult, history: str) -> str:
-    runs = sum(len(place.runs) for place in grid.places)
-    without_privacy = len({id(place.open) for place in grid.places if place.open is not None})
+    runs = sum(len(cell.runs) for cell in grid.cells)
+    without_privacy = len({id(cell.open) for cell in grid.cells if cell.open is not None})
     facts = [
         ("history", history),
         ("records", f"{result.records:,}"),
         ("clients", f"{result.clients:,}"),
         ("from", _time(result, result.first)),
         ("to", _time(result, result.last)),
-        ("settings", f"{len(grid.places)}"),
+        ("settings", f"{len(grid.cells)}"),
         ("runs", f"{runs} and {without_privacy} without privacy" if without_privacy else f"{runs}"),
     ]
     items = (f"<div><dt>{name}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts)
@@ -92,12 +92,12 @@ def _simulation(result: BacktestResult) -> Iterator[str]:
 
 
 def _recommendation(advice: Advice) -> str:
-    if advice.place is None:
+    if advice.cell is None:
         return f"<section><h2>Recommendation</h2><p>{html.escape(advice.reason)}</p></section>"
     warnings = "".join(f"<li>{html.escape(text)}</li>" for text in advice.warnings)
     return (
         '<section class="advice"><h2>Recommendation</h2>'
-        f'<p class="choice">{html.escape(advice.place.setting.label)}</p>'
+        f'<p class="choice">{html.escape(advice.cell.setting.label)}</p>'
         f"<p>{html.escape(advice.reason)}</p>"
         + (f"<p>Before you take it:</p><ul>{warnings}</ul>" if warnings else "")
         + "<p>It was chosen by looking at raw records, which no guarantee of the study covers: "
@@ -106,23 +106,23 @@ def _recommendation(advice: Advice) -> str:
 
 
 def _settings(grid: GridResult, advice: Advice) -> Iterator[str]:
-    if len(grid.places) == 1 and len(grid.places[0].runs) == 1:
+    if len(grid.cells) == 1 and len(grid.cells[0].runs) == 1:
         return
     name = grid.main_score
     heads = [*(axis.key for axis in grid.axes), WORDS[name], "without privacy", *COLUMNS.values()]
     rows = []
-    for place in grid.places:
-        means = place.means
-        without_privacy = None if place.open is None else place.open.measures[name]
-        cells = [text_of(value) for value in place.setting.changes.values()]
-        cells += [
+    for cell in grid.cells:
+        means = cell.means
+        without_privacy = None if cell.open is None else cell.open.measures[name]
+        shown = [text_of(value) for value in cell.setting.changes.values()]
+        shown += [
             _mean(means.get(name)),
             "-" if without_privacy is None else f"{without_privacy:.4g}",
         ]
-        cells += [_mean(means.get(key), share=key in _SHARES) for key in COLUMNS]
-        mark = ' class="taken"' if place is advice.place else ""
-        rows.append(f"<tr{mark}>{_cells(cells)}</tr>")
-    draws = max(len(place.runs) for place in grid.places)
+        shown += [_mean(means.get(key), share=key in _SHARES) for key in COLUMNS]
+        mark = ' class="taken"' if cell is advice.cell else ""
+        rows.append(f"<tr{mark}>{_cells(shown)}</tr>")
+    draws = max(len(cell.runs) for cell in grid.cells)
     yield "<section><h2>All settings</h2>" + _table(heads, rows)
     yield (
         f"<p class='small'>Means over {draws} draws of the noise, with standard errors behind "
@@ -134,7 +134,7 @@ def _settings(grid: GridResult, advice: Advice) -> Iterator[str]:
     )
 
 
-def _pictures(grid: GridResult, shown: Place) -> Iterator[str]:
+def _pictures(grid: GridResult, shown: Cell) -> Iterator[str]:
     score = WORDS[grid.main_score].capitalize() if grid.main_score != "auc" else "AUC"
     for axis in grid.axes:
         if len(axis.values) < 2:
@@ -163,16 +163,16 @@ def _pictures(grid: GridResult, shown: Place) -> Iterator[str]:
 
 def _estimate(result: BacktestResult) -> str:
     rows = []
-    for place, row in enumerate(result.estimate.coefficients):
-        pooled, inside = result.pooled.coefficients, result.pooled.covered[place]
-        cells = [
+    for index, row in enumerate(result.estimate.coefficients):
+        pooled, inside = result.pooled.coefficients, result.pooled.covered[index]
+        shown = [
             row.name,
             f"{row.value:.4g}",
             "-" if row.interval is None else f"{row.interval[0]:.4g} to {row.interval[1]:.4g}",
-            "-" if pooled is None else f"{pooled[place]:.4g}",
+            "-" if pooled is None else f"{pooled[index]:.4g}",
             "-" if inside is None else ("yes" if inside else "no"),
         ]
-        rows.append(f"<tr>{_cells(cells)}</tr>")
+        rows.append(f"<tr>{_cells(shown)}</tr>")
     heads = ["coefficient", "estimate", f"{result.estimate.level:.0%} interval",
              "pooled fit without privacy", "inside"]  # fmt: skip
     reasons = [

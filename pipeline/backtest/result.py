@@ -265,10 +265,10 @@ class BacktestResult:
                     found |= {f"frozen_{name}": score for name, score in frozen.items()}
             elif field.name not in ("coefficients", "intervals"):
                 found[field.name] = value
-        for place, coefficient in enumerate(self.estimate.coefficients):
-            ends = None if span.intervals is None else span.intervals[place]
+        for index, coefficient in enumerate(self.estimate.coefficients):
+            ends = None if span.intervals is None else span.intervals[index]
             found[f"estimate_{coefficient.name}"] = (
-                None if span.coefficients is None else span.coefficients[place]
+                None if span.coefficients is None else span.coefficients[index]
             )
             found[f"lower_{coefficient.name}"] = None if ends is None else ends[0]
             found[f"upper_{coefficient.name}"] = None if ends is None else ends[1]

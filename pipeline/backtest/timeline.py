@@ -130,38 +130,38 @@ class Timeline:
         if not len(clock):
             return
         self.reach(float(clock[0]), float(clock[-1]))
-        places = np.floor((clock - (self.origin or 0.0)) / self.width).astype(np.int64)
-        cuts = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
+        numbers = np.floor((clock - (self.origin or 0.0)) / self.width).astype(np.int64)
+        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
         for start, end in itertools.pairwise(cuts):
-            yield self._spans.setdefault(int(places[start]), Span()), slice(start, end)
+            yield self._spans.setdefault(int(numbers[start]), Span()), slice(start, end)
 
     def note(self, snapshot: Snapshot) -> None:
         """Put an estimate into the bin of its time, at most that of the last record."""
         if self.origin is not None:
-            place = self._place(min(snapshot.clock, self._end))
-            self._spans.setdefault(place, Span()).last = snapshot
+            number = self._number(min(snapshot.clock, self._end))
+            self._spans.setdefault(number, Span()).last = snapshot
 
     def spans(self) -> Iterator[tuple[float, float, Span]]:
         """Yield start, end and contents of the bins that something came to, in order."""
         origin = self.origin or 0.0
-        for place in sorted(self._spans):
-            start = origin + place * self.width
-            yield start, start + self.width, self._spans[place]
+        for number in sorted(self._spans):
+            start = origin + number * self.width
+            yield start, start + self.width, self._spans[number]
 
     def reach(self, first: float, last: float) -> None:
         """Make room for records that arrive in this time."""
         if self.origin is None:
             self.origin = first
         self._end = last
-        while self._place(last) >= self._most:
+        while self._number(last) >= self._most:
             self.width *= 2
             joined: dict[int, Span] = {}
-            for place in sorted(self._spans):
-                if place // 2 in joined:
-                    joined[place // 2].merge(self._spans[place])
+            for number in sorted(self._spans):
+                if number // 2 in joined:
+                    joined[number // 2].merge(self._spans[number])
                 else:
-                    joined[place // 2] = self._spans[place]
+                    joined[number // 2] = self._spans[number]
             self._spans = joined
 
-    def _place(self, clock: float) -> int:
+    def _number(self, clock: float) -> int:
         return math.floor((clock - (self.origin or 0.0)) / self.width)

@@ -93,8 +93,8 @@ class Windows:
         order = np.argsort(part.clients, kind="stable")
         bounds = np.flatnonzero(np.diff(part.clients[order])) + 1
         closed: list[Closed] = []
-        for places in np.split(order, bounds) if len(order) else []:
-            closed += self._fill(part, int(part.clients[places[0]]), places)
+        for rows in np.split(order, bounds) if len(order) else []:
+            closed += self._fill(part, int(part.clients[rows[0]]), rows)
         if self._seconds is not None and len(part.clock):
             closed += self._close_by(float(part.clock[-1]))
         closed.sort(key=lambda window: window.at)
@@ -105,33 +105,33 @@ class Windows:
         for step, client in enumerate(sorted(self._open)):
             yield self._close(client, Moment(at.clock, at.cause + step))
 
-    def _fill(self, part: Part, client: int, places: Integers) -> Iterator[Closed]:
-        clock, done = part.clock[places], 0
-        while done < len(places):
+    def _fill(self, part: Part, client: int, rows: Integers) -> Iterator[Closed]:
+        clock, done = part.clock[rows], 0
+        while done < len(rows):
             held = self._open.get(client)
             if held is None:
                 held = self._open[client] = _Open(float(clock[done]))
-            full = end = min(done + self._slots - held.taken, len(places))
+            full = end = min(done + self._slots - held.taken, len(rows))
             if self._seconds is not None:
                 deadline = held.opened + self._seconds
                 end = max(done, min(full, int(np.searchsorted(clock, deadline))))
                 if not held.taken:
                     end = max(end, done + 1)  # a window has its first slot, however short it is
-            self._take(held, part, places[done:end])
+            self._take(held, part, rows[done:end])
             done = end
             if held.taken == self._slots:
                 yield self._close(client, Moment(float(clock[end - 1]), held.last))
             elif end < full and self._seconds is not None:
                 yield self._close(client, Moment(held.opened + self._seconds, held.last))
 
-    def _take(self, held: _Open, part: Part, places: Integers) -> None:
-        if not len(places):
+    def _take(self, held: _Open, part: Part, rows: Integers) -> None:
+        if not len(rows):
             return
-        held.taken += len(places)
-        held.last = part.first + int(places[-1])
-        usable = part.usable[places]
-        held.features.append(np.where(usable[:, None], part.features[places], 0.0))
-        held.responses.append(np.where(usable, part.responses[places], np.nan))
+        held.taken += len(rows)
+        held.last = part.first + int(rows[-1])
+        usable = part.usable[rows]
+        held.features.append(np.where(usable[:, None], part.features[rows], 0.0))
+        held.responses.append(np.where(usable, part.responses[rows], np.nan))
 
     def _close_by(self, now: float) -> Iterator[Closed]:
         seconds = self._seconds or 0.0

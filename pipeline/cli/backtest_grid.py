@@ -94,17 +94,17 @@ def summary(result: GridResult) -> RenderableType:
     heads = (SHORT[name], "open", "width", "covered", "privacy", "ready", "releases")
     for head in heads:
         table.add_column(head, justify="right")
-    for place in result.places:
-        means = place.means
-        without_privacy = None if place.open is None else place.open.measures[name]
+    for cell in result.cells:
+        means = cell.means
+        without_privacy = None if cell.open is None else cell.open.measures[name]
         table.add_row(
-            *(text_of(value) for value in place.setting.changes.values()),
+            *(text_of(value) for value in cell.setting.changes.values()),
             _mean(means.get(name)),
             "-" if without_privacy is None else f"{without_privacy:.4g}",
             _mean(means.get("width")),
             *(_share(means.get(key)) for key in ("coverage", "privacy_share", "ready")),
             _mean(means.get("releases"), digits=6),
-            style="bold" if place is advice.place else "",
+            style="bold" if cell is advice.cell else "",
         )
     told = [
         Text(
@@ -114,10 +114,10 @@ def summary(result: GridResult) -> RenderableType:
         ),
         Text(f"{result.seconds:.0f} s"),
     ]
-    if advice.place is not None:
-        told.append(Text(f"recommended: {advice.place.setting.label}", style="bold"))
+    if advice.cell is not None:
+        told.append(Text(f"recommended: {advice.cell.setting.label}", style="bold"))
     told += [Text(advice.reason), *(Text(f"- {text}") for text in advice.warnings)]
-    other = beside_table(result.places[0].runs[0].result)
+    other = beside_table(result.cells[0].runs[0].result)
     return Group(table, *told, other, Text(NOT_PRIVATE, style="bold"))
 
 
@@ -130,18 +130,18 @@ def to_dict(result: GridResult) -> dict[str, Any]:
         "axes": {axis.key: list(axis.values) for axis in result.axes},
         "settings": [
             {
-                "setting": dict(place.setting.changes),
-                "draws": len(place.runs),
-                "means": {name: mean.value for name, mean in place.means.items()},
-                "standard_errors": {name: mean.error for name, mean in place.means.items()},
-                "without_privacy": None if place.open is None else place.open.measures,
+                "setting": dict(cell.setting.changes),
+                "draws": len(cell.runs),
+                "means": {name: mean.value for name, mean in cell.means.items()},
+                "standard_errors": {name: mean.error for name, mean in cell.means.items()},
+                "without_privacy": None if cell.open is None else cell.open.measures,
             }
-            for place in result.places
+            for cell in result.cells
         ],
-        "recommended": None if advice.place is None else dict(advice.place.setting.changes),
+        "recommended": None if advice.cell is None else dict(advice.cell.setting.changes),
         "reason": advice.reason,
         "warnings": list(advice.warnings),
-        "beside": result.places[0].runs[0].result.to_dict()["beside"],
+        "beside": result.cells[0].runs[0].result.to_dict()["beside"],
         "seconds": round(result.seconds, 3),
     }
 
@@ -165,14 +165,14 @@ class _Told:
 
 def _lines(result: GridResult) -> list[bytes]:
     runs = [
-        (place, run)
-        for place in result.places
-        for run in (*place.runs, *((place.open,) if place.open else ()))
+        (cell, run)
+        for cell in result.cells
+        for run in (*cell.runs, *((cell.open,) if cell.open else ()))
     ]
     return [
         json.dumps(
             {
-                "setting": dict(place.setting.changes),
+                "setting": dict(cell.setting.changes),
                 "draw": run.draw,
                 "measures": run.measures,
                 "result": run.result.to_dict(),
@@ -180,7 +180,7 @@ def _lines(result: GridResult) -> list[bytes]:
             allow_nan=False,
         ).encode()
         + b"\n"
-        for place, run in runs
+        for cell, run in runs
     ]
 
 

@@ -116,13 +116,13 @@ def _coefficients(result: BacktestResult) -> RenderableType:
     grid.add_column("coefficient")
     for name in ("estimate", f"{message.level:.0%} interval", "pooled fit", "inside"):
         grid.add_column(name, justify="right")
-    for place, row in enumerate(message.coefficients):
-        ends, inside = row.interval, pooled.covered[place]
+    for index, row in enumerate(message.coefficients):
+        ends, inside = row.interval, pooled.covered[index]
         grid.add_row(
             row.name,
             value(message, row.value),
             "-" if ends is None else f"[{ends[0]:.4g}, {ends[1]:.4g}]",
-            "-" if pooled.coefficients is None else value(message, pooled.coefficients[place]),
+            "-" if pooled.coefficients is None else value(message, pooled.coefficients[index]),
             "-" if inside is None else ("yes" if inside else "no"),
         )
     return grid

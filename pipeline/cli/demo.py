@@ -11,7 +11,7 @@ from typing import Protocol
 
 import click
 
-from infra.addresses import places
+from infra.addresses import program_paths
 from infra.local import LocalRuntime
 from infra.topics import ensure_topics
 from pipeline.cli.context import put, say
@@ -98,7 +98,7 @@ def run(name: str, folder: Path, rate: float | None) -> dict[str, object]:
     shown = DEMONSTRATIONS[name](task)
     seconds = max(site.records for site in shown.sites) / rate if rate else shown.seconds
     say("starting Kafka and Redis ...")
-    with LocalRuntime(folder / "runtime", places(settings)) as addresses:
+    with LocalRuntime(folder / "runtime", program_paths(settings)) as addresses:
         settings = Settings(kafka=addresses.kafka, redis=addresses.redis, folder=str(folder))
         environment = {
             "VEILSTREAM_KAFKA": settings.kafka,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from infra.addresses import places
+from infra.addresses import program_paths
 from infra.local import LocalRuntime, supervise
 from infra.local.logs import follow as follow_log
 from pipeline.settings import Settings
@@ -25,7 +25,7 @@ FOLDER = click.option(
 
 
 def _runtime(folder: Path) -> LocalRuntime:
-    return LocalRuntime(folder, places(Settings.read()))
+    return LocalRuntime(folder, program_paths(Settings.read()))
 
 
 def _say(line: str) -> None:

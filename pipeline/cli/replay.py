@@ -75,7 +75,7 @@ NOTHING_KEPT = "privacy spent: 0. This study keeps no privacy that could be spen
 @click.option("--topic", help="A topic of its own for the estimates.")
 @click.option(
     "--resume", "memo", type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep the place in this file, and go on from it; default: OUT.replay with --out.",
+    help="Keep the position in this file, and go on from it; default: OUT.replay with --out.",
 )  # fmt: skip
 @click.option(
     "--check", "checking", is_flag=True,
@@ -182,7 +182,7 @@ def _check_out(out: Path) -> None:
 
 def _say_how_to_go_on(memo: Path | None) -> None:
     if memo is None:
-        say("stopped; nothing keeps the place (--resume FILE would), so it must start again")
+        say("stopped; nothing keeps the position (--resume FILE would), so it must start again")
     else:
         say(f"stopped; the same command goes on from here, by {memo}")
 
@@ -236,7 +236,7 @@ def _check(task: Task, *, as_json: bool, accept_loss: bool) -> None:
         say(
             f"first difference, at state version {found.message.state_version} of "
             f"{found.message.published_at}: {found.first.field} is {found.first.live} live and "
-            f"{found.first.replayed} replayed; offsets that differ: {_some(found.places)}"
+            f"{found.first.replayed} replayed; offsets that differ: {_some(found.differing)}"
         )
     say(NOTHING_SPENT if task.study.private else NOTHING_KEPT)
     if not found.sound:
@@ -268,7 +268,7 @@ def _as_json(task: Task, found: Checked) -> dict[str, Any]:
         "different": found.different,
         "not_compared": dict(sorted(found.apart.items())),
         "first_difference": first,
-        "offsets_different": found.places,
+        "offsets_different": found.differing,
         "offsets_impossible": found.impossible,
         "privacy_spent": 0,
     }

@@ -84,7 +84,7 @@ class PrivateClassifier(Declared, Classifier):
     def fit(self, X: Table, y: Any) -> PrivateClassifier:
         """Learn from X (n, p) and n labels of two classes, and forget what was before."""
         X, y = checked(self, X, y, classes=True)
-        self.classes_, places = np.unique(y, return_inverse=True)
+        self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) != 2:
             raise ValueError(
                 f"Only binary classification is supported: y has {len(self.classes_)} class(es), "
@@ -92,7 +92,7 @@ class PrivateClassifier(Declared, Classifier):
             )
         response = {"name": RESPONSE, "positive": "1", "negative": "0"}
         self.study_ = self._study(self._names(X.shape[1]), response)
-        self._learner = StreamClassifier(self.study_).fit(X, places)
+        self._learner = StreamClassifier(self.study_).fit(X, codes)
         return self
 
     def predict(self, X: Table) -> NDArray[Any]:

@@ -25,16 +25,16 @@ def draw(result: Result, axes: Any = None) -> Any:
     rows = result.message.coefficients
     if axes is None:
         axes = _axes(len(rows))
-    places = np.arange(len(rows))[::-1]
-    known = [(place, row) for place, row in zip(places, rows, strict=True) if row.interval]
+    heights = np.arange(len(rows))[::-1]
+    known = [(height, row) for height, row in zip(heights, rows, strict=True) if row.interval]
     axes.axvline(0.0, color="0.7", linewidth=0.8, zorder=0)
     axes.hlines(
-        [place for place, _ in known],
+        [height for height, _ in known],
         [row.interval[0] for _, row in known if row.interval],
         [row.interval[1] for _, row in known if row.interval],
     )
-    axes.plot([row.value for row in rows], places, "o")
-    axes.set_yticks(places, [row.name for row in rows])
+    axes.plot([row.value for row in rows], heights, "o")
+    axes.set_yticks(heights, [row.name for row in rows])
     message = result.message
     axes.set_xlabel(f"coefficient, {message.level:.0%} interval ({message.interval_method})")
     axes.set_title(f"{message.study} ({message.status})")

@@ -1,4 +1,4 @@
-"""Dead letters: the original bytes, with the reason and the place in headers."""
+"""Dead letters: the original bytes, with the reason and the origin in headers."""
 
 from __future__ import annotations
 

@@ -73,6 +73,6 @@ def load(kind: str) -> Any:
     return _found(OFFLINE[kind])
 
 
-def _found(place: str) -> Any:
-    module, _, name = place.partition(":")
+def _found(target: str) -> Any:
+    module, _, name = target.partition(":")
     return getattr(import_module(module), name)

@@ -164,11 +164,11 @@ def neighbours_cost_no_more_than_the_budget(case: Case) -> None:
         features, responses = window.features.copy(), window.responses.copy()
         ends = [np.where(rng.random(len(low)) < 0.5, low, high), rng.choice(responses)]
         before = task.query(Arrays(features, responses), model)
-        place = int(rng.integers(len(responses)))
-        features[place], responses[place] = ends
+        index = int(rng.integers(len(responses)))
+        features[index], responses[index] = ends
         absent = zero_out and bool(number % 2)
         if absent:
-            responses[place] = math.nan
+            responses[index] = math.nan
         changed = Arrays(features, responses)
         after = task.query(changed if task.keeps_slots else changed.sound, model)
         # an exchange is two absences

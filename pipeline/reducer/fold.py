@@ -25,7 +25,7 @@ class LogRecord(Protocol):
 
     @property
     def offset(self) -> int:
-        """Place in the partition."""
+        """Offset in the partition."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""The counters of a partition: its place in the log, and what an estimate says of its clients."""
+"""The counters of a partition: its offset in the log, and what an estimate says of its clients."""
 
 from __future__ import annotations
 

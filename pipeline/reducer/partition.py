@@ -48,7 +48,7 @@ class Partition:
         return cls(task, Head(revision=task.revision), sums, erased=erased)
 
     def starting_at(self, offset: int) -> Partition:
-        """Return this empty state as one that begins at a later place in the log."""
+        """Return this empty state as one that begins at a later offset of the log."""
         # full windows at all offsets before it: what was seen must not become less
         slots = offset * self.task.slots
         self.head = msgspec.structs.replace(self.head, next_offset=offset, slots=slots)

@@ -65,7 +65,7 @@ class Replay:
     _reducer: Reducer = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with empty states at the places where the spans begin.
+        """Begin with empty states at the offsets where the spans begin.
 
         Raises
         ------

@@ -1,8 +1,9 @@
 """Where raw records come from.
 
-- `base`: slots, the interface of a source, and files that are read by offsets.
-- `csv_file`, `jsonl_file`: the two forms of records in a file.
-- `spool`: standard input, kept on disk so that it can be resumed. `pipe`: read once, kept nowhere.
+- `base`: slots and the interface of a source. `tape`: a file that is read by offsets; `record_file`
+  cuts it into slots, in two forms: `csv_file` and `jsonl_file`.
+- `standard_input`: what a program pipes in. `spool` keeps it on disk so that it can be resumed;
+  `pipe` reads it once and keeps nothing.
 - `parquet_file`: Parquet, for what reads a file once. `tables`: any of them in batches of columns.
 - `shuttle`, `flights`: rows that come with installed packages, for demonstrations; `packaged` is
   what they share.
@@ -17,14 +18,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.errors import DataError
-from producers.sources.base import RECORD_LIMIT, Slot, Source, Tape
+from producers.sources.base import Slot, Source
 from producers.sources.csv_file import CsvFile
 from producers.sources.flights import FlightRows
 from producers.sources.jsonl_file import JsonLinesFile
 from producers.sources.parquet_file import ParquetRows
 from producers.sources.pipe import Pipe
 from producers.sources.shuttle import STREAMED, ShuttleRows, heldout, shared
-from producers.sources.spool import Spool, open_input
+from producers.sources.spool import Spool
+from producers.sources.standard_input import open_input
+from producers.sources.tape import RECORD_LIMIT, Tape
 
 __all__ = [
     "RECORD_LIMIT",

@@ -7,7 +7,8 @@ import csv
 from collections.abc import Iterator
 
 from pipeline.errors import DataError
-from producers.sources.base import RECORD_LIMIT, Cut, RecordFile, Tape
+from producers.sources.record_file import Cut, RecordFile
+from producers.sources.tape import RECORD_LIMIT, Tape
 
 _QUOTING = "quotes that do not close where the field ends, or a field that is too long"
 
@@ -133,7 +134,7 @@ def check_header(fields: list[str] | str, raw: bytes, name: str) -> list[str]:
     Raises
     ------
     DataError
-        If there are none, or two are the same. It gives places, not names: where the header was
+        If there are none, or two are the same. It gives numbers, not names: where the header was
         forgotten, the first line is data.
     """
     if isinstance(fields, str) or not _is_utf8(raw):
@@ -146,13 +147,13 @@ def check_header(fields: list[str] | str, raw: bytes, name: str) -> list[str]:
             f"{name}: there is no header line; the data owner must put the column names first"
         )
     seen: dict[str, int] = {}
-    for place, field in enumerate(fields, start=1):
+    for number, field in enumerate(fields, start=1):
         if field in seen:
             raise DataError(
-                f"{name}: the header names fields {seen[field]} and {place} alike; the data owner "
+                f"{name}: the header names fields {seen[field]} and {number} alike; the data owner "
                 "must give every column its own name"
             )
-        seen[field] = place
+        seen[field] = number
     return fields
 
 

@@ -6,7 +6,8 @@ import codecs
 import json
 from typing import NoReturn
 
-from producers.sources.base import Cut, RecordFile, Tape
+from producers.sources.record_file import Cut, RecordFile
+from producers.sources.tape import Tape
 
 
 class JsonLinesFile(RecordFile):

@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 
 from pipeline.errors import DataError
-from producers.sources.base import Place, Slot, decode_position
+from producers.sources.base import Position, Slot, decode_position
 
 
 class PackagedRows(ABC):
@@ -88,5 +88,5 @@ class PackagedRows(ABC):
 
     def _slot(self, row: Mapping[str, object]) -> Slot:
         self._done += 1
-        place = Place(self._identity, self._done, self._done)
-        return Slot(row, None, msgspec.json.encode(place), self._done)
+        found = Position(self._identity, self._done, self._done)
+        return Slot(row, None, msgspec.json.encode(found), self._done)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.records.batches import Batch
-from producers.sources.base import Place, Slot
+from producers.sources.base import Position, Slot
 
 
 class ParquetRows:
@@ -88,8 +88,8 @@ class ParquetRows:
         slots = []
         for record in records:
             self._done += 1
-            place = msgspec.json.encode(Place(self.identity, self._done, self._done))
-            slots.append(Slot(record, None, place, self._done))
+            position = msgspec.json.encode(Position(self.identity, self._done, self._done))
+            slots.append(Slot(record, None, position, self._done))
         return slots
 
     def anchored(self, position: bytes) -> bytes:

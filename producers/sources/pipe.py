@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
-from pipeline.errors import DataError
-from producers.sources.base import RECORD_LIMIT, Tape
-
-_CHUNK = 1 << 16
+from producers.sources.standard_input import CHUNK, reader_of, unreadable
+from producers.sources.tape import RECORD_LIMIT, Tape
 
 
 class Pipe(Tape):
@@ -25,8 +22,7 @@ class Pipe(Tape):
     def __init__(self, stream: BinaryIO) -> None:
         self.name = "standard input"
         self.follow = True  # how much there will be is not known
-        # `read1` returns what is there, as `read` does for an unbuffered stream
-        self._read = cast("Callable[[int], bytes]", getattr(stream, "read1", stream.read))
+        self._read = reader_of(stream)
         self._held = bytearray()
         self._first = 0
         self._ended = False
@@ -55,11 +51,8 @@ class Pipe(Tape):
 
     def _pull(self) -> None:
         try:
-            chunk = self._read(_CHUNK)
+            chunk = self._read(CHUNK)
         except (OSError, ValueError) as error:
-            raise DataError(
-                f"standard input: it cannot be read ({type(error).__name__}); the data owner must "
-                "start the command with an open input"
-            ) from None
+            raise unreadable(error) from None
         self._held += chunk
         self._ended = not chunk

@@ -11,24 +11,25 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import threading
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import msgspec
 
 from pipeline.errors import DataError, LocalStoreError, StateError, VeilstreamError
-from producers.sources.base import POLL, RECORD_LIMIT, Tape
 from producers.sources.csv_file import read_header
+from producers.sources.standard_input import CHUNK, reader_of, unreadable
+from producers.sources.tape import POLL, RECORD_LIMIT, Tape
 
 #: Bytes that may wait unread. More than a record, or the reader and the pump could both wait.
 READ_AHEAD = 2 * RECORD_LIMIT
 #: Bytes that must be gone before the spool is rewritten without them.
 FORGET = RECORD_LIMIT
-_CHUNK = 1 << 18
+#: Bytes that a crash may leave half written: a line that waited for its end, and what came with it.
+LARGEST_WRITE = RECORD_LIMIT + 1 + CHUNK
 
 
 class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -142,20 +143,16 @@ class Spool(Tape):
         except VeilstreamError as error:
             self._error = error
         except (OSError, ValueError) as error:
-            self._error = DataError(
-                f"standard input: it cannot be read ({type(error).__name__}); the data owner must "
-                "start the client with an open input"
-            )
+            self._error = unreadable(error)
         with self._changed:
             self._eof = True
             self._changed.notify_all()
 
     def _copy(self, stream: BinaryIO) -> None:
-        # `read1` returns what is there, as `read` does for an unbuffered stream
-        read = cast("Callable[[int], bytes]", getattr(stream, "read1", stream.read))
+        read = reader_of(stream)
         header = self._side.form == "csv"
         torn = b""
-        while self._has_room() and (chunk := read(_CHUNK)):
+        while self._has_room() and (chunk := read(CHUNK)):
             lines, newline, torn = (torn + chunk).rpartition(b"\n")
             # of a line that is too long, the reader needs no more than to see that it is
             torn = torn[: RECORD_LIMIT + 1]
@@ -247,23 +244,6 @@ class Spool(Tape):
         self._side = side
 
 
-def open_input() -> BinaryIO:
-    """Return standard input, unbuffered.
-
-    A thread that waits in the buffered `sys.stdin` holds its lock, and the interpreter cannot
-    shut down.
-
-    Raises
-    ------
-    DataError
-        If there is none.
-    """
-    if sys.stdin is None:  # then number 0 may be any other file by now
-        raise DataError("standard input is closed; the data owner must start the client with it")
-    os.set_blocking(0, True)  # another program on the same terminal may have left it otherwise
-    return cast("BinaryIO", open(0, "rb", buffering=0, closefd=False))
-
-
 def _create(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
@@ -284,14 +264,9 @@ def _drop_torn_line(path: Path) -> int:
     """Cut what follows the last newline, and return the bytes that stay."""
     with path.open("r+b") as file:
         end = file.seek(0, os.SEEK_END)
-        while end:
-            start = max(end - _CHUNK, 0)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                end = start + newline + 1
-                break
-            end = start
+        start = max(end - LARGEST_WRITE, 0)
+        file.seek(start)
+        end = start + file.read().rfind(b"\n") + 1
         file.truncate(end)
         _sync(file)
         return end

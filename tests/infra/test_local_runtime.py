@@ -22,7 +22,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 from redis import Redis
 
-from infra.local import LocalRuntime, Places, supervise
+from infra.local import LocalRuntime, ProgramPaths, supervise
 from infra.local.jars import RELEASE, check_jars, kafka_jars, listed_sums
 from infra.local.java import find_java
 from infra.local.logs import last_word
@@ -213,14 +213,14 @@ def test_java_of_the_wheel_runs_without_any_other(
 def test_no_maven_names_the_ways_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeSetupError, match=r"Maven.*KAFKA_HOME.*KAFKA_ARCHIVE"):
-        kafka_jars(Places(cache=tmp_path))
+        kafka_jars(ProgramPaths(cache=tmp_path))
 
 
 @pytest.fixture
 def jars(tmp_path: Path, runtime: LocalRuntime) -> Path:
     """Return a copy of the cache, filled by the runtime, that a test may spoil."""
     libs = tmp_path / "veilstream" / "kafka-4.3.1" / "libs"
-    shutil.copytree(kafka_jars(Places()), libs)
+    shutil.copytree(kafka_jars(ProgramPaths()), libs)
     return libs
 
 
@@ -230,7 +230,7 @@ def test_tampered_jars_are_named(jars: Path) -> None:
     (jars / "jose4j-0.9.6.jar").unlink()
     (jars / "evil-1.0.jar").write_bytes(b"")
     with pytest.raises(RuntimeSetupError) as caught:
-        kafka_jars(Places(cache=jars.parents[2]))
+        kafka_jars(ProgramPaths(cache=jars.parents[2]))
     for fault in (
         "kafka-raft-4.3.1.jar differs from its sum",
         "jose4j-0.9.6.jar is missing",
@@ -249,9 +249,9 @@ def test_own_installation_and_release_archive_replace_maven(
     (home / "libs" / "log4j-slf4j-impl-2.25.4.jar").write_bytes(b"as a release has")
     with tarfile.open(tmp_path / "release.tgz", "w:gz", compresslevel=1) as archive:
         archive.add(home, arcname=RELEASE)
-    assert kafka_jars(Places(tmp_path, kafka_home=home)) == home / "libs"
+    assert kafka_jars(ProgramPaths(tmp_path, kafka_home=home)) == home / "libs"
 
-    unpacked = kafka_jars(Places(tmp_path, archive=tmp_path / "release.tgz"))
+    unpacked = kafka_jars(ProgramPaths(tmp_path, archive=tmp_path / "release.tgz"))
     assert (unpacked / "log4j-slf4j-impl-2.25.4.jar").exists()
     (unpacked / "kafka-server-4.3.1.jar").write_bytes(b"other")
     with pytest.raises(RuntimeSetupError, match=r"kafka-server-4\.3\.1\.jar differs"):

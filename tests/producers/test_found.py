@@ -13,7 +13,7 @@ def test_the_newest_release_of_the_own_ledger_is_found_whatever_stands_beside_it
     ):
         found.take(Stamp(ledger, seq), offset, "mine")
     assert found.newest == Stamp("mine", 5)
-    assert (found.first, found.place, found.others) == (70, 73, True)
+    assert (found.first, found.offset, found.others) == (70, 73, True)
 
 
 def test_a_log_of_the_own_ledger_alone_names_no_other() -> None:

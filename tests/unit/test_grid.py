@@ -14,7 +14,7 @@ import pytest
 from pipeline.backtest import Options
 from pipeline.backtest.advice import CLOSE, advise
 from pipeline.backtest.axes import Axis, parse_axis, settings_of, text_of
-from pipeline.backtest.grid import GridResult, Mean, Place, Run, run_grid
+from pipeline.backtest.grid import Cell, GridResult, Mean, Run, run_grid
 from pipeline.backtest.report import report_of
 from pipeline.cli.cores import one_core_each
 from pipeline.errors import ConfigError
@@ -101,18 +101,18 @@ def grid(history: dict[str, object]) -> GridResult:
 def test_a_grid_runs_each_setting_with_draws_of_its_own_and_once_without_privacy(
     grid: GridResult, history: dict[str, object]
 ) -> None:
-    assert [len(place.runs) for place in grid.places] == [2, 2, 2, 2]
-    every = [run.result for place in grid.places for run in place.runs]
+    assert [len(cell.runs) for cell in grid.cells] == [2, 2, 2, 2]
+    every = [run.result for cell in grid.cells for run in cell.runs]
     assert len({result.options["simulate"] for result in every}) == 8
     assert len({result.estimate.coefficients[0].value for result in every}) == 8
     # settings that differ in epsilon alone have the same run beside them
-    assert grid.places[0].open is grid.places[2].open
-    assert grid.places[0].open is not grid.places[1].open
-    assert grid.places[0].open is not None
-    assert grid.places[0].open.result.mechanism == "none"
+    assert grid.cells[0].open is grid.cells[2].open
+    assert grid.cells[0].open is not grid.cells[1].open
+    assert grid.cells[0].open is not None
+    assert grid.cells[0].open.result.mechanism == "none"
     # as many processes as one likes, in whatever order they end: the same numbers
     again = run_grid(study_text(), history, grid.axes, Options(split=3, simulate=7), draws=2)
-    pairs = zip(grid.places, again.places, strict=True)
+    pairs = zip(grid.cells, again.cells, strict=True)
     for one, other in pairs:
         assert [stable(run) for run in one.runs] == [stable(run) for run in other.runs]
 
@@ -122,19 +122,19 @@ def stable(run: Run) -> dict[str, float | None]:
 
 
 def test_means_have_the_standard_error_over_draws(grid: GridResult) -> None:
-    place = grid.places[0]
-    scores = [run.result.scores.balanced_accuracy for run in place.runs]
-    mean = place.means["balanced_accuracy"]
+    cell = grid.cells[0]
+    scores = [run.result.scores.balanced_accuracy for run in cell.runs]
+    mean = cell.means["balanced_accuracy"]
     assert mean.value == pytest.approx(statistics.fmean(scores))
     assert mean.error == pytest.approx(statistics.stdev(scores) / math.sqrt(2))
     assert Mean.of([3.0]) == Mean(3.0, None, 1)
-    assert "mean_absolute_error" not in place.means
+    assert "mean_absolute_error" not in cell.means
 
 
 def scored(grid: GridResult, *scores: float) -> GridResult:
     """Return the grid as if its settings had these scores."""
-    places = []
-    for place, score in zip(grid.places, scores, strict=True):
+    cells = []
+    for cell, score in zip(grid.cells, scores, strict=True):
         runs = tuple(
             dataclasses.replace(
                 run,
@@ -143,17 +143,17 @@ def scored(grid: GridResult, *scores: float) -> GridResult:
                     scores=dataclasses.replace(run.result.scores, balanced_accuracy=score),
                 ),
             )
-            for run in place.runs
+            for run in cell.runs
         )
-        places.append(Place(place.setting, runs, place.open))
-    return dataclasses.replace(grid, places=tuple(places))
+        cells.append(Cell(cell.setting, runs, cell.open))
+    return dataclasses.replace(grid, cells=tuple(cells))
 
 
 def test_the_advice_is_the_smallest_epsilon_that_is_close_to_the_best(
     grid: GridResult, history: dict[str, object]
 ) -> None:
     near, far = 0.9 - 0.9 * CLOSE, 0.9 - 1.1 * CLOSE
-    assert advise(scored(grid, 0.5, near, 0.9, 0.9)).place is not None
+    assert advise(scored(grid, 0.5, near, 0.9, 0.9)).cell is not None
     for scores, taken in (
         ((0.5, near, 0.9, 0.9), 1),
         ((0.5, far, 0.6, 0.9), 3),
@@ -162,7 +162,7 @@ def test_the_advice_is_the_smallest_epsilon_that_is_close_to_the_best(
     ):
         told = scored(grid, *scores)
         advice = advise(told)
-        assert advice.place is told.places[taken]
+        assert advice.cell is told.cells[taken]
         assert f"{scores[taken]:.4g}" in advice.reason
     assert any("smallest that was tried" in text for text in advice.warnings)
     high = advise(scored(grid, 0.5, far, 0.6, 0.9))
@@ -178,9 +178,9 @@ def narrowest(grid: GridResult) -> int:
 
     They have the same epsilon, and the score of the second is better.
     """
-    if any("width" not in p.means or p.means["width"].draws < 2 for p in grid.places[:2]):
+    if any("width" not in p.means or p.means["width"].draws < 2 for p in grid.cells[:2]):
         return 1
-    widths = [place.means["width"].value for place in grid.places[:2]]
+    widths = [cell.means["width"].value for cell in grid.cells[:2]]
     return widths.index(min(widths))
 
 
@@ -225,10 +225,10 @@ def test_the_report_is_one_file_that_asks_for_nothing(grid: GridResult) -> None:
     assert "<b>mine</b>.csv" in words
     assert "b" not in page.tags
     # two axes with two pictures each, scores and coefficients over time, clipping
-    shown = sum(any("width" in p.means for p in grid.places) for _ in grid.axes)
+    shown = sum(any("width" in p.means for p in grid.cells) for _ in grid.axes)
     assert page.tags.count("svg") == 2 + shown + 3
-    for place in grid.places:
-        mean = place.means["balanced_accuracy"]
+    for cell in grid.cells:
+        mean = cell.means["balanced_accuracy"]
         assert f"{mean.value:.4g} ± {mean.error:.1g}" in words
     assert "Not private." in words
     assert "No guarantee." in words
@@ -238,5 +238,5 @@ def test_a_report_of_one_run_has_no_table_of_settings(history: dict[str, object]
     one = run_grid(study_text(), history, [], Options(without_privacy=True))  # type: ignore[arg-type]
     text = report_of(one, history="h", created_at=0.0)
     assert "All settings" not in text
-    assert one.places[0].open is None
-    assert one.places[0].setting.label == "as it is"
+    assert one.cells[0].open is None
+    assert one.cells[0].setting.label == "as it is"

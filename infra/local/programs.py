@@ -1,4 +1,4 @@
-"""Where the local runtime finds the programs it runs, when not in the usual places."""
+"""Where the local runtime finds the programs it runs, when not in the usual folders."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Places:
-    """The operator's own places; what is left out is looked for.
+class ProgramPaths:
+    """The operator's own paths of programs; what is left out is looked for.
 
     Parameters
     ----------
