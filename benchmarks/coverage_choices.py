@@ -93,7 +93,7 @@ def both_middles(cell: Cell, seed: int) -> tuple[Seen, Seen]:
         return between, between
     # bread^-1 noise bread^-1 is known, and so is the noise: that gives the bread
     releases = recent_releases(cell)
-    variance = releases * task_of(cell).step.gradient.standard_deviation ** 2
+    variance = releases * task_of(cell).update_channels.gradient.standard_deviation ** 2
     inverse = np.real(sqrtm(estimate.privacy_covariance / variance))
     sampling = releases * cell.records * inverse @ meat_of(cell) @ inverse
     covariance = sampling + estimate.privacy_covariance

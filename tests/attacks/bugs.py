@@ -89,7 +89,7 @@ def _no_clip() -> AbstractContextManager[object]:
     def unclipped(features: Matrix, task: Task) -> Matrix:
         return features
 
-    return mock.patch.object(summarise_module, "clipped", unclipped)
+    return mock.patch.object(summarise_module, "clipped_to_norm", unclipped)
 
 
 def _packed_sensitivity() -> AbstractContextManager[object]:

@@ -59,7 +59,10 @@ class Point(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, model: Model, after: int) -> Point:
         """Note a model."""
-        parts = [(p.place, None if p.lattice is None else p.lattice.tolist()) for p in model.parts]
+        parts = [
+            (p.partition_watermark, None if p.lattice is None else p.lattice.tolist())
+            for p in model.parts
+        ]
         return cls(
             after, model.version, model.lattice.tolist(), model.weights, model.watermark, parts
         )

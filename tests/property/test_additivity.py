@@ -96,7 +96,7 @@ def test_what_is_no_number_stays_within_the_stated_bounds() -> None:
 
 
 def test_the_least_integer_does_not_fit_a_lattice() -> None:
-    part = task_of(p=3).step.gradient
+    part = task_of(p=3).update_channels.gradient
     least = np.array([np.iinfo(np.int64).min])
     for exponent in (part.exponent, part.exponent - 10, part.exponent + 3):
         with pytest.raises(PrivacyError, match="does not fit"):

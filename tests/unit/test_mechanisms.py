@@ -158,7 +158,7 @@ def test_a_study_whose_sums_do_not_fit_its_lattice_is_refused() -> None:
         task_of(mechanism="discrete-laplace", **settings)
     task = task_of(mechanism="discrete-laplace", **{**settings, "records": 10_000})
     for other in (task, task_of(**settings)):
-        for channels in (other.start, other.step):
+        for channels in (other.initial_channels, other.update_channels):
             assert all(p.largest(other.slots) < INTEGER_LIMIT for _, p in parts_of(channels))
 
 

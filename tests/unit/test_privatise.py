@@ -81,7 +81,7 @@ def test_raw_sums_have_no_encoder(raw: object, task: object) -> None:
 
 
 def test_something_that_only_looks_like_a_release_is_not_written() -> None:
-    channels = PRIVATE.step
+    channels = PRIVATE.update_channels
     assert channels.curvature is not None
     assert SUMS.curvature is not None
     raw = SimpleNamespace(
@@ -192,10 +192,10 @@ def test_a_release_holds_the_sums_and_the_noise_in_the_units_it_names() -> None:
     payload = seal(PRIVATE, privatise(PRIVATE, QUERY, SeededStream(1)), **IDENTITY)
     release = read(payload)
     assert (release.client, release.ledger, release.seq) == ("c", "l", 0)
-    assert release.sums.exponents == PRIVATE.step.exponents
+    assert release.sums.exponents == PRIVATE.update_channels.exponents
     sums = np.frombuffer(release.sums.data, "<i8")
     gradient = sums[: PRIVATE.size] * 2.0 ** release.sums.exponents[0]
     wanted = np.ldexp(SUMS.gradient.integers.astype(float), SUMS.gradient.exponents)
     # ten standard deviations of the noise
-    assert_allclose(gradient, wanted, atol=10 * PRIVATE.step.gradient.standard_deviation)
+    assert_allclose(gradient, wanted, atol=10 * PRIVATE.update_channels.gradient.standard_deviation)
     assert not np.array_equal(gradient, wanted)

@@ -250,9 +250,9 @@ def test_the_estimated_noise_scale_of_a_favourable_study_is_right() -> None:
     noised = task_of(p=3, loss="linear", records=500, epsilon=10.0, residual_bound=0.4, ridge=0.0)
     final = regression_stream(noised, numbers, seed=9, rounds=25, clients=8)
     assert final.dispersion is not None
-    assert noised.step.counts is not None
+    assert noised.update_channels.counts is not None
     slots = 24 * 8 * 500 * 23 / 24
-    own = noised.step.counts.standard_deviation * math.sqrt(23 * 8) / slots / 0.01
+    own = noised.update_channels.counts.standard_deviation * math.sqrt(23 * 8) / slots / 0.01
     assert abs(final.dispersion / 0.01 - 1) < 5 * math.hypot(own, math.sqrt(2 / slots)) + 0.02
 
 
@@ -269,11 +269,14 @@ def test_small_residuals_are_not_lost_to_the_threshold_s_lattice() -> None:
 
 def test_a_known_noise_scale_spends_nothing_and_is_reported() -> None:
     known = task_of(p=3, loss="linear", noise_scale=0.25, records=50, epsilon=4.0)
-    assert known.step.counts is None
-    assert known.start.counts is None
+    assert known.update_channels.counts is None
+    assert known.initial_channels.counts is None
     assert known.guarantee.counts.startswith("record slots: public")
     estimated = task_of(p=3, loss="linear", records=50, epsilon=4.0)
-    assert known.step.gradient.standard_deviation < estimated.step.gradient.standard_deviation
+    assert (
+        known.update_channels.gradient.standard_deviation
+        < estimated.update_channels.gradient.standard_deviation
+    )
     assert estimated.guarantee.counts.startswith("sums of squared slopes: noised")
     X, y = numbers(np.random.default_rng(11), 1000)
     assert message_of(known, X, y).dispersion == 0.0625

@@ -125,8 +125,8 @@ def test_the_noise_is_that_of_the_formula_and_costs_add_up_to_the_budget(release
         ratio = part.standard_deviation * parts[name] / wanted[name]
         assert 1 <= ratio < 1 + 1 / 256 + 1e-6
     assert step.curvature is not None
-    assert step.beside is not None
-    assert step.beside.standard_deviation == pytest.approx(
+    assert step.off_diagonal is not None
+    assert step.off_diagonal.standard_deviation == pytest.approx(
         step.curvature.standard_deviation / math.sqrt(2), rel=1e-6
     )
     # mu = 1 at (4.887, 1e-6), all parts of a record together
@@ -144,7 +144,7 @@ def test_a_curvature_takes_one_twentieth_unless_the_study_says_more() -> None:
     third = pytest.approx(1 / 3)
     assert task_of(path=ALL).shares == {"gradients": third, "curvature": third, "products": third}
     laplace = task_of(path=ALL, mechanism="discrete-laplace", epsilon=3.0)
-    assert sum(laplace.parts.values()) == pytest.approx(3.0)
+    assert sum(laplace.budget_allocation.values()) == pytest.approx(3.0)
 
 
 def test_the_guarantee_says_what_each_part_costs_and_what_the_published_method_omits() -> None:
@@ -313,7 +313,7 @@ def test_a_curvature_below_its_noise_gives_no_interval_and_says_so(taken: float)
     run = streamed(quick(path), 15_000, 2)
     held = path_of(run.partition)
     off = taken * held.sums.records * pack_upper(np.diag([1.0, 0.0, 0.0, 0.0]))
-    held.sums = dataclasses.replace(held.sums, beside=held.sums.extra - off)
+    held.sums = dataclasses.replace(held.sums, extra=held.sums.extra - off)
     for interval, status in (("random-scaling", "ready"), ("plug-in-curvature", "warming")):
         task = quick(f'{path}, interval = "{interval}"')
         _, message = combine(

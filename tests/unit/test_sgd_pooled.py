@@ -67,8 +67,8 @@ def sums_of(curvature: float, noise: float, records: int, seed: int) -> Sums:
     g = curvature * u + rng.normal(0, noise, (records, SIZE))
     beside = [pack_upper(factor * records * np.eye(SIZE)) for factor in (curvature, noise)]
     return dataclasses.replace(
-        Sums.zero(SIZE, full=False, beside=12), records=records, g=g.sum(axis=0),
-        u=u.sum(axis=0), gu=g.T @ u, uu=u.T @ u, gg=g.T @ g, beside=np.concatenate(beside),
+        Sums.zero(SIZE, full=False, extra=12), records=records, g=g.sum(axis=0),
+        u=u.sum(axis=0), gu=g.T @ u, uu=u.T @ u, gg=g.T @ g, extra=np.concatenate(beside),
     )  # fmt: skip
 
 

@@ -284,13 +284,15 @@ def test_a_model_of_several_partitions_survives_the_wire(
     task = study(several)
     run, _ = streamed(task, 10, monkeypatch)
     model, read = run.model, read_model(task, write_model(task, run.model, "2026-01-01T00:00:00Z"))
-    assert [part.place for part in read.parts] == [part.place for part in model.parts]
+    assert [part.partition_watermark for part in read.parts] == [
+        part.partition_watermark for part in model.parts
+    ]
     for number in range(3):
         one, other = model.at(number), read.at(number)
         assert np.array_equal(one.lattice, other.lattice)
-        assert (one.partition_watermark, one.model_watermark, one.version) == (
+        assert (one.partition_watermark, one.watermark, one.version) == (
             other.partition_watermark,
-            other.model_watermark,
+            other.watermark,
             other.version,
         )
         assert other.at(number) is other
@@ -305,11 +307,11 @@ def test_a_model_for_other_partitions_is_refused(monkeypatch: pytest.MonkeyPatch
     one = msgspec.json.decode(payloads["pooled"])
     for several, change, reason in (
         ("pooled", one["partitions"][:2], "wrong-shape"),
-        ("pooled", [{"place": 1}] * 3, "wrong-shape"),
-        ("pooled", [{"place": 1, "coefficients": [0.0]}] * 3, "wrong-shape"),
-        ("pooled", [{"place": 1, "coefficients": [0.3] * 4}] * 3, "off-lattice"),
-        ("pooled", [{"place": 1, "coefficients": [1e300] * 4}] * 3, "out-of-range"),
-        ("pooled", [{"place": -1, "coefficients": [0.0] * 4}] * 3, "undecodable"),
+        ("pooled", [{"watermark": 1}] * 3, "wrong-shape"),
+        ("pooled", [{"watermark": 1, "coefficients": [0.0]}] * 3, "wrong-shape"),
+        ("pooled", [{"watermark": 1, "coefficients": [0.3] * 4}] * 3, "off-lattice"),
+        ("pooled", [{"watermark": 1, "coefficients": [1e300] * 4}] * 3, "out-of-range"),
+        ("pooled", [{"watermark": -1, "coefficients": [0.0] * 4}] * 3, "undecodable"),
         ("shared", one["partitions"], "wrong-shape"),
         ("shared", [], "wrong-shape"),
     ):
