@@ -8,28 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import ConfigError
+from pipeline.extras import extra
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 
 #: Estimates of one row group.
 GROUP = 500
-
-
-def require_parquet() -> None:
-    """Refuse to write Parquet without its library.
-
-    Raises
-    ------
-    ConfigError
-        Saying what to install.
-    """
-    try:
-        import pyarrow.parquet  # noqa: F401, PLC0415  an extra brings it
-    except ImportError:
-        raise ConfigError(
-            "--out: Parquet needs pyarrow: the operator must install veilstream[backtest], or "
-            "write a .jsonl file"
-        ) from None
 
 
 def to_parquet(lines: Path, made: Path) -> None:
@@ -40,9 +23,7 @@ def to_parquet(lines: Path, made: Path) -> None:
     OSError
         If a file cannot be read or written.
     """
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
+    pa, parquet = extra("pyarrow", "--out"), extra("pyarrow.parquet", "--out")
     time, number = pa.timestamp("us", tz="UTC"), pa.float64()
     schema = pa.schema(
         [
@@ -53,7 +34,7 @@ def to_parquet(lines: Path, made: Path) -> None:
             ("lower", number), ("upper", number), ("sampling_se", number), ("privacy_se", number),
         ]
     )  # fmt: skip
-    with lines.open("rb") as file, pq.ParquetWriter(made, schema) as writer:
+    with lines.open("rb") as file, parquet.ParquetWriter(made, schema) as writer:
         while group := list(itertools.islice(file, GROUP)):
             rows = [row for line in group for row in _rows(read_estimate(line))]
             writer.write_table(pa.Table.from_pylist(rows, schema))

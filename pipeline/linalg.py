@@ -23,7 +23,7 @@ def upper_indices(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 @lru_cache(maxsize=64)
-def _upper_places(size: int) -> NDArray[np.intp]:
+def _upper_indices(size: int) -> NDArray[np.intp]:
     """Return the indices of the upper triangle in the flattened matrix."""
     rows, columns = upper_indices(size)
     return rows * size + columns
@@ -31,16 +31,16 @@ def _upper_places(size: int) -> NDArray[np.intp]:
 
 def pack_upper(matrix: NDArray[Entry]) -> NDArray[Entry]:
     """Return the upper triangle of a symmetric (d, d) matrix as a vector, row by row."""
-    return matrix.ravel().take(_upper_places(matrix.shape[0]))
+    return matrix.ravel().take(_upper_indices(matrix.shape[0]))
 
 
 def unpack_upper(packed: NDArray[Entry], size: int) -> NDArray[Entry]:
     """Rebuild the symmetric (size, size) matrix that `pack_upper` flattened."""
-    return packed.take(_packed_places(size))
+    return packed.take(_packed_indices(size))
 
 
 @lru_cache(maxsize=64)
-def _packed_places(size: int) -> NDArray[np.intp]:
+def _packed_indices(size: int) -> NDArray[np.intp]:
     """Return for each entry of a symmetric matrix its index in the packed upper triangle."""
     rows, columns = upper_indices(size)
     indices = np.empty((size, size), dtype=np.intp)

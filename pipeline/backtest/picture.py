@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import ConfigError
+from pipeline.extras import extra
 
 if TYPE_CHECKING:
     from pipeline.backtest.result import BacktestResult
@@ -22,18 +22,11 @@ def figure_of(result: BacktestResult) -> Any:
     ConfigError
         If matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  an extra
-    except ImportError:
-        raise ConfigError(
-            "plot needs matplotlib, which is not installed; the operator must install "
-            "veilstream[backtest]"
-        ) from None
     name, _ = result.main_score
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = extra("matplotlib.figure", "plot").Figure(figsize=(8, 5), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True)
     spans = result.bins
-    middles = [_place(result, (span.start + span.end) / 2) for span in spans]
+    middles = [_moment(result, (span.start + span.end) / 2) for span in spans]
     top.plot(middles, [getattr(span.scores, name) for span in spans], label="updating")
     if result.freeze is not None:
         frozen = [getattr(span.frozen, name) if span.frozen else None for span in spans]
@@ -45,12 +38,12 @@ def figure_of(result: BacktestResult) -> Any:
     bottom.set_xlabel("event time" if result.timed else "record")
     for span in spans:
         if span.status in SHADES:
-            ends = _place(result, span.start), _place(result, span.end)
+            ends = _moment(result, span.start), _moment(result, span.end)
             for axes in (top, bottom):
                 axes.axvspan(*ends, color=SHADES[span.status], zorder=0)
     top.set_title(f"{result.study} ({result.mechanism}); computed from raw records, not private")
     return figure
 
 
-def _place(result: BacktestResult, clock: float) -> float | datetime:
+def _moment(result: BacktestResult, clock: float) -> float | datetime:
     return datetime.fromtimestamp(clock, UTC) if result.timed else clock

@@ -14,7 +14,7 @@ from pipeline.backtest.advice import WORDS
 from pipeline.backtest.axes import Axis, text_of
 from pipeline.backtest.grid import Cell, GridResult
 from pipeline.backtest.result import BacktestResult
-from pipeline.errors import ConfigError
+from pipeline.extras import extra
 
 #: Colours that the colour-blind can tell apart (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -42,14 +42,7 @@ def _styled(draw: Callable[..., str | None]) -> Callable[..., str | None]:
 
     @functools.wraps(draw)
     def styled(*arguments: Any) -> str | None:
-        try:
-            import matplotlib as mpl  # noqa: PLC0415  an extra
-        except ImportError:
-            raise ConfigError(
-                "--report needs matplotlib, which is not installed; the operator must install "
-                "veilstream[backtest]"
-            ) from None
-        with mpl.rc_context(_STYLE):
+        with extra("matplotlib", "--report").rc_context(_STYLE):
             return draw(*arguments)
 
     return styled

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.backtest.beside import Beside
 from pipeline.backtest.scoring import Scores
-from pipeline.errors import ConfigError
+from pipeline.extras import extra
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 
@@ -225,13 +225,7 @@ class BacktestResult:
         ConfigError
             If pandas is not installed.
         """
-        try:
-            import pandas as pd  # noqa: PLC0415  an extra
-        except ImportError:
-            raise ConfigError(
-                "to_pandas needs pandas, which is not installed; the operator must install "
-                "veilstream[backtest]"
-            ) from None
+        pd = extra("pandas", "to_pandas")
         frame = pd.DataFrame(self.rows())
         if self.timed:
             for name in ("start", "end"):

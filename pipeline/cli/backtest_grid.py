@@ -13,8 +13,9 @@ from rich.text import Text
 
 from pipeline.backtest import NOT_PRIVATE, Options
 from pipeline.backtest.advice import WORDS, advise
-from pipeline.backtest.axes import parse_axis, text_of
-from pipeline.backtest.grid import GridResult, Mean, Run, run_grid
+from pipeline.backtest.axes import parse_axis
+from pipeline.backtest.compared import COLUMNS, rows_of
+from pipeline.backtest.grid import GridResult, Run, run_grid
 from pipeline.backtest.report import report_of
 from pipeline.cli.backtest_output import check_file, write_whole
 from pipeline.cli.beside_output import beside_table
@@ -91,21 +92,10 @@ def summary(result: GridResult) -> RenderableType:
     table = Table(title=title if result.axes else "the study as it is", expand=False)
     for axis in result.axes:
         table.add_column(axis.key.rpartition(".")[2])
-    heads = (SHORT[name], "open", "width", "covered", "privacy", "ready", "releases")
-    for head in heads:
+    for head in (SHORT[name], "open", *(short for short, _ in COLUMNS.values())):
         table.add_column(head, justify="right")
-    for cell in result.cells:
-        means = cell.means
-        without_privacy = None if cell.open is None else cell.open.measures[name]
-        table.add_row(
-            *(text_of(value) for value in cell.setting.changes.values()),
-            _mean(means.get(name)),
-            "-" if without_privacy is None else f"{without_privacy:.4g}",
-            _mean(means.get("width")),
-            *(_share(means.get(key)) for key in ("coverage", "privacy_share", "ready")),
-            _mean(means.get("releases"), digits=6),
-            style="bold" if cell is advice.cell else "",
-        )
+    for cell, row in rows_of(result):
+        table.add_row(*row, style="bold" if cell is advice.cell else "")
     told = [
         Text(
             f"{SHORT[name]}: {WORDS[name]}; open: the same without privacy; width: median width of "
@@ -182,13 +172,3 @@ def _lines(result: GridResult) -> list[bytes]:
         + b"\n"
         for cell, run in runs
     ]
-
-
-def _mean(mean: Mean | None, digits: int = 4) -> str:
-    if mean is None:
-        return "-"
-    return f"{mean.value:.{digits}g}" + ("" if not mean.error else f" ±{mean.error:.1g}")
-
-
-def _share(mean: Mean | None) -> str:
-    return "-" if mean is None else f"{mean.value:.0%}"

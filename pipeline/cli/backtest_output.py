@@ -18,6 +18,7 @@ from pipeline.backtest import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.scoring import Scores
 from pipeline.cli.beside_output import beside_table
 from pipeline.errors import ConfigError
+from pipeline.extras import extra
 from pipeline.library.table import information_line, line, privacy_line, unit_line, value
 
 #: Names of the scores for people.
@@ -99,15 +100,8 @@ def _write_lines(result: BacktestResult, out: BinaryIO) -> None:
 
 
 def _write_parquet(result: BacktestResult, out: BinaryIO) -> None:
-    try:
-        import pyarrow as pa  # noqa: PLC0415  an extra
-        import pyarrow.parquet as pq  # noqa: PLC0415
-    except ImportError:
-        raise ConfigError(
-            "--out: Parquet needs pyarrow; the operator must install veilstream[backtest], or "
-            "write a .jsonl file"
-        ) from None
-    pq.write_table(pa.Table.from_pylist(result.rows()), out)
+    parquet = extra("pyarrow.parquet", "--out as Parquet")
+    parquet.write_table(extra("pyarrow", "--out").Table.from_pylist(result.rows()), out)
 
 
 def _coefficients(result: BacktestResult) -> RenderableType:

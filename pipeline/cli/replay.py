@@ -13,13 +13,13 @@ import click
 from agents.checking import Checked, check
 from agents.history import Interrupted
 from agents.outputs import File, Output, Shown, TopicOf, is_regular
-from agents.parquet import require_parquet
 from agents.replaying import Job, Outcome, run_replay
 from infra.addresses import connected
 from infra.signals import Stopping
 from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.progress import Bar, Screen, put_line
 from pipeline.errors import ConfigError, NumericError
+from pipeline.extras import extra
 from pipeline.methods import task_of
 from pipeline.release.task import Task
 from pipeline.replay import (
@@ -173,7 +173,7 @@ def replay(
 def _check_out(out: Path) -> None:
     suffix = out.suffix.lower()
     if suffix == ".parquet":
-        require_parquet()
+        extra("pyarrow.parquet", "--out as Parquet")
         if not is_regular(out):
             raise ConfigError("--out: Parquet needs a regular file; name one, or write JSON lines")
     elif suffix not in (".jsonl", ".ndjson") and is_regular(out):

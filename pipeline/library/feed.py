@@ -47,30 +47,32 @@ class Feed:
         self._waits = Waiting(first=AGAIN)
         #: Told, once a minute, that no estimate comes.
         self.say: Callable[[str], None] = lambda _: None
-        self._place = TopicPartition(topic or Topics.of(study).estimates.name, 0)
+        self._topic_partition = TopicPartition(topic or Topics.of(study).estimates.name, 0)
         try:
             self._consumer = log_reader(settings, wait_ms=100)
-            self._consumer.assign([self._place])
+            self._consumer.assign([self._topic_partition])
             if beginning:
-                self._consumer.seek_to_beginning(self._place)
+                self._consumer.seek_to_beginning(self._topic_partition)
             else:
-                end = self._consumer.end_offsets([self._place])[self._place]
-                first = self._consumer.beginning_offsets([self._place])[self._place]
-                self._consumer.seek(self._place, max(first, end - 1))
+                end = self._consumer.end_offsets([self._topic_partition])[self._topic_partition]
+                first = self._consumer.beginning_offsets([self._topic_partition])[
+                    self._topic_partition
+                ]
+                self._consumer.seek(self._topic_partition, max(first, end - 1))
         except KafkaError as error:
             otherwise = (
                 f"estimates cannot be read from {settings.kafka} ({type(error).__name__}); is "
                 "Kafka up, and has a worker or a producer of this study been started?"
             )
-            what = f"topic {self._place.topic}"
+            what = f"topic {self._topic_partition.topic}"
             raise told(settings, error, otherwise, what=what, operation="Read") from error
 
     def poll(self, seconds: float) -> list[tuple[EstimateMessage, bytes]]:
         """Return the estimates that come within `seconds`, with their JSON as published."""
-        with asking(self._settings, f"topic {self._place.topic}", "Read"):
+        with asking(self._settings, f"topic {self._topic_partition.topic}", "Read"):
             batches = self._consumer.poll(timeout_ms=int(seconds * 1000))
         found = []
-        for record in batches.get(self._place, []):
+        for record in batches.get(self._topic_partition, []):
             try:
                 found.append((read_estimate(record.value), record.value))
             except (msgspec.DecodeError, TypeError):
@@ -79,14 +81,14 @@ class Feed:
 
     def until_now(self) -> Iterator[tuple[EstimateMessage, bytes]]:
         """Yield the estimates that are there at the first call, and end."""
-        with asking(self._settings, f"topic {self._place.topic}", "Read"):
-            end = self._consumer.end_offsets([self._place])[self._place]
+        with asking(self._settings, f"topic {self._topic_partition.topic}", "Read"):
+            end = self._consumer.end_offsets([self._topic_partition])[self._topic_partition]
         while self._behind(end):
             yield from self.poll(0.5)
 
     def _behind(self, end: int) -> bool:
-        with asking(self._settings, f"topic {self._place.topic}", "Read"):
-            return bool(self._consumer.position(self._place) < end)
+        with asking(self._settings, f"topic {self._topic_partition.topic}", "Read"):
+            return bool(self._consumer.position(self._topic_partition) < end)
 
     def ready(self, seconds: float) -> bool:
         """Whether an estimate comes within `seconds`; it is kept for the iteration."""

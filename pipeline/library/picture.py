@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.errors import ConfigError
+from pipeline.extras import extra
 
 if TYPE_CHECKING:
     from pipeline.library.results import Result
@@ -24,7 +24,9 @@ def draw(result: Result, axes: Any = None) -> Any:
     """
     rows = result.message.coefficients
     if axes is None:
-        axes = _axes(len(rows))
+        size = (7, 1 + 0.35 * len(rows))
+        pyplot = extra("matplotlib.pyplot", "plot")
+        axes = pyplot.subplots(figsize=size, layout="constrained")[1]
     heights = np.arange(len(rows))[::-1]
     known = [(height, row) for height, row in zip(heights, rows, strict=True) if row.interval]
     axes.axvline(0.0, color="0.7", linewidth=0.8, zorder=0)
@@ -39,14 +41,3 @@ def draw(result: Result, axes: Any = None) -> Any:
     axes.set_xlabel(f"coefficient, {message.level:.0%} interval ({message.interval_method})")
     axes.set_title(f"{message.study} ({message.status})")
     return axes
-
-
-def _axes(count: int) -> Any:
-    try:
-        from matplotlib import pyplot  # noqa: PLC0415  an extra
-    except ImportError:
-        raise ConfigError(
-            "plot needs matplotlib, which is not installed; the operator must install "
-            "veilstream[backtest]"
-        ) from None
-    return pyplot.subplots(figsize=(7, 1 + 0.35 * count), layout="constrained")[1]

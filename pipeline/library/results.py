@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
+from pipeline.extras import extra
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.fit import FitMessage, write_fit
 from pipeline.methods import task_of
@@ -121,13 +122,7 @@ class Result:
         ConfigError
             If pandas is not installed.
         """
-        try:
-            import pandas as pd  # noqa: PLC0415  an extra
-        except ImportError:
-            raise ConfigError(
-                "to_pandas needs pandas, which is not installed; the operator must install "
-                "veilstream[backtest]"
-            ) from None
+        pd = extra("pandas", "to_pandas")
         rows = [
             {
                 "estimate": row.value,

@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import DataError
+from pipeline.extras import extra
 from pipeline.records.batches import Batch
 from producers.sources.base import Position, Slot
 
@@ -133,15 +134,9 @@ def parquet_batches(path: Path, columns: Sequence[str], size: int) -> Iterator[B
 
 
 def _open(path: Path) -> Any:
+    parquet = extra("pyarrow.parquet", "a Parquet file")
     try:
-        import pyarrow.parquet as pq  # noqa: PLC0415  an extra
-    except ImportError:
-        raise ConfigError(
-            "Parquet files need pyarrow, which is not installed; the operator must install "
-            "veilstream[backtest], or give a .csv or .jsonl file"
-        ) from None
-    try:
-        file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+        file = parquet.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no Parquet file, or a damaged one"
         raise DataError(

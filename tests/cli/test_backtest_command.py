@@ -221,6 +221,8 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(folder: Path) -> None:
     ended = subprocess.run(
         [*program, "--input", str(folder / "h.parquet"), "--out", str(folder / "o.jsonl")],
         capture_output=True, check=False,
+        # byte code that is cut short would fail every later test
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         # no file may grow beyond this: the bins take more
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
     )  # fmt: skip

@@ -74,7 +74,9 @@ def test_a_disk_that_is_full_leaves_no_half_report(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pipeline.cli.main", "backtest", str(stage.study),
          "--input", str(source), "--report", str(page)],
-        env=stage.environment, capture_output=True, text=True, check=False, timeout=120,
+        # byte code that is cut short would fail every later test
+        env={**stage.environment, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True,
+        check=False, timeout=120,
         # no file may grow beyond this: the page is far larger
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
     )  # fmt: skip
