@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from pipeline.estimators.estimate import Estimate
+from pipeline.estimators.exact import exact_estimate, spread_of
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.pooled import PASSES
 from pipeline.estimators.target import study_rows, target
@@ -24,8 +26,8 @@ FEW = 40
 SAMPLE = 20_000
 
 
-def pooled_point(task: Task, read: Read, count: int, weights: tuple[float, float]) -> Vector:
-    """Return the coefficients of the pooled fit on encoded features, shape (d,).
+def pooled_estimate(task: Task, read: Read, count: int, weights: tuple[float, float]) -> Estimate:
+    """Return the pooled fit on encoded features, with the intervals that it has itself.
 
     Parameters
     ----------
@@ -46,7 +48,11 @@ def pooled_point(task: Task, read: Read, count: int, weights: tuple[float, float
         for part in read():
             yield study_rows(task, part.features, part.responses, weights)
 
-    step = max(1, count // SAMPLE)
+    point = _point(task, rows, max(1, count // SAMPLE))
+    return exact_estimate(task, point, spread_of(task.loss, rows, task.penalty, point), weights)
+
+
+def _point(task: Task, rows: Callable[[], Iterable[Rows]], step: int) -> Vector:
     if step == 1:
         return target(task, rows, passes=PASSES).coefficients
     sample = [_every(part, start, step) for start, part in _numbered(rows())]

@@ -106,10 +106,15 @@ def _coefficients(result: BacktestResult) -> Iterator[tuple[str, ...]]:
         yield (
             row.name,
             f"{row.value:.4g}",
-            "-" if row.interval is None else f"{row.interval[0]:.4g} to {row.interval[1]:.4g}",
+            _ends(row.interval),
             "-" if pooled.coefficients is None else f"{pooled.coefficients[index]:.4g}",
+            _ends(pooled.intervals[index]),
             "-" if inside is None else ("yes" if inside else "no"),
         )
+
+
+def _ends(ends: tuple[float, float] | None) -> str:
+    return "-" if ends is None else f"{ends[0]:.4g} to {ends[1]:.4g}"
 
 
 def _made(grid: GridResult, result: BacktestResult, created_at: float) -> str:

@@ -84,6 +84,8 @@ class Pooled:
     ----------
     coefficients
         The intercept first; None where there is none, and `reason` says why.
+    intervals
+        Its own, by the sandwich of all records: what privacy would have to be compared with.
     covered
         For each coefficient whether the last interval holds it; None without an interval.
     coverage
@@ -91,6 +93,7 @@ class Pooled:
     """
 
     coefficients: list[float] | None
+    intervals: list[tuple[float, float] | None]
     covered: list[bool | None]
     coverage: float | None
     reason: str

@@ -14,12 +14,12 @@ from pipeline.backtest.beside import beside, tasks_beside
 from pipeline.backtest.engine import Engine
 from pipeline.backtest.history import History, Reading
 from pipeline.backtest.options import Options
-from pipeline.backtest.pooled import pooled_point
+from pipeline.backtest.pooled import pooled_estimate
 from pipeline.backtest.result import BacktestResult, Bin, Budget, Frozen, Pooled
 from pipeline.backtest.scoring import Tally
 from pipeline.backtest.timeline import Snapshot
 from pipeline.errors import ConfigError, NumericError
-from pipeline.estimators.estimate import class_weights
+from pipeline.estimators.estimate import Estimate, class_weights
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import task_of
 from pipeline.release.task import Task
@@ -103,7 +103,8 @@ def run_backtest(
         raise ConfigError("--freeze: no record comes after it; give an earlier time")
     engine.finish()
     estimate, message = engine.run.estimate(time.time())
-    target, reason = _target(task, history, options, form, reading, progress)
+    exact, reason = _exact(task, history, options, form, reading, progress)
+    target = None if exact is None else exact.coefficients
     usable = max(reading.records - reading.unusable, 1)
     names = task.study.feature_names
     spans = list(_bins(task, engine, target, frozen=options.freeze is not None))
@@ -124,7 +125,7 @@ def run_backtest(
         scores=_total(engine).scores,
         freeze=None if since is None else Frozen(since, engine.frozen.scores, engine.after.scores),
         estimate=message,
-        pooled=_pooled(task, message, target, reason),
+        pooled=_pooled(task, message, exact, reason),
         publications=engine.publications,
         failures=engine.failures,
         clipped={n: int(c) / usable for n, c in zip(names, reading.clipped, strict=True)},
@@ -137,14 +138,14 @@ def run_backtest(
     )
 
 
-def _target(
+def _exact(
     task: Task,
     history: History,
     options: Options,
     form: str,
     reading: Reading,
     progress: Progress | None,
-) -> tuple[Vector | None, str]:
+) -> tuple[Estimate | None, str]:
     """Return the pooled fit on encoded features, or why there is none."""
     if not options.pooled:
         return None, "not asked for"
@@ -165,21 +166,29 @@ def _target(
     negative, positive = reading.classes
     weights = class_weights(negative, positive, task.largest_weight)
     try:
-        return pooled_point(task, read, usable, weights), ""
+        return pooled_estimate(task, read, usable, weights), ""
     except NumericError as error:
         return None, str(error)
 
 
-def _pooled(task: Task, message: EstimateMessage, target: Vector | None, reason: str) -> Pooled:
-    if target is None:
-        return Pooled(None, [None] * task.size, None, reason)
-    values = _in_units(task, target)
+def _pooled(task: Task, message: EstimateMessage, exact: Estimate | None, reason: str) -> Pooled:
+    nothing: list[Any] = [None] * task.size
+    if exact is None:
+        return Pooled(None, nothing, nothing, None, reason)
+    values = _in_units(task, exact.coefficients)
+    ends = exact.intervals(task.study.estimator.level)
     covered = [
         None if row.interval is None else bool(row.interval[0] <= value <= row.interval[1])
         for row, value in zip(message.coefficients, values, strict=True)
     ]
     known = [one for one in covered if one is not None]
-    return Pooled(values.tolist(), covered, sum(known) / len(known) if known else None, "")
+    return Pooled(
+        values.tolist(),
+        nothing if ends is None else _ends(task, ends),
+        covered,
+        sum(known) / len(known) if known else None,
+        "",
+    )
 
 
 def _bins(task: Task, engine: Engine, target: Vector | None, *, frozen: bool) -> Any:

@@ -108,18 +108,23 @@ def _coefficients(result: BacktestResult) -> RenderableType:
     message, pooled = result.estimate, result.pooled
     grid = Table(title=f"{result.study}: backtest, {result.mechanism}", expand=False)
     grid.add_column("coefficient")
-    for name in ("estimate", f"{message.level:.0%} interval", "pooled fit", "inside"):
+    for name in ("estimate", f"{message.level:.0%} interval", "pooled fit", "its own", "inside"):
         grid.add_column(name, justify="right")
     for index, row in enumerate(message.coefficients):
-        ends, inside = row.interval, pooled.covered[index]
+        inside = pooled.covered[index]
         grid.add_row(
             row.name,
             value(message, row.value),
-            "-" if ends is None else f"[{ends[0]:.4g}, {ends[1]:.4g}]",
+            _ends(row.interval),
             "-" if pooled.coefficients is None else value(message, pooled.coefficients[index]),
+            _ends(pooled.intervals[index]),
             "-" if inside is None else ("yes" if inside else "no"),
         )
     return grid
+
+
+def _ends(ends: tuple[float, float] | None) -> str:
+    return "-" if ends is None else f"[{ends[0]:.4g}, {ends[1]:.4g}]"
 
 
 def _over_time(result: BacktestResult) -> RenderableType:
@@ -160,8 +165,11 @@ def _lines(result: BacktestResult) -> Iterator[str]:
         since = result.to_dict()["freeze"]["since"]
         yield f"from {since} on, frozen: {_scores(result.freeze.frozen)}"
         yield f"from {since} on, updating: {_scores(result.freeze.updating)}"
-    if result.pooled.coverage is not None:
-        yield f"{result.pooled.coverage:.0%} of the intervals hold the pooled fit"
+    if known := [one for one in result.pooled.covered if one is not None]:
+        yield (
+            f"{sum(known)} of {len(known)} intervals hold the pooled fit, in this one draw of the "
+            "noise; --draws says how often they do"
+        )
     elif result.pooled.reason:
         yield f"no pooled fit: {result.pooled.reason}"
     clipped = {name: share for name, share in result.clipped.items() if share > 0}

@@ -11,17 +11,14 @@ from rich.console import Console
 
 from pipeline.cli.context import SAVE_MODEL, STUDY, save_model, say, task_of
 from pipeline.errors import ConfigError
+from pipeline.library.exact import ExactFit
 from pipeline.library.fitting import Fitting
 from pipeline.library.records import Records, Rows
-from pipeline.library.table import fit_table, intervals_table, table
+from pipeline.library.table import comparison, fit_table, intervals_table, table
 from pipeline.library.words import clipped_line, counted
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.fit import FitMessage, write_fit
-from pipeline.methods import METHODS
-from pipeline.methods import task_of as make_task
-from pipeline.methods.offline import offline_method
 from pipeline.release.task import Task
-from pipeline.study import without_privacy
 
 
 @click.command()
@@ -33,7 +30,11 @@ from pipeline.study import without_privacy
 @click.option("--client-column", help="Column that says whose record it is; default: one client.")
 @click.option(
     "--without-privacy", "plainly", is_flag=True,
-    help="The same study without noise, to see what privacy costs. For whoever may see the data.",
+    help="The exact fit of the same study to all records. For whoever may see the data.",
+)  # fmt: skip
+@click.option(
+    "--compare", is_flag=True,
+    help="The estimate beside that exact fit, to see what privacy costs; likewise.",
 )  # fmt: skip
 @click.option(
     "--intervals",
@@ -45,7 +46,7 @@ from pipeline.study import without_privacy
 @SAVE_MODEL
 def fit(
     study: Path, source: str, form: str, client_column: str | None, plainly: bool,
-    all_intervals: bool, as_json: bool, save_model_to: Path | None,
+    compare: bool, all_intervals: bool, as_json: bool, save_model_to: Path | None,
 ) -> None:  # fmt: skip
     """Estimate STUDY from a file, through the same functions as the live stream.
 
@@ -54,21 +55,18 @@ def fit(
     study's guarantee: it draws fresh noise, and no ledger is charged.
     """
     task = task_of(study)
-    if plainly and offline_method(task.study) is not None:
-        raise ConfigError(
-            f"--without-privacy: it goes with {' and '.join(METHODS)}; leave it out, since "
-            f'kind = "{task.study.estimator.kind}" keeps no guarantee anyway'
-        )
-    if plainly:
-        if save_model_to is not None:
-            raise ConfigError(
-                "--save-model: an estimate without privacy is of no study; leave it out"
-            )
-        say("WARNING: --without-privacy: nobody's data is protected in what follows")
-        task = make_task(without_privacy(task.study))
+    if plainly and save_model_to is not None:
+        raise ConfigError("--save-model: an estimate without privacy is of no study; leave it out")
+    if compare and (plainly or as_json):
+        raise ConfigError("--compare: it prints a table of both; leave out the other options")
+    fitting = Fitting(task, trace=all_intervals, exact=plainly)
+    beside = ExactFit(task) if compare else None
+    if plainly or compare:
+        said = "--without-privacy" if plainly else "--compare"
+        say(f"WARNING: {said}: nobody's data is protected in what follows")
     records = Records(task, source, client_column=client_column, form=form)
-    fitting = Fitting(task, trace=all_intervals)
-    fitting.take(_watched(records))
+    rows = _watched(records)
+    fitting.take(rows if beside is None else beside.kept(rows))
     # counted from raw data: for the person at the terminal, not for a log collector
     if records.clipped and sys.stderr.isatty():
         say(clipped_line(records.clipped))
@@ -77,6 +75,8 @@ def fit(
         say(records.faults_line)
     message = fitting.message()
     _print(message, task, as_json=as_json, all_intervals=all_intervals)
+    if beside is not None and isinstance(message, EstimateMessage):
+        Console().print(comparison(message, beside.message(time.time())))
     if save_model_to is not None:
         save_model(task, message, save_model_to)
 

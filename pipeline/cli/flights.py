@@ -12,12 +12,12 @@ from rich.console import Console
 from pipeline.cli.context import say
 from pipeline.cli.stage import Site
 from pipeline.errors import RecordError
-from pipeline.estimators.target import study_rows, target
-from pipeline.library.table import covering, covers, half, half_widths, value
+from pipeline.library.exact import ExactFit
+from pipeline.library.table import comparison, counts, covers, half, half_widths, value
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
 from pipeline.offline import by_client, run_windows
-from pipeline.records.encode import Encoder, Row, stack
+from pipeline.records.encode import Encoder, Row
 from pipeline.release.task import Task
 from pipeline.study import with_keys
 from producers.sources.flights import AIRLINES, flights
@@ -54,7 +54,8 @@ class Flights:
     def close(self, final: EstimateMessage, same: bool) -> dict[str, object]:
         """Set the estimate beside the pooled fit, a smaller budget, and flights in random order."""
         say("fitting all flights without privacy, and streaming them again in one process ...")
-        pooled = self.pooled()
+        exact = self.exact()
+        pooled = [row.value for row in exact.coefficients]
         tight = self.stream(
             task_of(with_keys(self._task.study, {"privacy.epsilon": ASKED}, name="flights"))
         )
@@ -67,7 +68,7 @@ class Flights:
             f"without delay; shuffled, the same in random order; epsilon {ASKED:g}, in time with "
             "that budget instead of the study's."
         )
-        Console().print(covering(final, pooled, "pooled fit"), half_widths(runs))
+        Console().print(comparison(final, exact), half_widths(runs))
         longer = _longer(timed, shuffled)
         for text in (
             *_words(final, pooled, tight, timed),
@@ -80,12 +81,14 @@ class Flights:
             "flights": len(self.slots),
             "coefficient": MAIN,
             "estimate": round(main.value, 3),
-            "interval": main.interval and [round(end, 3) for end in main.interval],
+            "interval": _ends(main),
             "pooled": round(pooled[final.coefficients.index(main)], 3),
+            "exact_interval": _ends(_main(exact)),
             "covered": _covered(final, pooled),
             "covered_in_time": _covered(timed, pooled),
             "covered_shuffled": [_covered(run, pooled) for run in shuffled],
             "coefficients": len(pooled),
+            **counts(final, exact),
             "in_time_over_shuffled": {name: round(ratio, 2) for name, ratio in longer.items()},
             f"at_epsilon_{ASKED:g}": {"status": tight.status, "interval": _main(tight).interval},
             "staleness": final.diagnostics.staleness and round(final.diagnostics.staleness),
@@ -105,15 +108,12 @@ class Flights:
         windows = by_client((self.slots[number] for number in order), task.slots)
         return run_windows(task, windows).estimate(0.0)[1]
 
-    def pooled(self) -> list[float]:
-        """Return the coefficients that minimise the study's loss on all flights, in its units."""
-        rows = [row for _, row in self.slots if row is not None]
-        centre, unit = self._task.response_scale
-        every = study_rows(self._task, *stack(rows, self._task.size - 1)[:2])
-        found = unit * target(self._task, lambda: [every]).coefficients
-        found[0] += centre
-        values: list[float] = found.tolist()
-        return values
+    def exact(self) -> EstimateMessage:
+        """Return the exact fit of the study to all flights at once, without privacy."""
+        fit = ExactFit(self._task)
+        for _ in fit.kept(self.slots):
+            pass
+        return fit.message(0.0)
 
     @cached_property
     def slots(self) -> list[Slot]:
@@ -193,6 +193,10 @@ def _longer(timed: EstimateMessage, shuffled: Sequence[EstimateMessage]) -> dict
 
 def _main(message: EstimateMessage) -> Coefficient:
     return next(row for row in message.coefficients if row.name == MAIN)
+
+
+def _ends(row: Coefficient) -> list[float] | None:
+    return row.interval and [round(end, 3) for end in row.interval]
 
 
 def _covered(message: EstimateMessage, pooled: Sequence[float]) -> int | None:

@@ -49,7 +49,15 @@ class Site:
 
 @dataclass
 class Stage:
-    """The running system, as the audience sees it."""
+    """The running system, as the audience sees it.
+
+    Attributes
+    ----------
+    recovery
+        Seconds from the start of the worker that followed the crash to its first commit.
+    first_intervals
+        Record slots behind the first estimate with an interval; None while there is none.
+    """
 
     task: Task
     settings: Settings
@@ -57,6 +65,7 @@ class Stage:
     study: str
     sites: Sequence[Site]
     recovery: float = float("nan")
+    first_intervals: int | None = None
     _killed: bool = False
     _shown: float = 0.0
     _newest: EstimateMessage | None = None
@@ -99,6 +108,7 @@ class Stage:
                 self.processes.check()
                 for message, _ in feed.poll(0.2):
                     self._newest = message
+                    self._note_first(message)
                     if live:
                         live.update(table(message, self.task.study), refresh=True)
                 if live is None:
@@ -118,6 +128,12 @@ class Stage:
             feed.close()
         say(privacy_line(newest))
         return newest
+
+    def _note_first(self, message: EstimateMessage) -> None:
+        if self.first_intervals is None and any(row.interval for row in message.coefficients):
+            self.first_intervals = message.records
+            total = sum(site.records for site in self.sites)
+            say(f"the first intervals: after {message.records:,} of {total:,} record slots")
 
     def _crash(self) -> None:
         """Kill the worker with SIGKILL, start it again, and time its first new commit."""

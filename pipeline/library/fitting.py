@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError, DataWarning
+from pipeline.library.exact import ExactFit
 from pipeline.library.records import Records, Rows
 from pipeline.library.results import Result
 from pipeline.messages.estimate import EstimateMessage
@@ -17,7 +18,7 @@ from pipeline.methods.offline import offline_method
 from pipeline.offline import OfflineRun, by_client
 from pipeline.records.encode import Row, stack
 from pipeline.release.task import Task
-from pipeline.study import StudySource, read_study
+from pipeline.study import StudySource, read_study, without_privacy
 
 
 def fit(
@@ -27,6 +28,7 @@ def fit(
     *,
     client_column: str | None = None,
     all_intervals: bool = False,
+    exact: bool = False,
 ) -> Result:
     """Estimate a study from records, through the same functions as the live stream.
 
@@ -48,6 +50,9 @@ def fit(
         Column that says whose record it is; default: all are one client's.
     all_intervals
         Whether to keep what every interval of the method needs, as `veilstream fit --intervals`.
+    exact
+        Whether to fit without privacy to all records at once, as `veilstream fit
+        --without-privacy`: what the intervals of the private study aim at. It protects nobody.
 
     Raises
     ------
@@ -67,12 +72,12 @@ def fit(
         raise ConfigError("data: standard input belongs to the command line; name a file")
     task = task_of(read_study(study))
     records = Records(task, data, y, client_column=client_column)
-    fitting = Fitting(task, trace=all_intervals)
+    fitting = Fitting(task, trace=all_intervals, exact=exact)
     fitting.take(iter(records))
     records.check()
     if records.faults_line:
         warnings.warn(records.faults_line, DataWarning, stacklevel=2)
-    return Result(task.study, fitting.message())
+    return Result(without_privacy(task.study) if exact else task.study, fitting.message())
 
 
 class Fitting:
@@ -84,15 +89,27 @@ class Fitting:
         The study; a published method runs over all its records at once.
     trace
         As `OfflineRun` has it.
+    exact
+        Whether to fit without privacy to all records at once, instead of streaming them.
+
+    Raises
+    ------
+    ConfigError
+        If an exact fit is asked for and the study has none.
     """
 
-    def __init__(self, task: Task, *, trace: bool = False) -> None:
+    def __init__(self, task: Task, *, trace: bool = False, exact: bool = False) -> None:
         self._task, self._method = task, offline_method(task.study)
-        self._run = None if self._method else OfflineRun(task, trace=trace)
+        self._exact = ExactFit(task) if exact else None
+        self._run = None if self._method or self._exact else OfflineRun(task, trace=trace)
         self._clients: dict[str, list[Row | None]] = {}
 
     def take(self, rows: Rows) -> None:
         """Take all rows: windows are released when they are full, and those that stay open last."""
+        if self._exact is not None:
+            for _ in self._exact.kept(rows):
+                pass
+            return
         if self._run is None:
             for client, row in rows:
                 self._clients.setdefault(client, []).append(row)
@@ -111,6 +128,8 @@ class Fitting:
         now = time.time()
         if self._run is not None:
             return self._run.estimate(now)[1]
+        if self._exact is not None:
+            return self._exact.message(now)
         assert self._method is not None  # noqa: S101  one of the two is there
         task, clients = self._task, self._clients
         held = {name: stack(found, task.size - 1) for name, found in clients.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -127,38 +127,44 @@ def fit_table(message: FitMessage, study: Study) -> RenderableType:
     return Group(grid, *map(Text, lines), Text(privacy_line(message), style="dim"))
 
 
-def comparison(private: EstimateMessage, plain: EstimateMessage) -> RenderableType:
-    """Return two estimates of one stream side by side: with privacy, and without."""
+def comparison(private: EstimateMessage, exact: EstimateMessage) -> RenderableType:
+    """Return an estimate beside the exact fit of the same records, which keeps no privacy."""
     grid = Table(title=f"{private.study}: what privacy costs", expand=False)
     grid.add_column("coefficient")
-    for name in ("private", f"{private.level:.0%} interval", "without", "interval"):
+    for name in ("private", f"{private.level:.0%} interval", "exact fit", "its interval", "held"):
         grid.add_column(name, justify="right")
-    for one, other in zip(private.coefficients, plain.coefficients, strict=True):
+    for one, other in zip(private.coefficients, exact.coefficients, strict=True):
+        held = "-" if one.interval is None else "no"
+        if one.interval is not None and covers(one.interval, other.value):
+            held = "yes"
         grid.add_row(
             one.name,
             value(private, one.value, 3),
             _interval(private, one.interval),
-            value(plain, other.value, 3),
-            _interval(plain, other.interval),
+            value(exact, other.value, 3),
+            _interval(exact, other.interval),
+            held,
         )
-    lines = (
+    lines = [
         ": ".join(filter(None, [name, message.status, message.reason]))
-        for name, message in (("private", private), ("without", plain))
-    )
+        for name, message in (("private", private), ("exact fit", exact))
+    ]
+    lines.append("held: whether the private interval holds the exact fit of the same records")
     return Group(grid, *map(Text, lines))
 
 
-def covering(message: EstimateMessage, reference: Sequence[float], name: str) -> RenderableType:
-    """Return an estimate beside a reference in the same units, and whether intervals hold it."""
-    grid = Table(title=f"{message.study}: beside the {name}", expand=False)
-    grid.add_column("coefficient")
-    for head in ("private", f"{message.level:.0%} interval", name, "covered"):
-        grid.add_column(head, justify="right")
-    for row, number in zip(message.coefficients, reference, strict=True):
-        said = "-" if row.interval is None else "yes" if covers(row.interval, number) else "no"
-        cells = (value(message, row.value), _interval(message, row.interval))
-        grid.add_row(row.name, *cells, value(message, number), said)
-    return grid
+def counts(private: EstimateMessage, exact: EstimateMessage) -> dict[str, int]:
+    """Return how many coefficients have intervals, exclude zero, and hold the exact fit."""
+    pairs = [
+        (one.interval, other.value)
+        for one, other in zip(private.coefficients, exact.coefficients, strict=True)
+        if one.interval is not None
+    ]
+    return {
+        "intervals": len(pairs),
+        "excluding_zero": sum(not covers(ends, 0.0) for ends, _ in pairs),
+        "covering_fit": sum(covers(ends, number) for ends, number in pairs),
+    }
 
 
 def half_widths(runs: Mapping[str, EstimateMessage]) -> RenderableType:

@@ -190,6 +190,15 @@ def test_fit_without_privacy_says_what_the_noise_costs(bare: Stage) -> None:
     found = json.loads(done.stdout)
     assert found["privacy"]["mechanism"] == "none"
     assert found["study"] == f"{bare.task.study.name}-open"
+    assert found["status"] == "ready"
+    done = bare.run("fit", bare.study, "--input", source, "--compare")
+    assert done.returncode == 0, done.stderr
+    assert "nobody's data is protected" in done.stderr
+    assert "what privacy costs" in done.stdout
+    assert "exact fit: ready" in done.stdout
+    done = bare.run("fit", bare.study, "--input", source, "--compare", "--json")
+    assert done.returncode != 0
+    assert "--compare" in done.stderr
 
 
 def test_fit_by_client_column_counts_clients(bare: Stage) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.cli.shuttle import CLIENTS, Shuttle
 from pipeline.estimators.estimate import FAR
+from pipeline.library.table import counts
 from pipeline.methods import task_of
 from pipeline.methods.renewable import open_estimate
 from pipeline.records.encode import Encoder, stack
@@ -30,6 +31,14 @@ def plain(shuttle):
 
 def score(shuttle, message):
     return shuttle.score([c.value for c in message.coefficients])
+
+
+def test_the_exact_fit_without_privacy_has_every_interval(shuttle):
+    exact = shuttle.exact()
+    assert (exact.status, exact.privacy.mechanism) == ("ready", "none")
+    assert all(row.interval is not None for row in exact.coefficients)
+    assert counts(exact, exact)["covering_fit"] == TASK.size
+    assert 0.975 <= score(shuttle, exact) <= 0.9875
 
 
 def test_without_privacy_the_stream_reaches_the_reference(shuttle, plain):
