@@ -1,9 +1,9 @@
 """Which setting of a grid to take, in words, with the reason: a rule that anyone can check.
 
-Of all settings whose score is close to the best one's, it is that with the smallest epsilon, then
-the smallest delta, and among those the one with the narrowest intervals at a common level, or else
-the best score. Close is within a hundredth for classes, and within two per cent for errors of
-numbers.
+Of all settings whose score is close to the best one's, those that have intervals come first; among
+them it is that with the smallest epsilon, then the smallest delta, then the narrowest intervals at
+a common level, or else the best score. Close is within a hundredth for classes, and within two per
+cent for errors of numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from pipeline.backtest.grid import Cell, GridResult, Mean
 #: Largest loss of balanced accuracy, and of the share of an error, that counts as close.
 CLOSE, CLOSE_SHARE = 0.01, 0.02
 #: Shares from which on something is worth a warning.
-CLIPPED, UNSCORED, NOISE, FEWER = 0.05, 0.2, 0.9, 0.1
+CLIPPED, UNSCORED, NOISE = 0.05, 0.2, 0.9
+#: Standard errors beyond which draws show that intervals hold too little.
+CHANCE = 2.0
 #: Keys that change what an epsilon means.
 PROMISES = frozenset(
     f"privacy.{key}" for key in ("mechanism", "delta", "unit", "records", "neighbours", "personal")
@@ -79,18 +81,17 @@ def _limit(name: str, best: Cell) -> float:
     return loss + (CLOSE_SHARE * loss if name.endswith("error") else CLOSE)
 
 
-def _preference(cell: Cell) -> tuple[float, float, float]:
+def _preference(cell: Cell) -> tuple[bool, float, float, float]:
     """Return what is the smaller, the better: epsilon, delta, and width per quantile of the level.
 
-    Without a guarantee, and without intervals in every draw, a setting comes last.
+    What has intervals in every draw comes before what has not, a guarantee before none.
     """
     study = cell.setting.study
     epsilon = math.inf if study.privacy.epsilon is None else study.privacy.epsilon
-    width = cell.means.get("width")
-    wide = math.inf
-    if width is not None and width.draws == len(cell.runs):
+    width, wide = cell.means.get("width"), math.inf
+    if width is not None and cell.has_intervals:
         wide = width.value / float(ndtri((1 + study.estimator.level) / 2))
-    return epsilon, study.privacy.delta or 0.0, wide
+    return not cell.has_intervals, epsilon, study.privacy.delta or 0.0, wide
 
 
 def _reason(grid: GridResult, taken: Cell, best: Cell, count: int) -> str:
@@ -103,8 +104,10 @@ def _reason(grid: GridResult, taken: Cell, best: Cell, count: int) -> str:
         said.append(f"and {without_privacy:.4g} without privacy")
     within = f"{CLOSE_SHARE:.0%}" if name.endswith("error") else f"{CLOSE:g}"
     rule = (
-        f"Of {count} settings it has the smallest epsilon among those within {within} of the best, "
-        "and among equals the narrowest intervals, or else the best score."
+        f"Of {count} settings, those within {within} of the best were looked at, and of these "
+        f"{'those with intervals' if taken.has_intervals else 'none has intervals, so all'}: it "
+        "has the smallest epsilon, and among equals the narrowest intervals, or else the best "
+        "score."
         if count > 1
         else "It is the only setting that was tried."
     )
@@ -124,6 +127,8 @@ def _warnings(grid: GridResult, taken: Cell) -> Iterator[str]:
         yield "The noise was drawn once: another draw gives other scores (--draws)."
     elif score.error is not None and score.error > CLOSE and not grid.main_score.endswith("error"):
         yield "The scores differ much from draw to draw: more draws, or more data, are needed."
+    yield from _beaten(grid, taken)
+    yield from _elsewhere(grid, taken)
     unready = [run.result.estimate for run in taken.runs if run.result.estimate.status != "ready"]
     if unready:
         yield (
@@ -142,10 +147,11 @@ def _warnings(grid: GridResult, taken: Cell) -> Iterator[str]:
             "little of it at this budget."
         )
     level, held = result.estimate.level, means.get("coverage")
-    if held is not None and held.value < level - FEWER:
+    if held is not None and held.error is not None and held.value + CHANCE * held.error < level:
         yield (
-            f"Only {held.value:.0%} of the {level:.0%} intervals hold the fit of all records: the "
-            "law behind the records may move, or the study not fit it."
+            f"Over {held.draws} draws of the noise {held.value:.0%} of the intervals (standard "
+            f"error {held.error:.1%}) hold the fit of all records, and they promise {level:.0%}: "
+            "the law behind the records may move, or the study not fit it."
         )
     promises = [axis.key for axis in grid.axes if axis.key in PROMISES and len(axis.values) > 1]
     if promises:
@@ -172,6 +178,30 @@ def _warnings(grid: GridResult, taken: Cell) -> Iterator[str]:
             "in no score."
         )
     yield from _edges(grid, taken)
+
+
+def _beaten(grid: GridResult, taken: Cell) -> Iterator[str]:
+    """Say where noise seems to help, which it cannot."""
+    name = grid.main_score
+    without = None if taken.open is None else taken.open.measures[name]
+    if without is not None and _loss(name, _score(taken, name)) < _loss(name, without):
+        yield (
+            f"It scores better than without privacy ({_told(taken.means[name])} against "
+            f"{without:.4g}): that is chance, or noise that pulls coefficients together as a ridge "
+            "does; do not count on it, and try a larger estimator.ridge without privacy."
+        )
+
+
+def _elsewhere(grid: GridResult, taken: Cell) -> Iterator[str]:
+    """Say what intervals would cost, where the recommended setting has none."""
+    name = grid.main_score
+    others = [cell for cell in grid.cells if name in cell.means and cell.has_intervals]
+    if not taken.has_intervals and others:
+        near = min(others, key=lambda cell: _loss(name, _score(cell, name)))
+        yield (
+            f"Intervals are to be had with {near.setting.label}, at {WORDS[name]} "
+            f"{_told(near.means[name])}."
+        )
 
 
 def _edges(grid: GridResult, taken: Cell) -> Iterator[str]:

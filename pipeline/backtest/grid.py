@@ -27,8 +27,13 @@ Report = Callable[["Run", int, int], None]
 #: Scores of a run that are averaged, and other numbers of its last estimate.
 MEASURES = (
     "accuracy", "balanced_accuracy", "auc", "log_loss", "mean_absolute_error",
-    "root_mean_square_error", "width", "coverage", "privacy_share", "ready", "releases", "seconds",
+    "root_mean_square_error", "width", "intervals", "coverage", "privacy_share", "ready",
+    "releases", "seconds",
 )  # fmt: skip
+
+
+#: A setting has intervals if at least this share of its coefficients does, in every draw.
+MOST = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class Run:
                         if c.interval is not None)  # fmt: skip
         found |= {
             "width": widths[len(widths) // 2] if widths else None,
+            "intervals": len(widths) / len(result.estimate.coefficients),
             "coverage": result.pooled.coverage,
             "privacy_share": diagnostics.privacy_share if widths else None,
             "ready": float(result.estimate.status == "ready"),
@@ -114,6 +120,11 @@ class Cell:
                 found[name] = Mean.of(values)
         return found
 
+    @property
+    def has_intervals(self) -> bool:
+        """Whether every draw ended with an interval for most of the coefficients."""
+        return all((run.measures["intervals"] or 0.0) >= MOST for run in self.runs)
+
 
 @dataclass(frozen=True, slots=True)
 class GridResult:
@@ -159,7 +170,7 @@ def run_grid(
     axes
         Keys of the study file with their values; none: the study as it is.
     options
-        Of every run. With `simulate`, the draws are from that seed on.
+        Of every run. With `simulate`, the draws are from that seed on, the same for all settings.
     draws
         How many times the noise of a setting is drawn, >= 1. Without privacy there is none: one.
     executor
@@ -211,8 +222,8 @@ def _tasks(settings: Sequence[Setting], options: Options, draws: int) -> Iterato
         for draw in range(draws if private else 1):
             one = options
             if options.simulate is not None:
-                seed = options.simulate + number * draws + draw
-                one = dataclasses.replace(options, simulate=seed)
+                # the same noise for every setting: differences are then those of the settings
+                one = dataclasses.replace(options, simulate=options.simulate + draw)
             yield number, draw, setting.study, one
         if private and (label := _open_label(setting)) not in without_privacy:
             without_privacy.add(label)

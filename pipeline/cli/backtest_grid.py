@@ -99,8 +99,9 @@ def summary(result: GridResult) -> RenderableType:
     told = [
         Text(
             f"{SHORT[name]}: {WORDS[name]}; open: the same without privacy; width: median width of "
-            "the intervals; covered: share of the intervals that hold the fit to all records; "
-            "privacy: share of the variance that comes from the noise"
+            "the intervals; with: share of the coefficients that have one; covered: how many "
+            "intervals hold the fit to all records, over draws of the noise their share; privacy: "
+            "share of the variance that comes from the noise"
         ),
         Text(f"{result.seconds:.0f} s"),
     ]

@@ -8,6 +8,7 @@ import re
 import statistics
 from html.parser import HTMLParser
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -98,12 +99,14 @@ def grid(history: dict[str, object]) -> GridResult:
         return run_grid(study_text(), history, axes, options, draws=2, executor=executor)
 
 
-def test_a_grid_runs_each_setting_with_draws_of_its_own_and_once_without_privacy(
+def test_a_grid_runs_each_setting_with_the_same_draws_and_once_without_privacy(
     grid: GridResult, history: dict[str, object]
 ) -> None:
     assert [len(cell.runs) for cell in grid.cells] == [2, 2, 2, 2]
     every = [run.result for cell in grid.cells for run in cell.runs]
-    assert len({result.options["simulate"] for result in every}) == 8
+    # the seed as it was given, and one further on for each draw
+    seeds = [[run.result.options["simulate"] for run in cell.runs] for cell in grid.cells]
+    assert seeds == [[7, 8]] * 4
     assert len({result.estimate.coefficients[0].value for result in every}) == 8
     # settings that differ in epsilon alone have the same run beside them
     assert grid.cells[0].open is grid.cells[2].open
@@ -173,12 +176,79 @@ def test_the_advice_is_the_smallest_epsilon_that_is_close_to_the_best(
         assert f"x{i} ({np.mean(np.abs(np.asarray(history[f'x{i}'])) > 1):.0%})" in clipped[0]
 
 
+def with_intervals(grid: GridResult, *having: int) -> GridResult:
+    """Return the grid as if some of its settings had an interval for all coefficients."""
+    cells = []
+    for number, cell in enumerate(grid.cells):
+        ends = (-1.0, 1.0) if number in having else None
+        runs = []
+        for run in cell.runs:
+            rows = [
+                msgspec.structs.replace(row, interval=ends)
+                for row in run.result.estimate.coefficients
+            ]
+            estimate = msgspec.structs.replace(run.result.estimate, coefficients=rows)
+            result = dataclasses.replace(run.result, estimate=estimate)
+            runs.append(dataclasses.replace(run, result=result))
+        cells.append(Cell(cell.setting, tuple(runs), cell.open))
+    return dataclasses.replace(grid, cells=tuple(cells))
+
+
+def test_the_advice_prefers_settings_with_intervals_and_says_where_there_are_some(
+    grid: GridResult,
+) -> None:
+    # settings 0 and 1 have the smaller epsilon
+    told = scored(with_intervals(grid, 2, 3), 0.9, 0.9, 0.9 - CLOSE / 2, 0.9 - CLOSE / 2)
+    assert not told.cells[0].has_intervals
+    assert advise(told).cell is told.cells[2]
+    assert "those with intervals" in advise(told).reason
+    far = scored(with_intervals(grid, 3), 0.9, 0.9, 0.9, 0.8)
+    advice = advise(far)
+    assert advice.cell is not far.cells[3]
+    [said] = [text for text in advice.warnings if "Intervals are to be had" in text]
+    assert far.cells[3].setting.label in said
+    assert "0.8" in said
+
+
+def test_noise_that_seems_to_help_is_called_chance(grid: GridResult) -> None:
+    assert grid.cells[0].open is not None
+    without = grid.cells[0].open.measures["balanced_accuracy"]
+    assert without is not None
+    for add, count in ((0.01, 1), (-0.01, 0)):
+        advice = advise(scored(grid, *[without + add] * 4))
+        assert sum("better than without privacy" in text for text in advice.warnings) == count
+
+
+def test_coverage_is_judged_over_draws_by_their_error(grid: GridResult) -> None:
+    cell = grid.cells[0]
+
+    def of(*coverage: float) -> GridResult:
+        runs = tuple(
+            dataclasses.replace(
+                run,
+                result=dataclasses.replace(
+                    run.result, pooled=dataclasses.replace(run.result.pooled, coverage=share)
+                ),
+            )
+            for run, share in zip(cell.runs, coverage, strict=False)
+        )
+        return dataclasses.replace(grid, cells=(Cell(cell.setting, runs, cell.open),))
+
+    def warned(*coverage: float) -> bool:
+        return any("draws of the noise" in text for text in advise(of(*coverage)).warnings)
+
+    assert warned(0.5, 0.52)
+    assert not warned(0.5, 0.9)
+    assert not warned(0.95, 0.97)
+    assert not any("hold the fit" in text for text in advise(of(0.5)).warnings)
+
+
 def narrowest(grid: GridResult) -> int:
     """Return which of the first two settings has the narrower intervals; without any, the second.
 
     They have the same epsilon, and the score of the second is better.
     """
-    if any("width" not in p.means or p.means["width"].draws < 2 for p in grid.cells[:2]):
+    if not all(cell.has_intervals for cell in grid.cells[:2]):
         return 1
     widths = [cell.means["width"].value for cell in grid.cells[:2]]
     return widths.index(min(widths))
