@@ -27,9 +27,12 @@ from pipeline.study import parse_study
 from producers.run import vault_path
 from state import RedisStore
 from state.connection import redis_client
+from tests.forks import FORKS, Forked
 from tests.program import APART, run_here
 
 Found = TypeVar("Found")
+#: What a test may ask, signal and wait for.
+Process = subprocess.Popen[bytes] | Forked
 #: Seconds that a slow and busy machine may need for anything: only a test that fails waits so long.
 PATIENCE = 180.0
 
@@ -133,7 +136,7 @@ class Stage:
         )
         self.redis = redis_client(self.settings)
         self.store = RedisStore(self.redis, self.task)
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Process] = {}
         self._arguments: dict[str, tuple[object, ...]] = {}
         self.environment = {
             **os.environ,
@@ -150,27 +153,31 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def start(self, name: str, *arguments: object, preexec: Any = None) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *arguments: object, preexec: Any = None) -> Process:
         """Start `veilstream ARGUMENTS` under a name; its output goes to a log of that name."""
         self._arguments[name] = arguments
+        words = [str(argument) for argument in arguments]
         with self.log(name).open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                [sys.executable, *self.program, *map(str, arguments)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self.environment,
-                preexec_fn=preexec,  # noqa: PLW1509  a limit of the child's own
-            )
+            if FORKS.usable and preexec is None and self.program == Stage.program:
+                self.processes[name] = FORKS.start(words, self.environment, log)
+            else:
+                self.processes[name] = subprocess.Popen(
+                    [sys.executable, *self.program, *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self.environment,
+                    preexec_fn=preexec,  # noqa: PLW1509  a limit of the child's own
+                )
         return self.processes[name]
 
-    def worker(self, instance: str = "w0") -> subprocess.Popen[bytes]:
+    def worker(self, instance: str = "w0") -> Process:
         """Start a worker under its instance name."""
         return self.start(instance, "worker", self.study, "--instance", instance)
 
     def produce(
         self, client: str, source: Path | str, *options: object, preexec: Any = None
-    ) -> subprocess.Popen[bytes]:
+    ) -> Process:
         """Start a producer under its client id."""
         return self.start(
             client, "produce", self.study, "--client", client, "--source", source, "--quiet",

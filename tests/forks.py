@@ -1,0 +1,195 @@
+"""`veilstream` processes, forked from one that has imported everything.
+
+Most of a start is imports, a second of processor time for a worker, and the suite starts some
+hundreds of processes. `Forks.start` asks a server, which is started once and has done nothing but
+import, for a child: a process of its own, with its own pid, environment, output and end, that a
+test may kill. Whatever is about the start itself is for `subprocess`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import IO, Any
+
+#: What commands import when they run.
+MODULES = (
+    "pipeline.cli.main",
+    "pipeline.cli.produce",
+    "pipeline.cli.worker",
+    "agents.worker",
+    "producers.run",
+    "pipeline.methods.renewable.method",
+    "pipeline.methods.ldp_sgd.method",
+)
+#: Longest request: the words and the environment of a process.
+LONGEST = 1 << 20
+
+
+class Forked:
+    """A forked process, with what tests use of `subprocess.Popen`.
+
+    Parameters
+    ----------
+    pid
+        Its number.
+    outcome
+        Where its exit code comes.
+    """
+
+    def __init__(self, pid: int, outcome: int) -> None:
+        self.pid, self._outcome = pid, outcome
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+        return self._look(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code, which is negative for a signal."""
+        code = self._look(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.send_signal(signal.SIGKILL)
+
+    def _look(self, seconds: float | None) -> int | None:
+        if self.returncode is None and select.select([self._outcome], [], [], seconds)[0]:
+            said = os.read(self._outcome, 16)
+            os.close(self._outcome)
+            self.returncode = int(said) if said else -signal.SIGKILL
+        return self.returncode
+
+
+class Forks:
+    """The server, started with the first process that is asked for.
+
+    Attributes
+    ----------
+    usable
+        Whether this system tells of the end of a process, as Linux does, by a file.
+    """
+
+    usable = hasattr(os, "pidfd_open")
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+
+    def start(
+        self, arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]
+    ) -> Forked:
+        """Run `veilstream ARGUMENTS` in a process with this environment, both outputs to a log."""
+        ask = self._socket or self._serve()
+        outcome, tell = os.pipe()
+        request = json.dumps([list(arguments), dict(environment), os.getcwd()]).encode()
+        socket.send_fds(ask, [request], [log.fileno(), tell])
+        os.close(tell)
+        return Forked(int(ask.recv(16)), outcome)
+
+    def _serve(self) -> socket.socket:
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tests.forks", str(its.fileno())],
+            stdin=subprocess.DEVNULL, pass_fds=[its.fileno()],
+        )  # fmt: skip
+        its.close()
+        self._socket = mine
+
+        def end() -> None:
+            mine.close()
+            server.wait()
+
+        atexit.register(end)
+        return mine
+
+
+FORKS = Forks()
+
+
+def serve(asked: socket.socket) -> None:
+    """Fork what is asked for, and tell how each process ended, until nobody can ask any more."""
+    for module in MODULES:
+        import_module(module)
+    # Ctrl-C is for those who asked
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()
+    running: dict[int, tuple[int, int]] = {}
+    while True:
+        for ready in select.select([asked, *running], [], [])[0]:
+            if ready is not asked:
+                _tell(ready, *running.pop(ready))
+                continue
+            request, files, _, _ = socket.recv_fds(asked, LONGEST, 2)
+            if not request:
+                return
+            log, tell = files
+            pid = os.fork()
+            if not pid:
+                for held in (tell, asked.fileno(), *running):
+                    os.close(held)
+                for _, other in running.values():
+                    os.close(other)
+                _run(*json.loads(request), log)
+            os.close(log)
+            running[os.pidfd_open(pid)] = pid, tell
+            asked.send(str(pid).encode())
+
+
+def _tell(handle: int, pid: int, outcome: int) -> None:
+    _, status = os.waitpid(pid, 0)
+    os.close(handle)
+    try:
+        os.write(outcome, str(os.waitstatus_to_exitcode(status)).encode())
+    except BrokenPipeError:
+        # nobody waits for it any more
+        pass
+    finally:
+        os.close(outcome)
+
+
+def _run(arguments: list[str], environment: dict[str, str], folder: str, log: int) -> Any:
+    """Be the process that was asked for; this does not return."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        sys.argv = ["veilstream", *arguments]
+        try:
+            sys.modules["pipeline.cli.main"].main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
