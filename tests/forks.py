@@ -94,13 +94,17 @@ class Forks:
         self._socket: socket.socket | None = None
 
     def start(
-        self, arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        out: IO[bytes],
+        errors: IO[bytes] | None = None,
     ) -> Forked:
-        """Run `veilstream ARGUMENTS` in a process with this environment, both outputs to a log."""
+        """Run `veilstream ARGUMENTS` in a process with this environment and these outputs."""
         ask = self._socket or self._serve()
         outcome, tell = os.pipe()
         request = json.dumps([list(arguments), dict(environment), os.getcwd()]).encode()
-        socket.send_fds(ask, [request], [log.fileno(), tell])
+        socket.send_fds(ask, [request], [out.fileno(), (errors or out).fileno(), tell])
         os.close(tell)
         return Forked(int(ask.recv(16)), outcome)
 
@@ -138,18 +142,19 @@ def serve(asked: socket.socket) -> None:
             if ready is not asked:
                 _tell(ready, *running.pop(ready))
                 continue
-            request, files, _, _ = socket.recv_fds(asked, LONGEST, 2)
+            request, files, _, _ = socket.recv_fds(asked, LONGEST, 3)
             if not request:
                 return
-            log, tell = files
+            *outputs, tell = files
             pid = os.fork()
             if not pid:
                 for held in (tell, asked.fileno(), *running):
                     os.close(held)
                 for _, other in running.values():
                     os.close(other)
-                _run(*json.loads(request), log)
-            os.close(log)
+                _run(*json.loads(request), outputs)
+            for held in outputs:
+                os.close(held)
             running[os.pidfd_open(pid)] = pid, tell
             asked.send(str(pid).encode())
 
@@ -166,7 +171,7 @@ def _tell(handle: int, pid: int, outcome: int) -> None:
         os.close(outcome)
 
 
-def _run(arguments: list[str], environment: dict[str, str], folder: str, log: int) -> Any:
+def _run(arguments: list[str], environment: dict[str, str], folder: str, outputs: list[int]) -> Any:
     """Be the process that was asked for; this does not return."""
     code = 1
     try:
@@ -174,9 +179,9 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str, log: in
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
+        for place, held in enumerate(outputs, start=1):
+            os.dup2(held, place)
+            os.close(held)
         sys.argv = ["veilstream", *arguments]
         try:
             sys.modules["pipeline.cli.main"].main()

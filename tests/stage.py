@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -158,7 +159,7 @@ class Stage:
         self._arguments[name] = arguments
         words = [str(argument) for argument in arguments]
         with self.log(name).open("ab") as log:
-            if FORKS.usable and preexec is None and self.program == Stage.program:
+            if self._forks and preexec is None:
                 self.processes[name] = FORKS.start(words, self.environment, log)
             else:
                 self.processes[name] = subprocess.Popen(
@@ -192,11 +193,14 @@ class Stage:
         Parameters
         ----------
         apart
-            Whether it must be a process of its own, as it is where it reads `stdin`.
+            Whether it must be started as users start it, as it is where it reads `stdin`.
         """
         words = [str(argument) for argument in arguments]
-        if stdin is None and not apart and words[0] not in APART:
-            return run_here(words, self.environment)
+        if stdin is None and not apart:
+            if words[0] not in APART:
+                return run_here(words, self.environment)
+            if self._forks:
+                return self._run_forked(words, seconds)
         return subprocess.run(
             [sys.executable, *self.program, *words],
             stdin=subprocess.DEVNULL if stdin is None else stdin,
@@ -206,6 +210,23 @@ class Stage:
             timeout=seconds,
             check=False,
         )
+
+    @property
+    def _forks(self) -> bool:
+        return FORKS.usable and self.program == Stage.program
+
+    def _run_forked(self, words: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+            process = FORKS.start(words, self.environment, out, errors)
+            try:
+                code = process.wait(seconds)
+            finally:
+                process.kill()
+            said = []
+            for file in (out, errors):
+                file.seek(0)
+                said.append(file.read().decode())
+        return subprocess.CompletedProcess(words, code, *said)
 
     def log(self, name: str) -> Path:
         """Return the log of a process."""

@@ -180,7 +180,7 @@ def test_fit_reads_standard_input_anew_and_keeps_nothing_of_it(bare: Stage) -> N
             timeout=PATIENCE, check=True,
         )  # fmt: skip
         assert json.loads(done.stdout)["records"] == 60
-    assert not list(bare.folder.rglob("*.spool"))
+    assert {path.suffix for path in bare.folder.rglob("*")} == {".toml"}
 
 
 def test_fit_without_privacy_says_what_the_noise_costs(bare: Stage) -> None:
@@ -208,27 +208,6 @@ def test_fit_by_client_column_counts_clients(bare: Stage) -> None:
     source.write_text("\n".join(marked) + "\n")
     done = bare.run("fit", bare.study, "--input", source, "--client-column", "site", "--json")
     assert read_estimate(done.stdout.encode()).clients == 4
-
-
-def test_fit_reads_standard_input_once_and_keeps_nothing_of_it(bare: Stage) -> None:
-    source = write_csv(bare.folder / "data.csv", 100)
-    command = [
-        sys.executable,
-        "-m",
-        "pipeline.cli.main",
-        "fit",
-        bare.study,
-        "--input",
-        "-",
-        "--json",
-    ]
-    for _ in range(2):
-        done = subprocess.run(
-            command, input=source.read_bytes(), capture_output=True, env=bare.environment,
-            cwd=bare.folder, timeout=PATIENCE, check=True,
-        )  # fmt: skip
-        assert read_estimate(done.stdout).records == 100
-    assert {path.suffix for path in bare.folder.iterdir()} == {".csv", ".toml"}
 
 
 @pytest.mark.parametrize(
@@ -364,24 +343,21 @@ def test_a_mistyped_source_does_not_bind_the_client_to_it(live: Stage) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_worker_runs_from_a_folder_with_nothing_set_but_the_addresses(live: Stage) -> None:
+def test_a_worker_runs_from_a_folder_with_nothing_set_but_the_addresses(
+    live: Stage, tmp_path: Path
+) -> None:
     """The default folder is relative to where the worker was started, and it moves about."""
-    home = live.folder / "elsewhere"
-    home.mkdir()
-    environment = {k: v for k, v in live.environment.items() if k != "VEILSTREAM_FOLDER"}
-    name = f"{live.task.study.name}-home"
-    study = home / "study.toml"
-    study.write_text(study_text(name))
-    command = [sys.executable, "-m", "pipeline.cli.main", "worker", "study.toml"]
-    process = subprocess.Popen(
-        command, cwd=home, env=environment, stderr=subprocess.PIPE, text=True
-    )
+    stage = Stage(tmp_path, live.settings.kafka, live.settings.redis, study_text())
+    environment = {k: v for k, v in stage.environment.items() if k != "VEILSTREAM_FOLDER"}
+    command = [sys.executable, "-m", "pipeline.cli.main", "worker", stage.study.name]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment)
     try:
-        assert process.stderr is not None
-        assert "folding study" in process.stderr.readline()
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=5)
-        assert (home / ".veilstream" / "workers").is_dir()
-    finally:
+        stage.produce("c", write_csv(tmp_path / "c.csv", 20))
+        assert stage.code("c") == 0, stage.said("c")
+        stage.caught_up()
+        assert (tmp_path / ".veilstream" / "workers").is_dir()
         process.terminate()
-        process.wait(timeout=PATIENCE)
+        assert process.wait(timeout=PATIENCE) == 0
+    finally:
+        process.kill()
+        stage.remove()
