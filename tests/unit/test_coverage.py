@@ -80,7 +80,7 @@ def quarter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 OPEN = study_text(p=3, private=False, records=200)
 PRIVATE = study_text(p=3, epsilon=2.0, records=200)
-OPEN_RUN, PRIVATE_RUN = (OPEN, 80, 12, 4), (PRIVATE, 64, 20, 8)
+OPEN_RUN, PRIVATE_RUN = (OPEN, 48, 12, 4), (PRIVATE, 36, 20, 8)
 
 
 def test_open_intervals_cover() -> None:
@@ -159,13 +159,13 @@ def hits_of(estimates: list[Estimate], shrink: float = 1.0) -> np.ndarray:
 
 @pytest.mark.parametrize("case", REGRESSIONS)
 def test_intervals_of_a_regression_cover(case: str) -> None:
-    check_coverage(hits_of(ends_of(case, 40, 20, 6)), 4)
+    check_coverage(hits_of(ends_of(case, 28, 20, 6)), 4)
 
 
 @pytest.mark.parametrize("case", REGRESSIONS)
 def test_the_check_finds_intervals_of_a_regression_that_are_half_as_wide(case: str) -> None:
     with pytest.raises(AssertionError, match="coverage"):
-        check_coverage(hits_of(ends_of(case, 40, 20, 6), shrink=4.0), 4)
+        check_coverage(hits_of(ends_of(case, 28, 20, 6), shrink=4.0), 4)
 
 
 @pytest.mark.slow

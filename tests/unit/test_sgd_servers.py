@@ -229,10 +229,10 @@ def test_a_shared_path_goes_to_the_minimiser_of_all_where_partitions_differ() ->
     for several in ("shared", "pooled"):
         task = task_of(
             p=1, mechanism="none", partitions=2, records=20, path=f'partitions = "{several}"',
-            estimator="residual_bound = 10",
+            estimator="residual_bound = 10", publish=4,
         )  # fmt: skip
         rng, run, clients = np.random.default_rng(4), OfflineRun(task), named(2)
-        for _ in range(1500):
+        for _ in range(900):
             for slope, width, client in zip((0.0, 1.0), (0.9, 0.3), clients, strict=True):
                 x = width * rng.choice([-1.0, 1.0], (20, 1))
                 run.add(client, rows_of(task, x, (slope * x[:, 0]).tolist()))
