@@ -28,7 +28,7 @@ from tests.builders import SeededStream
 
 WINDOWS = 6
 #: Streams for either neighbour.
-DRAWS = {"discrete-gaussian": 300, "discrete-laplace": 400}
+DRAWS = {"discrete-gaussian": 300, "discrete-laplace": 500}
 #: The least share of the claim that an attack must reach with so few draws.
 STRONG = {"discrete-gaussian": 0.25, "discrete-laplace": 0.1}
 

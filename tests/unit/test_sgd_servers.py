@@ -232,7 +232,7 @@ def test_a_shared_path_goes_to_the_minimiser_of_all_where_partitions_differ() ->
             estimator="residual_bound = 10", publish=4,
         )  # fmt: skip
         rng, run, clients = np.random.default_rng(4), OfflineRun(task), named(2)
-        for _ in range(900):
+        for _ in range(1200):
             for slope, width, client in zip((0.0, 1.0), (0.9, 0.3), clients, strict=True):
                 x = width * rng.choice([-1.0, 1.0], (20, 1))
                 run.add(client, rows_of(task, x, (slope * x[:, 0]).tolist()))
