@@ -66,12 +66,7 @@ def pooled_fit(loss: Loss, records: Records, ridge: Ridge) -> Fit:
 
 
 def majorised_fit(
-    loss: Loss,
-    records: Records,
-    penalty: float,
-    *,
-    tolerance: float = 1e-5,
-    rounds: int = 100_000,
+    loss: Loss, records: Records, penalty: float, *, tolerance: float = 1e-5, rounds: int = 100_000
 ) -> Fit:
     """Minimise the mean loss + penalty |slopes|^2 by steps against a bound of the curvature.
 
@@ -82,7 +77,6 @@ def majorised_fit(
     tolerance
         Stop when a step is shorter than this, in squared length. 1e-5 is kerndwd's default; the
         distance left to the minimiser is then visible in the third digit.
-
     """
     objective, bound = objective_of(loss, [records], Ridge(2 * penalty)), loss.sharp_curvature_bound
     # kerndwd's own safeguard of collinear columns: 1e-7 on the diagonal of n times the matrix

@@ -23,7 +23,7 @@ from pipeline.methods.published.offline import federated_fit
 from pipeline.methods.published.records import Records, Sums, sums_at
 from pipeline.methods.published.ridge import Ridge
 from pipeline.methods.published.trusted_noise import TrustedNoise
-from pipeline.types import Vector
+from pipeline.types import Matrix, Vector
 
 #: Damped rounds on the first batch, at most: eight serve a long tail, a hinge needs more.
 FIRST_ROUNDS = 40
@@ -49,8 +49,7 @@ class ClassBalance:
     @property
     def weights(self) -> tuple[float, float]:
         """Weights of the negative and the positive class; (1, 1) before the first count."""
-        negative, positive = self._counts.tolist()
-        return class_weights(negative, positive, self.largest)
+        return class_weights(*self._counts.tolist(), self.largest)
 
     def add(self, negative: int, positive: int) -> None:
         """Add the counts of one message, with its own noise."""
@@ -119,10 +118,14 @@ class OnlineFit:
         curvature = self.curvature + total.curvature
         curvature += np.diag(total.records * self.ridge.of_curvature(self.size))
         gradient = total.gradient + total.records * self.ridge.of_gradient(self.size) * at
-        self.coefficients = at - solve_positive(curvature, gradient)
-        self.curvature = curvature
-        self.records += total.records
+        records = self.records + total.records
+        self.coefficients = self._moved(at, curvature, gradient, records)
+        self.curvature, self.records = curvature, records
         self.batches += 1
+
+    def _moved(self, at: Vector, curvature: Matrix, gradient: Vector, records: int) -> Vector:
+        del records
+        return at - solve_positive(curvature, gradient)
 
 
 class TrustedOnlineFit(OnlineFit):
@@ -132,12 +135,7 @@ class TrustedOnlineFit(OnlineFit):
     """
 
     def __init__(
-        self,
-        loss: Loss,
-        ridge: Ridge,
-        size: int,
-        noise: TrustedNoise,
-        rng: np.random.Generator,
+        self, loss: Loss, ridge: Ridge, size: int, noise: TrustedNoise, rng: np.random.Generator
     ) -> None:
         super().__init__(loss, ridge, size, first="one-step")
         self.noise, self._rng = noise, rng
@@ -146,14 +144,8 @@ class TrustedOnlineFit(OnlineFit):
         l1, l2 = self.noise.bounds
         return client.clipped(l1=l1, l2=l2)
 
-    def _step(self, at: Vector, total: Sums) -> None:
-        records = self.records + total.records
+    def _moved(self, at: Vector, curvature: Matrix, gradient: Vector, records: int) -> Vector:
         penalty = records * float(np.min(self.ridge.of_curvature(self.size)))
         noise = self.noise.draw(self._rng, self.size, self.loss.curvature_bound, penalty)
-        curvature = self.curvature + total.curvature
-        curvature += np.diag(total.records * self.ridge.of_curvature(self.size))
-        gradient = total.gradient + total.records * self.ridge.of_gradient(self.size) * at
         held = curvature + self.noise.stabiliser * np.eye(self.size)
-        self.coefficients = solve_positive(held, curvature @ at - gradient - noise)
-        self.curvature, self.records = curvature, records
-        self.batches += 1
+        return solve_positive(held, curvature @ at - gradient - noise)

@@ -55,8 +55,7 @@ class Problem(Generic[Keys]):
 
     def weights(self) -> tuple[float, float]:
         """Return the class weights of all records: negative, positive."""
-        negative, positive = self.together().class_counts()
-        return class_weights(negative, positive, self.task.largest_weight)
+        return class_weights(*self.together().class_counts(), self.task.largest_weight)
 
     def objective(self, weights: tuple[float, float] = (1.0, 1.0)) -> Objective:
         """Return the penalised loss of all clients."""

@@ -130,9 +130,10 @@ def trusted(problem: Problem[Trusted]) -> OfflineFit:
 def distributed_start(problem: Problem[Distributed]) -> PrivateOnlineFit:
     """Return a stream with noise of all clients, before its first round."""
     noise = shared_noise(problem.task, problem.keys, len(problem.clients))
-    rng, balanced = np.random.default_rng(problem.keys.seed), problem.task.largest_weight > 1
-    size = problem.task.size
-    return PrivateOnlineFit(problem.loss, problem.ridge, size, noise, rng, balanced=balanced)
+    rng, task = np.random.default_rng(problem.keys.seed), problem.task
+    return PrivateOnlineFit(
+        problem.loss, problem.ridge, task.size, noise, rng, balanced=task.largest_weight > 1
+    )
 
 
 def distributed(problem: Problem[Distributed]) -> OfflineFit:

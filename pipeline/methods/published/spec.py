@@ -15,40 +15,31 @@ Shape = Literal["intercept-free", "identity"]
 #: The paper's text: intercept free in the gradient, identity in the curvature.
 Printed = Literal["intercept-free", "identity", "as-printed"]
 
-OneMatrix = Annotated[
-    Shape,
-    Meta(
-        description='R: "intercept-free" (default) or "identity"; where a fit converges, the '
-        "printed curvature gives the same coefficients as intercept-free",
-        examples=["identity"],
-    ),
-]
-TwoMatrices = Annotated[
-    Printed,
-    Meta(
-        description='R: "intercept-free" (default), "identity", or "as-printed": intercept free '
-        "in the gradient, identity in the curvature",
-        examples=["identity"],
-    ),
-]
+OneMatrix = Annotated[Shape, Meta(
+    examples=["identity"],
+    description='R: "intercept-free" (default) or "identity"; where a fit converges, the printed '
+    "curvature gives the same coefficients as intercept-free",
+)]  # fmt: skip
+TwoMatrices = Annotated[Printed, Meta(
+    examples=["identity"],
+    description='R: "intercept-free" (default), "identity", or "as-printed": intercept free in the '
+    "gradient, identity in the curvature",
+)]  # fmt: skip
 Epsilon = Annotated[
     float, Meta(ge=1e-4, le=20, description="the method's claim, in [1e-4, 20]", examples=[0.8])
 ]
 Delta = Annotated[
     float, Meta(gt=0, lt=0.5, description="the method's claim, in (0, 0.5)", examples=[1e-5])
 ]
-Seed = Annotated[
-    int,
-    Meta(ge=0, lt=2**62, description="of the simulated noise, a whole number", examples=[1]),
-]
-L2Bound = Annotated[
-    Annotated[float, Meta(gt=1, le=1e12)] | None,
-    Meta(
-        description="C2, bound of the 2-norm of (1, features), in (1, 1e12]; longer records are "
-        "clipped to it; default: the longest that the ranges allow",
-        examples=[3.0],
-    ),
-]
+Seed = Annotated[int, Meta(
+    ge=0, lt=2**62, examples=[1], description="of the simulated noise, a whole number",
+)]  # fmt: skip
+_Bound = Annotated[float, Meta(gt=1, le=1e12)]
+L2Bound = Annotated[_Bound | None, Meta(
+    examples=[3.0],
+    description="C2, bound of the 2-norm of (1, features), in (1, 1e12]; longer records are "
+    "clipped to it; default: the longest that the ranges allow",
+)]  # fmt: skip
 
 
 class Spec(Strict, frozen=True, kw_only=True):
@@ -74,13 +65,10 @@ class Online(Spec, frozen=True, kw_only=True):
     """Of one step for each batch."""
 
     ridge_matrix: TwoMatrices = "intercept-free"
-    start: Annotated[
-        Literal["fitted", "one-step"],
-        Meta(
-            description='"fitted" (default): the first batch at its own fit; "one-step": from zero',
-            examples=["one-step"],
-        ),
-    ] = "fitted"
+    start: Annotated[Literal["fitted", "one-step"], Meta(
+        examples=["one-step"],
+        description='"fitted" (default): the first batch at its own fit; "one-step": from zero',
+    )] = "fitted"  # fmt: skip
 
 
 class Trusted(Spec, frozen=True, kw_only=True):
@@ -90,33 +78,22 @@ class Trusted(Spec, frozen=True, kw_only=True):
     seed: Seed
     ridge_matrix: TwoMatrices = "intercept-free"
     l2_bound: L2Bound = None
-    step_bound: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=1e6,
-            description="r, the assumed length of a step between two batches, in [0, 1e6]; default "
-            "0, which reproduces the tables",
-            examples=[0.1],
-        ),
-    ] = 0.0
-    stabiliser: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=1e12,
-            description="rho, added to the curvature in every batch, in [0, 1e12]; default 0",
-            examples=[100.0],
-        ),
-    ] = 0.0
+    step_bound: Annotated[float, Meta(
+        ge=0, le=1e6, examples=[0.1],
+        description="r, the assumed length of a step between two batches, in [0, 1e6]; default 0, "
+        "which reproduces the tables",
+    )] = 0.0  # fmt: skip
+    stabiliser: Annotated[float, Meta(
+        ge=0, le=1e12, examples=[100.0],
+        description="rho, added to the curvature in every batch, in [0, 1e12]; default 0",
+    )] = 0.0  # fmt: skip
 
 
 class Laplace(Trusted, frozen=True, kw_only=True):
     """Of an aggregator's Laplace noise."""
 
     l1_bound: Annotated[
-        Annotated[float, Meta(gt=1, le=1e12)] | None,
-        Meta(description="C1, as l2_bound but of the 1-norm", examples=[4.0]),
+        _Bound | None, Meta(description="C1, as l2_bound but of the 1-norm", examples=[4.0])
     ] = None
 
 
@@ -134,16 +111,10 @@ class Distributed(Spec, frozen=True, kw_only=True):
     seed: Seed
     ridge_matrix: OneMatrix = "intercept-free"
     l2_bound: L2Bound = None
-    tolerated: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=10**6,
-            description="clients that may drop out or collude, >= 0 and below their number; "
-            "default 0",
-            examples=[1],
-        ),
-    ] = 0
+    tolerated: Annotated[int, Meta(
+        ge=0, le=10**6, examples=[1],
+        description="clients that may drop out or collude, >= 0 and below their number; default 0",
+    )] = 0  # fmt: skip
 
 
 def spec_of(study: Study, kind: type[Found]) -> Found:

@@ -2,8 +2,7 @@
 
 K^-1 (sum s s') K^-1 with s the gradient of one record, ridge included, and K the summed curvature.
 It needs a minimiser that was reached, and enough records that carry curvature: a steep loss has
-almost all of it in the few records near its knee. This is the sandwich of
-M-estimators.
+almost all of it in the few records near its knee.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ RECORDS_PER_COEFFICIENT = 10
 def covariance_of(
     loss: Loss, records: Records, penalty: Vector, point: Vector
 ) -> tuple[Matrix | None, str]:
-    """Return the covariance (d, d) of a minimiser `point`, or None with the reason.
-
-    `penalty` is for each coefficient and record, shape (d,).
-    """
+    """Return the covariance (d, d) of a minimiser, or None and why; `penalty` (d,) is per record."""
     needed = RECORDS_PER_COEFFICIENT * records.size
     if len(records) < needed:
         return None, f"intervals need {needed} records; there are {len(records)}"
