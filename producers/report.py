@@ -90,20 +90,15 @@ def _remembered(path: Path) -> Remembered:
         return Remembered()
 
 
-def _study(database: sqlite3.Connection, row: tuple[Any, ...]) -> dict[str, Any]:
-    study, revision, source, next_seq, records, rejected, clipped, owed = row
-    waiting = database.execute("SELECT count(*) FROM outbox WHERE study = ?", (study,))
-    reasons = database.execute("SELECT reason, count FROM rejects WHERE study = ?", (study,))
+def _study(database: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
+    found = dict(row)
+    waiting = database.execute("SELECT count(*) FROM outbox WHERE study = ?", (row["study"],))
+    reasons = database.execute("SELECT reason, count FROM rejects WHERE study = ?", (row["study"],))
+    del found["study"]
     return {
-        "revision": revision,
-        "source": source,
-        "records_used": records,
-        "records_set_aside": rejected,
-        "reasons": dict(reasons.fetchall()),
-        "values_clipped": clipped,
-        "releases": next_seq,
+        **found,
+        "reasons": dict(map(tuple, reasons)),
         "releases_unsent": waiting.fetchone()[0],
-        "slots_still_to_pass_over": owed,
     }
 
 
@@ -118,13 +113,16 @@ def _source(
     unit = Unit(records, neighbours)
     spent = costs(database.execute(SPENT, (source,)).fetchall(), unit)
     reached = total_epsilon(spent, delta)
-    studies = [_spend(database, row) for row in database.execute(STUDIES, (source,)).fetchall()]
-    elsewhere = [_elsewhere(row) for row in database.execute(ELSEWHERE, (source,)).fetchall()]
+    studies = [dict(row) for row in database.execute(STUDIES, (source,))]
+    elsewhere = [
+        dict(row) | {"counts": bool(row["counts"])}
+        for row in database.execute(ELSEWHERE, (source,))
+    ]
     refusals = database.execute(
         "SELECT refusals.study, refusals.at, refusals.reason FROM refusals "
         "JOIN streams ON streams.study = refusals.study WHERE streams.source = ?",
         (source,),
-    ).fetchall()
+    )
     released_without_privacy = any(study["mu"] is None for study in [*studies, *elsewhere])
     return {
         "protects": worded(unit),
@@ -137,63 +135,26 @@ def _source(
         else {"epsilon": max(0.0, epsilon - reached)},
         "studies": studies,
         "elsewhere": elsewhere,
-        "refusals": [
-            {"study": study, "at": at, "reason": reason} for study, at, reason in refusals
-        ],
+        "refusals": [dict(row) for row in refusals],
         "warnings": list(_warnings(studies, released_without_privacy)),
     }
 
 
-STREAMS = "SELECT study, revision, source, next_seq, records, rejected, clipped, owed FROM streams"
-STUDIES = (
-    "SELECT study, mechanism, epsilon, delta, unit_records, neighbours, mu, pure, slots "
-    "FROM spends WHERE source = ? ORDER BY study"
-)
-
+#: Columns have the names that people read.
+STREAMS = """
+    SELECT study, revision, source, records AS records_used, rejected AS records_set_aside,
+    clipped AS values_clipped, next_seq AS releases, owed AS slots_still_to_pass_over
+    FROM streams"""
+STUDIES = """
+    SELECT study, mechanism, epsilon, iif(mu IS NULL, delta, ifnull(delta, 0.0)) AS delta,
+    unit_records, neighbours, mu, pure AS pure_epsilon, count(at) AS releases,
+    CAST(total(lost) AS INTEGER) AS releases_lost, count(at) * slots AS record_slots,
+    min(at) AS first, max(at) AS last
+    FROM spends LEFT JOIN ledger USING (study) WHERE source = ? GROUP BY study ORDER BY study"""
 #: Spends of other ledgers, or of a lost state of this one.
-ELSEWHERE = (
-    "SELECT ledger, study, mechanism, epsilon, delta, mu, pure, neighbours, releases, origin, "
-    "counts FROM inherited WHERE source = ? ORDER BY study, ledger"
-)
-
-
-def _elsewhere(row: tuple[Any, ...]) -> dict[str, Any]:
-    ledger, study, mechanism, epsilon, delta, mu, pure, neighbours, releases, origin, counts = row
-    return {
-        "ledger": ledger,
-        "study": study,
-        "mechanism": mechanism,
-        "epsilon": epsilon,
-        "delta": delta,
-        "mu": mu,
-        "pure_epsilon": pure,
-        "neighbours": neighbours,
-        "releases": releases,
-        "told_by": origin,
-        "counts": bool(counts),
-    }
-
-
-def _spend(database: sqlite3.Connection, row: tuple[Any, ...]) -> dict[str, Any]:
-    study, mechanism, epsilon, delta, records, neighbours, mu, pure, slots = row
-    count, lost, first, last = database.execute(
-        "SELECT count(*), total(lost), min(at), max(at) FROM ledger WHERE study = ?", (study,)
-    ).fetchone()
-    return {
-        "study": study,
-        "mechanism": mechanism,
-        "epsilon": epsilon,
-        "delta": delta if mu is None or delta is not None else 0.0,
-        "unit_records": records,
-        "neighbours": neighbours,
-        "mu": mu,
-        "pure_epsilon": pure,
-        "releases": count,
-        "releases_lost": int(lost),
-        "record_slots": count * slots,
-        "first": first,
-        "last": last,
-    }
+ELSEWHERE = """
+    SELECT ledger, study, mechanism, epsilon, delta, mu, pure AS pure_epsilon, neighbours, releases,
+    origin AS told_by, counts FROM inherited WHERE source = ? ORDER BY study, ledger"""
 
 
 def _warnings(studies: list[dict[str, Any]], released_without_privacy: bool) -> Iterator[str]:
@@ -213,6 +174,7 @@ def _finite(value: float) -> float | None:
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        database.row_factory = sqlite3.Row
         try:
             yield database
         finally:

@@ -233,7 +233,7 @@ from pipeline.release.task import Task
 from pipeline.methods import task_of
 from pipeline.settings import Settings
 from pipeline.study import load_study
-from producers import client, run, sender, store
+from producers import client, client_store, run, sender
 
 step, study, source, made_at = sys.argv[1:]
 client.GROUP = 2
@@ -253,7 +253,7 @@ def trace(statement):
     if step == "within outbox" and rows == 2: die()
     if step == "before COMMIT" and word == "COMMIT": die()
 
-class Killed(store.ClientStore):
+class Killed(client_store.ClientStore):
     def release(self, task, source, group, **rest):
         aimed = target in [outgoing.seq for outgoing in group]
         if aimed:

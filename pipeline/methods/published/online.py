@@ -49,7 +49,8 @@ class ClassBalance:
     @property
     def weights(self) -> tuple[float, float]:
         """Weights of the negative and the positive class; (1, 1) before the first count."""
-        return class_weights(*self._counts.tolist(), self.largest)
+        negative, positive = self._counts.tolist()
+        return class_weights(negative, positive, self.largest)
 
     def add(self, negative: int, positive: int) -> None:
         """Add the counts of one message, with its own noise."""

@@ -22,7 +22,7 @@ RECORDS_PER_COEFFICIENT = 10
 def covariance_of(
     loss: Loss, records: Records, penalty: Vector, point: Vector
 ) -> tuple[Matrix | None, str]:
-    """Return the covariance (d, d) of a minimiser, or None and why; `penalty` (d,) is per record."""
+    """Return covariance (d, d) of a minimiser, or None and why; `penalty` (d,) is per record."""
     needed = RECORDS_PER_COEFFICIENT * records.size
     if len(records) < needed:
         return None, f"intervals need {needed} records; there are {len(records)}"
