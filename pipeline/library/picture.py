@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def draw(result: Result, axes: Any = None) -> Any:
     """Draw a result, and return the matplotlib axes.
 
-    Coefficients go from top to bottom; one without an interval is a bare point.
+    Coefficients go from top to bottom; one without an interval is a point alone.
 
     Raises
     ------

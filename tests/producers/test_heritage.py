@@ -267,4 +267,4 @@ def test_a_claim_of_no_privacy_lifts_no_limit(tmp_path: Path) -> None:
         store.open_stream(task_of("two"), SOURCE)
         with pytest.raises(BudgetExceeded):
             release(store, task_of("two"))
-        assert store.bare(SOURCE)
+        assert store.released_without_privacy(SOURCE)
