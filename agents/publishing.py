@@ -235,7 +235,7 @@ class Publishing:
         releases
             Length of the releases topic.
         known
-            Whether there is a model beside them: then they must be explained by the logs.
+            Whether Redis has a model as well: then they must be explained by the logs.
         """
         newest: tuple[int, bytes] | None = None
         believed = Newest(self._task, lambda: releases, time.time)

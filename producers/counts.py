@@ -1,4 +1,4 @@
-"""How many releases a database has, beside how many its folder remembers: the rest it has lost."""
+"""How many releases a database has, against how many its folder remembers: the rest it has lost."""
 
 from __future__ import annotations
 

@@ -146,19 +146,19 @@ def passed(
     found = look(task, source, held, times, trial.slots, stopped, report)
     if found is None:
         return None
-    (usable, faults), seen = found, len(held.slots)
-    if trial.threshold(seen) > 0:
+    (usable, faults), tested = found, len(held.slots)
+    if trial.threshold(tested) > 0:
         number = tests.begin(study, stamp) if trial.scale else 1
         drawn = 0 < number <= MOST_TESTS
-        if not drawn or trial.refuses(usable, seen, _noise(trial)):
-            raise _refusal(name, usable, seen, faults, number if trial.scale else None)
-    elif 4 * usable < seen:
+        if not drawn or trial.refuses(usable, tested, _noise(trial)):
+            raise _refusal(name, usable, tested, faults, number if trial.scale else None)
+    elif 4 * usable < tested:
         say(
-            f"WARNING: {usable} of the first {seen} record slots can be used: {worded(faults)}. "
+            f"WARNING: {usable} of the first {tested} record slots can be used: {worded(faults)}. "
             "They are too few for a test: the source is taken as it is"
         )
-    if seen:
-        tests.note(study, seen)
+    if tested:
+        tests.note(study, tested)
     return held
 
 
@@ -169,15 +169,15 @@ def _noise(trial: Trial) -> int:
 
 
 def _refusal(
-    name: str, usable: int, seen: int, faults: Counter[str], number: int | None
+    name: str, usable: int, tested: int, faults: Counter[str], number: int | None
 ) -> DataError:
     """Return the error; `number` as `Trials.begin` gives it, None where tests have no noise."""
     if number is not None and number > MOST_TESTS:
         return DataError(
             f"source {name!r}: it was refused {MOST_TESTS} times and is not tested again, as each "
-            f"test tells a little of its records; nothing was spent. {usable} of the first {seen} "
-            f"record slots can be used now. Faults: {worded(faults) or 'none'}. Once the data "
-            "owner is content with that, start once with --accept-unusable"
+            f"test tells a little of its records; nothing was spent. {usable} of the first "
+            f"{tested} record slots can be used now. Faults: {worded(faults) or 'none'}. Once the "
+            "data owner is content with that, start once with --accept-unusable"
         )
     tries = ""
     if number == 0:
@@ -188,8 +188,8 @@ def _refusal(
     if name.startswith("stdin:"):
         kept = " (what was read of standard input is kept in the client's .input folder: remove it)"
     return DataError(
-        f"source {name!r}: {usable} of the first {seen} record slots can be used, too few to begin "
-        f"with; nothing was spent. Faults: {worded(faults) or 'none'}{tries}. The data owner must "
-        f"mend the source{kept}, or the operator the study's [data]; if the source really is so, "
-        "start once with --accept-unusable"
+        f"source {name!r}: {usable} of the first {tested} record slots can be used, too few to "
+        f"begin with; nothing was spent. Faults: {worded(faults) or 'none'}{tries}. The data owner "
+        f"must mend the source{kept}, or the operator the study's [data]; if the source really is "
+        "so, start once with --accept-unusable"
     )

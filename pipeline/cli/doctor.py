@@ -13,13 +13,13 @@ from pipeline.cli.context import AS_JSON, STUDY, put, say
 from pipeline.doctor import (
     Coverage,
     Population,
-    Seen,
     Size,
     Sizes,
+    StreamResult,
     Target,
     Verdict,
     judge,
-    look,
+    result_of,
     simulated,
     stream,
     sum_up,
@@ -89,8 +89,8 @@ def coverage(
     size.windows(task)
     population = Population.of(task, _numbers(truth), residual_scale)
     target = target_of(population, seed)
-    seen = _run(population, size, seed, replications)
-    found = sum_up(task, seen, target.coefficients)
+    results = _run(population, size, seed, replications)
+    found = sum_up(task, results, target.coefficients)
     # the formulas are asked for the study as it stands, not for its simulation
     real = task_of(asked)
     sizes = method_of(asked).sizes(real, records)
@@ -110,22 +110,24 @@ def _numbers(truth: str | None) -> np.ndarray | None:
         raise ConfigError("--truth: numbers with commas between them, such as 0.5,1,-1") from None
 
 
-def _run(population: Population, size: Size, seed: int, replications: int | None) -> list[Seen]:
+def _run(
+    population: Population, size: Size, seed: int, replications: int | None
+) -> list[StreamResult]:
     """Run streams until there are enough, or the time is up; two at least."""
     begun = reported = time.monotonic()
-    wanted, seen = replications or REPLICATIONS, list[Seen]()
-    while len(seen) < wanted:
-        seen.append(look(population.task, stream(population, size, seed, len(seen))))
+    wanted, results = replications or REPLICATIONS, list[StreamResult]()
+    while len(results) < wanted:
+        results.append(result_of(population.task, stream(population, size, seed, len(results))))
         now = time.monotonic()
         if now - reported >= REPORT_SECONDS:
-            say(f"{len(seen)} of {wanted} streams, {now - begun:.0f} s")
+            say(f"{len(results)} of {wanted} streams, {now - begun:.0f} s")
             reported = now
         # the next one must fit, too
         spent = now - begun
-        if replications is None and len(seen) >= 2 and spent * (1 + 1 / len(seen)) > SECONDS:
-            say(f"stopped after {len(seen)} streams; --replications asks for more")
+        if replications is None and len(results) >= 2 and spent * (1 + 1 / len(results)) > SECONDS:
+            say(f"stopped after {len(results)} streams; --replications asks for more")
             break
-    return seen
+    return results
 
 
 def _assumed(task: Task) -> str:

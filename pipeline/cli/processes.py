@@ -22,7 +22,7 @@ class Processes:
     logs
         Folder for their output.
     environment
-        Variables beside the inherited ones.
+        Variables on top of the inherited ones.
     """
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:

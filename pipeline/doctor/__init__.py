@@ -9,7 +9,7 @@
 Nothing is read and nothing is protected: noise comes from a seeded generator.
 """
 
-from pipeline.doctor.coverage import Coverage, IntervalCoverage, Seen, look, sum_up
+from pipeline.doctor.coverage import Coverage, IntervalCoverage, StreamResult, result_of, sum_up
 from pipeline.doctor.population import Population, Target, default_truth, target_of
 from pipeline.doctor.streams import Size, simulated, stream
 from pipeline.doctor.verdict import Verdict, judge
@@ -19,14 +19,14 @@ __all__ = [
     "Coverage",
     "IntervalCoverage",
     "Population",
-    "Seen",
     "Size",
     "Sizes",
+    "StreamResult",
     "Target",
     "Verdict",
     "default_truth",
     "judge",
-    "look",
+    "result_of",
     "simulated",
     "stream",
     "sum_up",

@@ -14,7 +14,7 @@ from pipeline.types import Matrix, Vector
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StreamResult:
     """The end of one stream.
 
     Attributes
@@ -87,7 +87,7 @@ class Coverage:
     reason: str
 
 
-def look(task: Task, estimate: Estimate) -> Seen:
+def result_of(task: Task, estimate: Estimate) -> StreamResult:
     """Return what coverage needs of one estimate."""
     level = task.study.estimator.level
     ends: dict[str, tuple[Vector, Vector]] = {}
@@ -96,15 +96,15 @@ def look(task: Task, estimate: Estimate) -> Seen:
             found = estimate.intervals(level, method)
             if found is not None:
                 ends[method] = found
-    return Seen(estimate.status, estimate.reason, estimate.coefficients, ends)
+    return StreamResult(estimate.status, estimate.reason, estimate.coefficients, ends)
 
 
-def sum_up(task: Task, seen: Sequence[Seen], target: Vector) -> Coverage:
+def sum_up(task: Task, results: Sequence[StreamResult], target: Vector) -> Coverage:
     """Sum up at least two streams against their target, shape (d,), in encoded units."""
-    count = len(seen)
-    ready = [one for one in seen if any(np.isfinite(low).any() for low, _ in one.ends.values())]
+    count = len(results)
+    ready = [one for one in results if any(np.isfinite(low).any() for low, _ in one.ends.values())]
     share = len(ready) / count
-    points = np.array([one.coefficients for one in seen])
+    points = np.array([one.coefficients for one in results])
     spread = points.std(axis=0, ddof=1)
     bias = np.abs(points.mean(axis=0) - target) / np.where(spread > 0, spread, math.inf)
     names, level = task.study.coefficient_names, task.study.estimator.level
@@ -118,11 +118,13 @@ def sum_up(task: Task, seen: Sequence[Seen], target: Vector) -> Coverage:
         biased=names[int(bias.argmax())],
         bias=float(bias.max()),
         bias_error=1 / math.sqrt(count),
-        reason=next((one.reason for one in reversed(seen) if one.reason), ""),
+        reason=next((one.reason for one in reversed(results) if one.reason), ""),
     )
 
 
-def _interval(task: Task, method: str, ready: Sequence[Seen], target: Vector) -> IntervalCoverage:
+def _interval(
+    task: Task, method: str, ready: Sequence[StreamResult], target: Vector
+) -> IntervalCoverage:
     low = np.array([one.ends[method][0] for one in ready])
     high = np.array([one.ends[method][1] for one in ready])
     given = ~np.isnan(high - low)

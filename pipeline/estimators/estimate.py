@@ -133,7 +133,7 @@ class Estimate:
 
 
 def is_far(loss: Loss, distance: float, variances: Vector) -> bool:
-    """Whether what linearised scores leave out is not small beside the standard errors.
+    """Whether what linearised scores leave out is not small compared with the standard errors.
 
     It moves predictors by about half the mean square of their distance from where scores were
     taken, times the loss's `remainder`, and the same way for all records.

@@ -4,7 +4,7 @@
 - `private`: the same of ranges and a budget, without a study file; `declared`: their study.
 - `learner`: what they share.
 - `stream`: windows that fill, and the run behind them.
-- `watching`: what has been seen beside the public ranges.
+- `watching`: values outside the public ranges.
 - `conventions`: what the two libraries ask of a class, if they are there.
 """
 

@@ -28,7 +28,7 @@ class Stream:
     run
         What became of those that have.
     watch
-        What has been seen beside the public ranges.
+        Counts values outside the public ranges.
     labels
         Labels of the negative and the positive class as the caller writes them; None before the
         first, and where there are no classes.

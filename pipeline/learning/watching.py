@@ -1,4 +1,4 @@
-"""What a learner has seen beside the public ranges, and the warnings that follow.
+"""Values outside the public ranges that a learner has met, and the warnings that follow.
 
 All of it is computed from raw records, and stays in this process: a warning names features and
 never counts or values.

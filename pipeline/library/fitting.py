@@ -57,7 +57,7 @@ def fit(
     Raises
     ------
     ConfigError
-        If the study, or what is given beside it, cannot be used.
+        If the study, or what is given with it, cannot be used.
     DataError
         If the records cannot be read, or none of them can be used.
     NumericError

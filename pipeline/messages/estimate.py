@@ -122,7 +122,7 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """What goes into a message beside the estimate itself."""
+    """What goes into a message with the estimate."""
 
     clients: int
     missing: int

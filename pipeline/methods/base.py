@@ -180,7 +180,7 @@ class Method(Protocol):
         ...
 
     def intervals(self, study: Study) -> Sequence[str]:
-        """Return the kinds of intervals that can be had beside each other; none if there is one."""
+        """Return the kinds of intervals that can be had side by side; none if there is one."""
         ...
 
     def task(self, study: Study, level: str | None = None) -> Task:

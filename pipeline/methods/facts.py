@@ -44,7 +44,7 @@ class Missed:
     Attributes
     ----------
     biased
-        Whether the estimates are beside the target, by more than chance.
+        Whether the estimates miss the target by more than chance.
     covering
         Other kinds of intervals, which covered there.
     """

@@ -51,25 +51,25 @@ class Trial:
         slots = max(task.slots, math.ceil(96 * records / strictest))
         return cls(min(slots, MOST), 4 * records / strictest)
 
-    def threshold(self, seen: int) -> float:
-        """Return the noised count below which `seen` slots are refused; 0 or less: no test.
+    def threshold(self, tested: int) -> float:
+        """Return the noised count below which `tested` slots are refused; 0 or less: no test.
 
         A quarter of the slots, or less where they are few: a source whose slots are all good is
         refused with probability exp(-9) / 2 at most.
         """
-        return min(seen / 4, seen - 9 * self.scale)
+        return min(tested / 4, tested - 9 * self.scale)
 
-    def refuses(self, usable: int, seen: int, noise: int) -> bool:
+    def refuses(self, usable: int, tested: int, noise: int) -> bool:
         """Whether a source is refused.
 
         Parameters
         ----------
-        usable, seen
+        usable, tested
             How many of so many slots hold a record that can be used.
         noise
             A draw of the noise.
         """
-        threshold = self.threshold(seen)
+        threshold = self.threshold(tested)
         return threshold > 0 and usable + noise < threshold
 
 
@@ -85,12 +85,12 @@ class Jumps:
 
     Parameters
     ----------
-    seen, unusable
+    slots, unusable
         What has come before.
     """
 
-    def __init__(self, seen: int = 0, unusable: int = 0) -> None:
-        self._seen, self._unusable = seen, unusable
+    def __init__(self, slots: int = 0, unusable: int = 0) -> None:
+        self._before, self._unusable = slots, unusable
         self._slots, self._faults = 0, Counter[str]()
 
     def take(self, fault: str) -> str:
@@ -107,16 +107,19 @@ class Jumps:
             return ""
         del faults[""]
         bad = sum(faults.values())
-        share, before = bad / slots, self._unusable / self._seen if self._seen else 0.0
-        pooled = (bad + self._unusable) / (slots + self._seen)
-        parts = 1 / slots + (1 / self._seen if self._seen else 0.0)
+        share, before = (
+            bad / slots,
+            self._unusable / self._before if self._before else 0.0,
+        )
+        pooled = (bad + self._unusable) / (slots + self._before)
+        parts = 1 / slots + (1 / self._before if self._before else 0.0)
         error = math.sqrt(pooled * (1 - pooled) * parts)
         told = f"of the last {slots} record slots cannot be used, {before:.0%} before"
-        if not self._seen:
+        if not self._before:
             told = f"of the first {slots} record slots cannot be used"
         # what follows is compared with the new share, whichever way it went
         changed = abs(share - before) >= max(JUMP, ERRORS * error)
-        self._seen = slots if changed else self._seen + slots
+        self._before = slots if changed else self._before + slots
         self._unusable = bad if changed else self._unusable + bad
         self._slots, self._faults = 0, Counter()
         if not changed or share < before:

@@ -9,11 +9,11 @@ import pytest
 
 from pipeline.doctor import (
     Population,
-    Seen,
     Size,
+    StreamResult,
     default_truth,
     judge,
-    look,
+    result_of,
     simulated,
     stream,
     sum_up,
@@ -128,13 +128,13 @@ def test_the_noise_has_the_deviation_of_the_study(mechanism: str) -> None:
     assert found == pytest.approx(wanted, rel=5 / math.sqrt(2 * 800))
 
 
-def seen(task: Task, streams: int, *, width: float, shift: float = 0.0) -> list[Seen]:
+def results(task: Task, streams: int, *, width: float, shift: float = 0.0) -> list[StreamResult]:
     """Return normal estimates of deviation 1 about `shift` with intervals of +-width."""
     rng = np.random.default_rng(8)
     name, found = "random-scaling", []
     for _ in range(streams):
         point = shift + rng.standard_normal(task.size)
-        found.append(Seen("ready", "", point, {name: (point - width, point + width)}))
+        found.append(StreamResult("ready", "", point, {name: (point - width, point + width)}))
     return found
 
 
@@ -142,7 +142,7 @@ def test_planted_intervals_are_found_out() -> None:
     target = np.zeros(LOGISTIC.size)
 
     def verdict(**planted: float) -> tuple[bool | None, str]:
-        found = sum_up(LOGISTIC, seen(LOGISTIC, 200, **planted), target)
+        found = sum_up(LOGISTIC, results(LOGISTIC, 200, **planted), target)
         said = judge(LOGISTIC, found, SIZES, 10_000)
         return said.trusted, said.verdict
 
@@ -153,7 +153,7 @@ def test_planted_intervals_are_found_out() -> None:
 
 
 def test_one_coefficient_that_is_not_covered_is_named() -> None:
-    planted = seen(LOGISTIC, 200, width=2.3)
+    planted = results(LOGISTIC, 200, width=2.3)
     for one in planted:
         low, high = one.ends["random-scaling"]
         low[2] += 1.6
@@ -165,7 +165,7 @@ def test_one_coefficient_that_is_not_covered_is_named() -> None:
 
 
 def test_coverage_and_its_error_are_those_of_the_binomial_law() -> None:
-    found = sum_up(LOGISTIC, seen(LOGISTIC, 400, width=1.2815516), np.zeros(LOGISTIC.size))
+    found = sum_up(LOGISTIC, results(LOGISTIC, 400, width=1.2815516), np.zeros(LOGISTIC.size))
     [own] = found.intervals
     # 80 % of 1,600 independent intervals, whose error is 1 point
     assert own.error == pytest.approx(0.01, rel=0.2)
@@ -175,7 +175,7 @@ def test_coverage_and_its_error_are_those_of_the_binomial_law() -> None:
 
 
 def test_coefficients_without_an_interval_are_left_out() -> None:
-    planted = seen(LOGISTIC, 50, width=1e9)
+    planted = results(LOGISTIC, 50, width=1e9)
     for one in planted:
         one.ends["random-scaling"][0][1] = math.nan
     [own] = sum_up(LOGISTIC, planted, np.zeros(LOGISTIC.size)).intervals
@@ -184,7 +184,7 @@ def test_coefficients_without_an_interval_are_left_out() -> None:
 
 
 def test_few_streams_decide_nothing() -> None:
-    found = sum_up(LOGISTIC, seen(LOGISTIC, 6, width=1.96), np.zeros(LOGISTIC.size))
+    found = sum_up(LOGISTIC, results(LOGISTIC, 6, width=1.96), np.zeros(LOGISTIC.size))
     assert judge(LOGISTIC, found, SIZES, 10_000).trusted is None
 
 
@@ -192,7 +192,9 @@ def asked(study: Study, records: int, streams: int, clients: int = 10) -> tuple[
     task = simulated(study)
     population = Population.of(task)
     target = target_of(population).coefficients
-    ends = [look(task, stream(population, Size(records, clients), 1, i)) for i in range(streams)]
+    ends = [
+        result_of(task, stream(population, Size(records, clients), 1, i)) for i in range(streams)
+    ]
     found = sum_up(task, ends, target)
     said = judge(make_task(study), found, sizes_of(make_task(study), records), records)
     return said.trusted, f"{said.verdict}: {said.reason}: {said.advice}"

@@ -25,7 +25,7 @@ from pipeline.types import Vector
 
 #: Losses of two classes: the published methods know no other response.
 CLASSIFICATION: tuple[str, ...] = ("gdwd", "logistic")
-#: Claimed beside a study that has no such number itself.
+#: Claimed where the study itself has no such number.
 USUAL_EPSILON, USUAL_DELTA = 1.0, 1e-5
 #: Keys of [estimator] that all of them take as the study has them.
 _COMMON = ("loss", "q", "smoothing", "ridge", "norm_bound", "level")
@@ -33,7 +33,7 @@ _COMMON = ("loss", "q", "smoothing", "ridge", "norm_bound", "level")
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One kind; the attributes beside those of `OfflineMethod` say how it is made.
+    """One kind; the attributes on top of those of `OfflineMethod` say how it is made.
 
     Attributes
     ----------
