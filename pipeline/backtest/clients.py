@@ -133,7 +133,7 @@ class Dealt(Clients):
 
     - `round-robin`: in turn.
     - `blocks:N`: N records to each client in turn.
-    - `range:FEATURE`: by equal slices of the feature's public range, so that clients differ in it.
+    - `range:FEATURE`: by equal slices of a number's encoded range, so that clients differ in it.
     - `dirichlet:ALPHA`: each class is shared out by a draw of its own from a symmetric Dirichlet
       law; a small ALPHA gives clients with hardly more than one class. For numbers and counts
       tenths of the public range stand for classes. Source: Hsu, Qi and Brown 2019.
@@ -161,29 +161,30 @@ class Dealt(Clients):
         self._count, self._dealt = count, 0
         self._rng = np.random.default_rng([seed, 0xD1])
         self._kind, _, given = rule.partition(":")
-        self._length, self._feature, features = 1, 0, study.feature_names
-        self._unit, self._study = study.data.scaling == "unit", study
+        self._length, self._column, self._study = 1, 0, study
+        numbers = [name for name, f in study.data.features.items() if f.kind == "number"]
+        self._ends = np.zeros(1), np.ones(1)
         self._shares = np.zeros((SLICES, count))
         if self._kind == "blocks" and re.fullmatch(r"[1-9][0-9]{0,11}", given):
             self._length = int(given)
-        elif self._kind == "range" and given in features:
-            self._feature = features.index(given)
+        elif self._kind == "range" and given in numbers:
+            encoding = study.encoding
+            self._column, self._ends = encoding.column_of(given), encoding.ends
         elif self._kind == "dirichlet" and (alpha := _positive(given)):
             shares = self._rng.dirichlet(np.full(count, alpha), SLICES)
             self._shares = np.cumsum(shares, axis=1)
         elif rule != "round-robin":
             raise ConfigError(
-                f"--by: {rule!r} is no rule; allowed: {RULES}, with N >= 1, a feature of the study "
-                "and ALPHA > 0"
+                f"--by: {rule!r} is no rule; allowed: {RULES}, with N >= 1, a number among the "
+                "features and ALPHA > 0"
             )
 
     def of(self, batch: Batch, encoded: Encoded) -> Integers:
         """As `Clients.of`; a record that cannot be used counts as one at the middle."""
         count = self._count
         if self._kind == "range":
-            given = self._study.data.features[self._study.feature_names[self._feature]]
-            ends = (-1.0, 1.0) if self._unit else (given.min, given.max)
-            return _slices(encoded.features[:, self._feature], encoded.usable, ends, count)
+            low, high = (float(end[self._column]) for end in self._ends)
+            return _slices(encoded.features[:, self._column], encoded.usable, (low, high), count)
         if self._kind == "dirichlet":
             response = self._study.data.response
             ends = response.ends if response.kind == "count" else (-1.0, 1.0)

@@ -1,9 +1,9 @@
 """Independent records of a study from its public numbers, and what its estimate aims at.
 
-Features are uniform on their public ranges. Classes follow a logistic law in the linear predictor,
-numbers are normal about it, counts Poisson with its exponential as the mean; numbers and counts are
-cut to their range, as a client does. The target is the minimiser of the mean loss of the
-population, weights and penalty included.
+Features are uniform on their encoded ranges and over their levels. Classes follow a logistic law in
+the linear predictor, numbers are normal about it, counts Poisson with its exponential as the mean;
+numbers and counts are cut to their range, as a client does. The target is the minimiser of the mean
+loss of the population, weights and penalty included.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pipeline.estimators.estimate import class_weights
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.target import study_rows, target
 from pipeline.release.task import Task
+from pipeline.study.reference import draw, moments
 from pipeline.types import Matrix, Vector
 
 #: Standard deviation of the linear predictor by kind of response, in encoded units.
@@ -89,8 +90,8 @@ class Population:
 
     def draw(self, rng: np.random.Generator, records: int) -> tuple[Matrix, Vector]:
         """Return encoded features, shape (n, p), and responses, shape (n,)."""
-        low, high = self.task.ends
-        features = rng.uniform(low, high, (records, self.task.size - 1))
+        points = rng.random((records, len(self.task.encoding.names)))
+        features = draw(self.task.encoding, points, "uniform")
         predictor = self._predictor(features)
         kind = self.task.study.data.response.kind
         if kind == "class":
@@ -106,11 +107,10 @@ class Population:
         Parameters
         ----------
         points
-            In (0, 1), shape (n, p + 1): each gives two records with the same features, of both
+            In (0, 1), shape (n, k + 1): each gives two records with the same features, of both
             classes with their probabilities, or of residuals on both sides of the median.
         """
-        low, high = self.task.ends
-        features = low + (high - low) * points[:, :-1]
+        features = draw(self.task.encoding, points[:, :-1], "uniform")
         predictor, u = self._predictor(features), points[:, -1]
         ones = np.ones(len(u))
         kind = self.task.study.data.response.kind
@@ -165,8 +165,8 @@ def target_of(population: Population, seed: int = 0) -> Target:
     # scipy.stats alone takes a second to import
     from scipy.stats import qmc  # noqa: PLC0415
 
-    size = population.task.size
-    bits = max(8, min(14, int(math.log2(_NUMBERS / size))))
+    size = len(population.task.encoding.names) + 1
+    bits = max(8, min(14, int(math.log2(_NUMBERS / population.task.size))))
     found = []
     for number in range(2):
         sobol = qmc.Sobol(size, rng=np.random.default_rng([seed, number]))
@@ -183,13 +183,14 @@ def default_truth(task: Task) -> Vector:
     numbers, about the middle of their range, and 0.3 for counts, whose mean is about a quarter of
     the largest.
     """
-    low, high = task.ends
     kind = task.study.data.response.kind
-    deviations = (high - low) / math.sqrt(12)
+    products = moments(task.encoding, "uniform")
+    means = products[0, 1:]
+    deviations = np.sqrt(np.diag(products)[1:] - means**2)
     signs = np.where(np.arange(task.size - 1) % 2, -1.0, 1.0)
     slopes = signs * SPREAD[kind] / math.sqrt(task.size - 1) / deviations
     middle = math.log(task.study.data.response.ends[1] / 4) if kind == "count" else 0.0
-    return np.append(middle - float(slopes @ (low + high)) / 2, slopes)
+    return np.append(middle - float(slopes @ means), slopes)
 
 
 def _minimiser(population: Population, points: Matrix) -> Vector:

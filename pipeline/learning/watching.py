@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.errors import NotReadyWarning, RangeWarning
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.records.encode import Features
+from pipeline.records.features import Features
 from pipeline.types import Matrix
 
 #: Fewer records say nothing of how much of a range is used.
@@ -41,21 +41,22 @@ class Watch:
 
     def __init__(self, features: Features, response: str) -> None:
         self._features, self._response = features, response
-        low, _ = features.ends
-        self._least, self._most = np.full(low.shape, np.inf), np.full(low.shape, -np.inf)
+        count = len(features.names)
+        self._least, self._most = np.full(count, np.inf), np.full(count, -np.inf)
         self._records = 0
         self.outside: Counter[str] = Counter()
         self._told: set[tuple[str, str]] = set()
 
     def see(self, values: Matrix, responses_beyond: int) -> None:
-        """Take finite values in their own units, shape (n, p), and count clipped responses."""
+        """Take finite values as `Features` reads them, (n, k), and count clipped responses."""
         if not len(values):
             return
         self.outside += self._features.outside(values)
         if responses_beyond:
             self.outside[self._response] += responses_beyond
-        self._least = np.minimum(self._least, values.min(axis=0))
-        self._most = np.maximum(self._most, values.max(axis=0))
+        scaled = self._features.encoding.scale(self._features.clip(values))
+        self._least = np.minimum(self._least, scaled.min(axis=0))
+        self._most = np.maximum(self._most, scaled.max(axis=0))
         self._records += len(values)
 
     def tell(self) -> None:
@@ -97,12 +98,13 @@ class Watch:
     def _slivers(self) -> list[str]:
         if self._records < ENOUGH:
             return []
-        low, high = self._features.ends
+        low, high = self._features.encoding.scaled_ends
         # halves first, as the width of two ends may overflow
         used = (self._most / 2 - self._least / 2) < SLIVER * (high / 2 - low / 2)
         names = zip(self._features.names, used.tolist(), strict=True)
-        # of a column that leaves its range that has been said
-        return [name for name, few in names if few and name not in self.outside]
+        # of a column that leaves its range that has been said, and a level has no width
+        said = {*self.outside, *self._features.texts}
+        return [name for name, few in names if few and name not in said]
 
     def _new(self, what: str, names: list[str]) -> str:
         """Return the names that have not been told of yet, in words."""

@@ -18,20 +18,21 @@ from pipeline.errors import ConfigError, NumericError
 from pipeline.messages.estimate import Coefficient, EstimateMessage, Finite
 from pipeline.messages.fit import FitMessage
 from pipeline.privacy.policy import Guarantee
+from pipeline.records.features import Features
 from pipeline.release.task import Task
-from pipeline.study.families import WIDEST, check_keys
-from pipeline.study.model import Response
+from pipeline.study.data_tables import Feature, Response
+from pipeline.study.encoding import Encoding
+from pipeline.study.families import check_keys
+from pipeline.study.features import check_features
 
 TYPE = "model-file/1"
 _ADVICE = "name a file that `--save-model` of `veilstream fit` or `veilstream watch` has written"
 
 
-class FeatureRange(msgspec.Struct, frozen=True):
-    """A feature with its public range: values beyond it are clipped."""
+class NamedFeature(Feature, frozen=True, kw_only=True, omit_defaults=True):
+    """A feature as its study declares it: values beyond its range are clipped."""
 
     name: Annotated[str, Meta(min_length=1)]
-    min: Finite
-    max: Finite
 
 
 class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
@@ -42,8 +43,8 @@ class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
     response
         The response column with its classes or its public range, as the study file declares it.
     coefficients
-        The intercept, then one for each feature in the order of `features`, on the scaling and in
-        the unit of the response.
+        The intercept, then one for each column of the features in their order, and of their
+        interactions, on the scaling and in the unit of the response.
     level
         Confidence level of the intervals.
     class_weights
@@ -61,7 +62,7 @@ class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
     loss: str
     scaling: Literal["unit", "none"]
     response: Response
-    features: Annotated[list[FeatureRange], Meta(min_length=1, max_length=1000)]
+    features: Annotated[list[NamedFeature], Meta(min_length=1, max_length=1000)]
     coefficients: Annotated[list[Coefficient], Meta(min_length=2, max_length=1001)]
     level: Finite
     class_weights: dict[str, float]
@@ -72,6 +73,7 @@ class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
     privacy: Guarantee
     state_version: int
     published_at: str
+    interactions: list[str] = []
 
 
 class _Kind(msgspec.Struct):
@@ -97,7 +99,11 @@ def compose_model_file(task: Task, message: EstimateMessage | FitMessage) -> Mod
         loss=message.loss,
         scaling=data.scaling,
         response=data.response,
-        features=[FeatureRange(name, r.min, r.max) for name, r in data.features.items()],
+        features=[
+            NamedFeature(name=name, **msgspec.structs.asdict(feature))
+            for name, feature in data.features.items()
+        ],
+        interactions=data.interactions,
         coefficients=message.coefficients,
         level=message.level,
         class_weights=message.class_weights,
@@ -184,30 +190,37 @@ def _faults(model: ModelFile) -> Iterator[str]:
     names = [feature.name for feature in model.features]
     if len(set(names)) != len(names):
         yield "features: two have the same name"
-    if [coefficient.name for coefficient in model.coefficients] != ["intercept", *names]:
-        yield "coefficients: they must be the intercept and then the features, in their order"
+        return
+    features = {feature.name: feature for feature in model.features}
+    try:
+        check_features(features, model.interactions)
+        check_keys(model.response)
+    except ConfigError as error:
+        yield str(error).removeprefix("data.")
+        return
+    encoding = features_of(model).encoding
+    if [coefficient.name for coefficient in model.coefficients] != ["intercept", *encoding.columns]:
+        yield (
+            "coefficients: they must be the intercept and then the columns of the features, in "
+            "their order"
+        )
         return
     if model.loss not in losses.NAMES:
         yield f"loss: this program knows {', '.join(losses.NAMES)}"
     elif losses.build(model.loss).responses != model.response.kind:
         yield "response: its kind is not the one that the loss explains"
-    try:
-        check_keys(model.response)
-    except ConfigError as error:
-        yield str(error).removeprefix("data.")
-    for feature in model.features:
-        widest = max(abs(feature.min), abs(feature.max))
-        if not (feature.max - feature.min >= 1 / WIDEST and widest <= WIDEST):
-            yield f"features: {feature.name!r} needs min below max, within +-{WIDEST:g}"
     # one predictor that is not finite would end a stream of predictions
-    if not math.isfinite(_largest_predictor(model)):
+    if not math.isfinite(_largest_predictor(model, encoding)):
         yield "coefficients: they are too large for the ranges"
 
 
-def _largest_predictor(model: ModelFile) -> float:
+def features_of(model: ModelFile) -> Features:
+    """Return the features of a model file, to read records with."""
+    declared = {feature.name: feature for feature in model.features}
+    return Features(declared, model.interactions, unit=model.scaling == "unit")
+
+
+def _largest_predictor(model: ModelFile, encoding: Encoding) -> float:
     intercept, *slopes = (abs(coefficient.value) for coefficient in model.coefficients)
-    widest = (
-        1.0 if model.scaling == "unit" else max(abs(feature.min), abs(feature.max))
-        for feature in model.features
-    )
-    return intercept + sum(slope * reach for slope, reach in zip(slopes, widest, strict=True))
+    widest = encoding.magnitudes.tolist()
+    return intercept + math.fsum(slope * reach for slope, reach in zip(slopes, widest, strict=True))

@@ -16,11 +16,11 @@ from pipeline.messages.model_file import (
     ModelFile,
     check_origin,
     compose_model_file,
+    features_of,
     read_model_file,
     write_model_file,
 )
 from pipeline.records.columns import Table, labels_of, values_of
-from pipeline.records.encode import Features
 from pipeline.release.task import Task
 from pipeline.types import Matrix, Vector
 
@@ -49,7 +49,7 @@ def read_rule(path: str | Path, make: Callable[[ModelFile], Rule]) -> Rule:
 class LinearModel(ABC):
     """The linear predictor of one model file; it only predicts, and never changes.
 
-    Every method takes X as an array (n, p) in the study's order of features, as a data frame with
+    Every method takes X as an array (n, k) in the study's order of features, as a data frame with
     columns of their names, or as a list of mappings. Values are clipped to the public ranges and
     scaled as clients do. A prediction for a raw record says something of that record; the guarantee
     of the model does not cover it.
@@ -62,7 +62,7 @@ class LinearModel(ABC):
     Attributes
     ----------
     feature_names_in_, n_features_in_
-        Names of the features, shape (p,), and how many there are.
+        Names of the features, shape (k,), and how many there are.
 
     Raises
     ------
@@ -84,14 +84,11 @@ class LinearModel(ABC):
                 f"predict; the caller must use {self.other}"
             )
         self.file = file
-        self.features = Features(
-            {feature.name: (feature.min, feature.max) for feature in file.features},
-            unit=file.scaling == "unit",
-        )
+        self.features = features_of(file)
         coefficients = np.array([coefficient.value for coefficient in file.coefficients])
         self._intercept, self._slopes = float(coefficients[0]), coefficients[1:]
         #: The same in the features' own units, for records within the ranges: others are clipped.
-        self._own = self.features.own_units(self._intercept, self._slopes)
+        self._own = self.features.encoding.own_units(self._intercept, self._slopes)
         self.feature_names_in_ = np.array(self.features.names, dtype=object)
         self.n_features_in_ = len(self.features.names)
 
@@ -149,7 +146,7 @@ class LinearModel(ABC):
         check_origin(task, self.file.study, self.file.study_revision, "the model file")
 
     def linear_predictor(self, X: Table) -> Vector:
-        """Return intercept + features times slopes.
+        """Return intercept + columns of the features times slopes.
 
         It is >= 0 for the positive class, the expected response of a linear regression in its own
         unit, or the logarithm of an expected count.
@@ -167,10 +164,10 @@ class LinearModel(ABC):
         return self.predictor_of_values(values_of(X, self.features))
 
     def predictor_of_values(self, values: Matrix) -> Vector:
-        """Return the linear predictors of finite values in their own units, (n, p) to (n,)."""
-        scaled = self.features.scale(self.features.clip(np.ascontiguousarray(values)))
+        """Return the linear predictors of values as `Features` reads them, (n, k) to (n,)."""
+        columns = self.features.encode(self.features.clip(np.ascontiguousarray(values)))
         # row by row: a matrix product may round a row otherwise when there are more of them
-        predictor: Vector = self._intercept + np.sum(scaled * self._slopes, axis=1)
+        predictor: Vector = self._intercept + np.sum(columns * self._slopes, axis=1)
         return predictor
 
     def score(self, X: Table, y: Any, sample_weight: Any = None) -> float:
@@ -198,12 +195,15 @@ class LinearModel(ABC):
     @property
     @abstractmethod
     def coef_(self) -> Matrix | Vector:
-        """Slopes in the features' own units, as scikit-learn shapes them."""
+        """Slopes in the features' own units, as scikit-learn shapes them; one for each column.
+
+        Of a feature with a transform t they are per unit of t(x), of a level beside the base.
+        """
 
     @property
     @abstractmethod
     def intercept_(self) -> Vector | float:
-        """The linear predictor where all features are 0, as scikit-learn shapes it."""
+        """The linear predictor where numbers are 0 and categories at their base."""
 
     @abstractmethod
     def _score(self, predictor: Vector, labels: Sequence[object], weights: Vector) -> float:

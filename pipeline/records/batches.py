@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.records.encode import Features
+from pipeline.records.features import Features
 from pipeline.records.response import Response, response_of
-from pipeline.records.values import numbers_of
 from pipeline.study import Study
 from pipeline.types import Integers, Matrix, Vector
 
@@ -45,13 +44,13 @@ class Encoded:
     Attributes
     ----------
     features
-        Clipped and scaled, shape (n, p); rows that are not usable hold anything.
+        Clipped and encoded, shape (n, p); rows that are not usable hold anything.
     responses, written
         The response encoded, and as it was written in its own unit; shape (n,).
     usable
         Which slots hold a sound record, shape (n,).
     beyond
-        Which values lay outside the public range of their feature, shape (n, p).
+        Which values lay outside the public range of their feature, shape (n, k).
     """
 
     features: Matrix
@@ -61,7 +60,7 @@ class Encoded:
     beyond: NDArray[np.bool_]
 
     def clipped(self, rows: NDArray[np.bool_]) -> Integers:
-        """Return how many values of each feature of some rows were clipped, shape (p,)."""
+        """Return how many values of each feature of some rows were clipped, shape (k,)."""
         found: Integers = np.count_nonzero(self.beyond & rows[:, None], axis=0)
         return found
 
@@ -82,9 +81,9 @@ class BatchEncoder:
         """Encode a batch; a record with any fault is not usable, and its slot stays empty."""
         values = np.empty((len(batch), len(self.features.names)))
         for place, name in enumerate(self.features.names):
-            values[:, place] = numbers_of(batch.columns[name], name)
+            values[:, place] = self.features.column(name, batch.columns[name])
         responses, written = self.response.of_column(batch.columns[self.response.name])
         usable = ~batch.lost & np.isfinite(responses) & np.isfinite(values).all(axis=1)
         inside = self.features.clip(values)
-        scaled = self.features.scale(inside)
-        return Encoded(scaled, responses, written, usable, inside != values)
+        columns = self.features.encode(inside)
+        return Encoded(columns, responses, written, usable, inside != values)

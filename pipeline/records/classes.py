@@ -1,56 +1,66 @@
-"""Which of a study's two classes a value stands for: one rule for every way a record comes in.
+"""Which of a column's declared texts a value stands for: one rule for every way a record comes in.
 
-A value stands for a class if, without blanks at its ends,
+A value stands for a text, of a class or of a level, if, without blanks at its ends,
 
-1. it is the text of the class;
+1. it is the text;
 2. or both are truth values: true or false of JSON, or the words "true" and "false" in any case;
 3. or both are the same number, in double precision: 1, 1.0 and "1.0" stand for "1". Here true of
    JSON is 1 and false is 0; the words are no numbers.
 
-Where the two classes are the same truth value or the same number, that rule does not hold.
+Where two of the texts are the same truth value or the same number, that rule does not hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.errors import RecordError
 from pipeline.records.values import number_of, plain, text_of
+from pipeline.types import Vector
 
 Value = TypeVar("Value", bool, float)
 _WORDS = {"true": True, "false": False}
+#: So many texts are named in an error.
+NAMED = 8
 
 
-class Classes:
-    """The two classes of one column.
+class Codes:
+    """The declared texts of one column, each with the number that stands for it.
 
     Parameters
     ----------
     name
         The column.
-    positive, negative
-        The two values, as the study file writes them.
+    what
+        What a text is, in words: "class" or "level".
+    codes
+        Each text, as the study file writes it, with its number.
 
     Attributes
     ----------
     numbers
-        The classes that are numbers; empty if both are the same one.
+        The texts that are numbers; empty if two are the same one.
     """
 
-    def __init__(self, name: str, positive: str, negative: str) -> None:
-        self._name = name
-        self._texts = {positive: 1.0, negative: -1.0}
-        self._truths = _apart(_WORDS.get(text.lower()) for text in (positive, negative))
-        self.numbers = _apart(_number(text) for text in (positive, negative))
+    def __init__(self, name: str, what: str, codes: Mapping[str, float]) -> None:
+        self._name, self._texts = name, dict(codes)
+        self._truths = _apart((_WORDS.get(text.lower()), code) for text, code in codes.items())
+        self.numbers = _apart((_number(text), code) for text, code in codes.items())
+        named = [*map(repr, list(codes)[:NAMED]), *(["..."] if len(codes) > NAMED else [])]
+        self._refusal = f"column {name!r}: unknown {what}; allowed: {', '.join(named)}"
 
-    def sign(self, value: object) -> float:
-        """Return +1 for the positive class, -1 for the negative one.
+    def code(self, value: object) -> float:
+        """Return the number of the text that a value stands for.
 
         Raises
         ------
         RecordError
-            If there is no value, or it stands for neither.
+            If there is no value, or it stands for none.
         """
         value = plain(value)
         if isinstance(value, bool):
@@ -65,11 +75,25 @@ class Classes:
                 number = _number(value)
                 found = None if number is None else self.numbers.get(number)
         if found is None:
-            raise RecordError(
-                f"column {self._name!r}: unknown class; allowed: "
-                f"{', '.join(map(repr, self._texts))}"
-            )
+            raise RecordError(self._refusal)
         return found
+
+    def of_column(self, column: NDArray[Any]) -> Vector:
+        """Return the codes of a column, NaN where `code` refuses; shape (n,)."""
+        values = column.tolist()
+        try:
+            # 1 and true are the same key, and need not stand for the same text
+            keys = [(type(value), value) for value in values]
+            known = {key: self._code_or_nan(key[1]) for key in set(keys)}
+            return np.array([known[key] for key in keys], dtype=np.float64)
+        except TypeError:  # a list or an object of JSON is no key
+            return np.array([self._code_or_nan(value) for value in values], dtype=np.float64)
+
+    def _code_or_nan(self, value: object) -> float:
+        try:
+            return self.code(value)
+        except RecordError:
+            return math.nan
 
 
 def _number(value: object) -> float | None:
@@ -79,10 +103,8 @@ def _number(value: object) -> float | None:
         return None
 
 
-def _apart(values: Iterable[Value | None]) -> dict[Value, float]:
-    """Return the positive and the negative value with their signs; none if they are the same."""
-    positive, negative = values
-    if positive == negative:
-        return {}
-    signs = ((positive, 1.0), (negative, -1.0))
-    return {value: sign for value, sign in signs if value is not None}
+def _apart(pairs: Iterable[tuple[Value | None, float]]) -> dict[Value, float]:
+    """Return values with their codes; none if two of them are the same."""
+    known = [(value, code) for value, code in pairs if value is not None]
+    found = dict(known)
+    return found if len(found) == len(known) else {}

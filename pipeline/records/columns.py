@@ -1,4 +1,4 @@
-"""What callers hold in memory to values (n, p): arrays, data frames, and lists of records.
+"""What callers hold in memory to values (n, k): arrays, data frames, and lists of records.
 
 A data frame is anything with `columns` whose items are columns; nothing is imported for it.
 Errors name the column and the row, counted from 0, never the value.
@@ -13,28 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import DataError, RecordError
-from pipeline.records.encode import Features
-from pipeline.records.values import number_of
+from pipeline.records.features import Features
 from pipeline.types import Matrix, Vector
 
-#: An array (n, p) in the study's order of features, a data frame with their names, or records.
+#: An array (n, k) in the study's order of features, a data frame with their names, or records.
 Table: TypeAlias = Any
 
 
 def values_of(X: Table, features: Features) -> Matrix:
-    """Return the values of all features in their own units, shape (n, p), every one finite.
+    """Return the values of all features, shape (n, k), every one finite: see `Features`.
 
     Parameters
     ----------
     X
-        An array or nested lists of shape (n, p), in the order in which the study names its
+        An array or nested lists of shape (n, k), in the order in which the study names its
         features; a data frame with a column for each of them (further columns are not read); or
         a sequence of mappings from names to numbers or text.
 
     Raises
     ------
     DataError
-        If the shape is wrong, a column is missing, or a value is no finite number.
+        If the shape is wrong, a column is missing, or a value is no finite number or no level.
     """
     names = features.names
     if isinstance(X, (Mapping, str, bytes)):
@@ -57,7 +56,7 @@ def values_of(X: Table, features: Features) -> Matrix:
         raise DataError("X holds masked values; leave those records out, or fill them in")
     values = np.empty(array.shape)
     for place, name in enumerate(names):
-        values[:, place] = _numbers(array[:, place], name)
+        values[:, place] = _values(array[:, place], name, features)
     return values
 
 
@@ -99,7 +98,7 @@ def _of_frame(frame: Any, features: Features) -> Matrix:
         column = np.asarray(frame[name])
         if column.ndim != 1:
             raise DataError(f"column {name!r}: there is more than one of this name")
-        values[:, place] = _numbers(column, name)
+        values[:, place] = _values(column, name, features)
     return values
 
 
@@ -109,12 +108,12 @@ def _of_records(records: Sequence[Any], features: Features) -> Matrix:
     return np.array(by_row(features.values, records)).reshape(len(records), len(features.names))
 
 
-def _numbers(column: NDArray[Any], name: str) -> Vector:
-    """Return one column as finite numbers; text and objects go one by one, as in a source."""
-    if column.dtype.kind not in "fiub":
-        if column.dtype.kind not in "OSUT":
+def _values(column: NDArray[Any], name: str, features: Features) -> Vector:
+    """Return one column as finite values; text and objects go one by one, as in a source."""
+    if column.dtype.kind not in "fiub" or name in features.texts:
+        if column.dtype.kind not in "OSUTfiub":
             raise DataError(f"column {name!r}: its type {column.dtype} is not one of numbers")
-        return np.array(by_row(lambda value: number_of(value, name), list(column)))
+        return np.array(by_row(lambda value: features.value(name, value), list(column)))
     numbers = column.astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(numbers))
     if len(bad):

@@ -1,21 +1,23 @@
-"""Records to numbers: parse, check, clip to the public ranges, scale."""
+"""Records to rows: read, check, clip to the public ranges, encode."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import DataError, RecordError
+from pipeline.errors import RecordError
+from pipeline.records.features import Features
 from pipeline.records.levels import Levels
 from pipeline.records.response import Response, response_of
-from pipeline.records.values import Record, number_of
+from pipeline.records.values import Record
 from pipeline.study import Study
+from pipeline.study.data_tables import Feature
 from pipeline.types import Integers, Matrix, Vector
 
 #: Records whose clipped values are counted at once: good and clipped ones take as long.
@@ -24,7 +26,7 @@ TOGETHER = 256
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One encoded record: features (p,), response, and how many values were clipped.
+    """One encoded record: columns (p,), response, and how many values were clipped.
 
     `level` is the place of its level of privacy, 0 for the strictest.
     """
@@ -62,106 +64,6 @@ class Arrays(NamedTuple):
 
 #: The slots of a window, one by one, None for an empty one, or as arrays.
 Rows: TypeAlias = Sequence[Row | None] | Arrays
-
-
-class Features:
-    """The features with their public ranges: one code for a record and for many.
-
-    Parameters
-    ----------
-    ranges
-        The lower and upper end of each feature, by name, in the order of the coefficients.
-    unit
-        Whether ranges are mapped to [-1, 1]; else values keep their units.
-    """
-
-    def __init__(self, ranges: Mapping[str, tuple[float, float]], *, unit: bool) -> None:
-        self.names = tuple(ranges)
-        ends = np.array(list(ranges.values()), dtype=np.float64).reshape(len(ranges), 2)
-        self._low, self._high = np.ascontiguousarray(ends.T)
-        # halves first: the sum of two ends may overflow where each of them does not
-        self._centre = self._low / 2 + self._high / 2
-        self._half = self._high / 2 - self._low / 2
-        self._unit = unit
-
-    @property
-    def ends(self) -> tuple[Vector, Vector]:
-        """Lower and upper ends of the public ranges, each of shape (p,)."""
-        return self._low, self._high
-
-    @classmethod
-    def of(cls, study: Study) -> Features:
-        """Return the features of a study."""
-        ranges = {name: (r.min, r.max) for name, r in study.data.features.items()}
-        return cls(ranges, unit=study.data.scaling == "unit")
-
-    def check_columns(self, columns: Sequence[str], *others: str) -> None:
-        """Refuse a source that lacks a feature, or one of the `others`.
-
-        Raises
-        ------
-        DataError
-            Naming the columns that are missing.
-        """
-        needed = (*self.names, *others)
-        missing = [name for name in needed if name not in columns]
-        if missing:
-            raise DataError(
-                f"the source has no column {', '.join(map(repr, missing))}; the study needs "
-                f"{', '.join(needed)}"
-            )
-
-    def values(self, record: Record) -> Vector:
-        """Return the values of one record in their own units, shape (p,).
-
-        Raises
-        ------
-        RecordError
-            If a column is missing or holds no finite number.
-        """
-        return np.array([number_of(record.get(name), name) for name in self.names])
-
-    def read(self, record: Record, dummy: Record) -> tuple[list[float], RecordError | None]:
-        """Return the values of one record, or its first fault and values that mean nothing.
-
-        Behind a fault the columns of `dummy` are read: the time that a record takes shows in when
-        releases come, and must not tell of bad ones.
-        """
-        values: list[float] = []
-        fault: RecordError | None = None
-        for name in self.names:
-            try:
-                values.append(number_of(record.get(name), name))
-            except RecordError as error:
-                fault, record = error, dummy
-                values.append(0.0)
-        return values, fault
-
-    def clip(self, values: Matrix | Vector) -> Matrix:
-        """Clip finite values to their public ranges, shape (..., p)."""
-        inside: Matrix = np.minimum(np.maximum(values, self._low), self._high)
-        return inside
-
-    def outside(self, values: Matrix) -> Counter[str]:
-        """Count the values that clipping changes, by feature; of values (n, p) or (p,)."""
-        beyond = np.atleast_2d(self.clip(values) != values).sum(axis=0).tolist()
-        return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
-
-    def own_units(self, intercept: float, slopes: Vector) -> tuple[float, Vector]:
-        """Return the coefficients of the same predictor on values in their own units."""
-        if not self._unit:
-            return intercept, slopes
-        own = slopes / self._half
-        return intercept - float(np.sum(own * self._centre)), own
-
-    def scale(self, inside: Matrix | Vector) -> Matrix:
-        """Map values of the ranges to [-1, 1], or keep their units; shape (..., p)."""
-        if not self._unit:
-            return inside
-        # the division may leave [-1, 1] by a rounding error; the bound must hold exactly
-        scaled = (inside - self._centre) / self._half
-        bounded: Matrix = np.minimum(np.maximum(scaled, -1.0), 1.0)
-        return bounded
 
 
 class Encoder:
@@ -242,7 +144,7 @@ class Encoder:
             fault, response, beyond = fault or error, math.nan, False
         changed = inside != values
         clipped = int(np.count_nonzero(changed)) + beyond
-        row = Row(self.features.scale(inside), response, clipped, self._levels.of(record))
+        row = Row(self.features.encode(inside), response, clipped, self._levels.of(record))
         usable = fault is None
         self._changed.append(changed if usable else self._unchanged)
         if len(self._changed) == TOGETHER:
@@ -262,7 +164,7 @@ class Encoder:
         """
         inside = self.features.clip(values)
         clipped = np.count_nonzero(inside != values, axis=1).tolist()
-        scaled = self.features.scale(inside)
+        scaled = self.features.encode(inside)
         return [
             Row(features, response, beyond + count, self._levels.of({}))
             for features, (response, beyond), count in zip(scaled, responses, clipped, strict=True)
@@ -270,16 +172,23 @@ class Encoder:
 
 
 def dummy_of(study: Study) -> dict[str, str]:
-    """Return a record of a study made of public numbers alone: the middle of every range."""
-    record = {name: repr(r.min / 2 + r.max / 2) for name, r in study.data.features.items()}
+    """Return a record of a study made of public words alone: the middle of ranges, base levels."""
+    record = {}
+    for name, feature in study.data.features.items():
+        low, high = feature.ends
+        record[name] = repr(low / 2 + high / 2) if feature.kind == "number" else _base(feature)
     response = study.data.response
     classes = response.kind == "class"
     record[response.name] = response.classes[0] if classes else repr(response.ends[0])
     return record
 
 
+def _base(feature: Feature) -> str:
+    return feature.base or (feature.levels or [""])[0]
+
+
 def stack(rows: Rows, features: int) -> Arrays:
-    """Return the slots of a window as arrays, with so many features; there may be none."""
+    """Return the slots of a window as arrays, with so many columns; there may be none."""
     if isinstance(rows, Arrays):
         return rows
     found = Arrays(

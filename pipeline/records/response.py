@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import RecordError
-from pipeline.records.classes import Classes
+from pipeline.records.classes import Codes
 from pipeline.records.values import Record, number_of, numbers_of, plain
 from pipeline.study import Study
 from pipeline.types import Vector
@@ -149,7 +149,7 @@ class ClassResponse:
 
     def __init__(self, name: str, positive: str, negative: str) -> None:
         self.name, self.positive, self.negative = name, positive, negative
-        self._classes = Classes(name, positive, negative)
+        self._classes = Codes(name, "class", {positive: 1.0, negative: -1.0})
 
     def of_record(self, record: Record) -> tuple[float, bool]:
         """Return the class of a record as +1 or -1; it is never clipped.
@@ -159,7 +159,7 @@ class ClassResponse:
         RecordError
             If the column is missing, or holds another value than the two classes.
         """
-        return self._classes.sign(record.get(self.name)), False
+        return self._classes.code(record.get(self.name)), False
 
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return the class of a label as +1 or -1, by the same rule.
@@ -169,25 +169,12 @@ class ClassResponse:
         RecordError
             As `of_record`.
         """
-        return self._classes.sign(label), False
+        return self._classes.code(label), False
 
     def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
         """As `Response.of_column`; a class is written as it is encoded."""
-        values = column.tolist()
-        try:
-            # 1 and true are the same key, and need not be the same class
-            keys = [(type(value), value) for value in values]
-            known = {key: self._sign_of(key[1]) for key in set(keys)}
-            signs = np.array([known[key] for key in keys], dtype=np.float64)
-        except TypeError:  # a list or an object of JSON is no key
-            signs = np.array([self._sign_of(value) for value in values], dtype=np.float64)
+        signs = self._classes.of_column(column)
         return signs, signs
-
-    def _sign_of(self, value: object) -> float:
-        try:
-            return self.of_label(value)[0]
-        except RecordError:
-            return math.nan
 
     def labels(self, like: object = "") -> tuple[Label, Label]:
         """Return the labels of the negative and the positive class, in the type of `like`.

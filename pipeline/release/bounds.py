@@ -13,6 +13,7 @@ from pipeline.losses import Loss
 from pipeline.privacy.sensitivity import Bounds
 from pipeline.release.model import Model, start_model
 from pipeline.study import Study
+from pipeline.study.reference import typical_norm_bound
 from pipeline.types import Integers, Vector
 
 
@@ -21,6 +22,8 @@ class RecordBounds:
 
     Attributes
     ----------
+    encoding
+        The columns of the features.
     size
         Number of coefficients d, the intercept included.
     slots
@@ -32,7 +35,8 @@ class RecordBounds:
     def __init__(self, study: Study) -> None:
         self.study = study
         self.loss: Loss = losses.build(study.estimator.loss, _terms(study))
-        self.size = len(study.data.features) + 1
+        self.encoding = study.encoding
+        self.size = len(self.encoding.columns) + 1
         self.slots = study.window.records
         weights = study.estimator.class_weights
         self.largest_weight = weights.maximum if weights else 1.0
@@ -57,19 +61,15 @@ class RecordBounds:
         """Ridge penalty of each coefficient, shape (d,)."""
         return self.study.estimator.ridge * np.append(0.0, np.ones(self.size - 1))
 
-    @cached_property
+    @property
     def ends(self) -> tuple[Vector, Vector]:
-        """Lower and upper ends of the encoded features, each of shape (p,)."""
-        if self.study.data.scaling == "unit":
-            return -np.ones(self.size - 1), np.ones(self.size - 1)
-        features = self.study.data.features.values()
-        return np.array([r.min for r in features]), np.array([r.max for r in features])
+        """Lower and upper ends of the encoded columns, each of shape (p,)."""
+        return self.encoding.ends
 
-    @cached_property
+    @property
     def magnitudes(self) -> Vector:
-        """Largest absolute value of each encoded feature, shape (p,)."""
-        low, high = self.ends
-        return np.maximum(np.abs(low), np.abs(high))
+        """Largest absolute value of each encoded column, shape (p,)."""
+        return self.encoding.magnitudes
 
     @cached_property
     def column_exponents(self) -> Integers:
@@ -84,20 +84,29 @@ class RecordBounds:
 
     @cached_property
     def longest(self) -> float:
-        """Largest norm of (1, features) that the ranges allow."""
-        return math.sqrt(1.0 + float(np.sum(self.magnitudes**2)))
+        """Largest norm of (1, features) that ranges and levels allow."""
+        return math.sqrt(1.0 + float(np.sum(self.encoding.reach**2)))
+
+    @cached_property
+    def farthest(self) -> float:
+        """Largest L1 norm of (1, features) that ranges and levels allow."""
+        return 1.0 + float(np.sum(self.encoding.reach))
 
     @cached_property
     def norm_bound(self) -> float:
         """Public bound of the norm of (1, features)."""
-        return min(self.study.estimator.norm_bound or self.longest, self.longest)
+        declared = self.study.estimator.norm_bound or self.longest
+        if declared == "typical":
+            declared = typical_norm_bound(self.encoding)
+        return min(declared, self.longest)
 
     @cached_property
     def bounds(self) -> Bounds:
         """Public bounds of a record (1, features)."""
-        p = self.size - 1
+        # so many columns are not zero at once, at most: of a category one
+        p = len(self.encoding.reach)
         within = 1.0 + math.sqrt(p) * math.sqrt(max(self.norm_bound**2 - 1.0, 0.0))
-        return Bounds(min(1.0 + float(np.sum(self.magnitudes)), within), self.norm_bound)
+        return Bounds(min(self.farthest, within), self.norm_bound)
 
 
 def _terms(study: Study) -> losses.Terms:

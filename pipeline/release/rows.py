@@ -28,13 +28,23 @@ def clipped_to_norm(features: Matrix, task: Task) -> Matrix:
 
 
 def inside(features: Matrix, task: Task) -> Matrix:
-    """Cut features to their public ranges; 0 where there is no number."""
+    """Cut encoded records to what ranges and levels allow; 0 where there is no number.
+
+    The encoder gives no others: whatever comes here instead, the bounds of the task hold.
+    """
+    low, high = task.ends
     # two looks are cheaper than to cut what the encoder has cut; no number fails the comparison
-    least = float(task.magnitudes.min())
-    if features.size and features.min() >= -least and features.max() <= least:
-        return features
-    cut: Matrix = np.clip(finite(features), -task.magnitudes, task.magnitudes)
-    return cut
+    if not (features.size and features.min() >= low.max() and features.max() <= high.min()):
+        features = np.minimum(np.maximum(finite(features), low), high)
+    for block in task.encoding.exclusive:
+        # of such columns one record has at most one that is not zero
+        part = features[:, block]
+        if (np.count_nonzero(part, axis=1) > 1).any():
+            largest = np.abs(part) == np.abs(part).max(axis=1, keepdims=True)
+            first = np.cumsum(largest, axis=1) == 1
+            features = features.copy()
+            features[:, block] = np.where(largest & first, part, 0.0)
+    return features
 
 
 def weight_of(weights: tuple[float, float], responses: Vector) -> Vector | float:

@@ -26,11 +26,71 @@ class Heading(Strict, frozen=True, kw_only=True):
     description: Annotated[str, Meta(description="one line for people", examples=["..."])] = ""
 
 
-class Range(Strict, frozen=True, kw_only=True):
-    """The public range of one feature, in its own unit; values beyond it are clipped."""
+class Feature(Strict, frozen=True, kw_only=True, omit_defaults=True):
+    """One feature: a number with its public range, in its own unit, or a category with levels."""
 
-    min: Annotated[float, Meta(description="lower end, public", examples=[0.0])]
-    max: Annotated[float, Meta(description="upper end, public, above min", examples=[100.0])]
+    kind: Annotated[
+        Literal["number", "category"],
+        Meta(
+            description='"number" with min and max, or "category" with levels', examples=["number"]
+        ),
+    ] = "number"
+    min: Annotated[float | None, Meta(description="lower end, public", examples=[0.0])] = None
+    max: Annotated[
+        float | None, Meta(description="upper end, public, above min", examples=[100.0])
+    ] = None
+    typical: Annotated[
+        float | None,
+        Meta(
+            description="a public value within the range that most records are near: the zero of "
+            "the encoded feature; default: the middle of the range, after the transform",
+            examples=[20.0],
+        ),
+    ] = None
+    transform: Annotated[
+        Literal["asinh", "log1p", "sqrt"] | None,
+        Meta(
+            description='"asinh" of x / unit for any range, "log1p" of x / unit or "sqrt" for '
+            "ranges from 0 on; default: none",
+            examples=["asinh"],
+        ),
+    ] = None
+    unit: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="of asinh and log1p: the public size, above 0, from which on values count "
+            "by their ratio; default: 1",
+            examples=[100.0],
+        ),
+    ] = None
+    levels: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=200)]] | None,
+        Meta(
+            description="of a category: all its values, public, at least two texts",
+            examples=['["north", "south"]'],
+        ),
+    ] = None
+    base: Annotated[
+        str | None,
+        Meta(
+            description="of a category: the level that the others are compared with; default: the "
+            "first",
+            examples=["north"],
+        ),
+    ] = None
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Levels of a category without its base, in the order of the file; each has a column."""
+        levels = self.levels or []
+        return tuple(level for level in levels if level != (self.base or levels[0]))
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The public range of a number; (0, 1) for a category."""
+        if self.min is None or self.max is None:
+            return 0.0, 1.0
+        return self.min, self.max
 
 
 class Response(Strict, frozen=True, kw_only=True):
@@ -84,14 +144,21 @@ class Data(Strict, frozen=True, kw_only=True):
         ),
     ]
     features: Annotated[
-        dict[Annotated[str, Meta(min_length=1)], Range],
+        dict[Annotated[str, Meta(min_length=1)], Feature],
         Meta(
             min_length=1,
             max_length=1000,
-            description="one entry for each feature with its public range",
+            description="one entry for each feature with its public range, or its levels",
             examples=["sensor_1 = { min = 20, max = 120 }"],
         ),
     ]
+    interactions: Annotated[
+        list[str],
+        Meta(
+            description='products of two features, each as "a:b"',
+            examples=['["amount:region"]'],
+        ),
+    ] = []
     scaling: Annotated[
         Literal["unit", "none"],
         Meta(description='"unit": public range to [-1, 1]; "none": keep units', examples=["unit"]),

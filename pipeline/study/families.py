@@ -6,10 +6,9 @@ import math
 
 from pipeline import losses
 from pipeline.errors import ConfigError
+from pipeline.study.features import WIDEST, check_range
 from pipeline.study.model import Response, Study
 
-#: No end of a range may be larger, and no range narrower than one part in it.
-WIDEST = 1e100
 #: Beyond it a count is not told from its neighbours, and its noise hides everything.
 LARGEST_COUNT = 10**6
 #: No residual bound is larger, in widths of the response's range: it only adds noise.
@@ -28,22 +27,6 @@ _OWNERS = {
     "tau": ("expectile",),
     "noise_scale": ("linear",),
 }
-
-
-def check_range(key: str, low: float, high: float) -> None:
-    """Refuse a range that is empty, endless, or too narrow to tell values apart.
-
-    Raises
-    ------
-    ConfigError
-        Naming the key.
-    """
-    if not (abs(low) <= WIDEST and abs(high) <= WIDEST):
-        raise ConfigError(f"{key}: min and max must be finite, within +-{WIDEST:g}")
-    if not low < high:
-        raise ConfigError(f"{key}: min must be below max, for example {{ min = 0, max = 100 }}")
-    if high - low < 1 / WIDEST:
-        raise ConfigError(f"{key}: min and max are too close to tell apart")
 
 
 def check_response(study: Study) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import ConfigError
-from pipeline.study.families import check_range, check_response
+from pipeline.study.encoding import check_reach
+from pipeline.study.families import check_response
+from pipeline.study.features import check_features
 from pipeline.study.kinds import check_kind
-from pipeline.study.model import Range, Study
+from pipeline.study.model import Feature, Study
 from pipeline.study.tables import check_known, strict
 
 #: A longer half-life is none.
@@ -59,7 +61,7 @@ def study_of(tables: dict[str, Any], *, name: str) -> Study:
         If they say something that is not allowed.
     """
     try:
-        # nobody says which feature it is whose range is wrong
+        # nobody says which feature it is that is wrong
         study = strict(tables, Study, hidden=lambda: _faulty_feature(tables))
         check_consistency(study)
     except ConfigError as error:
@@ -75,12 +77,11 @@ def check_consistency(study: Study) -> None:
     ConfigError
         Naming the keys and the way out.
     """
-    for feature, bounds in study.data.features.items():
-        check_range(f"data.features.{feature}", bounds.min, bounds.max)
-    if study.data.response.name in study.data.features:
+    features, interactions = study.data.features, study.data.interactions
+    check_features(features, interactions)
+    if study.data.response.name in features:
         raise ConfigError(f"data.response.name: {study.data.response.name!r} is also a feature")
-    if "intercept" in study.data.features:
-        raise ConfigError("data.features: the name 'intercept' belongs to the model")
+    check_reach(study.encoding)
     check_response(study)
     check_kind(study)
     _check_forgetting(study)
@@ -140,12 +141,12 @@ def _check_privacy(study: Study) -> None:
 
 
 def _faulty_feature(tables: dict[str, Any]) -> str:
-    """Return the name of the first feature whose range is wrong; the library does not say."""
+    """Return the name of the first feature that is wrong; the library does not say."""
     data = tables.get("data")
     features = data.get("features") if isinstance(data, dict) else None
     for feature, bounds in (features if isinstance(features, dict) else {}).items():
         try:
-            msgspec.convert(bounds, Range, strict=True)
+            msgspec.convert(bounds, Feature, strict=True)
         except msgspec.ValidationError:
             return str(feature)
     return "..."

@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from pipeline.study.data_tables import Data, Heading, Range, Response, Strict
+from pipeline.study.data_tables import Data, Feature, Heading, Response, Strict
+from pipeline.study.encoding import Encoding
+from pipeline.study.features import columns_of
 from pipeline.study.release_tables import Privacy, Publish, Split, Stream, Window
 
 __all__ = [
@@ -19,11 +21,11 @@ __all__ = [
     "ClassWeights",
     "Data",
     "Estimator",
+    "Feature",
     "Forgetting",
     "Heading",
     "Privacy",
     "Publish",
-    "Range",
     "Response",
     "Split",
     "Stream",
@@ -98,10 +100,11 @@ class Estimator(Strict, frozen=True, kw_only=True):
         Meta(ge=0, le=1e6, description="penalty per record, intercept free", examples=[1e-3]),
     ] = 1e-3
     norm_bound: Annotated[
-        Annotated[float, Meta(gt=1, le=1e12)] | None,
+        Annotated[float, Meta(gt=1, le=1e12)] | Literal["typical"] | None,
         Meta(
             description="public bound of the norm of (1, features), in (1, 1e12]; longer records "
-            "are clipped to it; default: the longest that the ranges allow",
+            'are clipped to it; "typical": one that 99 % of a public reference population keep; '
+            "default: the longest that the ranges allow",
             examples=[3.0],
         ),
     ] = None
@@ -175,9 +178,15 @@ class Study(Strict, frozen=True, kw_only=True):
         return tuple(self.data.features)
 
     @property
+    def encoding(self) -> Encoding:
+        """How the features become columns."""
+        unit = self.data.scaling == "unit"
+        return Encoding(self.data.features, self.data.interactions, unit=unit)
+
+    @property
     def coefficient_names(self) -> tuple[str, ...]:
-        """Names of the coefficients: the intercept, then the features."""
-        return ("intercept", *self.data.features)
+        """Names of the coefficients: the intercept, then the columns of the features."""
+        return ("intercept", *columns_of(self.data.features, self.data.interactions))
 
     @property
     def noised(self) -> bool:

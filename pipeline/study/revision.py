@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from pipeline.methods import METHODS, method_of
+from pipeline.study.data_tables import Feature
 from pipeline.study.model import Study
+from pipeline.study.reference import typical_norm_bound
 from pipeline.study.release_tables import Split
 
 #: Raised whenever the meaning of a release changes without a change of the study file.
@@ -19,16 +21,21 @@ RELEASE_SEMANTICS = 2
 def revision_of(study: Study) -> str:
     """Return 16 hexadecimal digits; names, topics and rhythm do not enter, feature order does."""
     tables: dict[str, Any] = msgspec.to_builtins(study)
-    features = tables["data"].pop("features")
+    tables["data"].pop("features")
+    if not study.data.interactions:
+        tables["data"].pop("interactions")
     # keys that are not given stay out: one that comes later must not change every older study
     estimator = {k: v for k, v in tables["estimator"].items() if k != "level" and v is not None}
+    if study.estimator.norm_bound == "typical":
+        # the number, not the word: whoever finds another one must not fold these releases
+        estimator["norm_bound"] = typical_norm_bound(study.encoding)
     split = study.privacy.split or Split()
     tables["privacy"]["split"] = msgspec.to_builtins(split)
     response = tables["data"]["response"]
     tables["data"]["response"] = {k: v for k, v in response.items() if v is not None}
     meaning: dict[str, Any] = {
         "semantics": RELEASE_SEMANTICS,
-        "features": [[name, bounds["min"], bounds["max"]] for name, bounds in features.items()],
+        "features": [_declared(name, one) for name, one in study.data.features.items()],
         "data": tables["data"],
         "estimator": estimator,
         "privacy": {k: v for k, v in tables["privacy"].items() if k != "personal" or v},
@@ -38,3 +45,10 @@ def revision_of(study: Study) -> str:
         method_of(study).enter(meaning, study)
     text = json.dumps(meaning, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _declared(name: str, feature: Feature) -> list[Any]:
+    """Return what a feature declares; a plain number says name and ends alone, as it always has."""
+    given = msgspec.to_builtins(feature)
+    found = [name, given.pop("min", None), given.pop("max", None)]
+    return [*found, given] if given else found

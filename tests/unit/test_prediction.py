@@ -35,10 +35,12 @@ from pipeline.messages.schemas import schema
 from pipeline.methods import task_of as make_task
 from pipeline.offline import OfflineRun
 from pipeline.prediction import Confusion, LinearClassifier, predict_records
-from pipeline.records.encode import Encoder, Features, stack
+from pipeline.records.encode import Encoder, stack
+from pipeline.records.features import Features
 from pipeline.records.response import ClassResponse
 from pipeline.release.task import Task
 from pipeline.study import load_study, parse_study
+from pipeline.study.data_tables import Feature
 from producers.sources import heldout
 from tests.builders import rows_of, simulate, study_text, task_of
 
@@ -116,12 +118,12 @@ def test_an_array_is_scaled_bit_by_bit_as_its_records_are(data: Any, unit: bool)
             max_size=5,
         )
     )
-    features = Features(ranges, unit=unit)
+    features = Features({n: Feature(min=a, max=b) for n, (a, b) in ranges.items()}, unit=unit)
     values = np.array(rows).reshape(len(rows), len(ranges))
-    many = features.scale(features.clip(values))
+    many = features.encode(features.clip(values))
     for row, scaled in zip(rows, many, strict=True):
         read = features.values(dict(zip(ranges, map(repr, row), strict=True)))
-        assert features.scale(features.clip(read)).tolist() == scaled.tolist()
+        assert features.encode(features.clip(read)).tolist() == scaled.tolist()
         expected = [scaled_by_hand(v, *e, unit) for v, e in zip(row, ranges.values(), strict=True)]
         assert scaled.tolist() == expected
 

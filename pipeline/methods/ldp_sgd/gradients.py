@@ -28,6 +28,7 @@ from pipeline.records.blocks import (
 )
 from pipeline.release.model import Model
 from pipeline.release.query import Exact
+from pipeline.release.rows import inside
 from pipeline.types import Integers, Matrix, Vector
 
 if TYPE_CHECKING:
@@ -144,8 +145,7 @@ def bounded_gradients(
     """
     if len(responses) > task.slots:
         raise PrivacyError(f"a window holds at most {task.slots} records (window.records)")
-    numbers = np.where(np.isnan(features), 0.0, features)
-    design = with_intercept(np.minimum(np.maximum(numbers, -task.magnitudes), task.magnitudes))
+    design = with_intercept(inside(features, task))
     bound = task.loss.slope_bound
     predictor = predictors(design, model.coefficients)
     slope = finite(task.loss.slope(predictor, responses))

@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.methods.ldp_sgd.path import Rule
 from pipeline.methods.ldp_sgd.steps import StepRule, noise_cap, staleness_cap
 from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.study.reference import moments
 
 #: Public guesses by loss: mean curvature of a record, decay of the steps, and how far noise may
 #: move a linear predictor: asymmetric losses are biased sooner.
@@ -78,12 +79,11 @@ def largest_move(task: GradientTask, rule: Rule) -> float:
 def slowest(task: GradientTask) -> float:
     """Return the guess of the smallest eigenvalue of the mean curvature.
 
-    For independent features, uniform on their public ranges: with `scaling = "unit"` their variance
-    is 1/3. Features that are correlated, or use a part of their range, have a smaller one.
+    For independent features, uniform on their public ranges and over their levels: with `scaling =
+    "unit"` the variance of a number is 1/3. Features that are correlated, or use a part of their
+    range, have a smaller one.
     """
-    low, high = task.ends
-    means = np.append(1.0, (low + high) / 2)
-    products = np.diag(np.append(0.0, (high - low) ** 2 / 12)) + np.outer(means, means)
+    products = moments(task.encoding, "uniform")
     guess = task.path.curvature or CURVATURE[task.study.estimator.loss]
     weight = min(1.0, task.clipping_norm**2 / float(np.trace(products)))
     return guess * weight * float(np.linalg.eigvalsh(products)[0])

@@ -1,0 +1,134 @@
+"""The features of records: read by column, checked, and made into the columns of the encoding."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import DataError, RecordError
+from pipeline.records.classes import Codes
+from pipeline.records.values import Record, number_of, numbers_of
+from pipeline.study import Study
+from pipeline.study.data_tables import Feature
+from pipeline.study.encoding import Encoding
+from pipeline.types import Matrix, Vector
+
+
+class Features:
+    """The features with their public ranges and levels: one code for a record and for many.
+
+    A value is a number in the feature's own unit, or the place of a level, counted from 0.
+
+    Parameters
+    ----------
+    features
+        By name, in the order of the study.
+    interactions
+        Each as "a:b".
+    unit
+        Whether ranges are mapped to [-1, 1]; else values keep their units.
+
+    Attributes
+    ----------
+    names
+        The columns of a source, k of them.
+    encoding
+        How their values become columns of the predictor.
+    """
+
+    def __init__(
+        self, features: Mapping[str, Feature], interactions: Sequence[str] = (), *, unit: bool
+    ) -> None:
+        self.names = tuple(features)
+        self.encoding = Encoding(features, interactions, unit=unit)
+        self._codes = {
+            name: Codes(name, "level", {level: float(i) for i, level in enumerate(found.levels)})
+            for name, found in features.items()
+            if found.levels is not None
+        }
+
+    @classmethod
+    def of(cls, study: Study) -> Features:
+        """Return the features of a study."""
+        data = study.data
+        return cls(data.features, data.interactions, unit=data.scaling == "unit")
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """Names of the categories."""
+        return frozenset(self._codes)
+
+    def check_columns(self, columns: Sequence[str], *others: str) -> None:
+        """Refuse a source that lacks a feature, or one of the `others`.
+
+        Raises
+        ------
+        DataError
+            Naming the columns that are missing.
+        """
+        needed = (*self.names, *others)
+        missing = [name for name in needed if name not in columns]
+        if missing:
+            raise DataError(
+                f"the source has no column {', '.join(map(repr, missing))}; the study needs "
+                f"{', '.join(needed)}"
+            )
+
+    def value(self, name: str, given: object) -> float:
+        """Return one value of a feature.
+
+        Raises
+        ------
+        RecordError
+            If it is missing, no finite number, or no level that the study declares.
+        """
+        codes = self._codes.get(name)
+        return number_of(given, name) if codes is None else codes.code(given)
+
+    def column(self, name: str, given: NDArray[Any]) -> Vector:
+        """Return a column as `value` reads each of its values, NaN where it refuses; (n,)."""
+        codes = self._codes.get(name)
+        return numbers_of(given, name) if codes is None else codes.of_column(given)
+
+    def values(self, record: Record) -> Vector:
+        """Return the values of one record, shape (k,).
+
+        Raises
+        ------
+        RecordError
+            As `value`.
+        """
+        return np.array([self.value(name, record.get(name)) for name in self.names])
+
+    def read(self, record: Record, dummy: Record) -> tuple[list[float], RecordError | None]:
+        """Return the values of one record, or its first fault and values that mean nothing.
+
+        Behind a fault the columns of `dummy` are read: the time that a record takes shows in when
+        releases come, and must not tell of bad ones.
+        """
+        values: list[float] = []
+        fault: RecordError | None = None
+        for name in self.names:
+            try:
+                values.append(self.value(name, record.get(name)))
+            except RecordError as error:
+                fault, record = error, dummy
+                values.append(0.0)
+        return values, fault
+
+    def clip(self, values: Matrix | Vector) -> Matrix:
+        """Clip finite values to their public ranges, shape (..., k)."""
+        return self.encoding.clip(values)
+
+    def encode(self, inside: Matrix | Vector) -> Matrix:
+        """Return the columns of values of the ranges, (..., k) to (..., p)."""
+        return self.encoding.encode(inside)
+
+    def outside(self, values: Matrix) -> Counter[str]:
+        """Count the values that clipping changes, by feature; of values (n, k) or (k,)."""
+        beyond = np.atleast_2d(self.clip(values) != values).sum(axis=0).tolist()
+        return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})

@@ -1,0 +1,260 @@
+"""How features become the columns of the linear predictor: centre, scale, levels, products.
+
+A number x becomes (t(x) - t(typical)) / half, with its transform t and half the width of its range
+after t; with `scaling = "none"` it is t(x). A category becomes one column of 0 and 1 for each level
+but its base. An interaction is the product of the columns of both features. All of it is public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import ConfigError
+from pipeline.study.data_tables import Feature
+from pipeline.study.features import WIDEST, columns_of, main_columns, pair_of
+from pipeline.study.transforms import transformed
+from pipeline.types import Matrix, Vector
+
+#: Indices of columns, shape (n,).
+Indices: TypeAlias = NDArray[np.intp]
+
+
+class Encoding:
+    """The columns of the features of a study, k features to p columns.
+
+    Parameters
+    ----------
+    features
+        By name, in the order of the study; checked by `check_features`.
+    interactions
+        Each as "a:b".
+    unit
+        Whether numbers are centred and scaled; else they keep the unit of their transform.
+
+    Attributes
+    ----------
+    names, columns
+        Of the features, (k,), and of the columns, (p,).
+    ends
+        Lower and upper ends of the columns, each of shape (p,).
+    reach
+        Largest norm of the columns of each feature and each interaction: of the columns of a
+        category at most one is not zero. All of them can be reached by one record.
+    exclusive
+        Columns of the features and interactions that have several: at most one is not zero.
+    range
+        Lower and upper ends of values that are kept, each (k,): the public range of a number, the
+        places of the first and the last level.
+    centre, half
+        A scaled number is (t(x) - centre) / half, shapes (k,); 0 and 1 of a category.
+    scaled_ends
+        Lower and upper ends of scaled numbers, each (k,); of categories as in `range`.
+    """
+
+    def __init__(
+        self, features: Mapping[str, Feature], interactions: Sequence[str], *, unit: bool
+    ) -> None:
+        self.features, self.unit = dict(features), unit
+        self.names = tuple(features)
+        self.columns = columns_of(features, interactions)
+        self.pairs = [pair_of(text, features) for text in interactions]
+        kept, scales, coded = [], [], []
+        for feature in features.values():
+            kept.append(_kept(feature))
+            scales.append(_scale(feature, unit=unit))
+            coded.append(_coded(feature, *scales[-1]))
+        self.range = _columns(kept)
+        self.centre, self.half = _columns(scales)
+        self.scaled_ends = _columns(coded)
+        self._transforms = [
+            (place, feature)
+            for place, feature in enumerate(features.values())
+            if feature.transform is not None
+        ]
+        self._place_columns()
+
+    def clip(self, values: Matrix | Vector) -> Matrix:
+        """Clip finite values to their public ranges, shape (..., k)."""
+        inside: Matrix = np.minimum(np.maximum(values, self.range[0]), self.range[1])
+        return inside
+
+    def transformed(self, inside: Matrix | Vector) -> Matrix:
+        """Apply the transforms to values of the ranges, shape (..., k)."""
+        if not self._transforms:
+            return inside
+        found = np.array(inside)
+        for place, feature in self._transforms:
+            # a copy: numpy may round what is not contiguous otherwise
+            found[..., place] = transformed(feature, np.array(found[..., place]))
+        return found
+
+    def scale(self, inside: Matrix | Vector) -> Matrix:
+        """Centre and scale values of the ranges, (..., k) to (..., k); levels keep their place."""
+        scaled = (self.transformed(inside) - self.centre) / self.half
+        # the division may leave the ends by a rounding error; the bound must hold exactly
+        low, high = self.scaled_ends
+        bounded: Matrix = np.minimum(np.maximum(scaled, low), high)
+        return bounded
+
+    def expand(self, scaled: Matrix | Vector) -> Matrix:
+        """Make scaled numbers and places of levels into columns, (..., k) to (..., p)."""
+        if not (len(self._level) or len(self._left)):
+            return scaled
+        found = np.empty((*scaled.shape[:-1], len(self.columns)))
+        found[..., self._plain] = scaled[..., self._numbers]
+        found[..., self._hot] = scaled[..., self._category] == self._level
+        found[..., self._product] = found[..., self._left] * found[..., self._right]
+        return found
+
+    def encode(self, inside: Matrix | Vector) -> Matrix:
+        """Return the columns of values of the ranges, (..., k) to (..., p)."""
+        return self.expand(self.scale(inside))
+
+    @property
+    def typical(self) -> Vector:
+        """Scaled typical values, shape (k,): 0 unless units are kept; of categories their base."""
+        found = []
+        for feature in self.features.values():
+            levels = feature.levels or []
+            found.append(float(levels.index(feature.base or levels[0])) if levels else 0.0)
+            if feature.kind == "number" and not self.unit:
+                low, high = transformed(feature, np.array(feature.ends)).tolist()
+                found[-1] = low / 2 + high / 2
+                if feature.typical is not None:
+                    found[-1] = float(transformed(feature, np.array([feature.typical]))[0])
+        return np.array(found)
+
+    @property
+    def factors(self) -> dict[str, Indices]:
+        """Which column of a feature each column has as a factor, from 1, or 0: name to (p,)."""
+        found = {name: np.zeros(len(self.columns), dtype=np.intp) for name in self.names}
+        for name, first in self._first.items():
+            width = len(main_columns(name, self.features[name]))
+            mains = np.arange(first, first + width)
+            for places, of in (
+                (mains, mains), (self._product, self._left), (self._product, self._right)
+            ):  # fmt: skip
+                held = (of >= first) & (of < first + width)
+                found[name][places[held]] = of[held] - first + 1
+        return found
+
+    def column_of(self, name: str) -> int:
+        """Return the place of the first column of a feature."""
+        return self._first[name]
+
+    def own_units(self, intercept: float, slopes: Vector) -> tuple[float, Vector]:
+        """Return the coefficients of the same predictor on numbers that are not scaled.
+
+        Columns are then t(x), levels, and products of these.
+        """
+        centre, half = self._column_scale
+        left, right = self._left, self._right
+        own = slopes / half
+        shift = float(np.sum(own * centre))
+        # (u - a) (v - b) = u v - b u - a v + a b
+        products = slopes[self._product] / (half[left] * half[right])
+        own[self._product] = products
+        np.subtract.at(own, left, products * centre[right])
+        np.subtract.at(own, right, products * centre[left])
+        return intercept - shift + float(np.sum(products * centre[left] * centre[right])), own
+
+    def _place_columns(self) -> None:
+        """Find the place of every column, and what it is made from."""
+        plain, numbers, hot, category, level = [list[int]() for _ in range(5)]
+        self._first: dict[str, int] = {}
+        held: dict[str, range] = {}
+        at, blocks = 0, list[slice]()
+        for place, (name, feature) in enumerate(self.features.items()):
+            width = len(main_columns(name, feature))
+            self._first[name], held[name] = at, range(at, at + width)
+            if feature.kind == "number":
+                plain.append(at)
+                numbers.append(place)
+            if feature.kind == "category":
+                hot += held[name]
+                category += [place] * width
+                level += [(feature.levels or []).index(other) for other in feature.others]
+            blocks.append(slice(at, at := at + width))
+        pairs = [(i, j) for one, other in self.pairs for i in held[one] for j in held[other]]
+        after = at
+        for one, other in self.pairs:
+            blocks.append(slice(after, after := after + len(held[one]) * len(held[other])))
+        self.exclusive = [block for block in blocks if block.stop - block.start > 1]
+        self._plain, self._numbers = _places(plain), _places(numbers)
+        self._hot, self._category, self._level = _places(hot), _places(category), _places(level)
+        self._left = _places([i for i, _ in pairs])
+        self._right = _places([j for _, j in pairs])
+        self._product = np.arange(at, at + len(pairs))
+        self.ends = self._column_ends(at)
+        self.reach = self._block_reach()
+        centre, half = np.zeros(at + len(pairs)), np.ones(at + len(pairs))
+        centre[plain], half[plain] = self.centre[numbers], self.half[numbers]
+        self._column_scale = centre, half
+
+    def _column_ends(self, mains: int) -> tuple[Vector, Vector]:
+        low, high = np.zeros(mains), np.ones(mains)
+        low[self._plain], high[self._plain] = (end[self._numbers] for end in self.scaled_ends)
+        left, right = self._left, self._right
+        corners = [a[left] * b[right] for a in (low, high) for b in (low, high)]
+        if not len(left):
+            return low, high
+        return np.append(low, np.min(corners, axis=0)), np.append(high, np.max(corners, axis=0))
+
+    def _block_reach(self) -> Vector:
+        widest = np.maximum(*np.abs(self.ends))
+        mains = {name: widest[first] for name, first in self._first.items()}
+        return np.array([*mains.values(), *(mains[a] * mains[b] for a, b in self.pairs)])
+
+
+def check_reach(encoding: Encoding) -> None:
+    """Refuse interactions whose products are too large or too small to be summed.
+
+    Raises
+    ------
+    ConfigError
+        Naming the way out.
+    """
+    if not np.all((encoding.reach >= 1 / WIDEST) & (encoding.reach <= WIDEST)):
+        raise ConfigError(
+            f"data.interactions: products beyond {WIDEST:g}, or none above {1 / WIDEST:g}; set "
+            'scaling = "unit", or choose narrower ranges'
+        )
+
+
+def _kept(feature: Feature) -> tuple[float, float]:
+    if feature.kind == "number":
+        return feature.ends
+    return 0.0, float(len(feature.levels or []) - 1)
+
+
+def _scale(feature: Feature, *, unit: bool) -> tuple[float, float]:
+    if feature.kind != "number" or not unit:
+        return 0.0, 1.0
+    low, high = transformed(feature, np.array(feature.ends)).tolist()
+    # halves first: the sum of two ends may overflow where each of them does not
+    centre, half = low / 2 + high / 2, high / 2 - low / 2
+    if feature.typical is not None:
+        centre = float(transformed(feature, np.array([feature.typical]))[0])
+    return centre, half
+
+
+def _coded(feature: Feature, centre: float, half: float) -> tuple[float, float]:
+    if feature.kind != "number":
+        return _kept(feature)
+    if feature.typical is None and (centre, half) != (0.0, 1.0):
+        return -1.0, 1.0
+    low, high = ((transformed(feature, np.array(feature.ends)) - centre) / half).tolist()
+    return low, high
+
+
+def _columns(pairs: list[tuple[float, float]]) -> tuple[Vector, Vector]:
+    low, high = np.ascontiguousarray(np.array(pairs, dtype=np.float64).reshape(len(pairs), 2).T)
+    return low, high
+
+
+def _places(found: list[int]) -> Indices:
+    return np.array(found, dtype=np.intp)

@@ -1,0 +1,201 @@
+"""What the features of a study are called as columns, and what their declarations must keep."""
+
+from __future__ import annotations
+
+import typing
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from pipeline.errors import ConfigError
+from pipeline.study.data_tables import Feature
+from pipeline.study.transforms import TRANSFORMS, transformed
+
+#: No end of a range may be larger, and no range narrower than one part in it.
+WIDEST = 1e100
+#: More columns than any study has; a category has one for each level but its base.
+MOST_COLUMNS = 1000
+EXAMPLES = {
+    "number": "{ min = 0, max = 100 }",
+    "category": '{ kind = "category", levels = ["north", "south"] }',
+}
+#: Keys that each kind needs, and those that it may have.
+_KEYS = {
+    "number": (("min", "max"), ("typical", "transform", "unit")),
+    "category": (("levels",), ("base",)),
+}
+
+
+def columns_of(features: Mapping[str, Feature], interactions: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the columns: features in their order, then products.
+
+    A number has one column of its own name, a category `feature=level` for each level but its base.
+    """
+    held = {name: main_columns(name, feature) for name, feature in features.items()}
+    products = [
+        f"{left}:{right}"
+        for one, other in (pair_of(text, features) for text in interactions)
+        for left in held[one]
+        for right in held[other]
+    ]
+    return (*(column for columns in held.values() for column in columns), *products)
+
+
+def main_columns(name: str, feature: Feature) -> tuple[str, ...]:
+    """Return the columns of one feature by itself."""
+    if feature.kind == "number":
+        return (name,)
+    return tuple(f"{name}={level}" for level in feature.others)
+
+
+def pair_of(interaction: str, features: Mapping[str, Feature]) -> tuple[str, str]:
+    """Return the two features of an interaction "a:b".
+
+    Raises
+    ------
+    ConfigError
+        If it does not name two features of the study, or names them in two ways.
+    """
+    parts = interaction.split(":")
+    splits = [(":".join(parts[:i]), ":".join(parts[i:])) for i in range(1, len(parts))]
+    found = [(a, b) for a, b in splits if a in features and b in features and a != b]
+    if len(found) != 1:
+        raise ConfigError(
+            f'data.interactions: {interaction!r} is not "a:b" of two different features, which are '
+            f"{', '.join(list(features)[:8])}; example: interactions = "
+            '["amount:region"]'
+        )
+    return found[0]
+
+
+def check_range(key: str, low: float, high: float) -> None:
+    """Refuse a range that is empty, endless, or too narrow to tell values apart.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key.
+    """
+    if not (abs(low) <= WIDEST and abs(high) <= WIDEST):
+        raise ConfigError(f"{key}: min and max must be finite, within +-{WIDEST:g}")
+    if not low < high:
+        raise ConfigError(f"{key}: min must be below max, for example {{ min = 0, max = 100 }}")
+    if high - low < 1 / WIDEST:
+        raise ConfigError(f"{key}: min and max are too close to tell apart")
+
+
+def check_features(features: Mapping[str, Feature], interactions: Sequence[str]) -> None:
+    """Refuse features, or interactions of them, that cannot be encoded.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key, what is allowed and the way out.
+    """
+    for name, feature in features.items():
+        key = f"data.features.{name}"
+        _check_keys(key, feature)
+        if feature.kind == "number":
+            _check_number(key, feature)
+        if feature.kind == "category":
+            _check_category(key, feature)
+    pairs = [frozenset(pair_of(text, features)) for text in interactions]
+    if len(set(pairs)) < len(pairs):
+        raise ConfigError("data.interactions: two are of the same features; remove one")
+    columns = columns_of(features, interactions)
+    if len(columns) > MOST_COLUMNS:
+        raise ConfigError(
+            f"data.features: they make {len(columns)} columns, and {MOST_COLUMNS} are allowed; "
+            "join rare levels into one before the records come, or remove interactions"
+        )
+    twice = [name for name, count in Counter(("intercept", *columns)).items() if count > 1]
+    if "intercept" in twice:
+        raise ConfigError("data.features: the name 'intercept' belongs to the model")
+    if twice:
+        raise ConfigError(
+            f"data.features: two columns would be called {twice[0]!r}; a level has a column "
+            "feature=level, an interaction a:b; rename the feature or the level"
+        )
+
+
+def _check_keys(key: str, feature: Feature) -> None:
+    needed, allowed = _KEYS[feature.kind]
+    example = f"example: {key.rpartition('.')[2]} = {EXAMPLES[feature.kind]}"
+    for wanted in needed:
+        if getattr(feature, wanted) is None:
+            raise ConfigError(
+                f"{key}.{wanted}: is required; allowed: {_meaning(wanted)}; {example}"
+            )
+    others = [k for own in _KEYS.values() for keys in own for k in keys if k not in needed]
+    for other in others:
+        if other not in allowed and getattr(feature, other) is not None:
+            raise ConfigError(
+                f'{key}.{other}: does not go with kind = "{feature.kind}"; remove it; {example}'
+            )
+
+
+def _meaning(key: str) -> str:
+    hints = typing.get_type_hints(Feature, include_extras=True)
+    meta: msgspec.Meta = hints[key].__metadata__[0]
+    return meta.description or ""
+
+
+def _check_number(key: str, feature: Feature) -> None:
+    low, high = feature.ends
+    check_range(key, low, high)
+    # written so that what is no number fails
+    if feature.typical is not None and not low <= feature.typical <= high:
+        raise ConfigError(
+            f"{key}.typical: must lie in the public range, here {low:g} to {high:g}; it is a "
+            "public guess of where most records are"
+        )
+    if feature.unit is not None and (feature.transform is None or _unscaled(feature)):
+        known = " or ".join(f'"{name}"' for name, t in TRANSFORMS.items() if t.scaled)
+        raise ConfigError(f"{key}.unit: goes with transform = {known}; remove it, or add that")
+    if feature.unit is not None and not 1 / WIDEST <= feature.unit <= WIDEST:
+        raise ConfigError(f"{key}.unit: must lie in [{1 / WIDEST:g}, {WIDEST:g}]")
+    if feature.transform is None:
+        return
+    if low < 0 and not TRANSFORMS[feature.transform].signed:
+        raise ConfigError(
+            f'{key}.transform: "{feature.transform}" needs a range from 0 on, and min is {low:g}; '
+            'use "asinh", which takes both signs, or raise min'
+        )
+    least, most = transformed(feature, np.array([low, high])).tolist()
+    if most - least < 1 / WIDEST:
+        raise ConfigError(
+            f"{key}.transform: its ends are too close to tell apart after it; remove the transform"
+        )
+
+
+def _unscaled(feature: Feature) -> bool:
+    return feature.transform is not None and not TRANSFORMS[feature.transform].scaled
+
+
+def _check_category(key: str, feature: Feature) -> None:
+    levels = feature.levels or []
+    if len(levels) < 2:
+        raise ConfigError(
+            f"{key}.levels: a category needs at least two; a feature that is always the same has "
+            "no coefficient, remove it"
+        )
+    if any(level != level.strip() for level in levels):
+        raise ConfigError(f"{key}.levels: remove the blanks at their ends; records lose theirs")
+    twice = [level for level, count in Counter(map(_same, levels)).items() if count > 1]
+    if twice:
+        raise ConfigError(
+            f"{key}.levels: two stand for the same value, {str(twice[0])!r}; numbers are compared "
+            "as such, so that 1 and 1.0 are one level; remove one"
+        )
+    if feature.base is not None and feature.base not in levels:
+        raise ConfigError(f"{key}.base: must be one of levels: {', '.join(levels[:8])}")
+
+
+def _same(level: str) -> str | float:
+    """Return what a level is compared by: its number, if it is one."""
+    try:
+        return level if "_" in level else float(level)
+    except ValueError:
+        return level

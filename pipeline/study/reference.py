@@ -1,0 +1,113 @@
+"""A public reference population of a study's features: what is expected before any data are seen.
+
+Features are independent. A number follows a triangular law over its encoded range that peaks at its
+typical value, or a uniform one; a category is uniform over its levels. Nothing of it is computed
+from data, and two programs find the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from pipeline.study.encoding import Encoding
+from pipeline.types import Matrix, Vector
+
+Law = Literal["typical", "uniform"]
+#: Records of the sample that stands for the population, and the seed of its generator.
+RECORDS, SEED = 2**14, 20_26
+#: Share of the population whose norm a typical bound keeps.
+KEPT = 0.99
+#: Numbers that are held at once.
+_NUMBERS = 2**22
+
+
+def draw(encoding: Encoding, points: Matrix, law: Law = "typical") -> Matrix:
+    """Return encoded records, shape (n, p).
+
+    Parameters
+    ----------
+    points
+        In (0, 1), shape (n, k): one for each feature, random or evenly spread.
+    """
+    low, high = encoding.scaled_ends
+    scaled = low + points * (high - low)
+    levels = np.array([feature.kind == "category" for feature in encoding.features.values()])
+    count = high[levels] + 1.0
+    scaled[:, levels] = np.minimum(np.floor(points[:, levels] * count), count - 1.0)
+    if law == "typical":
+        for place in np.flatnonzero(~levels):
+            scaled[:, place] = _triangular(encoding, int(place), points[:, place])
+    return encoding.expand(scaled)
+
+
+def sample(encoding: Encoding, law: Law = "typical", records: int = RECORDS) -> Matrix:
+    """Return the encoded records that stand for the population, shape (n, p): always the same."""
+    # raw words of the generator, whose further methods may change from version to version
+    words = np.random.PCG64(SEED).random_raw(records * len(encoding.names))
+    points = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
+    return draw(encoding, points.reshape(records, len(encoding.names)), law)
+
+
+def norms(encoding: Encoding, law: Law = "typical") -> Vector:
+    """Return the norms of (1, features) of the sample, shape (n,)."""
+    features = sample(encoding, law, _records(encoding))
+    found: Vector = np.sqrt(1.0 + np.sum(features * features, axis=1))
+    return found
+
+
+def moments(encoding: Encoding, law: Law = "typical") -> Matrix:
+    """Return the mean of (1, x)(1, x)' of the population, exactly, shape (p + 1, p + 1)."""
+    size = len(encoding.columns) + 1
+    found = np.ones((size, size))
+    for name, factors in encoding.factors.items():
+        # independent features: a mean of products is the product of means
+        within = _moments_of(encoding, name, law)
+        at = np.append(0, factors)
+        held = np.flatnonzero(at)
+        mine = within[at[held]][:, at]
+        found[held] *= mine
+        others = np.flatnonzero(at == 0)
+        found[np.ix_(others, held)] *= mine[:, others].T
+    return found
+
+
+def _moments_of(encoding: Encoding, name: str, law: Law) -> Matrix:
+    """Return the mean of (1, x)(1, x)' of the columns of one feature by itself."""
+    feature, place = encoding.features[name], encoding.names.index(name)
+    if feature.kind == "category":
+        share = 1.0 / len(feature.levels or [])
+        found = np.diag(np.append(1.0, np.full(len(feature.others), share)))
+        found[0, 1:] = found[1:, 0] = share
+        return found
+    low, high = (float(end[place]) for end in encoding.scaled_ends)
+    mean, variance = (low + high) / 2, (high - low) ** 2 / 12
+    if law == "typical":
+        peak = float(encoding.typical[place])
+        mean = (low + high + peak) / 3
+        squares = low * low + high * high + peak * peak
+        variance = (squares - low * high - low * peak - high * peak) / 18
+    return np.array([[1.0, mean], [mean, mean * mean + variance]])
+
+
+def typical_norm_bound(encoding: Encoding) -> float:
+    """Return the norm of (1, features) that 99 % of the population keep, to four digits."""
+    found = np.sort(norms(encoding))
+    # rounded, so that no difference in the last bit of a transform can show in a revision
+    return float(f"{found[int(KEPT * len(found))]:.4g}")
+
+
+def _records(encoding: Encoding) -> int:
+    return max(2**10, min(RECORDS, _NUMBERS // len(encoding.columns)))
+
+
+def _triangular(encoding: Encoding, place: int, points: Vector) -> Vector:
+    """Return quantiles of the triangular law over a number's encoded range, shape (n,)."""
+    low, high = (end[place] for end in encoding.scaled_ends)
+    peak = float(encoding.typical[place])
+    width, below = high - low, peak - low
+    rising = low + np.sqrt(points * width * below)
+    falling = high - np.sqrt((1.0 - points) * width * (high - peak))
+    found: Vector = np.where(points * width < below, rising, falling)
+    return found
