@@ -41,6 +41,8 @@ class Encoding:
         Of the features, (k,), and of the columns, (p,).
     ends
         Lower and upper ends of the columns, each of shape (p,).
+    magnitudes
+        Largest absolute value of each column, shape (p,).
     reach
         Largest norm of the columns of each feature and each interaction: of the columns of a
         category at most one is not zero. All of them can be reached by one record.
@@ -48,7 +50,7 @@ class Encoding:
         Columns of the features and interactions that have several: at most one is not zero.
     range
         Lower and upper ends of values that are kept, each (k,): the public range of a number, the
-        places of the first and the last level.
+        indices of the first and the last level.
     centre, half
         A scaled number is (t(x) - centre) / half, shapes (k,); 0 and 1 of a category.
     scaled_ends
@@ -71,11 +73,11 @@ class Encoding:
         self.centre, self.half = _columns(scales)
         self.scaled_ends = _columns(coded)
         self._transforms = [
-            (place, feature)
-            for place, feature in enumerate(features.values())
+            (index, feature)
+            for index, feature in enumerate(features.values())
             if feature.transform is not None
         ]
-        self._place_columns()
+        self._lay_out()
 
     def clip(self, values: Matrix | Vector) -> Matrix:
         """Clip finite values to their public ranges, shape (..., k)."""
@@ -87,13 +89,13 @@ class Encoding:
         if not self._transforms:
             return inside
         found = np.array(inside)
-        for place, feature in self._transforms:
+        for index, feature in self._transforms:
             # a copy: numpy may round what is not contiguous otherwise
-            found[..., place] = transformed(feature, np.array(found[..., place]))
+            found[..., index] = transformed(feature, np.array(found[..., index]))
         return found
 
     def scale(self, inside: Matrix | Vector) -> Matrix:
-        """Centre and scale values of the ranges, (..., k) to (..., k); levels keep their place."""
+        """Centre and scale values of the ranges, (..., k) to (..., k); levels keep their index."""
         scaled = (self.transformed(inside) - self.centre) / self.half
         # the division may leave the ends by a rounding error; the bound must hold exactly
         low, high = self.scaled_ends
@@ -101,7 +103,7 @@ class Encoding:
         return bounded
 
     def expand(self, scaled: Matrix | Vector) -> Matrix:
-        """Make scaled numbers and places of levels into columns, (..., k) to (..., p)."""
+        """Make scaled numbers and indices of levels into columns, (..., k) to (..., p)."""
         if not (len(self._level) or len(self._left)):
             return scaled
         found = np.empty((*scaled.shape[:-1], len(self.columns)))
@@ -135,15 +137,15 @@ class Encoding:
         for name, first in self._first.items():
             width = len(main_columns(name, self.features[name]))
             mains = np.arange(first, first + width)
-            for places, of in (
+            for target, of in (
                 (mains, mains), (self._product, self._left), (self._product, self._right)
             ):  # fmt: skip
                 held = (of >= first) & (of < first + width)
-                found[name][places[held]] = of[held] - first + 1
+                found[name][target[held]] = of[held] - first + 1
         return found
 
     def column_of(self, name: str) -> int:
-        """Return the place of the first column of a feature."""
+        """Return the index of the first column of a feature."""
         return self._first[name]
 
     def own_units(self, intercept: float, slopes: Vector) -> tuple[float, Vector]:
@@ -162,21 +164,21 @@ class Encoding:
         np.subtract.at(own, right, products * centre[left])
         return intercept - shift + float(np.sum(products * centre[left] * centre[right])), own
 
-    def _place_columns(self) -> None:
-        """Find the place of every column, and what it is made from."""
+    def _lay_out(self) -> None:
+        """Find the index of every column, and what it is made from."""
         plain, numbers, hot, category, level = [list[int]() for _ in range(5)]
         self._first: dict[str, int] = {}
         held: dict[str, range] = {}
         at, blocks = 0, list[slice]()
-        for place, (name, feature) in enumerate(self.features.items()):
+        for index, (name, feature) in enumerate(self.features.items()):
             width = len(main_columns(name, feature))
             self._first[name], held[name] = at, range(at, at + width)
             if feature.kind == "number":
                 plain.append(at)
-                numbers.append(place)
+                numbers.append(index)
             if feature.kind == "category":
                 hot += held[name]
-                category += [place] * width
+                category += [index] * width
                 level += [(feature.levels or []).index(other) for other in feature.others]
             blocks.append(slice(at, at := at + width))
         pairs = [(i, j) for one, other in self.pairs for i in held[one] for j in held[other]]
@@ -184,12 +186,14 @@ class Encoding:
         for one, other in self.pairs:
             blocks.append(slice(after, after := after + len(held[one]) * len(held[other])))
         self.exclusive = [block for block in blocks if block.stop - block.start > 1]
-        self._plain, self._numbers = _places(plain), _places(numbers)
-        self._hot, self._category, self._level = _places(hot), _places(category), _places(level)
-        self._left = _places([i for i, _ in pairs])
-        self._right = _places([j for _, j in pairs])
+        self._plain, self._numbers = _indices(plain), _indices(numbers)
+        self._hot, self._category, self._level = _indices(hot), _indices(category), _indices(level)
+        self._left = _indices([i for i, _ in pairs])
+        self._right = _indices([j for _, j in pairs])
         self._product = np.arange(at, at + len(pairs))
         self.ends = self._column_ends(at)
+        low, high = self.ends
+        self.magnitudes: Vector = np.maximum(np.abs(low), np.abs(high))
         self.reach = self._block_reach()
         centre, half = np.zeros(at + len(pairs)), np.ones(at + len(pairs))
         centre[plain], half[plain] = self.centre[numbers], self.half[numbers]
@@ -205,8 +209,7 @@ class Encoding:
         return np.append(low, np.min(corners, axis=0)), np.append(high, np.max(corners, axis=0))
 
     def _block_reach(self) -> Vector:
-        widest = np.maximum(*np.abs(self.ends))
-        mains = {name: widest[first] for name, first in self._first.items()}
+        mains = {name: self.magnitudes[first] for name, first in self._first.items()}
         return np.array([*mains.values(), *(mains[a] * mains[b] for a, b in self.pairs)])
 
 
@@ -256,5 +259,5 @@ def _columns(pairs: list[tuple[float, float]]) -> tuple[Vector, Vector]:
     return low, high
 
 
-def _places(found: list[int]) -> Indices:
+def _indices(found: list[int]) -> Indices:
     return np.array(found, dtype=np.intp)

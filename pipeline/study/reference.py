@@ -37,8 +37,8 @@ def draw(encoding: Encoding, points: Matrix, law: Law = "typical") -> Matrix:
     count = high[levels] + 1.0
     scaled[:, levels] = np.minimum(np.floor(points[:, levels] * count), count - 1.0)
     if law == "typical":
-        for place in np.flatnonzero(~levels):
-            scaled[:, place] = _triangular(encoding, int(place), points[:, place])
+        for index in np.flatnonzero(~levels):
+            scaled[:, index] = _triangular(encoding, int(index), points[:, index])
     return encoding.expand(scaled)
 
 
@@ -75,16 +75,16 @@ def moments(encoding: Encoding, law: Law = "typical") -> Matrix:
 
 def _moments_of(encoding: Encoding, name: str, law: Law) -> Matrix:
     """Return the mean of (1, x)(1, x)' of the columns of one feature by itself."""
-    feature, place = encoding.features[name], encoding.names.index(name)
+    feature, index = encoding.features[name], encoding.names.index(name)
     if feature.kind == "category":
         share = 1.0 / len(feature.levels or [])
         found = np.diag(np.append(1.0, np.full(len(feature.others), share)))
         found[0, 1:] = found[1:, 0] = share
         return found
-    low, high = (float(end[place]) for end in encoding.scaled_ends)
+    low, high = (float(end[index]) for end in encoding.scaled_ends)
     mean, variance = (low + high) / 2, (high - low) ** 2 / 12
     if law == "typical":
-        peak = float(encoding.typical[place])
+        peak = float(encoding.typical[index])
         mean = (low + high + peak) / 3
         squares = low * low + high * high + peak * peak
         variance = (squares - low * high - low * peak - high * peak) / 18
@@ -102,10 +102,10 @@ def _records(encoding: Encoding) -> int:
     return max(2**10, min(RECORDS, _NUMBERS // len(encoding.columns)))
 
 
-def _triangular(encoding: Encoding, place: int, points: Vector) -> Vector:
+def _triangular(encoding: Encoding, index: int, points: Vector) -> Vector:
     """Return quantiles of the triangular law over a number's encoded range, shape (n,)."""
-    low, high = (end[place] for end in encoding.scaled_ends)
-    peak = float(encoding.typical[place])
+    low, high = (end[index] for end in encoding.scaled_ends)
+    peak = float(encoding.typical[index])
     width, below = high - low, peak - low
     rising = low + np.sqrt(points * width * below)
     falling = high - np.sqrt((1.0 - points) * width * (high - peak))
