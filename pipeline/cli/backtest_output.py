@@ -19,7 +19,7 @@ from pipeline.backtest.scoring import Scores
 from pipeline.cli.beside_output import beside_table
 from pipeline.errors import ConfigError
 from pipeline.extras import extra
-from pipeline.library.table import information_line, line, privacy_line, unit_line, value
+from pipeline.library.table import information_line, line, privacy_line, unit_lines, value
 
 #: Names of the scores for people.
 SCORES = {
@@ -37,9 +37,9 @@ SHOWN = 12
 def tables(result: BacktestResult) -> RenderableType:
     """Return coefficients, scores over time and in total, and what they rest on."""
     told = [Text(text) for text in _lines(result) if text]
-    unit = Text(unit_line(result.estimate))
+    units = [Text(text) for text in unit_lines(result.estimate)]
     tail = [*told, beside_table(result), Text(NOT_PRIVATE, style="bold")]
-    return Group(_coefficients(result), unit, _over_time(result), *tail)
+    return Group(_coefficients(result), *units, _over_time(result), *tail)
 
 
 def check_file(path: Path, source: str, option: str, endings: tuple[str, ...]) -> None:

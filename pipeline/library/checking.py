@@ -10,6 +10,7 @@ from pipeline.methods.offline import guarantee_of, offline_method
 from pipeline.privacy.policy import loose_delta
 from pipeline.release.task import Task
 from pipeline.study import StudySource, read_study
+from pipeline.study.steps import described
 
 
 def check_study(study: StudySource) -> dict[str, object]:
@@ -48,6 +49,7 @@ def facts_of(task: Task) -> dict[str, object]:
         "study": task.study.name,
         "revision": task.revision,
         "coefficients": ", ".join(task.study.coefficient_names),
+        "steps": described(task.encoding),
         "estimator": _kind(task),
         "response": _response(task),
         "privacy": msgspec.to_builtins(guarantee_of(task)),

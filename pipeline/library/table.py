@@ -17,6 +17,8 @@ from pipeline.study import Study
 
 #: From this share of its record slots on, an estimate is as precise as if all counted in full.
 IN_FULL = 0.99
+#: So many coefficients of one kind are named.
+NAMED = 4
 #: Losses whose coefficients have the response's unit.
 IN_UNITS = ("linear", "expectile")
 
@@ -36,7 +38,7 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
             _number(message, row.privacy_se),
         )
     below = [
-        unit_line(message),
+        *unit_lines(message),
         spread_line(message, study),
         line(message),
         information_line(message),
@@ -73,14 +75,27 @@ def title(message: EstimateMessage | FitMessage, study: Study) -> str:
     return f"{message.study}: {message.loss} regression, {scaling}, in {unit}"
 
 
-def unit_line(message: EstimateMessage | FitMessage) -> str:
-    """Return in one line what step of a feature a coefficient stands for."""
-    if message.scaling == "unit":
-        return (
-            "each coefficient: for a step of half the feature's public range; the intercept: with "
-            "every feature in the middle of its range"
-        )
-    return "each coefficient: for one unit of the feature; the intercept: with every feature at 0"
+def unit_lines(message: EstimateMessage | FitMessage) -> list[str]:
+    """Return what step of a feature each coefficient stands for: one line for those alike."""
+    unit = message.scaling == "unit"
+    rest = "a step of half the feature's public range" if unit else "one unit of the feature"
+    alike: dict[str, list[str]] = {}
+    for row in message.coefficients:
+        if row.step:
+            alike.setdefault(row.step, []).append(row.name)
+    if not alike:
+        zero = "every feature in the middle of its range" if unit else "every feature at 0"
+        return [f"each coefficient: for {rest}; the intercept: with {zero}"]
+    lines = [
+        f"{', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''}: {step}"
+        for step, names in alike.items()
+    ]
+    zero = "its 0, by default the middle of its range" if unit else "0"
+    return [
+        *lines,
+        f"every other coefficient: for {rest}; the intercept: with every number at {zero}, and "
+        "every category at its base level",
+    ]
 
 
 def spread_line(message: EstimateMessage, study: Study) -> str:
@@ -119,7 +134,7 @@ def fit_table(message: FitMessage, study: Study) -> RenderableType:
         )
     )
     lines = (
-        unit_line(message),
+        *unit_lines(message),
         f"{message.estimator} ({message.method})",
         counts + score,
         f"{message.status}: {message.reason}" if message.reason else message.status,

@@ -20,7 +20,8 @@ Finite = Annotated[float, Meta(description="a finite number")]
 class Coefficient(msgspec.Struct, frozen=True):
     """One coefficient on the study's scaling of the features, in the unit of the response.
 
-    Errors and interval are null until "ready".
+    Errors and interval are null until "ready". `step` is what it is a change for, in words; empty
+    for the intercept, and for a step of half the feature's range, or of its unit.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Coefficient(msgspec.Struct, frozen=True):
     interval: tuple[float, float] | None
     sampling_se: Finite | None
     privacy_se: Finite | None
+    step: str = ""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -210,17 +212,17 @@ def coefficients_of(task: Task, estimate: Estimate) -> list[Coefficient]:
     ends = _ends(task, estimate)
     centre, unit = task.response_scale
     rows = []
-    for i, name in enumerate(task.study.coefficient_names):
+    for i, (name, step) in enumerate(zip(task.study.coefficient_names, task.steps, strict=True)):
         shift = 0.0 if i else centre
         value = shift + unit * float(estimate.coefficients[i])
         if errors is None or not ends:
-            rows.append(Coefficient(name, value, None, None, None, None))
+            rows.append(Coefficient(name, value, None, None, None, None, step))
             continue
         total, sampling, privacy = (unit * float(part[i]) for part in errors)
         if math.isnan(total):
-            rows.append(Coefficient(name, value, None, None, None, None))
+            rows.append(Coefficient(name, value, None, None, None, None, step))
             continue
-        rows.append(Coefficient(name, value, total, ends[i], sampling, privacy))
+        rows.append(Coefficient(name, value, total, ends[i], sampling, privacy, step))
     return rows
 
 

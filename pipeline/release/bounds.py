@@ -14,6 +14,7 @@ from pipeline.privacy.sensitivity import Bounds
 from pipeline.release.model import Model, start_model
 from pipeline.study import Study
 from pipeline.study.reference import typical_norm_bound
+from pipeline.study.steps import steps_of
 from pipeline.types import Integers, Vector
 
 
@@ -45,6 +46,11 @@ class RecordBounds:
     def classes(self) -> bool:
         """Whether the response is one of two classes."""
         return self.loss.responses == "class"
+
+    @cached_property
+    def steps(self) -> tuple[str, ...]:
+        """What a step of 1 is for each coefficient, in words; empty where the scaling says it."""
+        return steps_of(self.encoding)
 
     @cached_property
     def response_scale(self) -> tuple[float, float]:

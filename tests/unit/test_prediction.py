@@ -426,7 +426,7 @@ def steep(value: float) -> bytes:
         (changed(features=[{"name": "load", "min": 0, "max": 1}]), "intercept and then"),
         (
             changed(features=[{"name": n, "min": 5, "max": 5} for n in ("heat", "load")]),
-            "'heat' needs min below max",
+            "features.heat: min must be below max",
         ),
         (changed(response={"name": "a", "positive": "1", "negative": "1"}), "different values"),
         (steep(1.7e308), "coefficients: they are too large for the ranges"),

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from infra.waiting import FIRST, Waiting
-from pipeline.library.table import line, table, unit_line
+from pipeline.library.table import line, table, unit_lines
 from pipeline.library.words import clipped_line, counted
 from pipeline.offline import OfflineRun
 from tests.builders import task_of
@@ -49,7 +49,7 @@ def test_a_wait_is_said_when_it_lasts_and_then_once_a_minute() -> None:
 def test_a_table_says_what_step_a_coefficient_stands_for(scaling: str, words: str) -> None:
     task = task_of(p=2, private=False, scaling=scaling)
     _, message = OfflineRun(task).estimate(0.0)
-    assert words in unit_line(message)
+    assert words in unit_lines(message)[0]
     console = Console(width=200, record=True)
     console.print(table(message, task.study))
     assert words in console.export_text()
