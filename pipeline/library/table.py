@@ -91,11 +91,8 @@ def unit_lines(message: EstimateMessage | FitMessage) -> list[str]:
         for step, names in alike.items()
     ]
     zero = "its 0, by default the middle of its range" if unit else "0"
-    return [
-        *lines,
-        f"every other coefficient: for {rest}; the intercept: with every number at {zero}, and "
-        "every category at its base level",
-    ]
+    rest += f"; the intercept: with every number at {zero}, and every category at its base level"
+    return [*lines, f"every other coefficient: for {rest}"]
 
 
 def spread_line(message: EstimateMessage, study: Study) -> str:

@@ -222,5 +222,5 @@ def features_of(model: ModelFile) -> Features:
 
 def _largest_predictor(model: ModelFile, encoding: Encoding) -> float:
     intercept, *slopes = (abs(coefficient.value) for coefficient in model.coefficients)
-    widest = encoding.magnitudes.tolist()
-    return intercept + math.fsum(slope * reach for slope, reach in zip(slopes, widest, strict=True))
+    widest: list[float] = encoding.magnitudes.tolist()
+    return intercept + sum(slope * reach for slope, reach in zip(slopes, widest, strict=True))

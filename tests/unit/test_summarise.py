@@ -31,7 +31,7 @@ def values(part: Exact) -> np.ndarray:
 
 def window(task: Task, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    features = rng.uniform(-1, 1, (n, task.size - 1)) * task.magnitudes
+    features = rng.uniform(*task.ends, (n, task.size - 1))
     return features, rng.choice([-1.0, 1.0], n)
 
 
