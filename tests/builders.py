@@ -39,7 +39,7 @@ def study_text(
     q: float = 1.0,
     smoothing: float | None = None,
     ridge: float = 0.01,
-    norm_bound: float | None = None,
+    norm_bound: float | str | None = None,
     maximum: float | None = None,
     scaling: str = "unit",
     low: float = -1.0,
@@ -54,10 +54,13 @@ def study_text(
     most: float = 1.0,
     residual_bound: float | None = None,
     noise_scale: float | None = None,
+    declared: Sequence[str] = (),
+    interactions: Sequence[str] = (),
 ) -> str:
     """Return the text of a study file; `delta` and `seed` go where the mechanism has them.
 
-    `least` and `most` are the range of a regression's response.
+    `least` and `most` are the range of a regression's response; `declared` are lines of features in
+    place of `p` plain ones.
     """
     response = {
         "linear": f'{{ name = "y", kind = "number", min = {least}, max = {most} }}',
@@ -67,8 +70,9 @@ def study_text(
         f'[study]\nname = "{name}"',
         f"[data]\nresponse = {response}",
         f'scaling = "{scaling}"',
+        f"interactions = {list(interactions)}",
         "[data.features]",
-        *(f"x{i} = {{ min = {low}, max = {high} }}" for i in range(p)),
+        *(declared or [f"x{i} = {{ min = {low}, max = {high} }}" for i in range(p)]),
         f'[estimator]\nloss = "{loss}"\nq = {q}\nridge = {ridge}',
     ]
     if residual_bound is not None:
@@ -78,7 +82,7 @@ def study_text(
     if smoothing is not None:
         lines.append(f"smoothing = {smoothing}")
     if norm_bound is not None:
-        lines.append(f"norm_bound = {norm_bound}")
+        lines.append(f"norm_bound = {norm_bound!r}")
     if maximum is not None:
         lines.append(f"class_weights = {{ maximum = {maximum} }}")
     if forgetting is not None:

@@ -17,7 +17,7 @@ from pipeline.methods.ldp_sgd.client import RecordsPart
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.sensitivity import Bounds, Order
-from pipeline.records.encode import Arrays
+from pipeline.records.encode import Arrays, Encoder
 from pipeline.release.model import COEFFICIENT_LIMIT, Model
 from pipeline.release.query import MatrixPart, Part, VectorPart
 from pipeline.release.task import Task
@@ -166,6 +166,18 @@ def climbed(
     return most
 
 
+#: Features whose zero is not the middle of their range, which so is not as far on both sides.
+OFF_CENTRE = (
+    "a = { min = 0, max = 1e6, transform = 'asinh', unit = 100, typical = 50 }",
+    "b = { min = 0, max = 40, typical = 1 }",
+    "c = { min = 0, max = 9, transform = 'log1p', typical = 9 }",
+)
+CATEGORIES = (
+    "a = { min = 0, max = 1e6, transform = 'asinh', unit = 100, typical = 50 }",
+    "b = { min = -2, max = 2 }",
+    "c = { kind = 'category', levels = ['n', 's', 'w', 'e'], base = 's' }",
+    "e = { kind = 'category', levels = ['0', '1', '2'] }",
+)
 STUDIES = {
     "unit": {"p": 3},
     "unit-weighted": {"p": 3, "maximum": 8.0},
@@ -182,6 +194,15 @@ STUDIES = {
     "heavy-tail": {"p": 2, "q": 0.01},
     "hinge-like": {"p": 2, "q": 1000.0},
     "one-feature": {"p": 1, "norm_bound": 1.2},
+    "off-centre": {"declared": OFF_CENTRE},
+    "categories": {"declared": CATEGORIES, "maximum": 3.0},
+    "interactions": {"declared": CATEGORIES, "interactions": ["a:c", "c:e", "a:b"]},
+    "interactions-clipped": {
+        "declared": CATEGORIES, "interactions": ["a:c", "c:e"], "norm_bound": "typical",
+    },
+    "interactions-of-units": {
+        "declared": CATEGORIES, "interactions": ["a:c", "a:b"], "scaling": "none",
+    },
 }  # fmt: skip
 
 
@@ -343,6 +364,39 @@ def test_the_distances_of_a_regression_are_reached_where_a_record_vanishes(
         found = distances(task, pair)
         for part in parts:
             assert 0.97 < found[part] <= 1
+
+
+@mechanisms
+@pytest.mark.parametrize(
+    ("declared", "interactions"),
+    [(OFF_CENTRE, []), (CATEGORIES, []), (CATEGORIES, ["a:c", "c:e", "a:b"])],
+)
+def test_the_distances_of_declared_features_are_reached_by_records_that_can_be(
+    declared: tuple[str, ...], interactions: list[str], mechanism: str
+) -> None:
+    """Levels exclude each other, and a range reaches as far as its own ends: no noise is wasted."""
+    task = task_of(declared=declared, interactions=interactions, mechanism=mechanism)
+    record: dict[str, object] = {"a": 1e6, "b": 40, "c": 0, "e": "1", "y": "1"}
+    if declared is CATEGORIES:
+        record |= {"b": 2, "c": "w"}
+    farthest = Encoder(task.study).encode(record).features
+    assert np.linalg.norm(np.append(1.0, farthest)) == pytest.approx(task.longest)
+    nobody = (np.zeros((0, task.size - 1)), np.zeros(0))
+    for model, part in ((flat_model(task), "gradient"), (steep_model(task), "curvature")):
+        found = distances(task, Neighbours(nobody, (farthest, 1.0), None, model))
+        assert 0.97 < found[part] <= 1
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_record_with_all_levels_at_once_moves_nothing_further_than_one_with_one(
+    mechanism: str,
+) -> None:
+    """No encoder makes such a record; what comes all the same is cut to what a record can be."""
+    task = task_of(declared=CATEGORIES, interactions=["a:c", "c:e"], mechanism=mechanism)
+    nobody = (np.zeros((0, task.size - 1)), np.zeros(0))
+    full = task.magnitudes * np.random.default_rng(1).uniform(0.9, 5, task.size - 1)
+    pair = Neighbours(nobody, (full, 1.0), None, flat_model(task))
+    assert 0.9 < distances(task, pair)["gradient"] <= 1
 
 
 @mechanisms
