@@ -11,7 +11,6 @@ import itertools
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, TypeVar
 
 import aiokafka
@@ -83,12 +82,7 @@ class History:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from agents.link import Link
 from agents.parquet import to_parquet
@@ -23,27 +24,26 @@ from pipeline.study import Study
 PARTIAL = ".partial"
 
 
-class Output(Protocol):
+class Output(ABC):
     """What takes estimates."""
 
+    @abstractmethod
     def write(self, message: EstimateMessage) -> None:
         """Take one."""
-        ...
 
     def flush(self) -> int:
         """See that all is where it belongs, and return how many bytes that is; 0 if unknown."""
-        ...
+        return 0
 
     def finish(self) -> None:
         """Make a whole of it: nothing comes any more."""
-        ...
+        self.flush()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  most have nothing open
         """Close what is open; what is unfinished stays so."""
-        ...
 
 
-class Shown:
+class Shown(Output):
     """Estimates that somebody else shows."""
 
     def __init__(self, show: Callable[[EstimateMessage], None]) -> None:
@@ -54,18 +54,8 @@ class Shown:
         with file_faults("standard output"):
             self._show(message)
 
-    def flush(self) -> int:
-        """As `Output.flush`."""
-        return 0
 
-    def finish(self) -> None:
-        """As `Output.finish`."""
-
-    def close(self) -> None:
-        """As `Output.close`."""
-
-
-class File:
+class File(Output):
     """JSON lines, or Parquet made of them at the end.
 
     The lines go to a file beside it, which gets its name when it is whole. A file that is no
@@ -137,7 +127,7 @@ class File:
             return
 
 
-class TopicOf:
+class TopicOf(Output):
     """A topic of its own, made if it is not there.
 
     Raises
@@ -178,13 +168,6 @@ class TopicOf:
         self._loop.run_until_complete(
             self._link.send(self._name, study.encode(), payload, [(k, v) for k, v in marks])
         )
-
-    def flush(self) -> int:
-        """As `Output.flush`."""
-        return 0
-
-    def finish(self) -> None:
-        """As `Output.finish`."""
 
     def close(self) -> None:
         """As `Output.close`."""

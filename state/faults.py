@@ -34,110 +34,46 @@ class Known(NamedTuple):
 
 #: The first that fits counts.
 KNOWN = (
-    Known(
-        faults.WatchError,
-        None,
-        StaleSnapshot,
-        "a worker of this study is running; stop it first",
-    ),
-    Known(
-        None,
-        "STALE ",
-        StaleSnapshot,
-        "somebody else has moved this state on ({said}); this worker stops, and the next one "
-        "reads the state anew",
-    ),
-    Known(
-        None,
-        "WRONGTYPE ",
-        WrongType,
-        "a key of this study in Redis holds another type of value",
-    ),
-    Known(
-        faults.NoPermissionError,
-        "NOPERM ",
-        ConfigError,
-        "Redis does not permit this: the operator of Redis must allow VEILSTREAM_REDIS_USERNAME "
-        "the keys veil:*, and the commands of hashes, sets, transactions and scripts",
-    ),
-    Known(
-        faults.AuthenticationError,
-        "NOAUTH ",
-        ConfigError,
-        "Redis refuses the user or the password: see to VEILSTREAM_REDIS_USERNAME and "
-        "VEILSTREAM_REDIS_PASSWORD",
-    ),
-    Known(
-        None,
-        "DENIED ",
-        ConfigError,
-        "Redis is in protected mode: its operator must give it a password, and "
-        "VEILSTREAM_REDIS_PASSWORD the same",
-    ),
-    Known(
-        faults.MovedError,
-        "MOVED ",
-        ConfigError,
-        "VEILSTREAM_REDIS names one of several nodes: it must name a Redis that has all keys",
-    ),
-    Known(
-        None,
-        "DB index",
-        ConfigError,
-        "Redis has no database of the number at the end of VEILSTREAM_REDIS",
-    ),
-    Known(
-        None,
-        "unknown command",
-        ConfigError,
-        "the Redis of VEILSTREAM_REDIS lacks a command of hashes, sets, transactions or scripts",
-    ),
-    Known(
-        faults.InvalidResponse,
-        None,
-        ConfigError,
-        "VEILSTREAM_REDIS names a server that does not answer as a Redis does",
-    ),
-    Known(
-        ssl.SSLError,
-        None,
-        ConfigError,
-        "the TLS connection to Redis fails: VEILSTREAM_REDIS must begin with redis:// for a server "
-        "without TLS, and end with ?ssl_ca_certs=FILE for a certificate that this system does not "
-        "know",
-    ),
-    Known(
-        faults.OutOfMemoryError,
-        "OOM ",
-        StoreError,
-        "Redis is at its maxmemory: its operator must give it more; nothing is lost",
-    ),
-    Known(
-        None,
-        "MISCONF ",
-        StoreError,
-        "Redis cannot write to its disk: its operator must mend that; nothing is lost",
-    ),
-    Known(
-        faults.ReadOnlyError,
-        "READONLY ",
-        StoreError,
-        "Redis follows another one: VEILSTREAM_REDIS must name the one that takes writes, unless "
-        "this one takes over just now",
-    ),
-    Known(
-        faults.BusyLoadingError,
-        "LOADING ",
-        StoreError,
-        "Redis is still reading its data; start again in a while",
-    ),
-    Known(
-        None,
-        "max number of clients",
-        StoreError,
-        "Redis has no connection left: its operator must raise maxclients",
-    ),
-)
+    Known(faults.WatchError, None, StaleSnapshot,
+          "a worker of this study is running; stop it first"),
+    Known(None, "STALE ", StaleSnapshot,
+          "somebody else has moved this state on ({said}); this worker stops, and the next one "
+          "reads the state anew"),
+    Known(None, "WRONGTYPE ", WrongType,
+          "a key of this study in Redis holds another type of value"),
+    Known(faults.NoPermissionError, "NOPERM ", ConfigError,
+          "Redis does not permit this: the operator of Redis must allow VEILSTREAM_REDIS_USERNAME "
+          "the keys veil:*, and the commands of hashes, sets, transactions and scripts"),
+    Known(faults.AuthenticationError, "NOAUTH ", ConfigError,
+          "Redis refuses the user or the password: see to VEILSTREAM_REDIS_USERNAME and "
+          "VEILSTREAM_REDIS_PASSWORD"),
+    Known(None, "DENIED ", ConfigError,
+          "Redis is in protected mode: its operator must give it a password, and "
+          "VEILSTREAM_REDIS_PASSWORD the same"),
+    Known(faults.MovedError, "MOVED ", ConfigError,
+          "VEILSTREAM_REDIS names one of several nodes: it must name a Redis that has all keys"),
+    Known(None, "DB index", ConfigError,
+          "Redis has no database of the number at the end of VEILSTREAM_REDIS"),
+    Known(None, "unknown command", ConfigError,
+          "the Redis of VEILSTREAM_REDIS lacks a command of hashes, sets, transactions or scripts"),
+    Known(faults.InvalidResponse, None, ConfigError,
+          "VEILSTREAM_REDIS names a server that does not answer as a Redis does"),
+    Known(ssl.SSLError, None, ConfigError,
+          "the TLS connection to Redis fails: VEILSTREAM_REDIS must begin with redis:// for a "
+          "server without TLS, and end with ?ssl_ca_certs=FILE for a certificate that this system "
+          "does not know"),
+    Known(faults.OutOfMemoryError, "OOM ", StoreError,
+          "Redis is at its maxmemory: its operator must give it more; nothing is lost"),
+    Known(None, "MISCONF ", StoreError,
+          "Redis cannot write to its disk: its operator must mend that; nothing is lost"),
+    Known(faults.ReadOnlyError, "READONLY ", StoreError,
+          "Redis follows another one: VEILSTREAM_REDIS must name the one that takes writes, unless "
+          "this one takes over just now"),
+    Known(faults.BusyLoadingError, "LOADING ", StoreError,
+          "Redis is still reading its data; start again in a while"),
+    Known(None, "max number of clients", StoreError,
+          "Redis has no connection left: its operator must raise maxclients"),
+)  # fmt: skip
 
 
 def ask(call: Callable[[], Answer]) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -63,18 +64,13 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 )  # fmt: skip
 @click.option(
     "--seed",
-    type=int,
-    default=0,
-    show_default=True,
+    type=int, default=0, show_default=True,
     help="Seed of random delays and of --by dirichlet.",
-)
+)  # fmt: skip
 @click.option(
-    "--bins",
-    type=int,
-    default=60,
-    show_default=True,
+    "--bins", type=int, default=60, show_default=True,
     help="Largest number of bins of time in tables and plots.",
-)
+)  # fmt: skip
 @click.option("--pooled/--no-pooled", default=True, help="Fit all records without privacy as well.")
 @click.option(
     "--beside", default="", metavar="METHODS",
@@ -94,16 +90,12 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--json", "as_json", is_flag=True, help="The whole result as one JSON object.")
 @click.option(
-    "--out",
-    type=FILE,
+    "--out", type=FILE,
     help="The bins of time as a .jsonl or .parquet file; of a grid, its runs as .jsonl.",
-)
+)  # fmt: skip
 def backtest(
-    study: Path, source: str, form: str, client_column: str | None, split: int | None, by: str,
-    event_time: str | None, late: str, start: str | None, end: str | None, delay: str,
-    label_delay: str, freeze: str | None, without_privacy: bool, simulate: int | None, seed: int,
-    bins: int, pooled: bool, beside: str, grid: tuple[str, ...], draws: int, jobs: int | None,
-    report: Path | None, as_json: bool, out: Path | None,
+    *, study: Path, source: str, form: str, beside: str, grid: tuple[str, ...], draws: int,
+    jobs: int | None, report: Path | None, as_json: bool, out: Path | None, **given: Any,
 ) -> None:  # fmt: skip
     """Run past records through STUDY in one process, and score its predictions over time.
 
@@ -113,19 +105,15 @@ def backtest(
 
     Each record is predicted by the newest estimate that has come by then, and learnt afterwards.
     """
-    options = Options(
-        client_column=client_column, split=split, by=by, event_time=event_time, late=late,
-        start=start, end=end, delay=delay, label_delay=label_delay, freeze=freeze,
-        without_privacy=without_privacy, simulate=simulate, seed=seed, bins=bins, pooled=pooled,
-        beside=tuple(filter(None, (name.strip() for name in beside.split(",")))),
-    )  # fmt: skip
+    named = tuple(filter(None, (name.strip() for name in beside.split(","))))
+    options = Options(beside=named, **given)
     task = task_of(study)
     require_live(task.study, "a backtest")
     many = is_many(grid, draws, jobs, report)
     if out is not None and not many:
         check_file(out, source, "--out", (".jsonl", ".parquet"))
     say(f"WARNING: {NOT_PRIVATE}")
-    if without_privacy or simulate is not None:
+    if options.without_privacy or options.simulate is not None:
         say("WARNING: the estimate itself protects nobody: --without-privacy or --simulate")
     if many:
         backtest_grid(

@@ -16,12 +16,10 @@ from infra.local.logs import follow as follow_log
 from pipeline.settings import Settings
 
 FOLDER = click.option(
-    "--folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=lambda: Settings.read().home,
-    show_default="VEILSTREAM_FOLDER or .veilstream",
+    "--folder", type=click.Path(file_okay=False, path_type=Path),
+    default=lambda: Settings.read().home, show_default="VEILSTREAM_FOLDER or .veilstream",
     help="Where data, logs and state are.",
-)
+)  # fmt: skip
 
 
 def _runtime(folder: Path) -> LocalRuntime:

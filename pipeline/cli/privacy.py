@@ -27,11 +27,9 @@ def privacy() -> None:
 @privacy.command()
 @click.option("--mechanism", type=click.Choice(get_args(Name)), required=True)
 @click.option(
-    "--sensitivity",
-    type=float,
-    required=True,
+    "--sensitivity", type=float, required=True,
     help="The most that one record changes the numbers: L2 norm (Gaussian) or L1 (Laplace).",
-)
+)  # fmt: skip
 @click.option("--epsilon", type=float, help="Leave one of epsilon, delta and scale out.")
 @click.option("--delta", type=float, help="Gaussian noise only.")
 @click.option(
@@ -39,12 +37,9 @@ def privacy() -> None:
 )
 @click.option("--dimension", type=int, default=1, show_default=True, help="Numbers in a release.")
 @click.option(
-    "--records",
-    type=int,
-    default=1,
-    show_default=True,
+    "--records", type=int, default=1, show_default=True,
     help="The most records that one person has, if persons are protected.",
-)
+)  # fmt: skip
 @click.option(
     "--releases", type=int, default=1, show_default=True, help="Releases that a record enters."
 )

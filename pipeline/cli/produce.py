@@ -23,18 +23,14 @@ from producers.run import Job, run_client, vault_path
 @click.command()
 @STUDY
 @click.option(
-    "--client",
-    required=True,
+    "--client", required=True,
     help="Name of this client. What it has spent is kept under this name for ever.",
-)
+)  # fmt: skip
 @click.option(
-    "--source",
-    "--input",
-    "source",
-    required=True,
+    "--source", "--input", "source", required=True,
     help="A .csv, .jsonl or .ndjson file, - for standard input, or shuttle:K/N or flights:AIRLINE "
     "for demo data.",
-)
+)  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True,
     help="Format of standard input.",

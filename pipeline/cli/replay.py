@@ -110,17 +110,8 @@ def replay(
     if sum((as_json, out is not None, topic is not None)) > 1:
         raise click.UsageError("--json, --out and --topic are three ways out: give one of them")
     if checking:
-        others = (
-            wanted,
-            out,
-            topic,
-            memo,
-            accept_others,
-            speed,
-            start != "beginning",
-            stop != "end",
-        )
-        if any(others):
+        whole = start == "beginning" and stop == "end"
+        if wanted or out or topic or memo or accept_others or speed or not whole:
             raise click.UsageError("--check compares everything that was published: give it no "
                                    "range, no speed, no what-if and no output")  # fmt: skip
         _check(live, as_json=as_json, accept_loss=accept_loss)
@@ -209,12 +200,9 @@ def _check(task: Task, *, as_json: bool, accept_loss: bool) -> None:
     with Bar("published estimates") as bar:
         try:
             found = check(
-                task,
-                settings,
-                accept_loss=accept_loss,
-                stopped=lambda: stopping.asked,
-                report=bar.report,
-            )
+                task, settings,
+                accept_loss=accept_loss, stopped=lambda: stopping.asked, report=bar.report,
+            )  # fmt: skip
         except Interrupted:
             sys.exit(130)
     if as_json:

@@ -65,14 +65,9 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
         stored = store.load(number)
         end = stored.head.next_offset
         folded = refold(
-            task,
-            settings,
-            number,
-            until=end,
-            accept_loss=accept_loss,
-            erased=stored.erased,
-            report=progress,
-        )
+            task, settings, number,
+            until=end, accept_loss=accept_loss, erased=stored.erased, report=progress,
+        )  # fmt: skip
         found = differences(stored, folded)
         ahead = max(0, ends[number] - end)
         rows.append(

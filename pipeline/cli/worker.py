@@ -15,11 +15,9 @@ from pipeline.settings import Settings
 @click.command()
 @STUDY
 @click.option(
-    "--instance",
-    default=lambda: f"{socket.gethostname()}-0",
-    show_default="HOST-0",
+    "--instance", default=lambda: f"{socket.gethostname()}-0", show_default="HOST-0",
     help="Name of this worker, its own and stable over restarts.",
-)
+)  # fmt: skip
 @click.option("--health-port", type=click.IntRange(1, 65535), help="Serve /healthz and /metrics.")
 @click.option("--health-host", default="127.0.0.1", show_default=True, help="On this address.")
 def worker(study: Path, instance: str, health_port: int | None, health_host: str) -> None:

@@ -5,8 +5,8 @@
 - `standard_input`: what a program pipes in. `spool` keeps it on disk so that it can be resumed;
   `pipe` reads it once and keeps nothing.
 - `parquet_file`: Parquet, for what reads a file once. `tables`: any of them in batches of columns.
-- `shuttle`, `flights`: rows that come with installed packages, for demonstrations; `packaged` is
-  what they share.
+- `shuttle`, `flights`: rows that come with installed packages, for demonstrations. `counted` is
+  what they share with Parquet: a known number of rows.
 
 Every record takes a slot, good or bad; see `base`.
 """

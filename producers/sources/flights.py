@@ -17,7 +17,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from pipeline.errors import DataError
-from producers.sources.packaged import PackagedRows
+from producers.sources.counted import CountedRows
 
 #: Every airline of the data with its number of flights, the largest first.
 AIRLINES = {
@@ -33,7 +33,7 @@ _DAMAGE = (
 )  # fmt: skip
 
 
-class FlightRows(PackagedRows):
+class FlightRows(CountedRows):
     """The flights of one airline, in the order of their scheduled hours.
 
     Parameters

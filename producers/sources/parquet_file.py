@@ -6,21 +6,20 @@ their size and not on the length of the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import DataError
 from pipeline.extras import extra
 from pipeline.records.batches import Batch
-from producers.sources.base import Position, Slot
+from producers.sources.counted import CountedRows
 
 
-class ParquetRows:
+class ParquetRows(CountedRows):
     """The records of a Parquet file, one slot each.
 
     Parameters
@@ -37,71 +36,31 @@ class ParquetRows:
     """
 
     def __init__(self, path: Path) -> None:
-        self._name = path.name
-        self._file = _open(path)
-        self._done, self._total = 0, int(self._file.metadata.num_rows)
-        self._waiting: list[dict[str, object]] = []
-        self._batches = self._file.iter_batches(batch_size=1000, use_threads=False)
+        self._name, self._file = path.name, _open(path)
+        super().__init__(f"parquet:{path.name}", None)
 
     @property
-    def identity(self) -> str:
-        """Form and file name."""
-        return f"parquet:{self._name}"
+    def total(self) -> int:
+        """How many records there are."""
+        return int(self._file.metadata.num_rows)
 
     @property
     def columns(self) -> list[str]:
         """The names in the schema."""
         return list(self._file.schema_arrow.names)
 
-    @property
-    def ended(self) -> bool:
-        """Whether everything was handed out."""
-        return self._done >= self._total
-
-    @property
-    def total(self) -> int:
-        """How many records there are."""
-        return self._total
-
-    @property
-    def progress(self) -> float:
-        """The share that was read, 0 to 1."""
-        return self._done / self._total if self._total else 1.0
-
-    def read(self, limit: int, timeout: float) -> list[Slot]:
-        """Return up to `limit` slots.
-
-        Raises
-        ------
-        DataError
-            If the file is damaged.
-        """
-        del timeout
-        while len(self._waiting) < limit:
-            try:
-                batch = next(self._batches, None)
-            except (OSError, ValueError) as error:
-                raise _damaged(self._name) from error
-            if batch is None:
-                break
-            self._waiting += batch.to_pylist()
-        records, self._waiting = self._waiting[:limit], self._waiting[limit:]
-        slots = []
-        for record in records:
-            self._done += 1
-            position = msgspec.json.encode(Position(self.identity, self._done, self._done))
-            slots.append(Slot(record, None, position, self._done))
-        return slots
-
-    def anchored(self, position: bytes) -> bytes:
-        """Return the position: nothing resumes in such a file."""
-        return position
-
-    def forget(self, position: bytes) -> None:
-        """Do nothing: the file is the data owner's."""
+    def rows(self, start: int) -> Iterator[Mapping[str, object]]:
+        """Yield the records; DataError if the file is damaged."""
+        del start  # it is read once, from its start
+        try:
+            for batch in self._file.iter_batches(batch_size=1000, use_threads=False):
+                yield from batch.to_pylist()
+        except (OSError, ValueError) as error:
+            raise _damaged(self._name) from error
 
     def close(self) -> None:
         """Close the file."""
+        super().close()
         self._file.close()
 
 
@@ -164,7 +123,7 @@ def _values(column: Any) -> NDArray[Any]:
     kind = column.type
     if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         coded = column if pa.types.is_dictionary(kind) else column.dictionary_encode()
-        # one object for each different text; the last place stands for missing
+        # one object for each different text; the last one stands for missing
         texts = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
         found: NDArray[Any] = texts[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         return found

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from itertools import islice
 
 from pipeline.errors import DataError
-from producers.sources.packaged import PackagedRows
+from producers.sources.counted import CountedRows
 
 #: The rows that clients stream; those behind them are held out for scoring.
 STREAMED = 40_000
 COLUMNS = [*(f"sensor_{i}" for i in range(1, 10)), "anomaly"]
 
 
-class ShuttleRows(PackagedRows):
+class ShuttleRows(CountedRows):
     """Every N-th of the streamed rows: client K has rows K, K + N, K + 2N, ...
 
     Parameters

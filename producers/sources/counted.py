@@ -1,4 +1,4 @@
-"""Rows that come with an installed package: a position is how many of them were handed out."""
+"""Rows that are counted: a position is how many of them were handed out."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pipeline.errors import DataError
 from producers.sources.base import Position, Slot, decode_position
 
 
-class PackagedRows(ABC):
-    """One client's share of a package's rows; a subclass says which rows these are.
+class CountedRows(ABC):
+    """Rows of which there is a known number, and which nobody rewrites; a subclass has them.
 
     Parameters
     ----------
     identity
-        The specification itself.
+        As `Source.identity`.
     position
         Behind which slot to resume; None is the start.
 
@@ -43,7 +43,7 @@ class PackagedRows(ABC):
     @property
     @abstractmethod
     def total(self) -> int:
-        """How many rows are this client's."""
+        """How many rows there are."""
 
     @property
     @abstractmethod
@@ -52,11 +52,11 @@ class PackagedRows(ABC):
 
     @abstractmethod
     def rows(self, start: int) -> Iterator[Mapping[str, object]]:
-        """Return this client's rows from number `start` on, which is at most `total`."""
+        """Return the rows from number `start` on, which is at most `total`."""
 
     @property
     def identity(self) -> str:
-        """The specification itself."""
+        """As `Source.identity`."""
         return self._identity
 
     @property
@@ -75,15 +75,15 @@ class PackagedRows(ABC):
         return [self._slot(row) for row in islice(self._rest, limit)]
 
     def anchored(self, position: bytes) -> bytes:
-        """Return the position: nobody rewrites a package's rows."""
+        """Return the position: nobody rewrites these rows."""
         return position
 
     def forget(self, position: bytes) -> None:
-        """Do nothing: the rows are the package's."""
+        """Do nothing: the rows are not the client's."""
         del position
 
     def close(self) -> None:
-        """Let go of the package's file."""
+        """Let go of the rows."""
         self._rest = iter(())
 
     def _slot(self, row: Mapping[str, object]) -> Slot:
