@@ -45,31 +45,16 @@ class StreamClassifier(StreamLearner[LinearClassifier], Classifier):
     def partial_fit(
         self, X: Table, y: Any, *, client: str = CLIENT, classes: Sequence[Label] = ()
     ) -> StreamClassifier:
-        """Go on with more records of a client, and release the windows that they fill.
-
-        Without noise, any split of the same records into calls gives the same sums, bit by bit.
+        """Go on with more records, as `StreamLearner.partial_fit`.
 
         Parameters
         ----------
-        X, y
-            As in `fit`; n may be 0.
-        client
-            Whose records they are: a window holds records of one client.
         classes
             Labels to expect, as some tools of scikit-learn give them. The study names its classes
             itself; these are only compared with them.
-
-        Raises
-        ------
-        DataError
-            As `fit`; then none of these records has been taken.
-        NumericError
-            As `fit`.
         """
-        stream = self._started()
-        stream.take(X, y, client, classes)
-        stream.watch.tell()
-        return self
+        self._started().check_labels(classes)
+        return super().partial_fit(X, y, client=client)
 
     def decision_function(self, X: Table) -> Vector:
         """Return a score for `classes_[1]`, shape (n,): the linear predictor or its opposite."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError
+from pipeline.learning.learner import StreamLearner
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.study import Study, study_of
 
@@ -29,36 +30,37 @@ class Declared:
     ridge: float
     window: int
     level: float
-    _learner: Any
+    _learner: StreamLearner[Any]
 
     @property
     def coef_(self) -> NDArray[np.float64]:
         """Slopes in the features' own units, as scikit-learn shapes them."""
-        found: NDArray[np.float64] = self._fitted("coef_").coef_
-        return found
+        return self._fitted("coef_").coef_
 
     @property
     def intercept_(self) -> NDArray[np.float64] | float:
         """The linear predictor where all features are 0."""
-        found: NDArray[np.float64] | float = self._fitted("intercept_").intercept_
-        return found
+        return self._fitted("intercept_").intercept_
 
     @property
     def estimate_(self) -> EstimateMessage:
         """The estimate with its guarantee, as `veilstream fit` gives it."""
-        found: EstimateMessage = self._fitted("estimate_").estimate_
-        return found
+        return self._fitted("estimate_").estimate_
 
     @property
     def outside_(self) -> dict[str, int]:
         """How many values lay outside their range, by column; from raw data, not private."""
-        found: dict[str, int] = self._fitted("outside_").outside_
-        return found
+        return self._fitted("outside_").outside_
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_learner")
 
-    def _fitted(self, attribute: str) -> Any:
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.non_deterministic = not self._repeats
+        return tags
+
+    def _fitted(self, attribute: str) -> StreamLearner[Any]:
         if not hasattr(self, "_learner"):
             raise AttributeError(f"{attribute}: nothing has been learnt yet; use fit")
         return self._learner

@@ -110,11 +110,35 @@ class StreamLearner(ABC, Generic[Rule]):
             If no estimate can be formed.
         """
         self._stream = Stream(self._study())
-        self._stream.take(X, y, CLIENT, ())
+        self._stream.take(X, y, CLIENT)
         self._stream.close_windows()
         self._stream.watch.tell()
         if not self._stream.released:
             raise DataError("X holds no records")
+        return self
+
+    def partial_fit(self: Learner, X: Table, y: Any, *, client: str = CLIENT) -> Learner:
+        """Go on with more records of a client, and release the windows that they fill.
+
+        Without noise, any split of the same records into calls gives the same sums, bit by bit.
+
+        Parameters
+        ----------
+        X, y
+            As in `fit`; n may be 0.
+        client
+            Whose records they are: a window holds records of one client.
+
+        Raises
+        ------
+        DataError
+            As `fit`; then none of these records has been taken.
+        NumericError
+            As `fit`.
+        """
+        stream = self._started()
+        stream.take(X, y, client)
+        stream.watch.tell()
         return self
 
     def learn_one(self, x: Record, y: Any, *, client: str = CLIENT) -> None:

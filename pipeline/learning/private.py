@@ -62,6 +62,8 @@ class PrivateClassifier(Declared, Classifier):
         As `StreamClassifier`.
     """
 
+    _learner: StreamClassifier
+
     def __init__(
         self,
         *,
@@ -98,25 +100,18 @@ class PrivateClassifier(Declared, Classifier):
     def predict(self, X: Table) -> NDArray[Any]:
         """Return the labels of X (n, p), in the type of y, shape (n,)."""
         X = checked_again(self, X)
-        found: NDArray[Any] = self.classes_[self._learner.predict(X)]
-        return found
+        labels: NDArray[Any] = self.classes_[self._learner.predict(X)]
+        return labels
 
     def decision_function(self, X: Table) -> Vector:
         """Return the linear predictor, in favour of `classes_[1]`, shape (n,)."""
         X = checked_again(self, X)
-        found: Vector = self._learner.decision_function(X)
-        return found
+        return self._learner.decision_function(X)
 
     def predict_proba(self, X: Table) -> Matrix:
         """Return probabilities in the order of `classes_`, shape (n, 2); logistic loss only."""
         X = checked_again(self, X)
-        found: Matrix = self._learner.predict_proba(X)
-        return found
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.non_deterministic = not self._repeats
-        return tags
+        return self._learner.predict_proba(X)
 
 
 class PrivateRegressor(Declared, Regressor):
@@ -148,6 +143,8 @@ class PrivateRegressor(Declared, Regressor):
     RangeWarning, NotReadyWarning
         As `StreamRegressor`.
     """
+
+    _learner: StreamRegressor
 
     def __init__(
         self,
@@ -189,10 +186,4 @@ class PrivateRegressor(Declared, Regressor):
     def predict(self, X: Table) -> Vector:
         """Return the expected responses of X (n, p) in their own unit, shape (n,)."""
         X = checked_again(self, X)
-        found: Vector = self._learner.predict(X)
-        return found
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.non_deterministic = not self._repeats
-        return tags
+        return self._learner.predict(X)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pipeline.learning.conventions import Regressor, tell_river
-from pipeline.learning.learner import CLIENT, StreamLearner
+from pipeline.learning.learner import StreamLearner
 from pipeline.messages.model_file import ModelFile
 from pipeline.prediction import LinearRegressor
 from pipeline.records.columns import Table
@@ -36,30 +34,6 @@ class StreamRegressor(StreamLearner[LinearRegressor], Regressor):
     def __init__(self, study: StudySource) -> None:
         super().__init__(study)
         tell_river(type(self), "Regressor")
-
-    def partial_fit(self, X: Table, y: Any, *, client: str = CLIENT) -> StreamRegressor:
-        """Go on with more records of a client, and release the windows that they fill.
-
-        Without noise, any split of the same records into calls gives the same sums, bit by bit.
-
-        Parameters
-        ----------
-        X, y
-            As in `fit`; n may be 0.
-        client
-            Whose records they are: a window holds records of one client.
-
-        Raises
-        ------
-        DataError
-            As `fit`; then none of these records has been taken.
-        NumericError
-            As `fit`.
-        """
-        stream = self._started()
-        stream.take(X, y, client, ())
-        stream.watch.tell()
-        return self
 
     def predict(self, X: Table) -> Vector:
         """Return the expected responses in the response's own unit, shape (n,).

@@ -51,7 +51,13 @@ class Stream:
         """Whether there has been a release."""
         return any(partition.head.next_offset for partition in self.run.partitions)
 
-    def take(self, X: Table, y: Any, client: str, classes: Sequence[Label]) -> None:
+    def check_labels(self, classes: Sequence[Label]) -> None:
+        """Refuse labels that the study does not name; DataError names the first one."""
+        labels = list(classes)
+        by_row(self._response.of_label, labels)
+        self._name_labels(labels)
+
+    def take(self, X: Table, y: Any, client: str) -> None:
         """Take records, all or none, and release the windows that they fill.
 
         Raises
@@ -62,9 +68,8 @@ class Stream:
         response = self._response
         values = values_of(X, self._encoder.features)
         labels = labels_of(y, len(values))
-        by_row(response.of_label, list(classes))
         responses = by_row(response.of_label, labels)
-        self._name_labels([*classes, *labels])
+        self._name_labels(labels)
         self.watch.see(values, sum(beyond for _, beyond in responses))
         self._fill(client, self._encoder.rows(values, responses))
 
