@@ -125,10 +125,8 @@ class Folding:
         from the watermark; the same gap a second time is one of the log, unless the log has
         lost its beginning meanwhile.
 
-        Raises
-        ------
-        OffsetGap
-            If retention has passed the watermark, or the second reading does not come.
+        OffsetGap if retention has passed the watermark, or the second reading does not
+        come.
         """
         first = next((r.offset for r in records if r.offset >= watermark), watermark)
         suspect = self._suspects.get(partition)

@@ -95,13 +95,7 @@ class History:
         self._loop.close()
 
     def extents(self) -> dict[int, Extent]:
-        """Return what each partition holds now.
-
-        Raises
-        ------
-        BrokerError
-            If Kafka fails.
-        """
+        """Return what each partition holds now; BrokerError if Kafka fails."""
         topic_partitions = list(self._topic_partitions.values())
         first = self._run(self._consumer.beginning_offsets(topic_partitions))
         after = self._run(self._consumer.end_offsets(topic_partitions))
@@ -114,10 +108,7 @@ class History:
     def at(self, milliseconds: int) -> dict[int, int]:
         """Return the first offset of each partition at or after a time; its end if none is.
 
-        Raises
-        ------
-        BrokerError
-            If Kafka fails.
+        BrokerError if Kafka fails.
         """
         topic_partitions = list(self._topic_partitions.values())
         after = self._run(self._consumer.end_offsets(topic_partitions))
@@ -139,10 +130,7 @@ class History:
     def records(self, number: int) -> Iterator[LogRecord]:
         """Yield the records of one partition up to the end of its span.
 
-        Raises
-        ------
-        BrokerError, OffsetGap, Interrupted
-            As `more`.
+        BrokerError, OffsetGap, Interrupted as `more`.
         """
         return itertools.chain.from_iterable(iter(lambda: self.more(number), []))
 

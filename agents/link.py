@@ -43,10 +43,7 @@ class ReleasesLog:
     async def bounds(self, partition: int) -> tuple[int, int]:
         """Return the first and the next offset of a partition.
 
-        Raises
-        ------
-        BrokerError
-            If the partition has been taken away.
+        BrokerError if the partition has been taken away.
         """
         topic_partition = self._topic_partition(partition)
         if topic_partition is None:
@@ -107,13 +104,7 @@ class Link:
         self._ready = asyncio.Event()
 
     async def start(self) -> None:
-        """Connect.
-
-        Raises
-        ------
-        BrokerError
-            If Kafka does not answer.
-        """
+        """Connect; BrokerError if Kafka does not answer."""
         self._producer = aiokafka.AIOKafkaProducer(
             **kafka_options(self._settings),
             enable_idempotence=True,
@@ -144,10 +135,7 @@ class Link:
     ) -> None:
         """Send one message and wait until Kafka has it.
 
-        Raises
-        ------
-        BrokerError
-            If Kafka does not take it in time.
+        BrokerError if Kafka does not take it in time.
         """
         await self._ready.wait()
         if self._producer is None:
@@ -164,10 +152,7 @@ class Link:
     async def read(self, topic: str) -> list[tuple[int, bytes | None]]:
         """Return offset and value of all messages of a small topic with one partition.
 
-        Raises
-        ------
-        BrokerError
-            If Kafka does not answer in time.
+        BrokerError if Kafka does not answer in time.
         """
         topic_partition = aiokafka.TopicPartition(topic, 0)
         consumer = aiokafka.AIOKafkaConsumer(
@@ -193,10 +178,7 @@ class Link:
     async def ends(self, topic: str, partitions: int) -> int:
         """Return the sum of the next offsets of a topic's partitions.
 
-        Raises
-        ------
-        BrokerError
-            If Kafka does not answer in time.
+        BrokerError if Kafka does not answer in time.
         """
         consumer = aiokafka.AIOKafkaConsumer(**kafka_options(self._settings))
         topic_partitions = [aiokafka.TopicPartition(topic, number) for number in range(partitions)]
@@ -214,10 +196,7 @@ class Link:
     async def watch(self) -> None:
         """Ask Kafka for its metadata now and then; a consumer alone would wait for ever.
 
-        Raises
-        ------
-        BrokerError
-            If it has been silent for `PATIENCE_SECONDS`.
+        BrokerError if it has been silent for `PATIENCE_SECONDS`.
         """
         await self._ready.wait()
         silent = 0.0

@@ -184,10 +184,7 @@ def is_regular(path: Path) -> bool:
 def file_faults(name: str) -> Iterator[None]:
     """Turn faults of a file that is written into ours; a reader that has gone is none.
 
-    Raises
-    ------
-    LocalStoreError
-        Naming the file and what is wrong.
+    LocalStoreError, naming the file and what is wrong.
     """
     try:
         yield

@@ -18,10 +18,7 @@ GROUP = 500
 def to_parquet(lines: Path, made: Path) -> None:
     """Write the estimates of a file of JSON lines as Parquet, some at a time.
 
-    Raises
-    ------
-    OSError
-        If a file cannot be read or written.
+    OSError if a file cannot be read or written.
     """
     pa, parquet = extra("pyarrow", "--out"), extra("pyarrow.parquet", "--out")
     time, number = pa.timestamp("us", tz="UTC"), pa.float64()

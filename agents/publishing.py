@@ -202,10 +202,7 @@ class Publishing:
         twice. The topic is believed as far as clients believe it, and no release is asked: a client
         can claim any version.
 
-        Raises
-        ------
-        StateError
-            If Redis holds a model that nobody can have published.
+        StateError if Redis holds a model that nobody can have published.
         """
         held = self._store.newest_model()
         if held is not None and not is_possible(held[0], time.time()):

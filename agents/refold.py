@@ -19,10 +19,7 @@ Report = Callable[[int, int], None]
 def log_ends(task: Task, settings: Settings) -> dict[int, int]:
     """Return the next offset of each partition of the releases topic.
 
-    Raises
-    ------
-    BrokerError
-        If Kafka fails.
+    BrokerError if Kafka fails.
     """
     with history_of(task, settings) as history:
         return {number: extent.after for number, extent in history.extents().items()}

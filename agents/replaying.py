@@ -97,13 +97,7 @@ class Pace:
         self._first: tuple[int, float] | None = None
 
     def __call__(self, milliseconds: int) -> None:
-        """Return when a record of this time is due.
-
-        Raises
-        ------
-        Interrupted
-            If that was asked for.
-        """
+        """Return when a record of this time is due; Interrupted if that was asked for."""
         if self._first is None:
             self._first = milliseconds, time.monotonic()
         begun, at = self._first

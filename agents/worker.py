@@ -32,10 +32,8 @@ def run_worker(
 ) -> None:
     """Run one worker until a signal or a fault ends it; it does not return.
 
-    Raises
-    ------
-    BrokerError, StoreError, ConfigError
-        If Kafka or Redis is not usable at the start, or another revision of the study runs.
+    BrokerError, StoreError, ConfigError if Kafka or Redis is not usable at the start, or
+    another revision of the study runs.
     """
     require_live(task.study, "a worker")
     store = RedisStore(redis_client(settings), task)

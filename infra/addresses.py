@@ -24,10 +24,7 @@ def program_paths(settings: Settings) -> ProgramPaths:
 def connected(settings: Settings) -> Settings:
     """Fill in the addresses of the local runtime where the environment names none.
 
-    Raises
-    ------
-    ConfigError
-        If neither says where Kafka and Redis are.
+    ConfigError if neither says where Kafka and Redis are.
     """
     if settings.kafka and settings.redis:
         return settings

@@ -26,10 +26,7 @@ PATIENCE_SECONDS = 20.0
 def known_revision(task: Task, settings: Settings) -> str | None:
     """Return the running revision of a study; None if nothing says it.
 
-    Raises
-    ------
-    BrokerError
-        If Kafka does not answer.
+    BrokerError if Kafka does not answer.
     """
     known, topic_partition = (
         Known(task.study.name),

@@ -11,10 +11,7 @@ from pipeline.settings import Settings
 def ssl_context(settings: Settings) -> ssl.SSLContext | None:
     """Return a verifying TLS context, or None where Kafka is reached without TLS.
 
-    Raises
-    ------
-    ConfigError
-        Naming the setting whose file is missing, or is none of its kind.
+    ConfigError, naming the setting whose file is missing, or is none of its kind.
     """
     if not settings.kafka_security.endswith("SSL"):
         return None

@@ -91,10 +91,7 @@ class TimeRules:
 def time_rules(settings: Settings, name: str) -> TimeRules:
     """Return what a topic that exists does with times.
 
-    Raises
-    ------
-    BrokerError
-        If Kafka is out of reach or refuses.
+    BrokerError if Kafka is out of reach or refuses.
     """
     with asking(settings, f"topic {name}", "DescribeConfigs"), _admin(settings) as admin:
         found = _configuration(admin, name)
@@ -110,13 +107,7 @@ def time_rules(settings: Settings, name: str) -> TimeRules:
 
 
 def check_broker(settings: Settings) -> None:
-    """Refuse a Kafka that does not answer.
-
-    Raises
-    ------
-    BrokerError
-        If it is out of reach or refuses.
-    """
+    """Refuse a Kafka that does not answer; BrokerError if it is out of reach or refuses."""
     with asking(settings, "the cluster", "Describe"), _admin(settings) as admin:
         admin.describe_cluster()
 

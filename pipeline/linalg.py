@@ -116,10 +116,7 @@ def _all_above(matrix: Matrix, minimum: float) -> bool:
 def sandwiches(bread: Matrix, *meats: Matrix) -> list[Matrix]:
     """Return `sandwich` of one bread with several meats, for the price of one inverse.
 
-    Raises
-    ------
-    NumericError
-        As `solve_positive`.
+    NumericError as `solve_positive`.
     """
     inverse: Matrix = cho_solve(_factor(bread), np.eye(len(bread)))
     found = [inverse @ meat @ inverse.T for meat in meats]
@@ -129,10 +126,7 @@ def sandwiches(bread: Matrix, *meats: Matrix) -> list[Matrix]:
 def solve_positive(matrix: Matrix, right: Matrix | Vector) -> Matrix:
     """Solve with a symmetric positive definite matrix.
 
-    Raises
-    ------
-    NumericError
-        If the matrix is not positive definite to working precision.
+    NumericError if the matrix is not positive definite to working precision.
     """
     solution: Matrix = cho_solve(_factor(matrix), right)
     return solution
@@ -141,10 +135,7 @@ def solve_positive(matrix: Matrix, right: Matrix | Vector) -> Matrix:
 def sandwich(bread: Matrix, meat: Matrix) -> Matrix:
     """Return bread^-1 meat bread^-1 for a symmetric positive definite bread; shape (d, d).
 
-    Raises
-    ------
-    NumericError
-        As `solve_positive`.
+    NumericError as `solve_positive`.
     """
     [covariance] = sandwiches(bread, meat)
     return covariance

@@ -106,10 +106,7 @@ class OfflineRun:
     def fold(self, client: str, payload: bytes, milliseconds: int = 0) -> None:
         """Fold a release that comes at this time, in milliseconds since 1970.
 
-        Raises
-        ------
-        PayloadError
-            If it is none of this study.
+        PayloadError if it is none of this study.
         """
         partition = self.partitions[self._number(client)]
         offset = partition.head.next_offset
@@ -122,10 +119,7 @@ class OfflineRun:
     def publish(self) -> Estimate:
         """Make the current estimate the newest model, and return it.
 
-        Raises
-        ------
-        NumericError
-            If no finite estimate exists; then the model stays.
+        NumericError if no finite estimate exists; then the model stays.
         """
         estimate = estimate_of(self._task, self.partitions)
         self.model = model_after(
@@ -144,10 +138,7 @@ class OfflineRun:
     def estimate(self, now: float) -> tuple[Estimate, EstimateMessage]:
         """Return the current estimate, and the message that a worker would publish.
 
-        Raises
-        ------
-        NumericError
-            If no finite estimate exists.
+        NumericError if no finite estimate exists.
         """
         return combine(
             self._task,

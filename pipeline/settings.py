@@ -63,10 +63,7 @@ class Settings:
     def read(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read settings; `environment` defaults to the process's own.
 
-        Raises
-        ------
-        ConfigError
-            Naming a variable that is unknown or has a value that is not allowed.
+        ConfigError, naming a variable that is unknown or has a value that is not allowed.
         """
         given = os.environ if environment is None else environment
         names = {entry.name.upper() for entry in fields(cls)}
@@ -89,10 +86,7 @@ class Settings:
     def check(self) -> None:
         """Refuse values outside the allowed ones.
 
-        Raises
-        ------
-        ConfigError
-            Naming the variable and what is allowed.
+        ConfigError, naming the variable and what is allowed.
         """
         for name, value, allowed in (
             ("LEDGER_TOPIC", self.ledger_topic, ("on", "off")),

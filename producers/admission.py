@@ -97,10 +97,7 @@ class Admission:
 def looks_of(spec: str, follow: bool) -> Looks:
     """Return what a source can be known by; not of standard input, which is read once.
 
-    Raises
-    ------
-    DataError
-        If it cannot be opened.
+    DataError if it cannot be opened.
     """
     location = location_of(spec) or ""
     source = open_source(spec, None, folder=Path(), follow=follow)

@@ -66,35 +66,20 @@ class EventTimes:
         self._keeps, self._clock = rules.keeps_ms, clock
 
     def check_columns(self, columns: Sequence[str]) -> None:
-        """Refuse a source that lacks the column.
-
-        Raises
-        ------
-        DataError
-            Naming it.
-        """
+        """Refuse a source that lacks the column; DataError, naming it."""
         if self.column not in columns:
             raise DataError(f"the source has no column {self.column!r} (--event-time)")
 
     def note(self, record: Record) -> None:
         """Take the time of the next record of the open window.
 
-        Raises
-        ------
-        RecordError
-            If it has none, or one of the future, which Kafka would refuse.
+        RecordError if it has none, or one of the future, which Kafka would refuse.
         """
         found = self.time_of(record)
         self._latest = max(self._latest or 0, found - found % 1000)
 
     def time_of(self, record: Record) -> int:
-        """Return the time of a record in milliseconds, without taking it.
-
-        Raises
-        ------
-        RecordError
-            As `note`.
-        """
+        """Return the time of a record in milliseconds, without taking it; RecordError as `note`."""
         found = time_of(record.get(self.column), self.column)
         if found > self._clock() * 1000 + AHEAD_MS:
             raise RecordError(f"column {self.column!r} holds a time of the future")

@@ -72,10 +72,7 @@ class Heritage:
     def take_file(self, message: SpendsMessage) -> int:
         """Charge what a file says that this database lacks; return how many spends that changed.
 
-        Raises
-        ------
-        ConfigError
-            If it is another client's, or its names are hashed.
+        ConfigError if it is another client's, or its names are hashed.
         """
         if message.client != self._db.client:
             raise ConfigError(

@@ -64,10 +64,7 @@ class LedgerTopic:
     def take_over(self, source: str, *, begun: bool, other_data: bool) -> None:
         """Charge what the topic says this client has spent on a source; see `Heritage.take_topic`.
 
-        Raises
-        ------
-        ConfigError
-            If nobody can tell whether its records were released elsewhere.
+        ConfigError if nobody can tell whether its records were released elsewhere.
         """
         if self._on:
             self._there = self._read()

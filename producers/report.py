@@ -22,10 +22,7 @@ from producers.memory import Remembered, parsed
 def report(path: Path) -> dict[str, dict[str, Any]]:
     """Return for each study what the client has read, set aside, released and spent.
 
-    Raises
-    ------
-    LocalStoreError
-        If the database cannot be read.
+    LocalStoreError if the database cannot be read.
     """
     with _reading(path) as database:
         columns = database.execute("PRAGMA table_info(streams)").fetchall()
@@ -40,10 +37,7 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
 
     All numbers are public: none is computed from records.
 
-    Raises
-    ------
-    LocalStoreError
-        If the database cannot be read, or is of an older version.
+    LocalStoreError if the database cannot be read, or is of an older version.
     """
     with _reading(path) as database:
         _check_version(database)
@@ -65,10 +59,7 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
 def account_of(path: Path) -> SpendsMessage:
     """Return the whole account of a client, for a file.
 
-    Raises
-    ------
-    LocalStoreError
-        If the database cannot be read, or is of an older version.
+    LocalStoreError if the database cannot be read, or is of an older version.
     """
     with _reading(path) as database:
         _check_version(database)

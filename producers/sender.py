@@ -74,10 +74,7 @@ class Sender:
     def pump(self) -> None:
         """Hand stored releases to Kafka and note those that it has acknowledged.
 
-        Raises
-        ------
-        BrokerError
-            If Kafka has refused one for too long; the outbox still holds it.
+        BrokerError if Kafka has refused one for too long; the outbox still holds it.
         """
         self._collect()
         room = IN_FLIGHT - len(self._pending)
@@ -98,13 +95,7 @@ class Sender:
             self._handed = item.seq
 
     def drain(self) -> None:
-        """Send everything and wait until it is acknowledged.
-
-        Raises
-        ------
-        BrokerError
-            As `pump`.
-        """
+        """Send everything and wait until it is acknowledged; BrokerError as `pump`."""
         while True:
             self.pump()
             if not self._pending:

@@ -66,10 +66,7 @@ def row_of(study: str, outgoing: Outgoing) -> tuple[object, ...]:
 def check_whole(database: Database) -> None:
     """Refuse a mixture of two states of the file: no study's rows have gaps.
 
-    Raises
-    ------
-    LocalStoreError
-        If the rows of a study do not agree with each other.
+    LocalStoreError if the rows of a study do not agree with each other.
     """
     for study, next_seq in database.rows("SELECT study, next_seq FROM streams"):
         [ledger] = database.rows(

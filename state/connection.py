@@ -15,10 +15,7 @@ from pipeline.settings import Settings
 def redis_client(settings: Settings) -> redis.Redis:
     """Return a Redis client with bounded waits: a dead Redis must stop a worker, not hang it.
 
-    Raises
-    ------
-    ConfigError
-        If its URL cannot be read.
+    ConfigError if its URL cannot be read.
     """
     credentials: dict[str, Any] = {}
     if settings.redis_username:

@@ -10,10 +10,7 @@ from pipeline.errors import StateError
 def number_of(data: bytes | None) -> int:
     """Return a stored number; 0 where nothing is stored.
 
-    Raises
-    ------
-    StateError
-        If it cannot be read.
+    StateError if it cannot be read.
     """
     try:
         return int(data or b"0")
@@ -24,24 +21,12 @@ def number_of(data: bytes | None) -> int:
 
 
 def texts(names: set[bytes]) -> frozenset[str]:
-    """Return the members of a set of names.
-
-    Raises
-    ------
-    StateError
-        If one cannot be read.
-    """
+    """Return the members of a set of names; StateError if one cannot be read."""
     return frozenset(_text(name) for name in names)
 
 
 def text_keys(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
-    """Return the fields of a hash by their names.
-
-    Raises
-    ------
-    StateError
-        If a name cannot be read.
-    """
+    """Return the fields of a hash by their names; StateError if a name cannot be read."""
     return {_text(name): data for name, data in fields.items()}
 
 

@@ -49,13 +49,7 @@ class RedisStore:
         self._model = client.register_script((scripts / "model.lua").read_text())
 
     def ping(self) -> None:
-        """Refuse a Redis that does not answer.
-
-        Raises
-        ------
-        StoreError
-            If it is out of reach or refuses.
-        """
+        """Refuse a Redis that does not answer; StoreError if it is out of reach or refuses."""
         self._ask(self._client.ping)
 
     def watermark(self, partition: int) -> int:
@@ -212,10 +206,7 @@ class RedisStore:
     def store_model(self, version: int, payload: bytes) -> None:
         """Store a model that is newer than the held one.
 
-        Raises
-        ------
-        StaleSnapshot
-            If another worker has published in between.
+        StaleSnapshot if another worker has published in between.
         """
         self._ask(lambda: self._model(keys=[keys.model(self._study)], args=[version, payload]))
 

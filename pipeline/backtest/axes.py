@@ -43,10 +43,7 @@ def parse_axis(text: str) -> Axis:
 
     Values are written as in the study file; quotes may be left out, and `none` unsets a key.
 
-    Raises
-    ------
-    ConfigError
-        If it means none.
+    ConfigError if it means none.
     """
     key, equals, values = (part.strip() for part in text.partition("="))
     if not (key and equals and values):
@@ -60,10 +57,7 @@ def parse_axis(text: str) -> Axis:
 def settings_of(study: Study, axes: Iterable[Axis]) -> list[Setting]:
     """Return all combinations of the values of some axes, the last one running fastest.
 
-    Raises
-    ------
-    ConfigError
-        If a key is named twice, a study has no such key, or a value is not allowed.
+    ConfigError if a key is named twice, a study has no such key, or a value is not allowed.
     """
     axes = list(axes)
     keys = [axis.key for axis in axes]

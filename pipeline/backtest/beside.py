@@ -86,10 +86,7 @@ class Beside:
 def tasks_beside(study: Study, options: Options) -> list[Task]:
     """Return the study with each of the methods that were asked for.
 
-    Raises
-    ------
-    ConfigError
-        If one of them cannot go with the study.
+    ConfigError if one of them cannot go with the study.
     """
     if not options.beside:
         return []

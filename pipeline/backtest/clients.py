@@ -78,13 +78,7 @@ class ByColumn(Clients):
         return (self._column,)
 
     def of(self, batch: Batch, encoded: Encoded) -> Integers:
-        """As `Clients.of`.
-
-        Raises
-        ------
-        DataError
-            If a name is too long.
-        """
+        """As `Clients.of`; DataError if a name is too long."""
         values = batch.columns[self._column].tolist()
         if batch.lost.any():
             values = [

@@ -22,10 +22,7 @@ EARLIEST, LATEST = -62_135_596_800, 237_000_000_000
 def seconds_of(text: str, option: str) -> float:
     """Return a time that a person wrote, RFC 3339 or seconds since 1970.
 
-    Raises
-    ------
-    ConfigError
-        If it is neither.
+    ConfigError if it is neither.
     """
     found = _second(text)
     if math.isnan(found):

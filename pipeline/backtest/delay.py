@@ -42,10 +42,7 @@ class Delay:
 def delay_of(text: str, option: str) -> Delay:
     """Return the delay that a person wrote: "30s", "12h", "500 records", "exponential:2.5s".
 
-    Raises
-    ------
-    ConfigError
-        If it is none.
+    ConfigError if it is none.
     """
     units = "|".join((*SECONDS, "seconds?", "r", "records?"))
     pattern = rf"(exponential:|constant:)?([0-9.]+(?:e[+-]?[0-9]+)?) ?({units})?"

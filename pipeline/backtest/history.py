@@ -85,11 +85,8 @@ class Reading:
     def parts(self) -> Iterator[Part]:
         """Yield the parts of the history in order.
 
-        Raises
-        ------
-        DataError
-            If it cannot be read, lacks a column, holds no records, none that can be used, or none
-            in the range of time; or as `EventTime.read`.
+        DataError if it cannot be read, lacks a column, holds no records, none that can be
+        used, or none in the range of time; or as `EventTime.read`.
         """
         for batch in self._batches():
             self._read += len(batch)
@@ -179,10 +176,7 @@ class Reading:
 def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:
     """Yield a data frame, or a mapping from names to columns, in batches.
 
-    Raises
-    ------
-    DataError
-        If it is neither, lacks a column, or its columns have different lengths.
+    DataError if it is neither, lacks a column, or its columns have different lengths.
     """
     if isinstance(table, Mapping):
         names = list(table)

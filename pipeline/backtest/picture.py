@@ -17,10 +17,7 @@ SHADES = {"none": "0.85", "empty": "0.85", "starting": "0.9", "warming": "0.95"}
 def figure_of(result: BacktestResult) -> Any:
     """Return a matplotlib figure, which the caller saves or shows.
 
-    Raises
-    ------
-    ConfigError
-        If matplotlib is not installed.
+    ConfigError if matplotlib is not installed.
     """
     name, _ = result.main_score
     figure = extra("matplotlib.figure", "plot").Figure(figsize=(8, 5), layout="constrained")

@@ -74,10 +74,7 @@ def backtest_grid(
 def is_many(grid: tuple[str, ...], draws: int, jobs: int | None, report: Path | None) -> bool:
     """Return whether there is more than one run, or a report.
 
-    Raises
-    ------
-    ConfigError
-        If --jobs has nothing to share out.
+    ConfigError if --jobs has nothing to share out.
     """
     many = bool(grid) or draws > 1
     if jobs is not None and not many:

@@ -45,10 +45,7 @@ def tables(result: BacktestResult) -> RenderableType:
 def check_file(path: Path, source: str, option: str, endings: tuple[str, ...]) -> None:
     """Refuse an output that cannot be written, before anything is computed.
 
-    Raises
-    ------
-    ConfigError
-        Naming the option.
+    ConfigError, naming the option.
     """
     if path.suffix.lower() not in endings:
         raise ConfigError(f"{option}: it must end in {' or '.join(endings)}")
@@ -61,10 +58,7 @@ def check_file(path: Path, source: str, option: str, endings: tuple[str, ...]) -
 def write_whole(path: Path, option: str, write: Callable[[BinaryIO], object]) -> None:
     """Write a file for its owner's eyes; it is there whole or not at all.
 
-    Raises
-    ------
-    ConfigError
-        If it cannot be written.
+    ConfigError if it cannot be written.
     """
     draft: Path | None = None
     try:
@@ -83,13 +77,7 @@ def write_whole(path: Path, option: str, write: Callable[[BinaryIO], object]) ->
 
 
 def write_series(result: BacktestResult, path: Path) -> None:
-    """Write the bins, one row each.
-
-    Raises
-    ------
-    ConfigError
-        If they cannot be written.
-    """
+    """Write the bins, one row each; ConfigError if they cannot be written."""
     form = _write_parquet if path.suffix.lower() == ".parquet" else _write_lines
     write_whole(path, "--out", partial(form, result))
 

@@ -23,10 +23,7 @@ def one_core_each(jobs: int | None) -> Iterator[Executor]:
 
     If the caller ends with an error or an interrupt, they are ended at once.
 
-    Raises
-    ------
-    VeilstreamError
-        If one of them was ended from outside.
+    VeilstreamError if one of them was ended from outside.
     """
     before = {name: os.environ.get(name) for name in THREADS}
     others = set(multiprocessing.active_children())

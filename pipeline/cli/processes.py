@@ -53,10 +53,7 @@ class Processes:
     def check(self) -> None:
         """Refuse to go on if a process has failed.
 
-        Raises
-        ------
-        VeilstreamError
-            With the last words of its log.
+        VeilstreamError with the last words of its log.
         """
         for name, child in self._children.items():
             code = child.poll()

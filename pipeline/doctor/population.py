@@ -157,10 +157,7 @@ class Target:
 def target_of(population: Population, seed: int = 0) -> Target:
     """Return the minimiser of the population's mean loss, from two scrambled Sobol samples.
 
-    Raises
-    ------
-    NumericError
-        If there is none, as for classes that are separable.
+    NumericError if there is none, as for classes that are separable.
     """
     # scipy.stats alone takes a second to import
     from scipy.stats import qmc  # noqa: PLC0415

@@ -40,13 +40,7 @@ class Size:
     clients: int
 
     def windows(self, task: Task) -> int:
-        """Return how many windows they fill.
-
-        Raises
-        ------
-        ConfigError
-            If they fill none.
-        """
+        """Return how many windows they fill; ConfigError if they fill none."""
         count = self.records // task.slots
         if not count:
             raise ConfigError(
@@ -58,10 +52,7 @@ class Size:
 def simulated(study: Study) -> Task:
     """Return the task of a study whose Gaussian noise is simulated, with the same deviations.
 
-    Raises
-    ------
-    ConfigError
-        If its kind has no live stream, it forgets by the clock, or has several paths.
+    ConfigError if its kind has no live stream, it forgets by the clock, or has several paths.
     """
     require_live(study, "a simulated stream")
     forgetting = study.estimator.forgetting
@@ -84,13 +75,7 @@ def simulated(study: Study) -> Task:
 
 
 def stream(population: Population, size: Size, seed: int, number: int) -> Estimate:
-    """Return the last estimate of stream `number`.
-
-    Raises
-    ------
-    NumericError
-        If no finite estimate exists.
-    """
+    """Return the last estimate of stream `number`; NumericError if no finite estimate exists."""
     task, windows = population.task, size.windows(population.task)
     rng = np.random.default_rng([seed, number])
     run = method_of(task.study).simulation(task, rng) or _Releases(task, seed, number)

@@ -119,10 +119,8 @@ class Objective:
     def at(self, point: Vector, *, curved: bool = True) -> Sums:
         """Return the sums at a point, shape (d,); their curvature is zero where nobody needs it.
 
-        Raises
-        ------
-        DataError
-            If there is no row, or rows of different clients differ in their number of columns.
+        DataError if there is no row, or rows of different clients differ in their number of
+        columns.
         """
         size, loss = len(self.penalty), self.loss
         value, gradient, curvature = 0.0, np.zeros(size), np.zeros((size, size))
@@ -157,11 +155,8 @@ class Objective:
     def require_a_minimiser(self) -> None:
         """Refuse a problem that cannot have a unique minimiser, before any step.
 
-        Raises
-        ------
-        NumericError
-            If the intercept is free and only one class occurs or all counts are zero, or columns
-            are collinear without a penalty.
+        NumericError if the intercept is free and only one class occurs or all counts are
+        zero, or columns are collinear without a penalty.
         """
         facts, kind = self._facts, self.loss.responses
         if self.penalty[0] == 0 and kind == "count" and facts.most <= 0:

@@ -17,10 +17,7 @@ def draw(result: Result, axes: Any = None) -> Any:
 
     Coefficients go from top to bottom; one without an interval is a point alone.
 
-    Raises
-    ------
-    ConfigError
-        If matplotlib is not installed.
+    ConfigError if matplotlib is not installed.
     """
     rows = result.message.coefficients
     if axes is None:

@@ -96,10 +96,7 @@ class Records:
     def check(self) -> None:
         """Refuse a source that has been read and had nothing to use.
 
-        Raises
-        ------
-        DataError
-            If it held no records, or none that can be used.
+        DataError if it held no records, or none that can be used.
         """
         if self.count == 0:
             raise DataError(f"{self.name} holds no records")

@@ -141,10 +141,7 @@ class Provenance(msgspec.Struct, frozen=True):
 def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateMessage:
     """Join an estimate with where it comes from and what it promises.
 
-    Raises
-    ------
-    NumericError
-        If a coefficient is not a finite number: JSON has no word for it.
+    NumericError if a coefficient is not a finite number: JSON has no word for it.
     """
     if not np.all(np.isfinite(estimate.coefficients)):
         raise NumericError("the estimate holds a number that is not finite")

@@ -110,10 +110,7 @@ def write_model(task: Task, model: Model, published_at: str) -> bytes:
 def read_model(task: Task, payload: bytes) -> Model:
     """Read a model of this study.
 
-    Raises
-    ------
-    PayloadError
-        If it is no model, one of another study or revision, or off its lattice.
+    PayloadError if it is no model, one of another study or revision, or off its lattice.
     """
     try:
         message = _DECODER.decode(payload)

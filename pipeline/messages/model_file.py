@@ -130,10 +130,7 @@ def _status(
 def check_origin(task: Task, study: str, revision: str, what: str) -> None:
     """Refuse what belongs to another study, or to another revision of it.
 
-    Raises
-    ------
-    ConfigError
-        Naming both.
+    ConfigError, naming both.
     """
     if study != task.study.name:
         raise ConfigError(
@@ -156,10 +153,7 @@ def write_model_file(model: ModelFile) -> bytes:
 def read_model_file(payload: bytes) -> ModelFile:
     """Read a model file.
 
-    Raises
-    ------
-    ConfigError
-        If it is none, one of another version, or its parts do not fit each other.
+    ConfigError if it is none, one of another version, or its parts do not fit each other.
     """
     try:
         model = msgspec.json.decode(payload, type=ModelFile)

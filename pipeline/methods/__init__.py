@@ -52,10 +52,7 @@ def load_live(kind: str) -> Method:
 def task_of(study: Study, level: str | None = None) -> Task:
     """Return what clients and workers of a study share; for `level` see `Task`.
 
-    Raises
-    ------
-    PrivacyError, ConfigError
-        As `Task`.
+    PrivacyError, ConfigError as `Task`.
     """
     kind = study.estimator.kind
     found: Task = (load(kind) if kind in OFFLINE else method_of(study)).task(study, level)

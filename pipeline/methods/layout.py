@@ -28,13 +28,7 @@ class Layout:
         self._bytes = 8 * length
 
     def check(self, numbers: Numbers) -> None:
-        """Refuse any other form.
-
-        Raises
-        ------
-        PayloadError
-            Naming the vector and its form.
-        """
+        """Refuse any other form; PayloadError, naming the vector and its form."""
         if (
             numbers.length != self._length
             or len(numbers.data) != self._bytes

@@ -107,13 +107,7 @@ def parse_bound(text: str, option: str, *, now: float, partitions: int) -> Bound
 
 
 def check_order(start: Bound, stop: Bound) -> None:
-    """Refuse a range that ends before it begins.
-
-    Raises
-    ------
-    ConfigError
-        Naming both ends.
-    """
+    """Refuse a range that ends before it begins; ConfigError, naming both ends."""
     if isinstance(start, Moment) and isinstance(stop, Moment) and start >= stop:
         raise ConfigError(
             f"--from: {_time(start.milliseconds)} is not before --to, {_time(stop.milliseconds)}"

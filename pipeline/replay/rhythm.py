@@ -24,13 +24,7 @@ class Rhythm:
 
 
 def parse_rhythm(text: str) -> Rhythm:
-    """Return the rhythm that a text means.
-
-    Raises
-    ------
-    ConfigError
-        If it means none.
-    """
+    """Return the rhythm that a text means; ConfigError if it means none."""
     found = _EVERY.fullmatch(text)
     if found is None:
         raise ConfigError(

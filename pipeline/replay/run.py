@@ -67,10 +67,7 @@ class Replay:
     def __post_init__(self) -> None:
         """Begin with empty states at the offsets where the spans begin.
 
-        Raises
-        ------
-        ConfigError
-            If a path of gradients would begin in its middle.
+        ConfigError if a path of gradients would begin in its middle.
         """
         whole = method_of(self.task.study).whole_log(self.task)
         if whole and any(span.start for span in self.spans.values()):
@@ -179,10 +176,7 @@ class Replay:
 def refuse_others(letters: Iterable[DeadLetter], number: int, revision: str) -> None:
     """Refuse releases that were made under another revision of the study.
 
-    Raises
-    ------
-    ConfigError
-        Naming the first of them, and its revision.
+    ConfigError, naming the first of them, and its revision.
     """
     for letter in letters:
         if letter.fault.reason == "wrong-revision":

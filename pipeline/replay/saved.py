@@ -118,10 +118,7 @@ class Saved(msgspec.Struct, frozen=True):
     def restore(self, replay: Replay) -> None:
         """Bring a replay of the same command to where this one was.
 
-        Raises
-        ------
-        StateError
-            If a state cannot be read.
+        StateError if a state cannot be read.
         """
         replay.since, replay.tick = self.since, self.tick
         for number, held in self.partitions.items():

@@ -37,10 +37,7 @@ REASONS = {
 def parse_change(text: str) -> tuple[str, Any]:
     """Return key and value of a text such as `estimator.level=0.9`; None for "none".
 
-    Raises
-    ------
-    ConfigError
-        If it is no such text.
+    ConfigError if it is no such text.
     """
     key, equals, value = text.partition("=")
     if value.strip() == "none":
@@ -54,10 +51,7 @@ def parse_change(text: str) -> tuple[str, Any]:
 def parse_forgetting(text: str) -> dict[str, Any] | None:
     """Return the table that a text such as "50000 records" means; None for "none".
 
-    Raises
-    ------
-    ConfigError
-        If it means none.
+    ConfigError if it means none.
     """
     if text == "none":
         return None

@@ -92,13 +92,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def decode_position(position: bytes, kind: str, name: str) -> Position:
-    """Return the contents of a position.
-
-    Raises
-    ------
-    DataError
-        If it is no position of this kind of source.
-    """
+    """Return the contents of a position; DataError if it is no position of this kind of source."""
     try:
         found = msgspec.json.decode(position, type=Position)
     except (msgspec.DecodeError, UnicodeDecodeError):

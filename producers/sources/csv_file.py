@@ -114,10 +114,7 @@ class _IncompleteError(Exception):
 def read_header(line: bytes, name: str) -> list[str]:
     """Return the columns that one header line names.
 
-    Raises
-    ------
-    DataError
-        As `check_header`, or if the header goes on in the next line.
+    DataError as `check_header`, or if the header goes on in the next line.
     """
     fields: list[str] | str
     text = line.removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
@@ -131,11 +128,8 @@ def read_header(line: bytes, name: str) -> list[str]:
 def check_header(fields: list[str] | str, raw: bytes, name: str) -> list[str]:
     """Return the columns that a header names.
 
-    Raises
-    ------
-    DataError
-        If there are none, or two are the same. It gives numbers, not names: where the header was
-        forgotten, the first line is data.
+    DataError if there are none, or two are the same. It gives numbers, not names: where the
+    header was forgotten, the first line is data.
     """
     if isinstance(fields, str) or not _is_utf8(raw):
         fault = fields if isinstance(fields, str) else "not UTF-8"

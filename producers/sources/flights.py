@@ -77,10 +77,7 @@ class FlightRows(CountedRows):
 def flights() -> Iterator[dict[str, object]]:
     """Yield the flights of all airlines, in the order of their scheduled hours.
 
-    Raises
-    ------
-    DataError
-        If the package is missing or damaged.
+    DataError if the package is missing or damaged.
     """
     return _records(*_flights(None), 0)
 

@@ -19,10 +19,7 @@ def open_input() -> BinaryIO:
     A thread that waits in the buffered `sys.stdin` holds its lock, and the interpreter cannot
     shut down.
 
-    Raises
-    ------
-    DataError
-        If there is none.
+    DataError if there is none.
     """
     if sys.stdin is None:  # then number 0 may be any other file by now
         raise DataError("standard input is closed; the data owner must start the client with it")

@@ -110,10 +110,7 @@ def federated_fit(
     Fewer `rounds` than the `tolerance` of the score needs give a start, with `converged` false. It
     is false as well where the classes are separable without a ridge: there is no minimiser.
 
-    Raises
-    ------
-    NumericError
-        If there is no unique minimiser before any step is taken.
+    NumericError if there is no unique minimiser before any step is taken.
     """
     objective = objective_of(loss, clients, ridge)
     objective.require_a_minimiser()
@@ -140,10 +137,8 @@ def undamped_iterates(
     Reproduction only. With an identity ridge the first iterate is the mean of y (1, x) over lambda,
     the mean-difference classifier: the paper's ramp has no curvature at zero.
 
-    Raises
-    ------
-    NumericError
-        If a curvature is singular, as it is at zero where the ridge leaves the intercept free.
+    NumericError if a curvature is singular, as it is at zero where the ridge leaves the
+    intercept free.
     """
     size = clients[0].size
     points = [np.zeros(size)]

@@ -92,11 +92,8 @@ class OnlineFit:
     def update(self, clients: Sequence[Records]) -> Vector:
         """Fold one batch, given as the records of each client; return the new coefficients.
 
-        Raises
-        ------
-        NumericError
-            If the summed curvature is singular, or the first batch alone has no best fit. The
-            state is then as it was.
+        NumericError if the summed curvature is singular, or the first batch alone has no
+        best fit. The state is then as it was.
         """
         if any(client.size != self.size for client in clients):
             raise DataError(f"clients must have {self.size - 1} features, as the first batch had")
