@@ -9,6 +9,7 @@ import click
 from pipeline.cli.context import AS_JSON, STUDY, put, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.library.checking import facts_of, warnings_of
+from pipeline.library.lengths import NOT_PRIVATE, of_sample
 from pipeline.study import TEMPLATE
 
 
@@ -20,12 +21,22 @@ def study() -> None:
 @study.command()
 @STUDY
 @AS_JSON
-def check(study: Path, as_json: bool) -> None:
-    """Check STUDY and print what it means: guarantee, noise, topics."""
+@click.option(
+    "--sample",
+    metavar="FILE",
+    help="Also say how its records fit the declared ranges: from raw data, NOT private.",
+)
+@click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv",
+              help="What standard input holds, with --sample -.")  # fmt: skip
+def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
+    """Check STUDY and print what it means: features, guarantee, noise, topics."""
     task = task_of(study)
     for warning in warnings_of(task):
         say(f"WARNING: {warning}")
     facts = facts_of(task)
+    if sample is not None:
+        say(f"WARNING: --sample: {NOT_PRIVATE}")
+        facts["sample_not_private"] = of_sample(task, sample, form)
     if as_json:
         put(facts)
         return
@@ -57,4 +68,6 @@ def init(path: Path) -> None:
 
 def _readable(value: object) -> str:
     """Return a fact as people read it; `--json` has all digits."""
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_readable(inner)}" for key, inner in value.items()) or "none"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

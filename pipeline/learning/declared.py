@@ -14,8 +14,10 @@ from pipeline.learning.learner import StreamLearner
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.study import Study, study_of
 
-#: One range for all features, one for each in order, or one by name.
-Ranges: TypeAlias = tuple[float, float] | Sequence[tuple[float, float]] | Mapping[str, Any]
+#: One range for all features, one for each in order, or one by name; for a pair there may be what
+#: a study file declares of a feature, such as {"min": 0, "max": 1e6, "transform": "asinh"}.
+Range: TypeAlias = tuple[float, float] | Mapping[str, Any]
+Ranges: TypeAlias = Range | Sequence[Range] | Mapping[str, Range]
 #: What a record that no caller names is called in the study.
 RESPONSE = "response"
 
@@ -77,7 +79,7 @@ class Declared:
             name=type(self).__name__,
         )
 
-    def _features(self, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def _features(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         if self.ranges is None:
             raise ConfigError(
                 "ranges: must be declared and never computed from the data; for example "
@@ -87,22 +89,17 @@ class Declared:
             missing = [name for name in names if name not in self.ranges]
             if missing:
                 raise ConfigError(f"ranges: there is none for {', '.join(map(repr, missing))}")
-            pairs = [self.ranges[name] for name in names]
+            given = [self.ranges[name] for name in names]
+        elif _is_pair(self.ranges):
+            given = [self.ranges] * len(names)
         else:
-            try:
-                given = np.asarray(self.ranges, dtype=np.float64)
-            except (TypeError, ValueError):
-                given = np.empty(0)
-            if given.shape not in ((2,), (len(names), 2)):
-                raise ConfigError(
-                    f"ranges: must be one pair (low, high), or {len(names)} of them, one for each "
-                    "feature"
-                )
-            pairs = np.broadcast_to(given, (len(names), 2)).tolist()
-        return {
-            name: {"min": float(low), "max": float(high)}
-            for name, (low, high) in zip(names, pairs, strict=True)
-        }
+            given = list(self.ranges) if hasattr(self.ranges, "__iter__") else []
+        if len(given) != len(names) or not all(_is_range(one) for one in given):
+            raise ConfigError(
+                f"ranges: must be one pair (low, high), or {len(names)} of them, one for each "
+                "feature; in place of a pair, what a study file declares of a feature"
+            )
+        return {name: _declared(one) for name, one in zip(names, given, strict=True)}
 
     def _privacy(self) -> dict[str, object]:
         if self.epsilon is None:
@@ -128,3 +125,22 @@ class Declared:
     def _repeats(self) -> bool:
         """Whether two fits of the same records are the same: without noise alone."""
         return self.epsilon is not None and math.isinf(self.epsilon)
+
+
+def _is_pair(given: Any) -> bool:
+    try:
+        return np.asarray(given, dtype=np.float64).shape == (2,)
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_range(given: Any) -> bool:
+    return isinstance(given, Mapping) or _is_pair(given)
+
+
+def _declared(given: Any) -> dict[str, Any]:
+    """Return a range as a study file has it."""
+    if isinstance(given, Mapping):
+        return {key: float(v) if isinstance(v, int) else v for key, v in given.items()}
+    low, high = given
+    return {"min": float(low), "max": float(high)}

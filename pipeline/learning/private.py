@@ -31,8 +31,10 @@ class PrivateClassifier(Declared, Classifier):
     Parameters
     ----------
     ranges
-        Public ranges of the features: one pair for all, a pair for each in order, or by name.
-        Never compute them from the data.
+        Public ranges of the features: one pair for all, a pair for each in order, or by name; in
+        place of a pair what a study file declares, such as `{"min": 0, "max": 1e6, "transform":
+        "asinh", "unit": 100}`. Never compute them from the data. X holds numbers: levels of a
+        category are such texts as "1".
     epsilon
         Of one record, in [1e-4, 20]; `math.inf` for no privacy.
     delta

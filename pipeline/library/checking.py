@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from pipeline.library.lengths import expected
 from pipeline.messages.topics import Topics
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import guarantee_of, offline_method
@@ -11,6 +12,9 @@ from pipeline.privacy.policy import loose_delta
 from pipeline.release.task import Task
 from pipeline.study import StudySource, read_study
 from pipeline.study.steps import described
+
+#: From so many columns of levels on a word is said of what they cost.
+MANY_LEVELS = 30
 
 
 def check_study(study: StudySource) -> dict[str, object]:
@@ -33,7 +37,12 @@ def check_study(study: StudySource) -> dict[str, object]:
 def warnings_of(task: Task) -> list[str]:
     """Return what the operator should know before the study runs, in words."""
     own = () if offline_method(task.study) else method_of(task.study).warnings(task)
-    found = (loose_delta(task.guarantee.delta, task.slots), _wide_residuals(task), *own)
+    found = (
+        loose_delta(task.guarantee.delta, task.slots),
+        _wide_residuals(task),
+        _many_levels(task),
+        *own,
+    )
     return [warning for warning in found if warning]
 
 
@@ -49,13 +58,14 @@ def facts_of(task: Task) -> dict[str, object]:
         "study": task.study.name,
         "revision": task.revision,
         "coefficients": ", ".join(task.study.coefficient_names),
-        "steps": described(task.encoding),
+        "features": described(task.encoding),
         "estimator": _kind(task),
         "response": _response(task),
         "privacy": msgspec.to_builtins(guarantee_of(task)),
     }
     if offline_method(task.study) is not None:
         return facts
+    facts["norm"] = expected(task)
     facts.update(method_of(task.study).facts(task))
     facts["topics"] = {
         topic.name: f"partitions {topic.partitions}, {topic.config.get('cleanup.policy', 'delete')}"
@@ -89,6 +99,19 @@ def _wide_residuals(task: Task) -> str:
         f"estimator.residual_bound: {bound:g} is more than the width of the response's range, "
         f"{width:g}: it adds noise in proportion, and no residual of a mean within the range is "
         "as large"
+    )
+
+
+def _many_levels(task: Task) -> str:
+    """Warn of so many levels that their noise is all that there is; empty if there are few."""
+    levels = sum(len(feature.others) for feature in task.study.data.features.values())
+    if levels < MANY_LEVELS:
+        return ""
+    return (
+        f"data.features: {levels} of {task.size} coefficients are of levels of categories. A "
+        f"curvature of {task.size * (task.size + 1) // 2:,} numbers is noised as a whole, and each "
+        "level is seen by its own records alone: intervals need the more records; join rare levels "
+        "into one before the records come"
     )
 
 

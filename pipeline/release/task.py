@@ -122,6 +122,11 @@ class Task(RecordBounds, ABC):
         return ""
 
     @property
+    def kept_norm(self) -> float:
+        """Norm of (1, features) from which on a record is shortened, or weighs less."""
+        return self.norm_bound
+
+    @property
     def budget_allocation(self) -> Mapping[str, float]:
         """What each part of a release costs one record, where single records release several."""
         return {}

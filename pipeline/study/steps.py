@@ -11,6 +11,7 @@ from pipeline.study.transforms import restored, words_of
 
 #: Digits of a number that a sentence has.
 DIGITS = 4
+TOGETHER = "both together, beyond each alone"
 
 
 def steps_of(encoding: Encoding) -> tuple[str, ...]:
@@ -27,9 +28,14 @@ def steps_of(encoding: Encoding) -> tuple[str, ...]:
 
 
 def described(encoding: Encoding) -> dict[str, str]:
-    """Return the words of all columns by name, plain ones as well."""
-    words = [text for columns in _mains(encoding).values() for text in columns.values()]
-    return dict(zip(encoding.columns, [*words, *_products(encoding)], strict=True))
+    """Return the words of each feature and interaction by name, plain numbers as well."""
+    found = {}
+    for name, columns in _mains(encoding).items():
+        [words, *_] = columns.values()
+        found[name] = words
+        if encoding.features[name].kind == "category":
+            found[name] = f"{len(columns)} columns, each a level {words}"
+    return {**found, **{f"{one}:{other}": TOGETHER for one, other in encoding.pairs}}
 
 
 def _plain(feature: Feature) -> bool:
@@ -63,4 +69,4 @@ def _of_number(encoding: Encoding, index: int, name: str, feature: Feature) -> s
 def _products(encoding: Encoding) -> list[str]:
     """Return the words of the interactions: their names say of what."""
     count = len(encoding.columns) - sum(len(columns) for columns in _mains(encoding).values())
-    return ["both together, beyond each alone"] * count
+    return [TOGETHER] * count

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pipeline.errors import ConfigError, RecordError
-from pipeline.learning import StreamClassifier
+from pipeline.errors import ConfigError, DataError, RecordError
+from pipeline.learning import PrivateClassifier, StreamClassifier
+from pipeline.library.checking import check_study
+from pipeline.library.lengths import of_sample
 from pipeline.methods import task_of as make_task
 from pipeline.prediction import LinearClassifier
 from pipeline.records.batches import Batch, BatchEncoder
@@ -39,6 +41,8 @@ GOOD: dict[str, object] = {
     "amount": 2000, "heat": 20.0, "wait": "25", "age": 40, "flow": 0, "region": "south",
     "code": 1, "y": "1",
 }  # fmt: skip
+
+A, B = "a = { min = 0, max = 9 }", "b = { kind = 'category', levels = ['u', 'v'] }"
 
 
 def study_of(*declared: str, **more: Any) -> Study:
@@ -274,6 +278,74 @@ def test_steps_say_what_a_coefficient_is_for() -> None:
     assert steps_of(kept.encoding)[1] == "1 of asinh(amount / 100)"
 
 
+@pytest.mark.filterwarnings("ignore::pipeline.errors.NotReadyWarning")
+def test_a_learner_takes_what_a_study_file_declares_of_a_feature() -> None:
+    rng = np.random.default_rng(5)
+    X = np.column_stack([rng.lognormal(7, 1, 600), rng.integers(1, 4, 600), rng.normal(size=600)])
+    y = np.log(X[:, 0] / 1000) + (X[:, 1] == 2) + rng.normal(size=600) > 0
+    levels = {"kind": "category", "levels": ["1", "2", "3"]}
+    amount = {"min": 0, "max": 1e6, "transform": "asinh", "unit": 100, "typical": 1000}
+    learner = PrivateClassifier(ranges=[amount, levels, (-5, 5)], epsilon=math.inf, window=50)
+    learner.fit(X, y)
+    assert learner.n_features_in_ == 3
+    assert [c.name for c in learner.estimate_.coefficients] == [
+        "intercept", "x0", "x1=2", "x1=3", "x2",
+    ]  # fmt: skip
+    assert learner.score(X, y) > 0.75
+    # as often right as if the columns had been made by hand
+    Z = np.column_stack([np.arcsinh(X[:, 0] / 100), X[:, 1] == 2, X[:, 1] == 3, X[:, 2]])
+    by_hand = learner.intercept_ + Z @ learner.coef_[0]
+    assert_allclose(learner.decision_function(X), by_hand, rtol=1e-9, atol=1e-9)
+    with pytest.raises(DataError, match="row 0: column 'x1': unknown level"):
+        learner.predict(X + 10)
+    with pytest.raises(ConfigError, match="ranges: must be one pair"):
+        PrivateClassifier(ranges=7, epsilon=1.0).fit(X, y)
+
+
+# --- what the check of a study says
+
+
+def test_the_check_says_what_features_are_and_whom_the_norm_shortens() -> None:
+    facts: Any = check_study(study_of(interactions=PAIRS, norm_bound="typical"))
+    assert facts["features"]["amount"] == "4.952 of asinh(amount / 100), 0 at amount = 2000"
+    assert facts["features"]["region"].startswith("2 columns, each a level beside the base")
+    norm = facts["norm"]
+    assert norm["kept"] == typical_norm_bound(STUDY.encoding) < norm["longest"]
+    assert norm["share_shortened_of_typical_records"] == pytest.approx(0.01, abs=0.001)
+    assert norm["share_shortened_of_uniform_records"] > 0.05
+    plain: Any = check_study(study_text(p=9))["norm"]
+    assert plain["share_shortened_of_uniform_records"] == 0
+    assert 'norm_bound = "typical"' in plain["advice"]
+
+
+def test_a_study_of_many_levels_is_told_what_they_cost() -> None:
+    levels = [f"l{i}" for i in range(201)]
+    wide: Any = check_study(study_of(f"a = {{ kind = 'category', levels = {levels} }}"))
+    assert any("200 of 201 coefficients" in warning for warning in wide["warnings"])
+    assert not any("coefficients" in w for w in check_study(study_of())["warnings"])  # type: ignore[attr-defined]
+
+
+def test_a_sample_shows_the_features_that_lie_in_a_sliver(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    amounts = rng.lognormal(7, 1.5, 2000)
+    lines = ["a,b,c", *(f"{a:.2f},{rng.uniform(0, 9):.3f},{'uv'[i % 2]}"
+                        for i, a in enumerate(amounts)), "x,1,u", "1,1,w"]  # fmt: skip
+    (tmp_path / "sample.csv").write_text("\n".join(lines) + "\n")
+    a, c = "a = { min = 0, max = 1e6 }", "c = { kind = 'category', levels = ['u', 'v'] }"
+    task = make_task(study_of(a, A.replace("a =", "b ="), c))
+    found: Any = of_sample(task, str(tmp_path / "sample.csv"))
+    assert (found["records"], found["unusable"], found["share_shortened"]) == (2002, 2, 0.0)
+    assert list(found["features"]) == ["a"]
+    advice = found["features"]["a"].partition("such as ")[2].partition(" }")[0] + " }"
+    assert "transform = " in advice
+    assert "typical = 1000" in advice
+    # what it advises is a study, and helps
+    better = make_task(study_of(advice, A.replace("a =", "b ="), c))
+    assert of_sample(better, str(tmp_path / "sample.csv"))["features"] == {}
+    with pytest.raises(DataError, match="no column 'd'"):
+        of_sample(make_task(study_of("d = { min = 0, max = 1 }")), str(tmp_path / "sample.csv"))
+
+
 # --- what cannot be
 
 
@@ -309,9 +381,6 @@ def test_a_feature_that_cannot_be_encoded_is_refused_by_its_key(line: str, words
         study_of(line)
     assert words in str(caught.value)
     assert str(caught.value).count("\n") == 0
-
-
-A, B = "a = { min = 0, max = 9 }", "b = { kind = 'category', levels = ['u', 'v'] }"
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,11 @@ class GradientTask(Task):
         """Bound of the weighted norm of (1, features) in the gradient of a single record."""
         return min(self.path.clipping_norm or math.sqrt(max(2, self.size)), self.longest)
 
+    @property
+    def kept_norm(self) -> float:
+        """As `Task.kept_norm`."""
+        return self.clipping_norm
+
     @cached_property
     def shares(self) -> dict[str, float]:
         """Shares of the budget of what a release holds; they sum to one."""

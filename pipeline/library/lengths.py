@@ -1,0 +1,153 @@
+"""How many records are longer than the norm that is kept of them: expected, and in a sample file.
+
+The first is public: it asks the reference population alone. The second reads raw data, for the eyes
+of whoever holds the file.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import DataError
+from pipeline.records.features import Features
+from pipeline.release.task import Task
+from pipeline.study.data_tables import Feature
+from pipeline.study.reference import norms, typical_norm_bound
+from pipeline.study.transforms import TRANSFORMS, transformed
+from pipeline.types import Matrix, Vector
+from producers.sources.tables import read_batches
+
+NOT_PRIVATE = (
+    "what follows is counted from raw records and is NOT private: it is for whoever may see the "
+    "data. Ranges, typical values and units that are chosen by it tell of these records; choose "
+    "them by what is public, or by records that take no part in the study"
+)
+#: So many records of a sample are read.
+RECORDS = 200_000
+#: Between these shares of the values most of them lie.
+WITHIN = (0.05, 0.95)
+#: A feature whose values span less of its encoded range is in a sliver, or its middle further off.
+SLIVER, OFF = 0.1, 0.5
+#: From this gain on a typical norm bound is worth a word.
+GAIN = 1.25
+
+
+def expected(task: Task) -> dict[str, object]:
+    """Return the norm that is kept, and what share of a public population is longer."""
+    limit, found = task.kept_norm, dict[str, object]()
+    found["kept"], found["longest"] = limit, task.longest
+    for law in ("typical", "uniform"):
+        found[f"share_shortened_of_{law}_records"] = _beyond(norms(task.encoding, law), limit)
+    typical = typical_norm_bound(task.encoding)
+    if task.study.estimator.norm_bound is None and limit > GAIN * typical:
+        found["advice"] = (
+            f'the ranges allow records of norm {limit:.4g}, and norm_bound = "typical" keeps '
+            f"{typical:.4g}: {limit / typical:.2g} times less noise of gradients and "
+            f"{(limit / typical) ** 2:.2g} times less of curvatures; longer records are shortened"
+        )
+    return found
+
+
+def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
+    """Return the same of the records of a file, and features that use a sliver of their range.
+
+    The file needs the features alone. None of it is private.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, lacks a column, or has no record that can be used.
+    """
+    features = Features.of(task.study)
+    values, read = _values(features, path, form)
+    inside = features.clip(values)
+    columns = features.encode(inside)
+    lengths = np.sqrt(1.0 + np.sum(columns * columns, axis=1))
+    return {
+        "records": read,
+        "unusable": read - len(values),
+        "outside_ranges": dict(features.outside(values)),
+        "share_shortened": _beyond(lengths, task.kept_norm),
+        "norm_of_99_percent": float(np.quantile(lengths, 0.99)),
+        "features": _slivers(features, inside),
+    }
+
+
+def _beyond(lengths: Vector, limit: float) -> float:
+    # a record on the bound is not longer than it; its norm is rounded
+    return float(np.mean(lengths > limit * (1.0 + 2.0**-40)))
+
+
+def _values(features: Features, path: str, form: str) -> tuple[Matrix, int]:
+    """Return the values of the usable records of a file, shape (n, k), and how many were read."""
+    parts, read = [], 0
+    for batch in read_batches(path, features.names, form=form):
+        found = [features.column(name, batch.columns[name]) for name in features.names]
+        part = np.column_stack(found)
+        parts.append(part[np.isfinite(part).all(axis=1) & ~batch.lost])
+        read += len(batch)
+        if read >= RECORDS:
+            break
+    values = np.concatenate(parts) if parts else np.zeros((0, len(features.names)))
+    if not len(values):
+        raise DataError(
+            f"{path}: none of its {read} records has a value for every feature of the study"
+        )
+    return values, read
+
+
+def _slivers(features: Features, inside: Matrix) -> dict[str, str]:
+    """Return what would spread the values of features that are in a sliver of their range."""
+    encoding, found = features.encoding, dict[str, str]()
+    scaled = encoding.scale(inside)
+    for index, (name, feature) in enumerate(encoding.features.items()):
+        if feature.kind != "number":
+            continue
+        low, high = (float(end[index]) for end in encoding.scaled_ends)
+        least, middle, most = np.quantile(scaled[:, index], (WITHIN[0], 0.5, WITHIN[1])).tolist()
+        zero = 0.0 if encoding.unit else (low + high) / 2
+        share, off = (most - least) / (high - low), abs(middle - zero) / (high - low) * 2
+        if share < SLIVER or off > OFF:
+            found[name] = (
+                f"90 % of its values span {share:.1%} of its encoded range, {off:.2g} half ranges "
+                f"from its 0; {_better(name, feature, inside[:, index], share)}"
+            )
+    return found
+
+
+def _better(name: str, feature: Feature, values: Vector, share: float) -> str:
+    """Return the declaration that spreads values best, or that none does."""
+    best, spread = feature, share
+    size = float(np.quantile(np.abs(values), 0.5)) or 1.0
+    # round numbers: a close one would say more of these records
+    unit = 10.0 ** math.floor(math.log10(size))
+    plain = Feature(min=feature.min, max=feature.max)
+    for kind, transform in TRANSFORMS.items():
+        if feature.ends[0] < 0 and not transform.signed:
+            continue
+        one: Any = Feature(
+            min=feature.min, max=feature.max, transform=kind,  # type: ignore[arg-type]
+            unit=unit if transform.scaled else None,
+        )  # fmt: skip
+        found = _spread(one, values)
+        if found > 2 * spread:
+            best, spread = one, found
+    if best is feature and spread < SLIVER and feature.transform is None:
+        return "no transform spreads them: a narrower range would, if what is public allows it"
+    best = plain if best is feature and feature.transform is None else best
+    middle = float(np.median(values))
+    typical = float(f"{middle:.1g}")
+    typical = min(max(typical, feature.ends[0]), feature.ends[1])
+    words = [f"min = {feature.ends[0]:g}, max = {feature.ends[1]:g}", f"typical = {typical:g}"]
+    words += [f'transform = "{best.transform}"'] if best.transform else []
+    words += [f"unit = {best.unit:g}"] if best.unit else []
+    return f"such as {name} = {{ {', '.join(words)} }} spans {spread:.1%}"
+
+
+def _spread(feature: Feature, values: Vector) -> float:
+    low, high = transformed(feature, np.array(feature.ends)).tolist()
+    least, most = np.quantile(transformed(feature, values), WITHIN).tolist()
+    return float((most - least) / (high - low))
