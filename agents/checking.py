@@ -132,13 +132,13 @@ def check(
     ):
         starts = _starts(releases, accept_loss=accept_loss)
         extent = published.extents()[0]
-        only: list[int] | None = None
+        only: set[int] | None = None
         first = extent.first
         while only is None or only:
             published.seek({0: Span(first, extent.after)})
             follower, again = Follower(task, releases, starts, erased), []
             for record in published.records(0):
-                if only is not None and not _among(record.offset, only):
+                if only is not None and record.offset not in only:
                     continue
                 report(record.offset - extent.first + 1, extent.after - extent.first)
                 live = _usable(task, record, found)
@@ -157,7 +157,7 @@ def check(
                 follower.move(positions)
                 if _differs(task, live, follower.states, releases.topic, found, erased):
                     found.differing.append(record.offset)
-            only = again
+            only = set(again)
             first = again[0] if again else first
     return found
 
@@ -215,8 +215,3 @@ def _differs(
 
 def _offset(record: LogRecord) -> int:
     return record.offset
-
-
-def _among(offset: int, offsets: list[int]) -> bool:
-    index = bisect_left(offsets, offset)
-    return index < len(offsets) and offsets[index] == offset

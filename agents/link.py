@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiokafka
@@ -155,24 +155,13 @@ class Link:
         BrokerError if Kafka does not answer in time.
         """
         topic_partition = aiokafka.TopicPartition(topic, 0)
-        consumer = aiokafka.AIOKafkaConsumer(
-            **kafka_options(self._settings), enable_auto_commit=False, auto_offset_reset="earliest"
-        )
         values: list[tuple[int, bytes | None]] = []
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await consumer.start()
-                consumer.assign([topic_partition])
-                end = (await consumer.end_offsets([topic_partition]))[topic_partition]
-                while await consumer.position(topic_partition) < end:
-                    for records in (await consumer.getmany(timeout_ms=200)).values():
-                        values += [(record.offset, record.value) for record in records]
-        except (KafkaError, TimeoutError) as error:
-            fault = f"does not give what is in {topic}"
-            raise await self._told(error, fault, f"topic {topic}", "Read") from error
-        finally:
-            with suppress(KafkaError):
-                await consumer.stop()
+        async with self._reader(topic, f"does not give what is in {topic}", "Read") as consumer:
+            consumer.assign([topic_partition])
+            end = (await consumer.end_offsets([topic_partition]))[topic_partition]
+            while await consumer.position(topic_partition) < end:
+                for records in (await consumer.getmany(timeout_ms=200)).values():
+                    values += [(record.offset, record.value) for record in records]
         return values
 
     async def ends(self, topic: str, partitions: int) -> int:
@@ -180,18 +169,9 @@ class Link:
 
         BrokerError if Kafka does not answer in time.
         """
-        consumer = aiokafka.AIOKafkaConsumer(**kafka_options(self._settings))
         topic_partitions = [aiokafka.TopicPartition(topic, number) for number in range(partitions)]
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await consumer.start()
-                return sum((await consumer.end_offsets(topic_partitions)).values())
-        except (KafkaError, TimeoutError) as error:
-            fault = f"does not say where {topic} ends"
-            raise await self._told(error, fault, f"topic {topic}", "Describe") from error
-        finally:
-            with suppress(KafkaError):
-                await consumer.stop()
+        async with self._reader(topic, f"does not say where {topic} ends", "Describe") as consumer:
+            return sum((await consumer.end_offsets(topic_partitions)).values())
 
     async def watch(self) -> None:
         """Ask Kafka for its metadata now and then; a consumer alone would wait for ever.
@@ -213,6 +193,22 @@ class Link:
             if silent >= PATIENCE_SECONDS:
                 fault = f"has not answered for {silent:.0f} s"
                 raise await self._told(None, fault, "the cluster", "Describe")
+
+    @asynccontextmanager
+    async def _reader(self, topic: str, fault: str, operation: str) -> AsyncIterator[Any]:
+        """Connect a consumer without a group, for one question that is answered in time."""
+        consumer = aiokafka.AIOKafkaConsumer(
+            **kafka_options(self._settings), enable_auto_commit=False, auto_offset_reset="earliest"
+        )
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await consumer.start()
+                yield consumer
+        except (KafkaError, TimeoutError) as error:
+            raise await self._told(error, fault, f"topic {topic}", operation) from error
+        finally:
+            with suppress(KafkaError):
+                await consumer.stop()
 
     async def _told(
         self, error: BaseException | None, fault: str, what: str, operation: str

@@ -14,7 +14,7 @@ from agents.link import Link
 from agents.parquet import to_parquet
 from infra.topics import ensure_topics
 from pipeline.errors import ConfigError, LocalStoreError
-from pipeline.messages.envelope import JSON, headers
+from pipeline.messages.envelope import json_headers
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.topics import Topic, Topics, is_of_a_study
 from pipeline.settings import Settings
@@ -138,12 +138,12 @@ class TopicOf(Output):
         If Kafka fails.
     """
 
-    def __init__(self, name: str, study: Study, settings: Settings, identity: str) -> None:
+    def __init__(self, name: str, study: Study, settings: Settings, revision: str) -> None:
         if is_of_a_study(name):
             raise ConfigError(
                 f"--topic: {name} belongs to a study; replayed estimates need a topic of their own"
             )
-        self._name, self._study, self._identity = name, study, identity
+        self._name, self._study, self._revision = name, study, revision
         kept = Topics.of(study).estimates.config
         ensure_topics(settings, [Topic(name, 1, study.stream.replication, kept)])
         self._loop, self._link = asyncio.new_event_loop(), Link(settings)
@@ -156,14 +156,8 @@ class TopicOf(Output):
     def write(self, message: EstimateMessage) -> None:
         """As `Output.write`; it returns when Kafka has it, so that the order stays."""
         study = self._study.name
-        marks = headers(
-            identity=f"{self._identity}/{message.state_version}",
-            source=f"/veilstream/{study}/replay",
-            kind="veilstream.estimate",
-            schema="estimate/1",
-            content_type=JSON,
-            time=message.published_at,
-        )
+        identity = f"replay/{self._revision}/{message.state_version}"
+        marks = json_headers("estimate", study, identity, message.published_at, by="/replay")
         payload = write_estimate(message)
         self._loop.run_until_complete(
             self._link.send(self._name, study.encode(), payload, [(k, v) for k, v in marks])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from agents.folding import Folding, Send
 from agents.progress import STALLED_SECONDS
 from pipeline.errors import NumericError, PayloadError, StateError
-from pipeline.messages.envelope import JSON, headers, rfc3339
+from pipeline.messages.envelope import json_headers, rfc3339
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.newest import Newest, is_possible
@@ -157,14 +157,8 @@ class Publishing:
             self._failing = since, str(error)
             return False
         study, written = self._task.study.name, write_estimate(message)
-        marks = headers(
-            identity=f"{study}/{self._task.revision}/{message.state_version}",
-            source=f"/veilstream/{study}",
-            kind="veilstream.estimate",
-            schema="estimate/1",
-            content_type=JSON,
-            time=rfc3339(now),
-        )
+        identity = f"{self._task.revision}/{message.state_version}"
+        marks = json_headers("estimate", study, identity, rfc3339(now))
         sends = [
             self._send(topic.name, study.encode(), written, marks)
             for topic in (self._topics.estimates, self._topics.latest)
@@ -258,14 +252,7 @@ class Publishing:
             self._topics.models.name,
             study.encode(),
             payload,
-            headers(
-                identity=f"{study}/{self._task.revision}/model/{version}",
-                source=f"/veilstream/{study}",
-                kind="veilstream.model",
-                schema="model/1",
-                content_type=JSON,
-                time=rfc3339(now),
-            ),
+            json_headers("model", study, f"{self._task.revision}/model/{version}", rfc3339(now)),
         )
 
     def _partitions(self) -> dict[int, Summed]:

@@ -51,8 +51,7 @@ COMMANDS = {
         "Look at the stored state, check it against the log, make it anew, or forget a client.",
     ),
     "replay": Lazy(
-        "replay",
-        "Replay the releases of STUDY: all, a range, or with other settings (what if).",
+        "replay", "Replay the releases of STUDY: all, a range, or with other settings (what if)."
     ),
     "demo": Lazy(
         "demo", "Stream real data from many clients, kill the worker on the way, and verify."

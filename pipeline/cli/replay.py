@@ -146,8 +146,7 @@ def replay(
             if out is not None:
                 return File(out, written)
             if topic is not None:
-                name = f"{live.study.name}/replay/{task.revision}"
-                return TopicOf(topic, live.study, settings, name)
+                return TopicOf(topic, live.study, settings, task.revision)
             return Shown(put_line if as_json else screen.show)
 
         outcome = run_replay(

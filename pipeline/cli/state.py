@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -58,17 +58,10 @@ def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
     Exits with 40 if they differ. It may run beside a live worker.
     """
     task, settings = live_task_of(study, DOING), connected(Settings.read())
-    store = RedisStore(redis_client(settings), task)
-    rows, progress = [], _progress()
-    ends = log_ends(task, settings)
-    for number in range(task.study.stream.partitions):
-        stored = store.load(number)
-        end = stored.head.next_offset
-        folded = refold(
-            task, settings, number,
-            until=end, accept_loss=accept_loss, erased=stored.erased, report=progress,
-        )  # fmt: skip
-        found = differences(stored, folded)
+    rows, ends = [], log_ends(task, settings)
+    for number, end, found in _compared(
+        task, settings, accept_loss=accept_loss, report=_progress()
+    ):
         ahead = max(0, ends[number] - end)
         rows.append(
             {"partition": number, "next_offset": end, "unfolded": ahead, "differences": found}
@@ -105,14 +98,23 @@ def rebuild(study: Path, accept_loss: bool) -> None:
 
 def verified(task: Task, settings: Settings) -> bool:
     """Whether every stored partition equals a fold of the log up to its watermark, bit by bit."""
+    return not any(found for *_, found in _compared(task, settings))
+
+
+def _compared(
+    task: Task, settings: Settings, *,
+    accept_loss: bool = False, report: Callable[[int, int], None] = lambda *_: None,
+) -> Iterator[tuple[int, int, list[str]]]:  # fmt: skip
+    """Yield each partition with its watermark and what differs from a fold of the log up to it."""
     store = RedisStore(redis_client(settings), task)
     for number in range(task.study.stream.partitions):
         stored = store.load(number)
         end = stored.head.next_offset
-        folded = refold(task, settings, number, until=end, erased=stored.erased)
-        if differences(stored, folded):
-            return False
-    return True
+        folded = refold(
+            task, settings, number,
+            until=end, accept_loss=accept_loss, erased=stored.erased, report=report,
+        )  # fmt: skip
+        yield number, end, differences(stored, folded)
 
 
 def _progress() -> Callable[[int, int], None]:

@@ -41,6 +41,24 @@ def headers(
     ]
 
 
+def json_headers(what: str, study: str, identity: str, time: str, *, by: str = "") -> Headers:
+    """Return the headers of a message of ours as JSON.
+
+    Parameters
+    ----------
+    what
+        "estimate", "model" or "study": its type, and its schema's name in the first version.
+    identity
+        What comes behind the study's name in its identity.
+    by
+        Who sent it, behind the study's address, where that is no worker.
+    """
+    return headers(
+        identity=f"{study}/{identity}", source=f"/veilstream/{study}{by}",
+        kind=f"veilstream.{what}", schema=f"{what}/1", content_type=JSON, time=time,
+    )  # fmt: skip
+
+
 def header(items: Iterable[tuple[str, bytes | None]], name: str) -> bytes | None:
     """Return the first header of that name, or None."""
     return next((value for key, value in items if key == name), None)

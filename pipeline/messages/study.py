@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pipeline.messages.envelope import JSON, Headers, headers, rfc3339
+from pipeline.messages.envelope import Headers, json_headers, rfc3339
 from pipeline.release.task import Task
 
 
@@ -22,14 +22,7 @@ _DECODER = msgspec.json.Decoder(StudyMessage)
 def write_study(task: Task, published_at: float) -> tuple[bytes, Headers]:
     """Return a study's record as JSON, and its headers; the time in seconds since 1970."""
     study, at = task.study.name, rfc3339(published_at)
-    marks = headers(
-        identity=f"{study}/{task.revision}",
-        source=f"/veilstream/{study}",
-        kind="veilstream.study",
-        schema="study/1",
-        content_type=JSON,
-        time=at,
-    )
+    marks = json_headers("study", study, task.revision, at)
     return msgspec.json.encode(StudyMessage(study, task.revision, at)), marks
 
 
