@@ -32,18 +32,15 @@ class Positions(Protocol):
     @property
     def topic(self) -> str:
         """The topic whose records come in batches."""
-        ...
 
     def assign(self, bounds: Mapping[int, tuple[int, int]]) -> Mapping[int, int]:
         """Take over partitions, given first and next offset of each log; return where to read on.
 
         It is the last word on a worker's partitions: those that are not named are given up.
         """
-        ...
 
     def failed(self, error: Exception) -> None:
         """Stop the worker, whom Kafka does not let read; it does not return."""
-        ...
 
 
 class BatchConsumer(driver.Consumer):  # type: ignore[misc]

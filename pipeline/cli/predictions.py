@@ -66,15 +66,12 @@ class Lines(Protocol):
     @property
     def columns(self) -> list[str]:
         """Names between line number and reason; the first is empty without a prediction."""
-        ...
 
     def of(self, records: Sequence[Record | None]) -> list[Said]:
         """Return what there is to say of each record, and count it for the score."""
-        ...
 
     def score(self) -> Iterator[str]:
         """Yield what the predictions come to, for people; nothing without a known response."""
-        ...
 
 
 @dataclass(slots=True)

@@ -29,25 +29,20 @@ class State(Protocol):
     @property
     def names(self) -> list[str]:
         """Names of its stored fields."""
-        ...
 
     @property
     def releases(self) -> int:
         """How many releases have been added."""
-        ...
 
     @property
     def begun(self) -> bool:
         """Whether anything has been added."""
-        ...
 
     def add(self, other: Any) -> None:
         """Add the sums of another partition, of the same kind."""
-        ...
 
     def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
         """Return fields as bytes: those of `names`, or all."""
-        ...
 
 
 @dataclass(slots=True)

@@ -19,12 +19,10 @@ class Loss(Protocol):
     @property
     def name(self) -> str:
         """The name that a study file uses."""
-        ...
 
     @property
     def responses(self) -> str:
         """The kind of response that it explains, a `Kind`."""
-        ...
 
     @property
     def slope_bound(self) -> float:
@@ -32,17 +30,14 @@ class Loss(Protocol):
 
         Infinite for a loss that has none; such a loss cannot be released with noise.
         """
-        ...
 
     @property
     def curvature_bound(self) -> float:
         """Largest curvature over all predictors and responses: a public constant."""
-        ...
 
     @property
     def sharp_curvature_bound(self) -> float:
         """Largest second derivative without smoothing: what makes a majoriser of the loss."""
-        ...
 
     @property
     def remainder(self) -> float:
@@ -51,38 +46,30 @@ class Loss(Protocol):
         Of a predictor u from the point t of its linearisation, relative to the curvature: about 1
         where curvature changes as fast as the predictor does, 0 where it is constant.
         """
-        ...
 
     @property
     def start_curvature(self) -> float:
         """Public guess of a record's curvature per squared norm, for the very first step."""
-        ...
 
     @property
     def start_intercept(self) -> float:
         """Public intercept of the first expansion point; its slopes are zero."""
-        ...
 
     @property
     def start_slope_bound(self) -> float:
         """Largest absolute slope at the public start: a public constant, finite for every loss."""
-        ...
 
     def value(self, predictor: Vector, response: Vector) -> Vector:
         """Return the loss of each record."""
-        ...
 
     def slope(self, predictor: Vector, response: Vector) -> Vector:
         """Return the derivative of the loss in the predictor."""
-        ...
 
     def curvature(self, predictor: Vector, response: Vector) -> Vector:
         """Return the second derivative, or its smoothed form; never negative."""
-        ...
 
     def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
         """Return the second derivative without smoothing; never released, so never noised."""
-        ...
 
 
 @runtime_checkable
@@ -91,7 +78,6 @@ class Likelihood(Loss, Protocol):
 
     def probability(self, predictor: Vector, response: Vector) -> Vector:
         """Return the probability of each response, given its predictor; shape (n,), in [0, 1]."""
-        ...
 
 
 @runtime_checkable
@@ -100,7 +86,6 @@ class Regression(Loss, Protocol):
 
     def start_slope(self, response: Vector) -> Vector:
         """Return the slopes at the public start, shape (n,), without any cut of residuals."""
-        ...
 
     def intercept_of(self, slope: float, spread: float) -> float:
         """Return the intercept of the best model without features.
@@ -112,8 +97,6 @@ class Regression(Loss, Protocol):
         spread
             Standard deviation of that noise.
         """
-        ...
 
     def mean(self, predictor: Vector) -> Vector:
         """Return the expected encoded response of each predictor, shape (n,)."""
-        ...

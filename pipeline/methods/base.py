@@ -35,12 +35,10 @@ class Server(Protocol[S, B]):
     @property
     def ordered(self) -> bool:
         """Whether the order of releases shows in the state; else any order gives the same bits."""
-        ...
 
     @property
     def interval(self) -> str:
         """By what method the intervals of the study are made."""
-        ...
 
     def check(self, release: Release) -> None:
         """Refuse a release whose form is not that of this study's releases.
@@ -50,19 +48,15 @@ class Server(Protocol[S, B]):
         PayloadError
             With a stable reason; the detail names the field and what was expected.
         """
-        ...
 
     def join(self, releases: Sequence[Release]) -> B:
         """Join the arrays of some releases that passed `check`, in order."""
-        ...
 
     def sound(self, batch: B) -> bool:
         """Whether all its numbers are ones that an honest client can send."""
-        ...
 
     def slots(self, releases: Sequence[Release]) -> int:
         """Return how many record slots some releases have."""
-        ...
 
     def empty(self, *, trace: bool = False) -> S:
         """Return the state before the first release.
@@ -72,7 +66,6 @@ class Server(Protocol[S, B]):
         trace
             Keep what an analysis in one process can look at later, at a cost in memory.
         """
-        ...
 
     def read(self, fields: dict[str, bytes]) -> S:
         """Rebuild a state from all fields that its `encode` gave.
@@ -82,11 +75,9 @@ class Server(Protocol[S, B]):
         StateError
             If a field is missing, unknown or cannot be read.
         """
-        ...
 
     def fold(self, state: S, batch: B) -> None:
         """Add releases to a state."""
-        ...
 
     def estimate(self, parts: Sequence[tuple[float, S]], partitions: Sequence[int]) -> Estimate:
         """Return the estimate of some buckets with their weights, all partitions merged.
@@ -96,7 +87,6 @@ class Server(Protocol[S, B]):
         partitions
             The numbers of those that have begun, in the order in which they were merged.
         """
-        ...
 
     def start_is_over(self, states: Sequence[S], furthest: int) -> bool:
         """Whether the first model may go out.
@@ -108,7 +98,6 @@ class Server(Protocol[S, B]):
         furthest
             Most releases that one client has sent.
         """
-        ...
 
     def part(self, slots: int, state: S | None) -> Part | None:
         """Return what the next model says to the clients of one partition; None for nothing.
@@ -120,7 +109,6 @@ class Server(Protocol[S, B]):
         state
             Its sums; None for an empty partition.
         """
-        ...
 
 
 class Simulation(Protocol):
@@ -128,15 +116,12 @@ class Simulation(Protocol):
 
     def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
         """Take one full window of each client: encoded, shapes (n, p) and (n,)."""
-        ...
 
     def publish(self) -> None:
         """Let clients take the newest model."""
-        ...
 
     def estimate(self) -> Estimate:
         """Return the estimate so far."""
-        ...
 
 
 class Method(Protocol):
@@ -173,44 +158,33 @@ class Method(Protocol):
         ConfigError
             Naming the key, what is allowed and the way out.
         """
-        ...
 
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         """Put into a study's meaning, of which the revision is a hash, what the method adds."""
-        ...
 
     def intervals(self, study: Study) -> Sequence[str]:
         """Return the kinds of intervals that can be had side by side; none if there is one."""
-        ...
 
     def task(self, study: Study, level: str | None = None) -> Task:
         """Return the public numbers of a study; for `level` and errors see `Task`."""
-        ...
 
     def server(self, task: Task) -> Server[Any, Any]:
         """Return the worker's part, of a task that this method has made."""
-        ...
 
     def facts(self, task: Task) -> Mapping[str, object]:
         """Return what `study check` prints of a study besides what all methods have."""
-        ...
 
     def warnings(self, task: Task) -> Sequence[str]:
         """Return what the operator should know before such a study runs, in words."""
-        ...
 
     def sizes(self, task: Task, records: int) -> Sizes:
         """Return what formulas say of a study at so many records."""
-        ...
 
     def better(self, task: Task, missed: Missed) -> Sequence[str]:
         """Return what would bring coverage to its level, in words; "" stands for more records."""
-        ...
 
     def whole_log(self, task: Task) -> str:
         """Return why a log must be folded from its beginning; empty where a part of it will do."""
-        ...
 
     def simulation(self, task: Task, rng: np.random.Generator) -> Simulation | None:
         """Return a short cut from rows to estimates with noise of the same law, if there is one."""
-        ...

@@ -57,42 +57,33 @@ class OfflineMethod(Protocol):
     @property
     def label(self) -> str:
         """Its name in its paper; empty if it has none."""
-        ...
 
     @property
     def meaning(self) -> str:
         """The method in the field's words."""
-        ...
 
     @property
     def needs(self) -> str:
         """Why it cannot run on a live stream of releases."""
-        ...
 
     @property
     def online(self) -> bool:
         """Whether it sees each record once, in batches."""
-        ...
 
     def check(self, study: Study) -> None:
         """Raise ConfigError where the study says what the method does not allow."""
-        ...
 
     def guarantee(self, task: Task, clients: int | None = None) -> Guarantee:
         """Return what it keeps private; `clients` is None where nobody knows their number yet."""
-        ...
 
     def fit(self, task: Task, clients: Clients) -> OfflineFit:
         """Run it over all records."""
-        ...
 
     def path(self, task: Task, clients: Clients) -> Iterator[Vector]:
         """Yield the coefficients of an online method after each batch: window b of every client."""
-        ...
 
     def beside(self, study: Study, seed: int) -> Study:
         """Return a study with this method for the same data and loss, with the usual keys."""
-        ...
 
 
 def offline_method(study: Study) -> OfflineMethod | None:

@@ -28,7 +28,6 @@ class Response(Protocol):
     @property
     def name(self) -> str:
         """The column."""
-        ...
 
     def of_record(self, record: Record) -> tuple[float, bool]:
         """Return the encoded response of a record, and whether it was clipped.
@@ -38,7 +37,6 @@ class Response(Protocol):
         RecordError
             If the column is missing or holds a value that the study does not know.
         """
-        ...
 
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return the same of a value that a caller holds.
@@ -48,11 +46,9 @@ class Response(Protocol):
         RecordError
             As `of_record`.
         """
-        ...
 
     def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
         """Return a column encoded, and as it was written; NaN where `of_label` would refuse."""
-        ...
 
 
 def response_of(study: Study) -> Response:

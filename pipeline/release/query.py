@@ -56,7 +56,6 @@ class Part(Protocol):
         PrivacyError
             If a number does not fit the lattice.
         """
-        ...
 
     def noised(self, stream: SecureStream) -> Integers:
         """Return the numbers on their public lattice with noise from `stream`.
@@ -66,7 +65,6 @@ class Part(Protocol):
         PrivacyError
             If a number does not fit the lattice.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

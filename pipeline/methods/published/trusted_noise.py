@@ -31,18 +31,15 @@ class TrustedNoise(Protocol):
     @property
     def stabiliser(self) -> float:
         """Multiple rho >= 0 of the identity that is added to the curvature in every batch."""
-        ...
 
     @property
     def bounds(self) -> tuple[float, float]:
         """Bounds to which (1, x) is clipped in its 1-norm and 2-norm; infinite for none."""
-        ...
 
     def draw(
         self, rng: np.random.Generator, size: int, curvature_bound: float, penalty: float
     ) -> Vector:
         """Return noise, shape (size,); `penalty` is N lambda with N the records so far."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
