@@ -8,7 +8,15 @@ from types import FrameType
 
 import pytest
 
-from benchmarks.timing import GOOD, KINDS, STUDY, slot_of
+from benchmarks.timing import (
+    GOOD,
+    KINDS,
+    LEVEL_KINDS,
+    OF_KINDS,
+    STUDY,
+    STUDY_OF_KINDS,
+    slot_of,
+)
 from pipeline.records.encode import Encoder
 from pipeline.study import parse_study
 from producers.intake import GOOD as USABLE
@@ -37,6 +45,17 @@ def test_a_clipped_or_bad_record_takes_the_calls_of_a_good_one(kind: str) -> Non
     encoder = Encoder(parse_study(STUDY))
     good = calls_of(lambda: encoded(encoder, None, slot_of(GOOD)))
     other = calls_of(lambda: encoded(encoder, None, slot_of(KINDS[kind])))
+    if "clipped" in kind:
+        assert other == good
+    assert 0.95 * good <= other <= 1.2 * good
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LEVEL_KINDS if kind != "good"])
+def test_a_record_of_an_unknown_level_takes_about_the_calls_of_a_good_one(kind: str) -> None:
+    """As many more as for any other fault: that a text is no number costs an error as well."""
+    encoder = Encoder(parse_study(STUDY_OF_KINDS))
+    good = calls_of(lambda: encoded(encoder, None, slot_of(OF_KINDS)))
+    other = calls_of(lambda: encoded(encoder, None, slot_of(LEVEL_KINDS[kind])))
     if "clipped" in kind:
         assert other == good
     assert 0.95 * good <= other <= 1.2 * good

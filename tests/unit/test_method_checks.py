@@ -29,12 +29,19 @@ def toy_text() -> str:
     return text.replace("[estimator]\n", f'[estimator]\nkind = "{TOY}"\nmethod = {{ least = 5 }}\n')
 
 
+LEVELS = (
+    "a = { min = 0, max = 9, typical = 1, transform = 'sqrt' }",
+    "c = { kind = 'category', levels = ['n', 's', 'w'] }",
+)
 #: Studies of each kind, in the forms that differ in what they release and fold.
 STUDIES: dict[str, dict[str, Callable[[], str]]] = {
     "renewable": {
         "gdwd": lambda: small(maximum=4.0),
         "logistic-laplace": lambda: small(loss="logistic", mechanism="discrete-laplace"),
         "linear-exchange": lambda: small(loss="linear", neighbours="replace-one"),
+        "levels": lambda: small(
+            declared=LEVELS, interactions=["a:c"], mechanism="discrete-laplace"
+        ),
         "poisson": lambda: small(loss="poisson", most=9.0),
         "open": lambda: small(private=False),
     },
