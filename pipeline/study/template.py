@@ -11,18 +11,23 @@ description = "What this study estimates, in one line"
 response = { name = "anomaly", positive = "1", negative = "0" }
 # A number, for loss = "linear": { name = "power", kind = "number", min = 0, max = 100 }
 # A count, for loss = "poisson": { name = "visits", kind = "count", max = 50 }
+# interactions = ["temperature:pressure"]
 scaling = "unit"              # public ranges are mapped to [-1, 1]; "none" keeps units
 
 [data.features]
 # Public ranges: what the instrument or the form can show. Never compute them from the data.
+# Noise is made for the range: say where in it the values are (docs/features.md).
 temperature = { min = -40, max = 120 }
 pressure = { min = 0, max = 10 }
+# amount = { min = 0, max = 1e6, transform = "asinh", unit = 100, typical = 2000 }
+# region = { kind = "category", levels = ["north", "south"], base = "north" }
 
 [estimator]
 # kind = "ldp-sgd"     # or a published method for `veilstream fit`: docs/methods/published.md
 loss = "gdwd"                 # generalised DWD, or "logistic"; "linear", "poisson"
 q = 1.0
 ridge = 1e-3
+# norm_bound = "typical"      # shorten the longest 1 % of a public reference population
 class_weights = { maximum = 8.0 }   # remove the line for unweighted classes
 # residual_bound = 5          # of linear: the largest residual that counts in full; sets the noise
 # noise_scale = 2             # of linear: the residuals' standard deviation, if it is known
