@@ -66,6 +66,22 @@ def test_a_wrong_study_file_ends_with_10_and_names_the_key(
     assert done.stdout == ""
 
 
+def test_the_check_of_a_sample_is_loud(bare: Stage) -> None:
+    source = write_csv(bare.folder / "data.csv", 200)
+    done = bare.run("study", "check", bare.study, "--sample", source)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING: --sample:" in done.stderr
+    assert "NOT private" in done.stderr
+    assert "sample_not_private:" in done.stdout
+    assert "records: 200" in done.stdout
+    plain = bare.run("study", "check", bare.study, "--json")
+    assert "NOT private" not in plain.stderr
+    assert "sample_not_private" not in json.loads(plain.stdout)
+    missing = bare.run("study", "check", bare.study, "--sample", bare.folder / "none.csv")
+    assert missing.returncode != 0
+    assert "none.csv" in missing.stderr
+
+
 def test_a_study_file_that_is_not_there_ends_with_10(bare: Stage) -> None:
     done = bare.run("study", "check", bare.folder / "none.toml")
     assert (done.returncode, done.stdout) == (10, "")
