@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TextIO, TypeAlias
+from typing import TextIO, TypeAlias
 
 from pipeline.library.words import clipped_line, counted
 from pipeline.prediction import (
@@ -16,7 +17,6 @@ from pipeline.prediction import (
     LinearClassifier,
     LinearRegressor,
     Rule,
-    expect_records,
     predict_records,
 )
 from pipeline.records.values import Record
@@ -60,103 +60,91 @@ class Summary:
         yield from self.score()
 
 
-class Lines(Protocol):
-    """What a rule says of records, as columns."""
-
-    @property
-    def columns(self) -> list[str]:
-        """Names between line number and reason; the first is empty without a prediction."""
-
-    def of(self, records: Sequence[Record | None]) -> list[Said]:
-        """Return what there is to say of each record, and count it for the score."""
-
-    def score(self) -> Iterator[str]:
-        """Yield what the predictions come to, for people; nothing without a known response."""
-
-
-@dataclass(slots=True)
-class ClassLines:
-    """Decision value, class and perhaps probability of each record, and their accuracy.
+class Lines(ABC):
+    """What a rule says of records, as columns.
 
     Attributes
     ----------
     outside
         Where values outside their public range are counted, by feature.
+    columns
+        Names between line number and reason; the first is empty without a prediction.
     """
 
-    model: LinearClassifier
-    outside: Counter[str]
-    confusion: Confusion = field(default_factory=Confusion)
+    columns: list[str]
 
-    @property
-    def columns(self) -> list[str]:
-        """As `Lines.columns`."""
-        probable = hasattr(self.model, "predict_proba")
-        return ["decision", "class", *(["probability"] if probable else [])]
+    def __init__(self, model: Rule, outside: Counter[str]) -> None:
+        self._model, self._outside = model, outside
 
     def of(self, records: Sequence[Record | None]) -> list[Said]:
-        """As `Lines.of`."""
-        width, found = len(self.columns), list[Said]()
-        for said in predict_records(self.model, records, self.outside):
-            if said.decision is not None and said.response is not None:
-                self.confusion.add(said.response, 1.0 if said.decision >= 0 else -1.0)
-            values: list[object] = [said.decision, said.label, said.probability]
-            found.append((values[:width], said.reason))
+        """Return what there is to say of each record, and count it for the score."""
+        found = list[Said]()
+        for said in predict_records(self._model, records, self._outside):
+            if said.value is not None and said.response is not None:
+                self._count(said.response, said.value)
+            values: list[object] = [said.value, said.label, said.probability]
+            found.append((values[: len(self.columns)], said.reason))
         return found
+
+    @abstractmethod
+    def _count(self, response: float, value: float) -> None:
+        """Count a prediction of a record whose response is known."""
+
+    @abstractmethod
+    def score(self) -> Iterator[str]:
+        """Yield what the predictions come to, for people; nothing without a known response."""
+
+
+class ClassLines(Lines):
+    """Decision value, class and perhaps probability of each record, and their accuracy."""
+
+    def __init__(self, model: LinearClassifier, outside: Counter[str]) -> None:
+        super().__init__(model, outside)
+        probable = hasattr(model, "predict_proba")
+        self.columns = ["decision", "class", *(["probability"] if probable else [])]
+        self._confusion = Confusion()
+
+    def _count(self, response: float, value: float) -> None:
+        self._confusion.add(response, 1.0 if value >= 0 else -1.0)
 
     def score(self) -> Iterator[str]:
         """As `Lines.score`."""
-        if self.confusion.accuracy is None:
+        if self._confusion.accuracy is None:
             return
-        balanced = self.confusion.balanced_accuracy
+        balanced = self._confusion.balanced_accuracy
         yield (
-            f"accuracy {self.confusion.accuracy:.4f}, balanced accuracy "
+            f"accuracy {self._confusion.accuracy:.4f}, balanced accuracy "
             f"{'unknown (records of one class only)' if balanced is None else f'{balanced:.4f}'}, "
-            f"of {counted(self.confusion.total, 'record')} whose class is known"
+            f"of {counted(self._confusion.total, 'record')} whose class is known"
         )
 
 
-@dataclass(slots=True)
-class NumberLines:
-    """The expected response of each record, and how far it is from the one that is written.
+class NumberLines(Lines):
+    """The expected response of each record, and how far it is from the one that is written."""
 
-    Attributes
-    ----------
-    outside
-        As in `ClassLines`.
-    beyond
-        How many of those responses are outside the public range: learning has clipped such ones.
-    """
+    def __init__(self, model: LinearRegressor, outside: Counter[str]) -> None:
+        super().__init__(model, outside)
+        self.columns = ["prediction"]
+        self._ends, self._errors = model.file.response.ends, Errors()
+        #: How many responses are outside the public range: learning has clipped such ones.
+        self._beyond = 0
 
-    model: LinearRegressor
-    outside: Counter[str]
-    errors: Errors = field(default_factory=Errors)
-    beyond: int = 0
-    columns: list[str] = field(default_factory=lambda: ["prediction"])
-
-    def of(self, records: Sequence[Record | None]) -> list[Said]:
-        """As `Lines.of`."""
-        low, high = self.model.file.response.ends
-        found = list[Said]()
-        for said in expect_records(self.model, records, self.outside):
-            if said.value is not None and said.response is not None:
-                self.errors.add(said.response, said.value)
-                self.beyond += not low <= said.response <= high
-            found.append(([said.value], said.reason))
-        return found
+    def _count(self, response: float, value: float) -> None:
+        self._errors.add(response, value)
+        self._beyond += not self._ends[0] <= response <= self._ends[1]
 
     def score(self) -> Iterator[str]:
         """As `Lines.score`."""
-        absolute, square = self.errors.mean_absolute, self.errors.root_mean_square
+        absolute, square = self._errors.mean_absolute, self._errors.root_mean_square
         if absolute is None or square is None:
             return
         yield (
-            f"MAE {absolute:.6g}, RMSE {square:.6g}, of {counted(self.errors.total, 'record')} "
+            f"MAE {absolute:.6g}, RMSE {square:.6g}, of {counted(self._errors.total, 'record')} "
             "whose response is known"
         )
-        if self.beyond:
+        if self._beyond:
             yield (
-                f"outside the public range of the study: {self.beyond} of these responses, scored "
+                f"outside the public range of the study: {self._beyond} of these responses, scored "
                 "as they are written, while learning clips such values to the range"
             )
 

@@ -10,21 +10,19 @@
 from pipeline.prediction.classifier import LinearClassifier
 from pipeline.prediction.files import Rule, load_model, rule_of
 from pipeline.prediction.linear import LinearModel
-from pipeline.prediction.records import Expectation, Prediction, expect_records, predict_records
+from pipeline.prediction.records import Prediction, predict_records
 from pipeline.prediction.regressor import LinearRegressor
 from pipeline.prediction.scores import Confusion, Errors, Ranking
 
 __all__ = [
     "Confusion",
     "Errors",
-    "Expectation",
     "LinearClassifier",
     "LinearModel",
     "LinearRegressor",
     "Prediction",
     "Ranking",
     "Rule",
-    "expect_records",
     "load_model",
     "predict_records",
     "rule_of",

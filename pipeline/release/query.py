@@ -36,11 +36,11 @@ class Piece(NamedTuple):
 
     Attributes
     ----------
-    places
+    entries
         Which entries of the part they are: a mask or a slice.
     """
 
-    places: slice | NDArray[np.bool_]
+    entries: slice | NDArray[np.bool_]
     values: Integers
     channel: Channel
 
@@ -122,7 +122,7 @@ class MatrixPart:
 
 
 def with_noise(pieces: Sequence[Piece], slots: int, stream: SecureStream) -> Integers:
-    """Return the numbers of some pieces in their places, each with the noise of its channel.
+    """Return the numbers of some pieces at their indices, each with the noise of its channel.
 
     Parameters
     ----------
@@ -130,11 +130,11 @@ def with_noise(pieces: Sequence[Piece], slots: int, stream: SecureStream) -> Int
         Most records that contribute to one number.
     """
     if len(pieces) == 1:
-        # one channel noises all: nothing has to be put in its place
+        # one channel noises all: nothing has to be put together
         return pieces[0].channel.noised(pieces[0].values, slots, stream)
     whole = np.empty(sum(len(piece.values) for piece in pieces), dtype=np.int64)
     for piece in pieces:
-        whole[piece.places] = piece.channel.noised(piece.values, slots, stream)
+        whole[piece.entries] = piece.channel.noised(piece.values, slots, stream)
     return whole
 
 

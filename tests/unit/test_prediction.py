@@ -186,7 +186,7 @@ def test_on_shuttle_the_model_scores_what_the_demonstration_s_scoring_says() -> 
     assert balanced_accuracy_score(y, model.predict(records)) == pytest.approx(expected, abs=1e-12)
     confusion = Confusion()
     for said in predict_records(model, records):
-        confusion.add(said.response, 1.0 if said.decision >= 0 else -1.0)
+        confusion.add(said.response, 1.0 if said.value >= 0 else -1.0)
     assert confusion.balanced_accuracy == expected > 0.9
     assert confusion.accuracy == accuracy_score(y, model.predict(records))
 
@@ -221,7 +221,7 @@ def test_generalised_dwd_gives_no_probabilities() -> None:
         _ = model.predict_proba
     assert model.predict([[75.0, 0.0]]).tolist() == ["yes"]
     [said] = predict_records(model, [{"heat": 75, "load": 0}])
-    assert (said.decision, said.label, said.probability, said.response) == (1.0, "yes", None, None)
+    assert (said.value, said.label, said.probability, said.response) == (1.0, "yes", None, None)
 
 
 def test_a_predictor_of_zero_means_the_positive_class_as_in_the_demonstration() -> None:
@@ -324,12 +324,12 @@ def test_a_bad_record_gets_a_reason_and_the_others_their_prediction() -> None:
     good, bad = {"heat": "75", "load": 0, "failed": "yes"}, {"heat": CANARY, "load": 0}
     odd = {**good, "failed": "perhaps"}
     first, second, third, fourth = predict_records(model, [bad, good, None, odd])
-    assert (first.decision, first.label, first.probability) == (None, None, None)
+    assert (first.value, first.label, first.probability) == (None, None, None)
     assert first.reason == "column 'heat': not a number"
-    assert (second.decision, second.label, second.response) == (1.0, "yes", 1.0)
+    assert (second.value, second.label, second.response) == (1.0, "yes", 1.0)
     assert second.probability == pytest.approx(1 / (1 + math.exp(-1.0)))
-    assert (third.decision, third.reason) == (None, None)
-    assert (fourth.decision, fourth.response) == (1.0, None)
+    assert (third.value, third.reason) == (None, None)
+    assert (fourth.value, fourth.response) == (1.0, None)
     assert predict_records(model, []) == []
 
 

@@ -24,8 +24,8 @@ from pipeline.prediction import (
     Errors,
     LinearClassifier,
     LinearRegressor,
-    expect_records,
     load_model,
+    predict_records,
 )
 from pipeline.records.encode import Encoder
 from pipeline.reducer import differences
@@ -147,7 +147,7 @@ def test_a_bad_record_gets_a_reason_and_a_response_is_scored_as_written(
 ) -> None:
     good = {"x0": "0.5", "x1": 0, "x2": 0}
     records = [{**good, "y": 500}, {**good, "x1": CANARY}, None, {**good, "y": CANARY}, good]
-    far, bad, empty, odd, bare = expect_records(linear, records)
+    far, bad, empty, odd, bare = predict_records(linear, records)
     assert far.response == 500.0
     assert far.value == odd.value == bare.value == linear.predict([good])[0]
     assert (odd.response, bare.response) == (None, None)
