@@ -18,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.messages.envelope import MSGPACK, headers, rfc3339
-from pipeline.messages.release import schema_of, seal
+from pipeline.messages.envelope import BINARY, headers, rfc3339
+from pipeline.messages.form import SCHEMA
+from pipeline.messages.release import seal
 from pipeline.methods import task_of as make_task
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Row, stack
@@ -119,7 +120,7 @@ def marks(task: Task, seq: int) -> list[tuple[str, bytes]]:
     """Return the headers of a release."""
     return headers(
         identity=f"client/{task.study.name}/{seq}", source="/veilstream/bench/client",
-        kind="veilstream.release", schema=schema_of(task), content_type=MSGPACK,
+        kind="veilstream.release", schema=SCHEMA, content_type=BINARY,
         time=rfc3339(float(int(time.time()))),
     )  # fmt: skip
 

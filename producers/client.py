@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeline.messages.envelope import MSGPACK, headers, rfc3339
-from pipeline.messages.release import schema_of
+from pipeline.messages.envelope import BINARY, headers, rfc3339
+from pipeline.messages.form import SCHEMA
 from pipeline.records.encode import Encoder
 from pipeline.records.windows import Window
 from pipeline.release.task import Task
@@ -195,8 +195,8 @@ class Client:
             identity=f"{client}/{study}/{seq}",
             source=f"/veilstream/{study}/{client}",
             kind="veilstream.release",
-            schema=schema_of(self._task),
-            content_type=MSGPACK,
+            schema=SCHEMA,
+            content_type=BINARY,
             time=rfc3339(float(at)),
         )
         self._faults.pop(GOOD, None)

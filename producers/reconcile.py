@@ -11,16 +11,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
 
-import msgspec
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from infra.connection import log_reader
 from infra.faults import told
-from pipeline.errors import BrokerError, ConfigError, LedgerBehind
+from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
+from pipeline.messages.form import identity
 from pipeline.messages.keys import partition_of
+from pipeline.messages.release import Header, header_of
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -52,31 +52,23 @@ class Lost:
     sent: tuple[int, int] | None = None
 
 
-class Stamp(msgspec.Struct, gc=False):
-    """As much of a release as this takes, whatever its version."""
-
-    ledger: str
-    seq: Annotated[int, msgspec.Meta(ge=0)]
-    revision: str = ""
-
-
 @dataclass(slots=True)
 class Found:
     """What the log has under a client's key."""
 
-    newest: Stamp | None = None
+    newest: Header | None = None
     offset: int = -1
     others: bool = False
     first: int | None = None
 
-    def take(self, stamp: Stamp, offset: int, ledger: str) -> None:
+    def take(self, release: Header, offset: int, ledger: str) -> None:
         """Take the next release of the log."""
-        if stamp.ledger != ledger:
+        if release.ledger != ledger:
             self.others = True
             return
         self.first = offset if self.first is None else self.first
-        if self.newest is None or stamp.seq >= self.newest.seq:
-            self.newest, self.offset = stamp, offset
+        if self.newest is None or release.seq >= self.newest.seq:
+            self.newest, self.offset = release, offset
 
 
 def lost_releases(
@@ -203,9 +195,8 @@ class Search:
         stopped: Callable[[], bool],
     ) -> None:
         self._consumer, self._topic_partition = consumer, topic_partition
-        self._key, self._ledger = store.client.encode(), store.ledger
+        self._key, self._ledger = store.client.encode(), identity(store.ledger.encode()).hex()
         self._say, self._stopped = say, stopped
-        self._decoder = msgspec.msgpack.Decoder(Stamp)
         self._found = Found()
 
     def run(self, sent: tuple[int, int] | None) -> Found:
@@ -274,7 +265,7 @@ class Search:
 
     def _take(self, payload: bytes | None, offset: int) -> None:
         try:
-            stamp = self._decoder.decode(payload or b"")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            release = header_of(payload or b"")
+        except PayloadError:
             return
-        self._found.take(stamp, offset, self._ledger)
+        self._found.take(release, offset, self._ledger)

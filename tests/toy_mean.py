@@ -11,13 +11,13 @@ import numpy as np
 
 from pipeline.errors import ConfigError, PrivacyError, StateError
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.release import PrivateRelease, Release
+from pipeline.messages.form import Rows
 from pipeline.methods.facts import Missed, Sizes
-from pipeline.methods.layout import Layout
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.privacy.sensitivity import rounding_of_vector
 from pipeline.records.encode import Arrays
-from pipeline.release.model import COEFFICIENT_EXPONENT, Model, Part
+from pipeline.release.layout import Field, Layout
+from pipeline.release.model import Model, Part
 from pipeline.release.query import Exact, OpenQuery, Query, VectorPart
 from pipeline.release.task import Task
 from pipeline.study import Study
@@ -53,8 +53,10 @@ class MeanTask(Task):
         if self.channel.largest(self.slots) >= INTEGER_LIMIT:
             raise PrivacyError("window.records: use smaller windows")
 
-    def exponents(self, version: int) -> tuple[int, ...]:
-        return (self.channel.exponent,)
+    @property
+    def layout(self) -> Layout:
+        total = Field("sum", 1, self.channel.exponent, self.channel.largest(self.slots))
+        return Layout.noised(self.size, [total])
 
     def query(self, window: Arrays, model: Model) -> Query:
         whole = np.trunc(np.ldexp(np.clip(window.responses, -1.0, 1.0), BITS)).sum()
@@ -99,21 +101,9 @@ class MeanServer:
     def __init__(self, task: MeanTask) -> None:
         self._task, self._part = task, task.channel
         self._least = strict(task.study.estimator.method or {}, Spec, at="estimator.method").least
-        self._point = Layout("expansion", "<i8", task.size, (COEFFICIENT_EXPONENT,))
-        self._sum = Layout("sums", "<i8", 1, task.exponents(0))
 
-    def check(self, release: Release) -> None:
-        self._point.check(release.expansion)
-        self._sum.check(release.sums)
-
-    def join(self, releases: Sequence[Release]) -> list[int]:
-        return [int.from_bytes(r.sums.data, "little", signed=True) for r in releases]
-
-    def sound(self, batch: list[int]) -> bool:
-        return all(abs(value) <= self._part.largest(self._task.slots) for value in batch)
-
-    def slots(self, releases: Sequence[Release]) -> int:
-        return sum(r.slots for r in releases if isinstance(r, PrivateRelease))
+    def slots(self, rows: Rows) -> int:
+        return int(rows["records"].sum())
 
     def empty(self, *, trace: bool = False) -> MeanState:
         return MeanState()
@@ -126,10 +116,10 @@ class MeanServer:
             raise StateError("the stored mean cannot be read") from None
         return MeanState(int(held[0]), held[1], held[2])
 
-    def fold(self, state: MeanState, batch: list[int]) -> None:
-        state.total += sum(batch)
-        state.releases += len(batch)
-        state.slots += len(batch) * self._task.slots
+    def fold(self, state: MeanState, rows: Rows) -> None:
+        state.total += sum(rows["sums"][:, 0].tolist())
+        state.releases += len(rows)
+        state.slots += self.slots(rows)
         state.dirty.add("mean")
 
     def estimate(

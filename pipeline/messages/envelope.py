@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 #: Kafka headers: pairs of name and value.
 Headers = list[tuple[str, bytes]]
 
-MSGPACK = "application/vnd.msgpack"
+BINARY = "application/octet-stream"
 JSON = "application/json"
 
 
@@ -26,7 +26,7 @@ def headers(
     kind
         Reverse-DNS-like type, such as `veilstream.release`.
     schema
-        Name and version of the payload's schema, such as `private-release/1`.
+        Name and version of the payload's schema, such as `model/2`.
     time
         RFC 3339.
     """

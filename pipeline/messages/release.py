@@ -1,133 +1,90 @@
-"""The release on the wire: MessagePack with explicit type, length and unit of every vector.
+"""Releases one by one: written of sealed answers alone, and read for people and reconciliation.
 
 Only the two sealed types of `pipeline.release.privatise` can be written; raw summaries have no
-encoder. Unknown fields are ignored on reading, so that newer clients can send more.
+encoder. Workers read whole batches, see `incoming`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
 from pipeline.errors import PayloadError, PrivacyError
-from pipeline.release.model import COEFFICIENT_EXPONENT, VERSION_LIMIT, WATERMARK_LIMIT
+from pipeline.messages.form import (
+    FORM,
+    HEADER,
+    MAGIC,
+    NO_PARTITION,
+    Rows,
+    form_of,
+    identity,
+)
 from pipeline.release.privatise import Answer, OpenAnswer
 from pipeline.release.task import Task
 
-# The structs below opt out of the garbage collector (gc=False): they cannot form cycles, and a
-# worker makes hundreds of thousands of them a second.
-#: A release is far smaller; a larger payload is refused before it is decoded.
+#: A release is far smaller; a larger payload is refused before it is looked at.
 MAX_RELEASE_BYTES = 8 * 2**20
 
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Version = Annotated[int, Meta(ge=0, le=VERSION_LIMIT)]
-Watermark = Annotated[int, Meta(ge=0, le=WATERMARK_LIMIT)]
-Sequence = Annotated[int, Meta(ge=0, lt=2**62)]
 
-
-class Numbers(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A little-endian vector of one or more parts.
-
-    The real value of a number is the stored one times 2^exponent, with the exponent of its part.
-    """
-
-    dtype: Literal["<i8", "<f8"]
-    length: int
-    exponents: tuple[int, ...]
-    data: bytes
-
-
-class PrivateRelease(
-    msgspec.Struct,
-    frozen=True,
-    tag="private-release/1",
-    tag_field="type",
-    omit_defaults=True,
-    gc=False,
-):
-    """One noised window.
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Who sent a release, of what study and at which model.
 
     Attributes
     ----------
-    client, ledger, seq
-        Who sent it, which privacy ledger vouches for it, and its number, gap-free from 0.
     revision
-        The study revision it was made under.
-    version, expansion
-        The model at which it was taken, version and coefficients; the fold needs no other topic.
+        The study revision it was made under, 16 hexadecimal digits.
+    study, claim, layout
+        Digests, as hexadecimal digits: of the study's name; of the policy that the client kept, as
+        `Guarantee.claim` words it; of names, lengths and units of the numbers.
+    partitions
+        Of the topic, as the client's study file says.
+    records
+        Public number of record slots; of a study without privacy, how many records entered.
+    client, ledger
+        Digests of who sent it, whose id is the record's key, and of the ledger that vouches for it.
+    seq
+        Number of the release, gap-free from 0.
+    version
+        Of the model at which it was taken.
     model_watermark
         Record slots folded before that model, as its message says: the age of the release.
     partition_watermark
         Of these, the slots of the client's own partition, where the study has several paths.
-    slots
-        Public number of record slots.
-    claim
-        The policy that the client kept, as `Guarantee.claim` words it; the worker compares it with
-        the study's.
-    sums
-        Noised integers, one after the other. At version 0: the gradients of the negative and of the
-        positive class (d each), and the two class counts; of a regression, one gradient alone.
-        Later: the gradient (d), the curvature's packed upper triangle, row by row (d (d + 1) / 2),
-        and the two class counts; of a regression, the sum of squared slopes instead of them, or
-        nothing if the noise scale is known. Of single records: their gradients (d each), then what
-        the study releases of the curvature and of the sum of outer products, packed as above.
     """
 
-    client: Name
-    ledger: Name
-    seq: Sequence
-    revision: Name
-    version: Version
-    model_watermark: Watermark
-    slots: Annotated[int, Meta(ge=1)]
+    study: str
+    revision: str
     claim: str
-    expansion: Numbers
-    sums: Numbers
-    partition_watermark: Watermark | None = None
+    layout: str
+    partitions: int
+    records: int
+    client: str
+    ledger: str
+    seq: int
+    version: int
+    model_watermark: int
+    partition_watermark: int | None
 
 
-class OpenRelease(
-    msgspec.Struct,
-    frozen=True,
-    tag="open-release/1",
-    tag_field="type",
-    omit_defaults=True,
-    gc=False,
-):
-    """One window without privacy: exact sums of raw records, float64.
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One release.
 
     Attributes
     ----------
-    records
-        How many records entered.
-    partition_watermark
-        As in `PrivateRelease`.
-    sums
-        Floats, one after the other: gradient (d), packed curvature and packed sum of score products
-        (d (d + 1) / 2 each), and the two class counts (zeros if there are no classes). Of single
-        records: their gradients (d each), and of the two matrices those that the study releases.
+    point
+        Where it was taken, as stored: shape (d,).
+    parts
+        The numbers by name, as stored; the task's layout has their units.
     """
 
-    client: Name
-    ledger: Name
-    seq: Sequence
-    revision: Name
-    version: Version
-    model_watermark: Watermark
-    records: Annotated[int, Meta(ge=0, lt=2**31)]
-    expansion: Numbers
-    sums: Numbers
-    partition_watermark: Watermark | None = None
-
-
-Release = PrivateRelease | OpenRelease
-
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER: msgspec.msgpack.Decoder[Release] = msgspec.msgpack.Decoder(PrivateRelease | OpenRelease)
+    header: Header
+    point: NDArray[np.int64] | NDArray[np.float64]
+    parts: Mapping[str, NDArray[np.int64] | NDArray[np.float64]]
 
 
 def seal(task: Task, answer: Answer | OpenAnswer, *, client: str, ledger: str, seq: int) -> bytes:
@@ -138,71 +95,110 @@ def seal(task: Task, answer: Answer | OpenAnswer, *, client: str, ledger: str, s
     TypeError
         If it is anything but what `privatise` or `disclose` made.
     PrivacyError
-        If it was made for a study of the other kind.
+        If it was made for another study: one of the other kind, or whose releases hold other
+        numbers.
     """
     if type(answer) is not Answer and type(answer) is not OpenAnswer:
         raise TypeError("only answers that privatise or disclose made can be written")
     if task.study.noised != isinstance(answer, Answer):
         raise PrivacyError("this answer was made for a study under another privacy policy")
-    model, numbers = answer.model, np.concatenate(list(answer.parts.values()))
-    if isinstance(answer, OpenAnswer):
-        return _ENCODER.encode(
-            OpenRelease(
-                client=client,
-                ledger=ledger,
-                seq=seq,
-                revision=task.revision,
-                version=model.version,
-                model_watermark=model.watermark,
-                partition_watermark=model.partition_watermark,
-                records=answer.records,
-                expansion=_numbers(answer.expansion),
-                sums=_numbers(numbers),
-            )
-        )
-    return _ENCODER.encode(
-        PrivateRelease(
-            client=client,
-            ledger=ledger,
-            seq=seq,
-            revision=task.revision,
-            version=model.version,
-            model_watermark=model.watermark,
-            partition_watermark=model.partition_watermark,
-            slots=answer.slots,
-            claim=task.claim,
-            expansion=_numbers(model.lattice, (COEFFICIENT_EXPONENT,)),
-            sums=_numbers(numbers, task.exponents(model.version)),
-        )
+    model, form = answer.model, form_of(task)
+    point, records = (
+        (model.lattice, answer.slots)
+        if isinstance(answer, Answer)
+        else (answer.expansion, answer.records)
     )
+    held = [(name, len(part)) for name, part in answer.parts.items()]
+    if held != [field[:2] for field in form.layout.at(model.version)]:
+        raise PrivacyError("this answer was made for a study whose releases hold other numbers")
+    numbers = np.concatenate(list(answer.parts.values()))
+    row = form.blank.copy()
+    row["records"] = records
+    row["client"] = _words(identity(client.encode()))
+    row["ledger"] = _words(identity(ledger.encode()))
+    row["seq"], row["version"] = seq, model.version
+    row["model_watermark"] = model.watermark
+    own = model.partition_watermark
+    row["partition_watermark"] = NO_PARTITION if own is None else own
+    row["point"] = point
+    row["sums"][:, : len(numbers)] = numbers
+    return row.tobytes()
 
 
-def schema_of(task: Task) -> str:
-    """Return the schema name that releases of this study carry."""
-    return "private-release/1" if task.study.noised else "open-release/1"
-
-
-def read(payload: bytes | None) -> Release:
-    """Read a payload.
+def header_of(payload: bytes) -> Header:
+    """Read the header of a release of any study.
 
     Raises
     ------
     PayloadError
-        If it is empty, too large, or no release of a known version. The text of the fault stays out
-        of the message: it can echo the payload.
+        If it is no release of this form. What is wrong stays out of the message: it can echo the
+        payload.
     """
-    if payload is None:
-        raise PayloadError("empty", "the record has no value")
-    if len(payload) > MAX_RELEASE_BYTES:
-        raise PayloadError("too-large", f"more than {MAX_RELEASE_BYTES} bytes")
-    try:
-        return _DECODER.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise PayloadError("undecodable", "the payload is no release of a known version") from None
+    if len(payload) >= HEADER.itemsize:
+        row = np.frombuffer(payload, HEADER, count=1)
+        if (int(row["magic"][0]), int(row["form"][0])) == (MAGIC, FORM):
+            return _header(row)
+    raise PayloadError("undecodable", "the payload is no release of a known version")
 
 
-def _numbers(
-    values: NDArray[np.int64] | NDArray[np.float64], exponents: tuple[int, ...] = (0,)
-) -> Numbers:
-    dtype: Literal["<i8", "<f8"] = "<i8" if values.dtype.kind == "i" else "<f8"
-    return Numbers(dtype, len(values), exponents, values.astype(dtype, copy=False).tobytes())
+def read(task: Task, payload: bytes) -> Release:
+    """Read a release of a study, without judging it: `incoming` does.
+
+    Raises
+    ------
+    PayloadError
+        As `header_of`, or if it is not as long as the study's releases are.
+    """
+    header, form = header_of(payload), form_of(task)
+    size = form.dtype.itemsize
+    if len(payload) != size:
+        raise PayloadError("wrong-shape", f"releases of this study have {size} bytes")
+    row = np.frombuffer(payload, form.dtype)
+    numbers, columns = row["sums"][0], form.layout.columns(header.version)
+    parts = {name: numbers[columns[name]] for name in columns}
+    return Release(header, row["point"][0], parts)
+
+
+def described(task: Task, payload: bytes) -> dict[str, object]:
+    """Return a release for people: its header, and its numbers in real units.
+
+    Raises
+    ------
+    PayloadError
+        As `read`.
+    """
+    release = read(task, payload)
+    header, layout = release.header, task.layout
+    shown: dict[str, object] = {name: getattr(header, name) for name in Header.__slots__}
+    values = {"point": release.point, **release.parts}
+    for field in (layout.point, *layout.at(header.version)):
+        shown[field.name] = np.ldexp(values[field.name].astype(float), field.exponent).tolist()
+    return shown
+
+
+def _header(row: Rows) -> Header:
+    def digits(name: str) -> str:
+        return row[name].tobytes().hex()
+
+    def number(name: str) -> int:
+        return int(row[name][0])
+
+    own = number("partition_watermark")
+    return Header(
+        study=digits("study"),
+        revision=digits("revision"),
+        claim=digits("claim"),
+        layout=digits("layout"),
+        partitions=number("partitions"),
+        records=number("records"),
+        client=digits("client"),
+        ledger=digits("ledger"),
+        seq=number("seq"),
+        version=number("version"),
+        model_watermark=number("model_watermark"),
+        partition_watermark=None if own == NO_PARTITION else own,
+    )
+
+
+def _words(digest: bytes) -> NDArray[np.uint64]:
+    return np.frombuffer(digest, dtype="<u8")

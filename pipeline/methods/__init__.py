@@ -1,6 +1,6 @@
 """The methods of estimation, each a package of its own behind one seam.
 
-- `base`: what a method is to the rest. `layout`: the form of what a release holds.
+- `base`: what a method is to the rest.
 - `offline`: what a method is that runs over a file.
 - `renewable`, `ldp_sgd`: methods that run live. `published`: methods for files.
 
@@ -60,7 +60,7 @@ def task_of(study: Study, level: str | None = None) -> Task:
 
 
 @lru_cache(maxsize=64)
-def server_of(task: Task) -> Server[Any, Any]:
+def server_of(task: Task) -> Server[Any]:
     """Return the worker's part of a study's method."""
     return method_of(task.study).server(task)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.release import Release
+from pipeline.messages.form import Rows
 from pipeline.methods.facts import Missed, Sizes
 from pipeline.release.model import Part
 from pipeline.release.task import Task
@@ -22,14 +22,14 @@ from pipeline.study import Study
 from pipeline.types import Matrix, Vector
 
 S = TypeVar("S", bound=State)
-B = TypeVar("B")
 
 
-class Server(Protocol[S, B]):
+class Server(Protocol[S]):
     """A method at the worker, for one study; pure.
 
     Folding a batch equals folding its releases one by one in the order of the log, bit for bit.
-    `S` is its state, `B` what several releases are joined to.
+    Batches are rows of the study's form that `incoming` found sound: their numbers are within the
+    bounds of the task's layout. `S` is its state.
     """
 
     @property
@@ -40,22 +40,7 @@ class Server(Protocol[S, B]):
     def interval(self) -> str:
         """By what method the intervals of the study are made."""
 
-    def check(self, release: Release) -> None:
-        """Refuse a release whose form is not that of this study's releases.
-
-        Raises
-        ------
-        PayloadError
-            With a stable reason; the detail names the field and what was expected.
-        """
-
-    def join(self, releases: Sequence[Release]) -> B:
-        """Join the arrays of some releases that passed `check`, in order."""
-
-    def sound(self, batch: B) -> bool:
-        """Whether all its numbers are ones that an honest client can send."""
-
-    def slots(self, releases: Sequence[Release]) -> int:
+    def slots(self, rows: Rows) -> int:
         """Return how many record slots some releases have."""
 
     def empty(self, *, trace: bool = False) -> S:
@@ -76,8 +61,8 @@ class Server(Protocol[S, B]):
             If a field is missing, unknown or cannot be read.
         """
 
-    def fold(self, state: S, batch: B) -> None:
-        """Add releases to a state."""
+    def fold(self, state: S, rows: Rows) -> None:
+        """Add releases to a state, in the order of the log."""
 
     def estimate(self, parts: Sequence[tuple[float, S]], partitions: Sequence[int]) -> Estimate:
         """Return the estimate of some buckets with their weights, all partitions merged.
@@ -168,7 +153,7 @@ class Method(Protocol):
     def task(self, study: Study, level: str | None = None) -> Task:
         """Return the public numbers of a study; for `level` and errors see `Task`."""
 
-    def server(self, task: Task) -> Server[Any, Any]:
+    def server(self, task: Task) -> Server[Any]:
         """Return the worker's part, of a task that this method has made."""
 
     def facts(self, task: Task) -> Mapping[str, object]:

@@ -1,8 +1,8 @@
 """From payloads to state, pure: the heart of the system.
 
 - `fold`: a batch of log records into a partition's state; bad ones come back as dead letters.
-- `partition`: that state and its stored form. `head`: its counters. `progress`: which releases
-  of a client it holds.
+- `numbering`: which releases of a batch are new. `progress`: which ones of a client have come.
+- `partition`: the state of a partition and its stored form. `head`: its counters.
 - `merging`: the states of all partitions to one estimate and the next model, and when the first
   one may go out.
 """

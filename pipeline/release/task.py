@@ -23,6 +23,7 @@ from pipeline.privacy.policy import NO_PRIVACY, Guarantee, guarantee_of, simulat
 from pipeline.records.blocks import with_intercept
 from pipeline.records.encode import Arrays
 from pipeline.release.bounds import RecordBounds
+from pipeline.release.layout import Layout
 from pipeline.release.model import Model
 from pipeline.release.query import OpenQuery, Query
 from pipeline.release.rows import clipped_to_norm, weight_of
@@ -101,9 +102,10 @@ class Task(RecordBounds, ABC):
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
         """Return the sums of one window of a study without privacy."""
 
+    @property
     @abstractmethod
-    def exponents(self, version: int) -> tuple[int, ...]:
-        """Return the units of the parts of a release at this model version, as powers of two."""
+    def layout(self) -> Layout:
+        """The numbers of every release: names, lengths, units and bounds."""
 
     @property
     def split(self) -> Split:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pipeline.errors import ConfigError, NumericError, PayloadError
-from pipeline.messages import release as wire
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.release import header_of
 from pipeline.methods import method_of
 from pipeline.reducer import LogRecord, Partition, Reducer, combine
 from pipeline.release.task import Task
@@ -190,6 +190,6 @@ def refuse_others(letters: Iterable[DeadLetter], number: int, revision: str) -> 
 
 def _revision(letter: DeadLetter) -> str:
     try:
-        return wire.read(letter.value).revision
+        return header_of(letter.value or b"").revision
     except PayloadError:
         return "another"

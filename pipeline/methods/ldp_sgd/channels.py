@@ -32,12 +32,6 @@ class Channels:
     products: Channel | None = None
     products_off_diagonal: Channel | None = None
 
-    @property
-    def exponents(self) -> tuple[int, ...]:
-        """Exponents of the lattice units, in the order in which a release holds the parts."""
-        parts = (self.gradient, self.curvature, self.products)
-        return tuple(part.exponent for part in parts if part is not None)
-
 
 def of_single_records(
     mechanism: Mechanism,

@@ -88,11 +88,9 @@ def query_of(task: GradientTask, sums: RecordSums) -> Query:
 def open_query(task: GradientTask, window: Arrays, model: Model) -> OpenQuery:
     """As `Task.open_query`."""
     sums = open_gradients(task, window.features, window.responses, model)
-    parts = {
-        "gradient": sums.gradients.ravel(),
-        "curvature": pack_upper(sums.curvature),
-        "products": pack_upper(sums.products),
-        # no classes are counted; releases without privacy all end with two counts
-        "counts": np.zeros(2),
-    }
+    parts = {"gradient": sums.gradients.ravel()}
+    if sums.curvature is not None:
+        parts["curvature"] = pack_upper(sums.curvature)
+    if sums.products is not None:
+        parts["products"] = pack_upper(sums.products)
     return OpenQuery(model, sums.records, model.coefficients, parts)

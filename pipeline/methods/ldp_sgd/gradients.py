@@ -70,13 +70,13 @@ class OpenSums:
     gradients
         Shape (slots, d); zeros where there is no record.
     curvature, products
-        Shape (d, d); (0, 0) where they are not released.
+        Shape (d, d); None where they are not released.
     """
 
     records: int
     gradients: Matrix
-    curvature: Matrix
-    products: Matrix
+    curvature: Matrix | None
+    products: Matrix | None
 
 
 def record_gradients(
@@ -106,7 +106,7 @@ def open_gradients(
     """
     whole = np.zeros((task.slots, task.size))
     whole[: len(responses)] = record_gradients(task, features, responses, model)
-    curvature = products = np.zeros((0, 0))
+    curvature = products = None
     if "curvature" in task.shares:
         design = with_intercept(features)
         curvature_weight = task.loss.curvature(predictors(design, model.coefficients), responses)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline.errors import PayloadError
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.release import OpenRelease, Release
-from pipeline.methods.layout import Layout
+from pipeline.messages.form import NO_PARTITION, Rows
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
 from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Part, on_lattice
-
-#: Sums of floats may pass the bound of exact ones by this share: 2^17 records, 2^-53 for each.
-_ROUNDING = 2.0**-30
+from pipeline.release.model import Part, on_lattice
 
 
 class GradientServer:
@@ -27,81 +21,21 @@ class GradientServer:
     ordered = True
 
     def __init__(self, task: GradientTask) -> None:
-        self._task, self._rule = task, rule_of(task)
-        self._slots, self._size = task.slots, task.size
-        self._noised, self._unit = task.study.noised, 1.0
-        self._largest = task.largest_gradient
-        self._furthest = math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
-        square = task.slots * task.clipping_norm**2 * (1 + _ROUNDING)
-        bounds = [square * task.loss.curvature_bound, square * task.loss.slope_bound**2]
-        units = [1.0, 1.0]
-        if self._noised:
-            self._unit = task.channels.gradient.unit
-            matrices = [
-                m for m in (task.channels.curvature, task.channels.products) if m is not None
-            ]
-            units = [m.unit for m in matrices]
-            bounds = [m.largest(task.slots) * m.unit for m in matrices]
-        # one unit and one bound for each number of each matrix, in the order of a release
-        packed = task.size * (task.size + 1) // 2
-        self._units = np.repeat(units, packed)[: task.extra_numbers]
-        self._bounds = np.repeat(bounds, packed)[: task.extra_numbers]
-        numbers = task.slots * task.size + task.extra_numbers
-        if self._noised:
-            self._expansion = Layout("expansion", "<i8", task.size, (COEFFICIENT_EXPONENT,))
-            self._sums = Layout("sums", "<i8", numbers, task.channels.exponents)
-        else:
-            self._expansion = Layout("expansion", "<f8", task.size, (0,))
-            # class counts, which a release of this kind leaves at zero, stand at its end
-            self._sums = Layout("sums", "<f8", numbers + 2, (0,))
+        self._task, self._rule, layout = task, rule_of(task), task.layout
+        gradient, *matrices = layout.later
+        self._gradients, self._unit = gradient.length, 2.0**gradient.exponent
+        self._point_unit = 2.0**layout.point.exponent
+        # one unit for each number of each matrix, in the order of a release
+        self._units = np.repeat([2.0**m.exponent for m in matrices], [m.length for m in matrices])
 
     @property
     def interval(self) -> str:
         """As `Server.interval`."""
         return (self._task.path).interval
 
-    def check(self, release: Release) -> None:
-        """As `Server.check`."""
-        if isinstance(release, OpenRelease) and release.records > self._slots:
-            raise PayloadError("wrong-claim", "more records than the window has slots")
-        self._expansion.check(release.expansion)
-        self._sums.check(release.sums)
-
-    def slots(self, releases: Sequence[Release]) -> int:
+    def slots(self, rows: Rows) -> int:
         """As `Server.slots`: an empty slot moves the path by its noise."""
-        return len(releases) * self._slots
-
-    def join(self, releases: Sequence[Release]) -> GradientBatch:
-        """As `Server.join`."""
-        kind = "<i8" if self._noised else "<f8"
-        count, extra = self._slots * self._size, len(self._units)
-        width = count + extra + (0 if self._noised else 2)
-        sums = np.frombuffer(b"".join([r.sums.data for r in releases]), dtype=kind)
-        numbers = sums.reshape(-1, width)
-        points = np.frombuffer(b"".join([r.expansion.data for r in releases]), dtype=kind)
-        scale = math.ldexp(1.0, COEFFICIENT_EXPONENT) if self._noised else 1.0
-        return GradientBatch(
-            gradients=(numbers[:, :count] * self._unit).reshape(-1, self._slots, self._size),
-            points=(points * scale).reshape(-1, self._size),
-            # without a place there is one partition, and all that was seen was seen there
-            watermarks=np.array(
-                [
-                    r.model_watermark if r.partition_watermark is None else r.partition_watermark
-                    for r in releases
-                ],
-                dtype=np.int64,
-            ),
-            clock=np.array([r.model_watermark for r in releases], dtype=np.int64),
-            extra=numbers[:, count : count + extra] * self._units,
-        )
-
-    def sound(self, batch: GradientBatch) -> bool:
-        """As `Server.sound`; a number that is none is not within any bound."""
-        return (
-            bool((np.abs(batch.gradients) <= self._largest).all())
-            and bool((np.abs(batch.points) <= self._furthest).all())
-            and bool((np.abs(batch.extra) <= self._bounds).all())
-        )
+        return len(rows) * self._task.slots
 
     def empty(self, *, trace: bool = False) -> SgdState:
         """As `Server.empty`; a trace keeps all iterates, 8 d bytes for each record."""
@@ -114,9 +48,23 @@ class GradientServer:
         """As `Server.read`."""
         return SgdState.decode(self._rule, fields)
 
-    def fold(self, state: SgdState, batch: GradientBatch) -> None:
+    def fold(self, state: SgdState, rows: Rows) -> None:
         """As `Server.fold`, in the order of the log."""
-        state.fold(batch)
+        state.fold(self.batch(rows))
+
+    def batch(self, rows: Rows) -> GradientBatch:
+        """Return releases in real units."""
+        count, own, clock = self._gradients, rows["partition_watermark"], rows["model_watermark"]
+        numbers = rows["sums"]
+        gradients = numbers[:, :count] * self._unit
+        return GradientBatch(
+            gradients=gradients.reshape(-1, self._task.slots, self._task.size),
+            points=rows["point"] * self._point_unit,
+            # without a place there is one partition, and all that was seen was seen there
+            watermarks=np.where(own == NO_PARTITION, clock, own),
+            clock=np.ascontiguousarray(clock),
+            extra=numbers[:, count:] * self._units,
+        )
 
     def estimate(
         self, parts: Sequence[tuple[float, SgdState]], partitions: Sequence[int]

@@ -16,12 +16,16 @@ from pipeline.methods.ldp_sgd.spec import spec_of, split_of
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.records.blocks import with_intercept
 from pipeline.records.encode import Arrays
-from pipeline.release.model import Model
+from pipeline.release.layout import Field, Layout
+from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Model
 from pipeline.release.query import OpenQuery, Query
 from pipeline.release.task import Task
 from pipeline.study import Study
 from pipeline.study.release_tables import Split
 from pipeline.types import Matrix, Vector
+
+#: Sums of floats may pass the bound of exact ones by this share: 2^17 records, 2^-53 for each.
+_ROUNDING = 2.0**-30
 
 
 class GradientTask(Task):
@@ -106,10 +110,26 @@ class GradientTask(Task):
             self.budget, self.shares,
         )  # fmt: skip
 
-    def exponents(self, version: int) -> tuple[int, ...]:
-        """As `Task.exponents`: the same at every model."""
-        del version
-        return self.channels.exponents
+    @cached_property
+    def layout(self) -> Layout:
+        """As `Task.layout`: a gradient for each slot, and the matrices that are released."""
+        size, gradients = self.size, self.slots * self.size
+        packed = size * (size + 1) // 2
+        if not self.study.noised:
+            square = self.slots * self.clipping_norm**2 * (1 + _ROUNDING)
+            curvature, products = self.loss.curvature_bound, self.loss.slope_bound**2
+            bounds = {"curvature": square * curvature, "products": square * products}
+            fields = [Field("gradient", gradients, 0, self.largest_gradient)]
+            fields += [Field(n, packed, 0, bounds[n]) for n in bounds if n in self.shares]
+            furthest = math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
+            return Layout.without_noise(size, furthest, fields)
+        channels = self.channels
+        one = channels.gradient
+        fields = [Field("gradient", gradients, one.exponent, self.largest_gradient / one.unit)]
+        for name, part in (("curvature", channels.curvature), ("products", channels.products)):
+            if part is not None:
+                fields.append(Field(name, packed, part.exponent, part.largest(self.slots)))
+        return Layout.noised(size, fields)
 
     @cached_property
     def record_channels(self) -> tuple[Channel, ...]:

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from pipeline.errors import ConfigError
 from pipeline.records.encode import Arrays
+from pipeline.release.layout import Layout
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 
@@ -21,10 +22,10 @@ class OfflineTask(Task):
     def check_fit(self) -> None:
         """As `Task.check_fit`: there is no lattice."""
 
-    def exponents(self, version: int) -> tuple[int, ...]:
-        """As `Task.exponents`."""
-        del version
-        return ()
+    @property
+    def layout(self) -> Layout:
+        """As `Task.layout`: nothing is released."""
+        return Layout.without_noise(self.size, 0.0, ())
 
     def query(self, window: Arrays, model: Model) -> NoReturn:
         """Refuse, as `Task.query` cannot be answered."""

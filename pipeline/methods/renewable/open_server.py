@@ -6,18 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline.errors import PayloadError
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.release import Numbers, OpenRelease, Release
-from pipeline.methods.layout import Layout
+from pipeline.messages.form import Rows
 from pipeline.methods.renewable.open_estimate import INTERVAL, estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.release.model import Part
-from pipeline.types import Vector
-
-#: No float of a release may be larger: products of two must stay finite.
-LARGEST_FLOAT = 1e100
 
 
 class OpenServer:
@@ -27,37 +21,16 @@ class OpenServer:
 
     def __init__(self, task: RenewableTask) -> None:
         self._task, self._size = task, task.size
-        packed = task.size * (task.size + 1) // 2
-        self._expansion = Layout("expansion", "<f8", task.size, (0,))
-        self._sums = Layout("sums", "<f8", task.size + 2 * packed + 2, (0,))
+        self._columns = task.layout.columns(1)
 
     @property
     def interval(self) -> str:
         """As `Server.interval`."""
         return INTERVAL
 
-    def check(self, release: Release) -> None:
-        """As `Server.check`."""
-        if isinstance(release, OpenRelease) and release.records > self._task.slots:
-            raise PayloadError("wrong-claim", "more records than the window has slots")
-        self._expansion.check(release.expansion)
-        self._sums.check(release.sums)
-
-    def slots(self, releases: Sequence[Release]) -> int:
+    def slots(self, rows: Rows) -> int:
         """As `Server.slots`: the records that entered."""
-        return sum(r.records for r in releases if isinstance(r, OpenRelease))
-
-    def join(self, releases: Sequence[Release]) -> list[OpenRow]:
-        """As `Server.join`."""
-        return [self._row(r) for r in releases if isinstance(r, OpenRelease)]
-
-    def sound(self, batch: list[OpenRow]) -> bool:
-        """As `Server.sound`."""
-        return all(
-            bool((np.abs(part) <= LARGEST_FLOAT).all())
-            for row in batch
-            for part in (row.expansion, row.gradient, row.curvature, row.scores, row.counts)
-        )
+        return int(rows["records"].sum())
 
     def empty(self, *, trace: bool = False) -> OpenState:
         """As `Server.empty`; there is nothing to trace."""
@@ -68,9 +41,9 @@ class OpenServer:
         """As `Server.read`."""
         return OpenState.decode(self._size, fields)
 
-    def fold(self, state: OpenState, batch: list[OpenRow]) -> None:
+    def fold(self, state: OpenState, rows: Rows) -> None:
         """As `Server.fold`."""
-        state.fold(batch)
+        state.fold([self._row(row) for row in rows])
 
     def estimate(
         self, parts: Sequence[tuple[float, OpenState]], partitions: Sequence[int]
@@ -89,22 +62,11 @@ class OpenServer:
         del slots, state
         return None
 
-    def _row(self, release: OpenRelease) -> OpenRow:
-        size, packed = self._size, self._size * (self._size + 1) // 2
-        sums = _floats(release.sums)
-        gradient, curvature, scores, counts = np.split(
-            sums, [size, size + packed, size + 2 * packed]
-        )
+    def _row(self, row: np.void) -> OpenRow:
+        parts = {name: row["sums"][columns] for name, columns in self._columns.items()}
         return OpenRow(
-            records=release.records,
-            expansion=_floats(release.expansion),
-            gradient=gradient,
-            curvature=curvature,
-            scores=scores,
-            counts=counts,
-            start=release.version == 0,
+            records=int(row["records"]),
+            expansion=row["point"],
+            start=row["version"] == 0,
+            **parts,
         )
-
-
-def _floats(numbers: Numbers) -> Vector:
-    return np.frombuffer(numbers.data, dtype="<f8")

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.estimators.estimate import Estimate
-from pipeline.messages.release import Release
-from pipeline.methods.layout import Layout
+from pipeline.messages.form import Rows
 from pipeline.methods.renewable.private_estimate import INTERVAL, estimate_private
 from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.privacy.channel import Channel
-from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Part
+from pipeline.release.model import Part
 from pipeline.types import Integers
 
 
@@ -24,68 +22,16 @@ class PrivateServer:
 
     def __init__(self, task: RenewableTask) -> None:
         self._task, self._shape, self._slots = task, Shape.of(task), task.slots
-        step, start, size = task.update_channels, task.initial_channels, task.size
-        packed = size * (size + 1) // 2
-        self._expansion = Layout("expansion", "<i8", size, (COEFFICIENT_EXPONENT,))
-        first, later = task.groups * size + task.counted(0), size + packed + task.counted(1)
-        self._start_sums = Layout("sums", "<i8", first, start.exponents)
-        self._step_sums = Layout("sums", "<i8", later, step.exponents)
-
-        def bound(part: Channel | None) -> float:
-            return part.largest(task.slots) if part else 0.0
-
-        self._counts = max(bound(start.counts), bound(step.counts))
-        self._start = bound(start.gradient)
-        self._gradient = bound(step.gradient)
-        self._curvature = bound(step.curvature)
-        self._squares = bound(step.counts) if not task.classes else 0.0
+        self._start, self._later = (task.layout.columns(version) for version in (0, 1))
 
     @property
     def interval(self) -> str:
         """As `Server.interval`."""
         return INTERVAL
 
-    def check(self, release: Release) -> None:
-        """As `Server.check`."""
-        self._expansion.check(release.expansion)
-        (self._step_sums if release.version else self._start_sums).check(release.sums)
-
-    def sound(self, batch: PrivateBatch) -> bool:
-        """As `Server.sound`."""
-        return (
-            _largest(batch.counts) <= self._counts
-            and _largest(batch.start) <= self._start
-            and _largest(batch.gradient) <= self._gradient
-            and _largest(batch.curvature) <= self._curvature
-            and _largest(batch.squares) <= self._squares
-            and _largest(batch.expansion) <= COEFFICIENT_LIMIT
-        )
-
-    def slots(self, releases: Sequence[Release]) -> int:
+    def slots(self, rows: Rows) -> int:
         """As `Server.slots`: every release has the study's."""
-        return len(releases) * self._slots
-
-    def join(self, releases: Sequence[Release]) -> PrivateBatch:
-        """As `Server.join`."""
-        shape = self._shape
-        size, classes = shape.size, shape.classes
-        start = [r for r in releases if not r.version]
-        later = [r for r in releases if r.version] if start else releases
-        ends = np.cumsum([size, size * (size + 1) // 2, shape.squares, classes])
-        first = _stack([r.sums.data for r in start], shape.groups * size + classes)
-        sums = _stack([r.sums.data for r in later], int(ends[-1]))
-        gradients, start_counts = np.split(first, [shape.groups * size], axis=1)
-        gradient, curvature, squares, counts = np.split(sums, ends[:-1], axis=1)
-        return PrivateBatch(
-            counts=np.concatenate([start_counts, counts]),
-            start=gradients,
-            versions=np.array([r.version for r in later], dtype=np.int64),
-            expansion=_stack([r.expansion.data for r in later], size),
-            gradient=gradient,
-            curvature=curvature,
-            squares=squares,
-            slots=self._slots,
-        )
+        return len(rows) * self._slots
 
     def empty(self, *, trace: bool = False) -> PrivateState:
         """As `Server.empty`; there is nothing to trace."""
@@ -96,9 +42,31 @@ class PrivateServer:
         """As `Server.read`."""
         return PrivateState.decode(self._shape, fields)
 
-    def fold(self, state: PrivateState, batch: PrivateBatch) -> None:
+    def fold(self, state: PrivateState, rows: Rows) -> None:
         """As `Server.fold`; any order gives the same bits."""
-        state.fold(batch)
+        state.fold(self.batch(rows))
+
+    def batch(self, rows: Rows) -> PrivateBatch:
+        """Return releases part by part, those at the start apart."""
+        at_start = rows["version"] == 0
+        some = bool(at_start.any())
+        later = rows[~at_start] if some else rows
+        first, sums = rows["sums"][at_start], later["sums"]
+        counted, nothing = _part(sums, self._later.get("counts")), sums[:, :0]
+        # a regression has no classes: what it counts is the sum of squared slopes
+        classes, squares = (counted, nothing) if self._shape.classes else (nothing, counted)
+        if some:
+            classes = np.concatenate([_part(first, self._start.get("counts")), classes])
+        return PrivateBatch(
+            counts=classes,
+            start=first[:, self._start["gradient"]],
+            versions=later["version"],
+            expansion=later["point"],
+            gradient=sums[:, self._later["gradient"]],
+            curvature=sums[:, self._later["curvature"]],
+            squares=squares,
+            slots=self._slots,
+        )
 
     def estimate(
         self, parts: Sequence[tuple[float, PrivateState]], partitions: Sequence[int]
@@ -129,12 +97,5 @@ class PrivateServer:
         return None
 
 
-def _stack(parts: Sequence[bytes], width: int) -> Integers:
-    return np.frombuffer(b"".join(parts), dtype="<i8").reshape(-1, width)
-
-
-def _largest(values: Integers) -> float:
-    """Return the largest absolute value, as a float: the least int64 has no positive twin."""
-    if values.size == 0:
-        return 0.0
-    return max(float(values.max()), -float(values.min()))
+def _part(rows: Integers, columns: slice | None) -> Integers:
+    return rows[:, :0] if columns is None else rows[:, columns]

@@ -10,9 +10,13 @@ from pipeline.methods.renewable import client
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.records.encode import Arrays
+from pipeline.release.layout import Field, Layout
 from pipeline.release.model import Model
 from pipeline.release.query import OpenQuery, Query
 from pipeline.release.task import Task
+
+#: No float of a release without privacy may be larger: products of two must stay finite.
+LARGEST_FLOAT = 1e100
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,6 @@ class Channels:
     counts: Channel | None
     curvature: Channel | None
     off_diagonal: Channel | None
-
-    @property
-    def exponents(self) -> tuple[int, ...]:
-        """Exponents of the lattice units, in the order in which a release holds the parts."""
-        parts = (self.gradient, self.curvature, self.counts)
-        return tuple(part.exponent for part in parts if part is not None)
 
 
 class RenewableTask(Task):
@@ -92,9 +90,32 @@ class RenewableTask(Task):
         """Return the channels of a release at this model version."""
         return self.initial_channels if version == 0 else self.update_channels
 
-    def exponents(self, version: int) -> tuple[int, ...]:
-        """As `Task.exponents`."""
-        return self.channels(version).exponents
+    @cached_property
+    def layout(self) -> Layout:
+        """As `Task.layout`: sums of a window, at the start without curvature."""
+        size, packed = self.size, self.size * (self.size + 1) // 2
+        if not self.study.noised:
+            lengths = {"gradient": size, "curvature": packed, "scores": packed, "counts": 2}
+            fields = [Field(name, count, 0, LARGEST_FLOAT) for name, count in lengths.items()]
+            return Layout.without_noise(size, LARGEST_FLOAT, fields)
+        start, later = self.initial_channels, self.update_channels
+        return Layout.noised(
+            size,
+            start=self._fields(start, self.groups * size, self.counted(0)),
+            later=self._fields(later, size, self.counted(1)),
+        )
+
+    def _fields(self, channels: Channels, gradient: int, counted: int) -> list[Field]:
+        parts = (
+            ("gradient", gradient, channels.gradient),
+            ("curvature", self.size * (self.size + 1) // 2, channels.curvature),
+            ("counts", counted, channels.counts),
+        )
+        return [
+            Field(name, length, channel.exponent, channel.largest(self.slots))
+            for name, length, channel in parts
+            if channel is not None
+        ]
 
     def query(self, window: Arrays, model: Model) -> Query:
         """As `Task.query`."""

@@ -1,0 +1,100 @@
+"""The bytes of a release: a fixed header, the numbers of the study's layout, room for a MAC.
+
+Little-endian, without gaps, and of one length for all releases of a study: a fetch batch is one
+structured array. docs/wire.md has the offsets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.release.task import Task
+
+#: Releases as one structured array, with the fields of `HEADER`, "point", "sums" and "mac".
+Rows = NDArray[np.void]
+
+#: The first bytes of every release, and the number of this form.
+MAGIC, FORM = int.from_bytes(b"VEIL", "little"), 2
+#: Name and version of the form in the headers of a message.
+SCHEMA = f"release/{FORM}"
+#: What stands for a model without a watermark of its partition.
+NO_PARTITION = -1
+#: Who, of what, at which model. Digests are 8 or 16 bytes; ticket and MAC are zeros until releases
+#: are authenticated.
+HEADER = np.dtype(
+    [
+        ("magic", "<u4"), ("form", "<u2"), ("reserved", "<u2"),
+        ("study", "<u8"), ("revision", "<u8"), ("claim", "<u8"), ("layout", "<u8"),
+        ("partitions", "<u4"), ("records", "<u4"),
+        ("client", "<u8", (2,)), ("ledger", "<u8", (2,)),
+        ("seq", "<i8"), ("version", "<i8"),
+        ("model_watermark", "<i8"), ("partition_watermark", "<i8"),
+        ("ticket", "<u8", (2,)),
+    ]
+)  # fmt: skip
+MAC = ("mac", "<u8", (2,))
+
+
+class Form:
+    """The form of one study's releases.
+
+    Parameters
+    ----------
+    revision
+        The one that they name, 16 hexadecimal digits.
+
+    Attributes
+    ----------
+    dtype
+        Of a whole payload.
+    blank
+        A release with all that every release of the study has in common, shape (1,).
+    """
+
+    def __init__(self, task: Task, revision: str) -> None:
+        self.layout, self.slots, self.noised = task.layout, task.slots, task.study.noised
+        number, point = self.layout.number, self.layout.point.length
+        body = [("point", number, (point,)), ("sums", number, (self.layout.length,))]
+        self.dtype = np.dtype([*_fields(HEADER), *body, MAC])
+        self.blank: Rows = np.zeros(1, self.dtype)
+        common = {
+            "magic": MAGIC,
+            "form": FORM,
+            "study": short(task.study.name),
+            "revision": int.from_bytes(bytes.fromhex(revision), "little"),
+            "claim": short(task.claim),
+            "layout": short(self.layout.text),
+            "partitions": task.study.stream.partitions,
+            "records": task.slots,
+        }
+        for name, value in common.items():
+            self.blank[name] = value
+
+    def common(self, name: str) -> int:
+        """Return a field of the header that all releases have in common."""
+        return int(self.blank[name][0])
+
+
+@lru_cache(maxsize=64)
+def form_of(task: Task, revision: str = "") -> Form:
+    """Return the form of a study's releases; of the task's revision unless told another."""
+    return Form(task, revision or task.revision)
+
+
+def short(text: str) -> int:
+    """Return eight bytes that stand for a public text, as a number."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+@lru_cache(maxsize=1 << 16)
+def identity(name: bytes) -> bytes:
+    """Return the sixteen bytes that stand for the id of a client or a ledger."""
+    return hashlib.blake2b(name, digest_size=16).digest()
+
+
+def _fields(dtype: np.dtype[np.void]) -> list[tuple[str, np.dtype[np.generic]]]:
+    return [(name, dtype[name]) for name in dtype.names or ()]

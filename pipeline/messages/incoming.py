@@ -1,0 +1,228 @@
+"""A batch of payloads as columns, each release judged against its study and its record's key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import PayloadError
+from pipeline.messages.form import FORM, HEADER, MAGIC, NO_PARTITION, Rows, form_of, identity
+from pipeline.messages.release import MAX_RELEASE_BYTES
+from pipeline.release.layout import Field
+from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
+from pipeline.release.task import Task
+from pipeline.types import Integers
+
+#: The highest number of a release.
+SEQ_LIMIT = 2**62 - 1
+#: The longest id of a client, in characters.
+LONGEST_NAME = 200
+
+Mask = NDArray[np.bool_]
+#: A fault, and which rows do not have it.
+Judged = tuple[PayloadError, Mask]
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """Sound releases of a batch, in order, and what is wrong with the others.
+
+    Attributes
+    ----------
+    rows
+        The releases.
+    places
+        Which payloads of the batch they are, shape (n,).
+    clients
+        Which of `names` has sent each, shape (n,).
+    names
+        Client ids, in the order in which their keys come first.
+    faults
+        By place in the batch.
+    """
+
+    rows: Rows
+    places: Integers
+    clients: Integers
+    names: list[str]
+    faults: dict[int, PayloadError]
+
+
+class Decoder:
+    """Reads batches of one study.
+
+    Parameters
+    ----------
+    revision
+        The one that releases must name; default: the task's.
+    """
+
+    def __init__(self, task: Task, revision: str = "") -> None:
+        self._form = form_of(task, revision)
+        self._claim, self._revision = task.claim, revision or task.revision
+        layout = self._form.layout
+        self._point = _Bounds((layout.point,), layout.point.length)
+        self._later = _Bounds(layout.later, layout.length)
+        self._start = _Bounds(layout.start, layout.length)
+
+    def read(self, payloads: Sequence[bytes | None], keys: Sequence[bytes | None]) -> Incoming:
+        """Read payloads with the keys of their records."""
+        unique = list(dict.fromkeys(keys))
+        number = {key: i for i, key in enumerate(unique)}
+        clients = np.fromiter(map(number.__getitem__, keys), np.int64, len(keys))
+        names = [_name(key) for key in unique]
+        digests = np.frombuffer(b"".join([_identity(name) for name in names]), dtype="<u8")
+        digests = digests.reshape(-1, 2)
+        faults: dict[int, PayloadError] = {}
+        size = self._form.dtype.itemsize
+        fitting = [p for p in payloads if p is not None and len(p) == size]
+        places = np.arange(len(payloads))
+        if len(fitting) < len(payloads):
+            fits = np.array([p is not None and len(p) == size for p in payloads])
+            for i in np.flatnonzero(~fits).tolist():
+                faults[i] = self._of_another_length(payloads[i], digests[clients[i]])
+            places, clients = places[fits], clients[fits]
+        rows: Rows = np.frombuffer(b"".join(fitting), self._form.dtype)
+        # headers side by side: each of them is looked at a dozen times
+        words = rows.view("<u8").reshape(len(rows), -1)[:, : HEADER.itemsize // 8]
+        heads: Rows = np.ascontiguousarray(words).view(HEADER).reshape(-1)
+        bad = _first_faults([*self._header(heads, digests[clients]), *self._numbers(heads, rows)])
+        if bad:
+            faults |= {int(places[row]): fault for row, fault in bad.items()}
+            sound = np.ones(len(rows), dtype=bool)
+            sound[list(bad)] = False
+            rows, places, clients = rows[sound], places[sound], clients[sound]
+        return Incoming(rows, places, clients, names, faults)
+
+    def _of_another_length(self, payload: bytes | None, client: NDArray[np.uint64]) -> PayloadError:
+        if payload is None:
+            return PayloadError("empty", "the record has no value")
+        if len(payload) > MAX_RELEASE_BYTES:
+            return PayloadError("too-large", f"more than {MAX_RELEASE_BYTES} bytes")
+        if len(payload) < HEADER.itemsize:
+            return _UNDECODABLE
+        head = np.frombuffer(payload, HEADER, count=1)
+        size = self._form.dtype.itemsize
+        wrong = PayloadError("wrong-shape", f"releases of this study have {size} bytes")
+        return _first_faults([*self._header(head, client[None])]).get(0, wrong)
+
+    def _header(self, rows: Rows, clients: NDArray[np.uint64]) -> Iterator[Judged]:
+        """Judge headers: the first fault of a release is the one that is told."""
+        form = self._form
+        yield _UNDECODABLE, (
+            (rows["magic"] == MAGIC) & (rows["form"] == FORM) & (rows["reserved"] == 0)
+            & (rows["ticket"] == 0).all(axis=1)
+            & _between(rows["seq"], 0, SEQ_LIMIT)
+            & _between(rows["version"], 0, VERSION_LIMIT)
+            & _between(rows["model_watermark"], 0, WATERMARK_LIMIT)
+            & _between(rows["partition_watermark"], NO_PARTITION, WATERMARK_LIMIT)
+        )  # fmt: skip
+        yield (
+            PayloadError(
+                "wrong-study",
+                "made for a study of another name; point the client at this study's topics",
+            ),
+            rows["study"] == form.common("study"),
+        )
+        yield (
+            PayloadError(
+                "wrong-revision",
+                f"made under another study revision than {self._revision}; update the "
+                "client's study file",
+            ),
+            rows["revision"] == form.common("revision"),
+        )
+        yield (
+            PayloadError("wrong-key", "the record's key is not the client id of its payload"),
+            (rows["client"] == clients).all(axis=1) & clients.any(axis=1),
+        )
+        records = rows["records"]
+        yield (
+            PayloadError(
+                "wrong-claim",
+                "made with another window.records, stream.partitions or privacy policy than the "
+                f"study's: {self._claim}",
+            ),
+            (rows["claim"] == form.common("claim"))
+            & (rows["partitions"] == form.common("partitions"))
+            & (records == form.slots if form.noised else records <= form.slots),
+        )
+
+    def _numbers(self, heads: Rows, rows: Rows) -> Iterator[Judged]:
+        layout = self._form.layout
+        yield _UNDECODABLE, (rows["mac"] == 0).all(axis=1)
+        yield (
+            PayloadError(
+                "wrong-unit",
+                "the numbers have other names, lengths or units than the study's; client and "
+                "worker must be of one version",
+            ),
+            heads["layout"] == self._form.common("layout"),
+        )
+        sums, start = rows["sums"], heads["version"] == 0
+        inside = self._later.hold(sums)
+        if layout.start != layout.later and start.any():
+            used = sum(field.length for field in layout.start)
+            yield (
+                PayloadError("wrong-shape", "a release at the start has fewer numbers"),
+                ~start | (sums[:, used:] == 0).all(axis=1),
+            )
+            inside = np.where(start, self._start.hold(sums), inside)
+        yield (
+            PayloadError("out-of-range", "a number beyond the bounds that the study implies"),
+            inside & self._point.hold(rows["point"]),
+        )
+
+
+_UNDECODABLE = PayloadError("undecodable", "the payload is no release of a known version")
+
+
+class _Bounds:
+    """The bound of each number of some rows; zero for those that no field has."""
+
+    def __init__(self, fields: Sequence[Field], length: int) -> None:
+        self._floats = np.zeros(length)
+        own = np.repeat([f.largest for f in fields], [f.length for f in fields])
+        self._floats[: len(own)] = own
+        self._whole = np.floor(np.minimum(self._floats, 2.0**61)).astype(np.int64)
+        self._twice = (2 * self._whole).astype(np.uint64)
+
+    def hold(self, rows: NDArray[np.int64] | NDArray[np.float64]) -> Mask:
+        """Whether all numbers of a row are within their bounds, shape (n,); no number is not."""
+        if rows.dtype.kind == "f":
+            floats: Mask = np.all(np.abs(rows) <= self._floats, axis=1)
+            return floats
+        # both ends at once: what is below the lower one wraps round to a large unsigned number
+        whole: Mask = np.all((rows + self._whole).view(np.uint64) <= self._twice, axis=1)
+        return whole
+
+
+def _first_faults(judged: Sequence[Judged]) -> dict[int, PayloadError]:
+    """Return the first fault of each row that has one."""
+    found: dict[int, PayloadError] = {}
+    for fault, good in judged:
+        if not good.all():
+            for row in np.flatnonzero(~good).tolist():
+                found.setdefault(row, fault)
+    return found
+
+
+def _name(key: bytes | None) -> str:
+    """Return the client id that is a key; empty if there is none."""
+    try:
+        name = "" if key is None else key.decode()
+    except UnicodeDecodeError:
+        return ""
+    return name if len(name) <= LONGEST_NAME else ""
+
+
+def _identity(name: str) -> bytes:
+    """Return the digest of a client id; zeros, which no client has, where there is none."""
+    return identity(name.encode()) if name else bytes(16)
+
+
+def _between(values: Integers, least: int, most: int) -> Mask:
+    return (values >= least) & (values <= most)

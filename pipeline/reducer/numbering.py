@@ -1,0 +1,97 @@
+"""Which releases of a batch come for the first time: duplicates, gaps and foreign ledgers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipeline.errors import PayloadError
+from pipeline.messages.incoming import Incoming, Mask
+from pipeline.reducer.partition import Partition
+from pipeline.reducer.progress import Progress
+from pipeline.types import Integers
+
+
+@dataclass(slots=True)
+class Numbered:
+    """What becomes of sound releases.
+
+    Attributes
+    ----------
+    accepted, erased
+        Which come for the first time, and which are of erased clients.
+    faults
+        By place in the batch.
+    duplicates
+        How many have come before.
+    missing
+        How many more releases are missing now than before; fewer if it is below 0.
+    """
+
+    accepted: Mask
+    erased: Mask
+    faults: dict[int, PayloadError] = field(default_factory=dict)
+    duplicates: int = 0
+    missing: int = 0
+
+
+def numbered(state: Partition, incoming: Incoming) -> Numbered:
+    """Note the numbers of a batch in its clients' progress, and return what is new.
+
+    A client whose releases go on one by one where it stands, as nearly all do, is looked at once
+    for the batch; those of any other one by one, in the order of the log.
+    """
+    rows = incoming.rows
+    count = len(rows)
+    found = Numbered(np.ones(count, dtype=bool), np.zeros(count, dtype=bool))
+    if not count:
+        return found
+    order = np.argsort(incoming.clients, kind="stable")
+    clients, seqs, ledgers = incoming.clients[order], rows["seq"][order], rows["ledger"][order]
+    starts = np.flatnonzero(np.diff(clients, prepend=-1))
+    steady = np.diff(seqs, prepend=seqs[0]) == 1
+    steady[1:] &= (ledgers[1:] == ledgers[:-1]).all(axis=1)
+    steady[starts] = True
+    whole = np.logical_and.reduceat(steady, starts)
+    ends = np.append(starts[1:], count)
+    marks = ledgers[starts].tobytes().hex()
+    groups = zip(
+        clients[starts].tolist(), starts.tolist(), ends.tolist(), whole.tolist(),
+        seqs[starts].tolist(), seqs[ends - 1].tolist(), strict=True,
+    )  # fmt: skip
+    for at, (client, start, end, one_by_one, first, last) in enumerate(groups):
+        name, ledger = incoming.names[client], marks[32 * at : 32 * at + 32]
+        if name in state.erased:
+            found.accepted[order[start:end]], found.erased[order[start:end]] = False, True
+            continue
+        progress = state.clients.get(name)
+        if progress is None:
+            before = first - 1 if state.midway else -1
+            progress = state.clients[name] = Progress(ledger, before)
+        if one_by_one and first == progress.highest + 1 and ledger == progress.ledger:
+            progress.highest = last
+            state.changed.add(name)
+        elif _each(found, progress, incoming, order[start:end]):
+            state.changed.add(name)
+    return found
+
+
+def _each(found: Numbered, progress: Progress, incoming: Incoming, places: Integers) -> bool:
+    """Take some releases of one client one by one; return whether any is new."""
+    new = False
+    for place in places.tolist():
+        row, highest = incoming.rows[place], progress.highest
+        try:
+            outcome = progress.accept(row["ledger"].tobytes().hex(), seq := int(row["seq"]))
+        except PayloadError as fault:
+            found.faults[int(incoming.places[place])] = fault
+            found.accepted[place] = False
+            continue
+        if outcome == "duplicate":
+            found.duplicates += 1
+            found.accepted[place] = False
+            continue
+        found.missing += -1 if outcome == "late" else seq - highest - 1
+        new = True
+    return new

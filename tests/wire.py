@@ -1,0 +1,41 @@
+"""Releases with something changed: what only an attacker, or a client of another version, sends."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipeline.messages.form import Rows, form_of, identity, short
+from pipeline.release.task import Task
+
+
+def opened(task: Task, payload: bytes) -> Rows:
+    """Return a release as a structured array of one row that can be written to."""
+    return np.frombuffer(payload, form_of(task).dtype).copy()
+
+
+def edited(task: Task, payload: bytes, **fields: object) -> bytes:
+    """Return a release with fields of the header or its numbers changed.
+
+    Texts of clients, ledgers, claims, studies and layouts are put in as their digests.
+    """
+    row = opened(task, payload)
+    for name, value in fields.items():
+        if name in ("client", "ledger"):
+            row[name] = np.frombuffer(identity(str(value).encode()), dtype="<u8")
+        elif name == "revision":
+            row[name] = int.from_bytes(bytes.fromhex(str(value)), "little")
+        elif isinstance(value, str):
+            row[name] = short(value)
+        else:
+            row[name] = value
+    return row.tobytes()
+
+
+def valued(task: Task, payload: bytes, part: str, value: float, at: int = -1) -> bytes:
+    """Return a release with one number of a part, or of the point, changed."""
+    row = opened(task, payload)
+    numbers = row["point"][0]
+    if part != "point":
+        numbers = row["sums"][0][form_of(task).layout.columns(int(row["version"][0]))[part]]
+    numbers[at] = value
+    return row.tobytes()
