@@ -157,7 +157,7 @@ class TopicOf(Output):
         """As `Output.write`; it returns when Kafka has it, so that the order stays."""
         study = self._study.name
         identity = f"replay/{self._revision}/{message.state_version}"
-        marks = json_headers("estimate", study, identity, message.published_at, by="/replay")
+        marks = json_headers("estimate/1", study, identity, message.published_at, by="/replay")
         payload = write_estimate(message)
         self._loop.run_until_complete(
             self._link.send(self._name, study.encode(), payload, [(k, v) for k, v in marks])

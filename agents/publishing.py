@@ -158,7 +158,7 @@ class Publishing:
             return False
         study, written = self._task.study.name, write_estimate(message)
         identity = f"{self._task.revision}/{message.state_version}"
-        marks = json_headers("estimate", study, identity, rfc3339(now))
+        marks = json_headers("estimate/1", study, identity, rfc3339(now))
         sends = [
             self._send(topic.name, study.encode(), written, marks)
             for topic in (self._topics.estimates, self._topics.latest)
@@ -252,7 +252,7 @@ class Publishing:
             self._topics.models.name,
             study.encode(),
             payload,
-            json_headers("model", study, f"{self._task.revision}/model/{version}", rfc3339(now)),
+            json_headers("model/2", study, f"{self._task.revision}/model/{version}", rfc3339(now)),
         )
 
     def _partitions(self) -> dict[int, Summed]:

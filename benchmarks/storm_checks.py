@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.messages.release import OpenRelease, read
+from pipeline.messages.release import header_of, read
 from pipeline.release.task import Task
 from tests.stage import Stage
 
@@ -45,7 +45,7 @@ def payloads(log: Iterable[Any]) -> dict[Identity, set[bytes]]:
     """Return the bytes that every (client, ledger, number) has had in a log."""
     found: dict[Identity, set[bytes]] = {}
     for record in log:
-        release = read(record.value)
+        release = header_of(record.value)
         found.setdefault((release.client, release.ledger, release.seq), set()).add(record.value)
     return found
 
@@ -57,15 +57,14 @@ def noised_twice(found: dict[Identity, set[bytes]]) -> list[Identity]:
 
 def marks(task: Task, payload: bytes) -> range | None:
     """Return the numbers of the records in a window of a planted study; None if they jump."""
-    release = read(payload)
-    assert isinstance(release, OpenRelease)
-    sums = np.frombuffer(release.sums.data, "<f8")[task.size :]
+    release = read(task, payload)
+    sums = release.parts["curvature"]
     # the packed upper triangle of (1, mark, load): 1, mark, load, mark^2, ...
     count, first, square = int(sums[0]), float(sums[1]), float(sums[3])
     start = ((first / count + 1) * MARKS - (count - 1)) / 2
     found = range(int(start), int(start) + count)
     x = 2 * np.arange(start, start + count) / MARKS - 1
-    whole = start == int(start) and count == release.records
+    whole = start == int(start) and count == release.header.records
     return found if whole and float(x.sum()) == first and float(x @ x) == square else None
 
 

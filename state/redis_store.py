@@ -116,9 +116,7 @@ class RedisStore:
         if not state:
             return b"", Partition.empty(self._task)
         fields = text_keys(state)
-        snapshot = Snapshot.decode(self._task, fields)
-        # of an older schema: all its clients are asked until its owner stores it again
-        return fields[HEAD], snapshot or self.load(partition)
+        return fields[HEAD], Snapshot.decode(self._task, fields)
 
     def commit(self, partition: int, state: Partition, *, expected: int) -> None:
         """Write what changed, if the stored watermark is the expected one.

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
-import numpy as np
 from kafka.admin import KafkaAdminClient
 
+from pipeline.errors import PayloadError
+from pipeline.messages.release import described, read
+from pipeline.release.task import Task
 from tests.canaries import Output, text
 from tests.stage import PATIENCE, Stage
 
@@ -100,36 +102,31 @@ def topics(stage: Stage) -> list[Output]:
                 found.append(
                     text(f"{place}, header {header}", f"{header}: ".encode() + (value or b""))
                 )
-            found += payload(f"{place}, value", record.value or b"")
+            found += payload(f"{place}, value", record.value or b"", stage.task)
     return found
 
 
-def payload(place: str, value: bytes) -> list[Output]:
-    """Return a message as it came, and as a reader decodes it."""
+def payload(place: str, value: bytes, task: Task | None = None) -> list[Output]:
+    """Return a message as it came, and as a reader decodes it; a release needs its task."""
     if value.startswith(b"{"):
         return [text(place, value), text(f"{place}, decoded", repr(msgspec.json.decode(value)))]
     found = [Output(place, value)]
+    if task is None:
+        try:
+            return [*found, text(f"{place}, fields", repr(msgspec.msgpack.decode(value)))]
+        except msgspec.DecodeError:
+            return found
     try:
-        fields = msgspec.msgpack.decode(value)
-    except msgspec.DecodeError:
+        release, shown = read(task, value), described(task, value)
+    except PayloadError:
         return found
-    if isinstance(fields, dict):
-        vectors = [fields.pop(name) for name in ("sums", "expansion") if name in fields]
-        found += [Output(f"{place}, decoded", decoded(vector)) for vector in vectors]
-        forms = [vector[:3] for vector in vectors if isinstance(vector, list)]
-        fields["forms"] = forms
-    return [*found, text(f"{place}, fields", repr(fields))]
-
-
-def decoded(vector: Any) -> bytes:
-    """Return the numbers of a vector of a release, as stored and in real units, as text."""
-    try:
-        kind, _, exponents, data = vector
-        stored = np.frombuffer(data, np.dtype(kind))
-        real = [stored * 2.0**exponent for exponent in exponents]
-    except (TypeError, ValueError):
-        return repr(vector).encode()
-    return repr([stored.tolist(), *(part.tolist() for part in real)]).encode()
+    numbers = {"point": release.point, **release.parts}
+    decoded = {name: (stored.tolist(), shown.pop(name)) for name, stored in numbers.items()}
+    return [
+        *found,
+        Output(f"{place}, decoded", repr(decoded).encode()),
+        text(f"{place}, fields", repr(shown)),
+    ]
 
 
 def redis_keys(stage: Stage) -> list[Output]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from pipeline.messages import form
 from tests import outputs
 from tests.canaries import BYTES, COLUMN, HEADER, HEAT, LABEL, LOAD, NOTE, Mix, Output
 from tests.stage import Stage, send, study_text, until
+from tests.wire import edited
 
 SLOTS = 500
 #: In every forged release, and nowhere in the raw data.
@@ -176,15 +176,15 @@ def honest(stage: Stage) -> list[Any]:
 
 def forge(stage: Stage) -> None:
     """Send releases that no honest client sends."""
-    honest = msgspec.msgpack.decode(stage.releases()[0].value)
+    task, honest = stage.task, stage.releases()[0].value
     changes: list[dict[str, object]] = [
-        {"type": FORGED},
-        {"revision": FORGED},
+        {"form": 9},
+        {"revision": "f" * 16},
         {"claim": FORGED, "ledger": FORGED},
-        {"sums": [*honest["sums"][:3], FORGED.encode()]},
-        {"slots": FORGED},
+        {"records": 2**32 - 1},
     ]
-    values = [msgspec.msgpack.encode({**honest, "client": FORGED, **change}) for change in changes]
+    values = [edited(task, honest, client=FORGED, **change) for change in changes]
+    values.append(values[0][: form.HEADER.itemsize] + FORGED.encode())
     values += [FORGED.encode(), values[0][:-1]]
     key, headers = FORGED.encode(), [("odd", FORGED.encode())]
     records = [{"key": key, "value": value, "headers": headers} for value in values]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.messages.form import Rows, form_of, identity, short
+from pipeline.messages.release import read
 from pipeline.release.task import Task
 
 
@@ -39,3 +43,13 @@ def valued(task: Task, payload: bytes, part: str, value: float, at: int = -1) ->
         numbers = row["sums"][0][form_of(task).layout.columns(int(row["version"][0]))[part]]
     numbers[at] = value
     return row.tobytes()
+
+
+def numbers_of(task: Task, payload: bytes) -> NDArray[np.int64] | NDArray[np.float64]:
+    """Return all numbers of a release behind its point, as stored."""
+    return np.concatenate(list(read(task, payload).parts.values()))
+
+
+def as_rows(task: Task, payloads: Sequence[bytes | None]) -> Rows:
+    """Return releases as a server takes them, unjudged."""
+    return np.frombuffer(b"".join([p or b"" for p in payloads]), form_of(task).dtype)

@@ -41,13 +41,13 @@ def headers(
     ]
 
 
-def json_headers(what: str, study: str, identity: str, time: str, *, by: str = "") -> Headers:
+def json_headers(schema: str, study: str, identity: str, time: str, *, by: str = "") -> Headers:
     """Return the headers of a message of ours as JSON.
 
     Parameters
     ----------
-    what
-        "estimate", "model" or "study": its type, and its schema's name in the first version.
+    schema
+        Such as "model/2"; what comes before the slash is its type.
     identity
         What comes behind the study's name in its identity.
     by
@@ -55,7 +55,7 @@ def json_headers(what: str, study: str, identity: str, time: str, *, by: str = "
     """
     return headers(
         identity=f"{study}/{identity}", source=f"/veilstream/{study}{by}",
-        kind=f"veilstream.{what}", schema=f"{what}/1", content_type=JSON, time=time,
+        kind=f"veilstream.{schema.split('/')[0]}", schema=schema, content_type=JSON, time=time,
     )  # fmt: skip
 
 

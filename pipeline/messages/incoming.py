@@ -87,7 +87,7 @@ class Decoder:
             places, clients = places[fits], clients[fits]
         rows: Rows = np.frombuffer(b"".join(fitting), self._form.dtype)
         # headers side by side: each of them is looked at a dozen times
-        words = rows.view("<u8").reshape(len(rows), -1)[:, : HEADER.itemsize // 8]
+        words = rows.view("<u8").reshape(len(rows), size // 8)[:, : HEADER.itemsize // 8]
         heads: Rows = np.ascontiguousarray(words).view(HEADER).reshape(-1)
         bad = _first_faults([*self._header(heads, digests[clients]), *self._numbers(heads, rows)])
         if bad:

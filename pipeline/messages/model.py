@@ -54,7 +54,7 @@ class PartitionPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ModelMessage(
-    msgspec.Struct, frozen=True, tag="model/1", tag_field="type", omit_defaults=True
+    msgspec.Struct, frozen=True, tag="model/2", tag_field="type", omit_defaults=True
 ):
     """An expansion point; values are exact multiples of 2^-12, weights of 2^-10.
 

@@ -22,7 +22,7 @@ _DECODER = msgspec.json.Decoder(StudyMessage)
 def write_study(task: Task, published_at: float) -> tuple[bytes, Headers]:
     """Return a study's record as JSON, and its headers; the time in seconds since 1970."""
     study, at = task.study.name, rfc3339(published_at)
-    marks = json_headers("study", study, task.revision, at)
+    marks = json_headers("study/1", study, task.revision, at)
     return msgspec.json.encode(StudyMessage(study, task.revision, at)), marks
 
 

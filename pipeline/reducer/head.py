@@ -8,10 +8,7 @@ from pipeline.errors import StateError
 from pipeline.release.task import Task
 
 #: Version of the stored form; a worker refuses state of another version.
-SCHEMA = 5
-#: The version before, whose heads do not count `missing` and `furthest`: a state of it is taken
-#: over with all its clients, who tell both.
-TAKEN_OVER = 4
+SCHEMA = 6
 HEAD, SUMS = "head", "sums."
 
 
@@ -74,10 +71,11 @@ def read_head(task: Task, fields: dict[str, bytes]) -> Head:
         head = msgspec.msgpack.decode(fields[HEAD], type=Head)
     except (KeyError, msgspec.DecodeError) as error:
         raise StateError("the stored state has no readable head; run `state rebuild`") from error
-    if head.schema not in (TAKEN_OVER, SCHEMA):
+    if head.schema != SCHEMA:
         raise StateError(
-            f"the stored state has schema {head.schema}, this version reads {SCHEMA} and takes "
-            f"{TAKEN_OVER} over; run `veilstream state rebuild`"
+            f"the stored state has schema {head.schema}, this version reads {SCHEMA}; run "
+            "`veilstream state rebuild`, or, where clients were updated too, give the study a new "
+            "name"
         )
     if head.revision != task.revision:
         raise StateError(

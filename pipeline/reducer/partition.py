@@ -11,7 +11,7 @@ import msgspec
 from pipeline.errors import StateError
 from pipeline.estimators.buckets import Buckets
 from pipeline.methods import server_of
-from pipeline.reducer.head import HEAD, SCHEMA, SUMS, Head, read_head
+from pipeline.reducer.head import HEAD, SUMS, Head, read_head
 from pipeline.reducer.progress import Progress
 from pipeline.release.task import Task
 
@@ -109,8 +109,6 @@ class Partition:
         progress = {name: Progress.decode(data) for name, data in clients.items()}
         missing = sum(entry.missing for entry in progress.values())
         furthest = max((entry.highest for entry in progress.values()), default=-1)
-        if head.schema < SCHEMA:
-            head = msgspec.structs.replace(head, schema=SCHEMA, missing=missing, furthest=furthest)
         if (head.missing, head.furthest) != (missing, furthest):
             raise StateError(
                 "the counters of the stored state are not those of its clients' progress: the "
@@ -133,8 +131,8 @@ class Snapshot:
     sums: Buckets
 
     @classmethod
-    def decode(cls, task: Task, fields: dict[str, bytes]) -> Snapshot | None:
-        """Rebuild a snapshot from the fields of a partition; None if its clients are needed, too.
+    def decode(cls, task: Task, fields: dict[str, bytes]) -> Snapshot:
+        """Rebuild a snapshot from the fields of a partition.
 
         Raises
         ------
@@ -142,8 +140,6 @@ class Snapshot:
             As `Partition.decode`.
         """
         head = read_head(task, fields)
-        if head.schema < SCHEMA:
-            return None
         return cls(head, stored_sums(task, head, fields))
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -35,6 +34,7 @@ from pipeline.records.encode import Row
 from pipeline.reducer import Partition, Reducer, combine
 from pipeline.releasing import release_of
 from tests.stage import OPEN, PATIENCE, Stage, send, study_text, until
+from tests.wire import edited
 
 #: 2026-03-01T12:00:00Z
 BEGIN = 1_772_366_400_000
@@ -56,9 +56,7 @@ def fill(stage: Stage, count: int = RELEASES, revision: str = "") -> None:
             stage.task, rows, stage.task.first_model, client=client, ledger="l", seq=k // 3
         )
         if revision:
-            payload = msgspec.msgpack.encode(
-                {**msgspec.msgpack.decode(payload), "revision": revision}
-            )
+            payload = edited(stage.task, payload, revision=revision)
         time = BEGIN + STEP * (k - (3 if k % 10 == 7 else 0))
         records.append({"key": client.encode(), "value": payload, "timestamp_ms": time})
     send(stage.settings.kafka, stage.topics.releases.name, records)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigError, LocalStoreError, StateError
-from pipeline.messages.release import read
+from pipeline.messages.release import header_of
 from pipeline.methods import task_of as make_task
 from pipeline.release.task import Task
 from pipeline.study import parse_study
@@ -315,7 +315,7 @@ def check_complete(stage: Stage, windows: int) -> dict[int, set[bytes]]:
     """Check that each window was released once, and return the payloads by number."""
     found: dict[int, set[bytes]] = {}
     for record in stage.releases():
-        found.setdefault(read(record.value).seq, set()).add(record.value)
+        found.setdefault(header_of(record.value).seq, set()).add(record.value)
     assert sorted(found) == list(range(windows))
     assert [seq for seq, payloads in found.items() if len(payloads) > 1] == []
     assert stage.query("site", "SELECT next_seq, records FROM streams") == [

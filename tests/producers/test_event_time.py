@@ -14,7 +14,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from infra.topics import TimeRules
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.messages.envelope import header, milliseconds
-from pipeline.messages.release import OpenRelease, read
+from pipeline.messages.release import header_of
 from producers.client import Client
 from producers.client_store import ClientStore
 from producers.event_time import EventTimes
@@ -56,8 +56,7 @@ def taken(stage: Stage) -> list[tuple[int, int]]:
     """Return time, in seconds after the beginning, and records of each release."""
     found = []
     for record in stage.releases():
-        release = read(record.value)
-        assert isinstance(release, OpenRelease)
+        release = header_of(record.value)
         assert milliseconds((header(record.headers, "ce_time") or b"").decode()) == record.timestamp
         found.append((record.timestamp // 1000 - BEGIN, release.records))
     return found

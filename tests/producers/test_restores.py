@@ -14,12 +14,13 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from pipeline.errors import VeilstreamError
-from pipeline.messages.release import OpenRelease, read
+from pipeline.messages.release import header_of, read
 from producers import reconcile
 from producers.client_store import ClientStore, Stream
 from producers.report import report
 from producers.run import Job, run_client
 from tests.stage import OPEN, PRIVATE, Stage, lines, send, study_text, until
+from tests.wire import edited
 
 Build = Callable[..., Stage]
 SLOTS = 10
@@ -94,14 +95,18 @@ def restore(stage: Stage, name: str = "saved") -> None:
 
 
 def numbers(stage: Stage) -> list[int]:
-    return [read(record.value).seq for record in stage.releases()]
+    return [header_of(record.value).seq for record in stage.releases()]
+
+
+def sums(stage: Stage) -> set[bytes]:
+    return {read(stage.task, r.value).parts["gradient"].tobytes() for r in stage.releases()}
 
 
 def once(stage: Stage) -> bool:
     """Exact sums tell: all windows are full, and no two hold the same records."""
-    releases = [read(record.value) for record in stage.releases()]
-    assert all(isinstance(r, OpenRelease) and r.records == SLOTS for r in releases)
-    return len({r.sums.data for r in releases}) == len(releases)
+    releases = [read(stage.task, record.value) for record in stage.releases()]
+    assert all(r.header.records == SLOTS for r in releases)
+    return len({r.parts["gradient"].tobytes() for r in releases}) == len(releases)
 
 
 @pytest.mark.parametrize("times", ["records", "clock"])
@@ -226,7 +231,7 @@ def test_releases_that_only_the_folder_remembers_are_passed_over(build: Build) -
     shutil.copy(stage.database("site"), database)
     grow(stage, 2 * SLOTS, 2)
     goes(stage)
-    before = {read(record.value).sums.data for record in stage.releases()}
+    before = sums(stage)
     shutil.copy(database, stage.database("site"))
     _make_topic_anew(stage)
     refused(stage)
@@ -235,7 +240,7 @@ def test_releases_that_only_the_folder_remembers_are_passed_over(build: Build) -
     # nothing is missing from now on
     goes(stage)
     assert numbers(stage) == [3]
-    assert not before & {read(record.value).sums.data for record in stage.releases()}
+    assert not before & sums(stage)
 
 
 def _make_topic_anew(stage: Stage) -> None:
@@ -251,7 +256,7 @@ def test_another_ledger_is_found_by_a_client_that_has_released(build: Build) -> 
     grow(stage, SLOTS, 1)
     goes(stage)
     [mine] = stage.releases()
-    foreign = mine.value.replace(read(mine.value).ledger.encode(), b"0123456789abcdef")
+    foreign = edited(stage.task, mine.value, ledger="0123456789abcdef")
     send(stage.settings.kafka, mine.topic, [{"key": b"site", "value": foreign}])
     assert "another ledger has released" in refused(stage)
 

@@ -54,7 +54,7 @@ def distances(task: Task, pair: Neighbours) -> dict[str, float]:
     Parts are those of the query, each with the channel that noises it.
     """
     one, two = (task.query(Arrays(*w), pair.model).parts for w in pair.windows())
-    assert len(one) == len(task.exponents(pair.model.version))
+    assert len(one) == len(task.layout.at(pair.model.version))
     assert one.keys() == two.keys()
     svec = np.where(upper_is_diagonal(task.size), 1.0, np.sqrt(2))
     shares = {}

@@ -21,6 +21,7 @@ TREES = {
 }
 RELEASING, PRIVATISE = "pipeline/releasing.py", "pipeline/release/privatise.py"
 RELEASE, CLIENT = "pipeline/messages/release.py", "producers/client.py"
+FORM = "pipeline/messages/form.py"
 #: What sums a window up, by method, with its door: where `Task.query` ends.
 WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewable/summarise.py"
 RECORDS, GRADIENTS = "pipeline/methods/ldp_sgd/client.py", "pipeline/methods/ldp_sgd/gradients.py"
@@ -49,6 +50,8 @@ USERS = {
     "record_gradients": set(),
     "local_fit": {WINDOW},
     # the doctor's records are simulated, and never leave the process
+    # a release without numbers, to be filled in
+    "blank": {RELEASE, FORM},
     "release_of": {CLIENT, "pipeline/offline.py", "pipeline/doctor/streams.py"},
     "_SEAL": set(),
     "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py", CLOSING},
@@ -71,9 +74,9 @@ MAKERS = {
     "BoundedSums": {SUMS},
     "OpenSums": {GRADIENTS},
     "RecordSums": {GRADIENTS},
-    "PrivateRelease": {RELEASE},
-    "OpenRelease": {RELEASE},
-    "Numbers": {RELEASE},
+    "Release": {RELEASE},
+    "Header": {RELEASE},
+    "Form": {FORM},
     "Outgoing": {CLIENT, VAULT},
     "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py"},
 }
@@ -91,7 +94,15 @@ CLIENT_SIDE = (
         "pipeline/privacy/",
         "pipeline/linalg.py",
     ),
-    *(RELEASING, RELEASE, CHECKS, "pipeline/offline.py", "pipeline/backtest/", "pipeline/types.py"),
+    *(
+        RELEASING,
+        RELEASE,
+        FORM,
+        CHECKS,
+        "pipeline/offline.py",
+        "pipeline/backtest/",
+        "pipeline/types.py",
+    ),
 )
 #: Modules that carry data out of a process, or make objects past their constructors.
 OUTWARD = {"socket", "ssl", "http", "urllib.request", "requests", "aiohttp", "aiokafka", "faust",

@@ -54,8 +54,8 @@ def edited(*path: str | int, value: object) -> bytes:
         (b"\xff\xfe", "undecodable"),
         (b"{}", "undecodable"),
         (PAYLOAD[:-1], "undecodable"),
-        (PAYLOAD.replace(b"model/1", b"model/2"), "undecodable"),
-        (b'{"type":"model/1","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "undecodable"),
+        (PAYLOAD.replace(b"model/2", b"model/3"), "undecodable"),
+        (b'{"type":"model/2","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "undecodable"),
         (edited("version", value=0), "undecodable"),
         (edited("version", value=2**40), "undecodable"),
         (edited("coefficients", 0, "value", value=float("nan")), "undecodable"),
@@ -164,8 +164,8 @@ def test_the_envelope_is_a_cloud_event() -> None:
         identity="c/s/3",
         source="veil://c",
         kind="veilstream.release",
-        schema="private-release/1",
-        content_type=envelope.MSGPACK,
+        schema="release/2",
+        content_type=envelope.BINARY,
         time=envelope.rfc3339(1_700_000_000.25),
     )
     found = dict(items)
@@ -175,8 +175,8 @@ def test_the_envelope_is_a_cloud_event() -> None:
         "ce_source": b"veil://c",
         "ce_type": b"veilstream.release",
         "ce_time": b"2023-11-14T22:13:20.250000Z",
-        "content-type": b"application/vnd.msgpack",
-        "veil_schema": b"private-release/1",
+        "content-type": b"application/octet-stream",
+        "veil_schema": b"release/2",
     }
     assert envelope.header(items, "ce_id") == b"c/s/3"
     assert envelope.header(items, "ce_none") is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -15,7 +14,6 @@ from pipeline.backtest import backtest
 from pipeline.cli.main import cli
 from pipeline.errors import ConfigError, DataError
 from pipeline.learning import StreamRegressor
-from pipeline.messages import release as wire
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.client import query_of
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients
@@ -30,6 +28,7 @@ from pipeline.study import Study, parse_study
 from tests.builders import LogEntry, SeededStream
 from tests.builders import study_text as renewable
 from tests.sgd import TRUTH, drawn, rows_of, study_text, task_of_text
+from tests.wire import edited, numbers_of
 
 LEVELS = 'personal = { column = "consent", levels = { normal = 4.0, strict = 0.5, medium = 2.0 } }'
 
@@ -97,7 +96,7 @@ def test_slots_without_a_record_have_the_strictest_noise() -> None:
 
     def sent(slots: list[Row | None], seq: int) -> np.ndarray:
         payload = release_of(task, slots, task.first_model, client="a", ledger="l", seq=seq)
-        numbers = np.frombuffer(wire.read(payload).sums.data, dtype="<i8").reshape(4, -1)
+        numbers = numbers_of(task, payload).reshape(4, -1)
         return numbers * task.channels.gradient.unit
 
     many = np.array([sent([loose, None, loose], seq) for seq in range(300)])
@@ -117,7 +116,7 @@ def test_without_a_column_noise_does_not_show_which_slots_are_empty(
 
     def sent(seq: int) -> np.ndarray:
         payload = release_of(task, [row, None], task.first_model, client="a", ledger="l", seq=seq)
-        numbers = np.frombuffer(wire.read(payload).sums.data, dtype="<i8").reshape(4, -1)
+        numbers = numbers_of(task, payload).reshape(4, -1)
         return numbers * task.channels.gradient.unit
 
     found = np.array([sent(seq) for seq in range(300)]).std(axis=(0, 2))
@@ -167,11 +166,8 @@ def test_the_worker_takes_the_largest_noise_and_no_more() -> None:
         Reducer(task_of(records=5)).fold(Partition.empty(task), [LogEntry(0, b"a", payload)]) == []
     )
     bound = task.record_channels[0].largest(1)
-    release = wire.read(payload)
     for number, reasons in ((math.floor(bound), []), (math.ceil(bound) + 1, ["out-of-range"])):
-        data = np.full(5 * task.size, number, dtype="<i8").tobytes()
-        sums = wire.Numbers("<i8", 5 * task.size, release.sums.exponents, data)
-        forged = wire._ENCODER.encode(msgspec.structs.replace(release, sums=sums))
+        forged = edited(task, payload, sums=number)
         letters = Reducer(task).fold(Partition.empty(task), [LogEntry(0, b"a", forged)])
         assert [letter.fault.reason for letter in letters] == reasons
 

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import PrivacyError
 from pipeline.linalg import upper_is_diagonal
+from pipeline.messages.form import identity
 from pipeline.messages.release import read, seal
 from pipeline.methods.renewable.client import open_query_of, query_of
 from pipeline.methods.renewable.summarise import summarise, summarise_bounded
@@ -190,11 +191,12 @@ def test_two_releases_of_one_window_never_share_their_noise() -> None:
 
 def test_a_release_holds_the_sums_and_the_noise_in_the_units_it_names() -> None:
     payload = seal(PRIVATE, privatise(PRIVATE, QUERY, SeededStream(1)), **IDENTITY)
-    release = read(payload)
-    assert (release.client, release.ledger, release.seq) == ("c", "l", 0)
-    assert release.sums.exponents == PRIVATE.update_channels.exponents
-    sums = np.frombuffer(release.sums.data, "<i8")
-    gradient = sums[: PRIVATE.size] * 2.0 ** release.sums.exponents[0]
+    release = read(PRIVATE, payload)
+    digests = [identity(name).hex() for name in (b"c", b"l")]
+    assert [release.header.client, release.header.ledger, release.header.seq] == [*digests, 0]
+    unit = PRIVATE.layout.later[0].exponent
+    assert unit == PRIVATE.update_channels.gradient.exponent
+    gradient = release.parts["gradient"] * 2.0**unit
     wanted = np.ldexp(SUMS.gradient.integers.astype(float), SUMS.gradient.exponents)
     # ten standard deviations of the noise
     assert_allclose(gradient, wanted, atol=10 * PRIVATE.update_channels.gradient.standard_deviation)

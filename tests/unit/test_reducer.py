@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 
 import msgspec
@@ -8,11 +9,14 @@ import numpy as np
 import pytest
 
 from pipeline.errors import OffsetGap, StateError
-from pipeline.messages import release as wire
-from pipeline.messages.release import MAX_RELEASE_BYTES, Numbers, OpenRelease, PrivateRelease
+from pipeline.messages.form import identity
+from pipeline.messages.release import MAX_RELEASE_BYTES, described, read
 from pipeline.reducer import Partition, Reducer, combine, differences, estimate_of
+from pipeline.release.layout import Field, Layout
 from pipeline.release.model import COEFFICIENT_LIMIT
-from tests.builders import LogEntry, folded, relogged, sample_log, task_of
+from pipeline.release.task import Task
+from tests.builders import LogEntry, folded, relogged, sample_log, some_model, task_of
+from tests.wire import edited, valued
 
 PRIVATE = task_of(p=2, records=30)
 OPEN = task_of(p=2, records=30, private=False)
@@ -21,39 +25,44 @@ LOGS = {"private": sample_log(PRIVATE), "open": sample_log(OPEN)}
 TASKS = {"private": PRIVATE, "open": OPEN}
 
 
-#: Where each part of a release after the start ends, with d = 3 and six packed entries.
-LAST_OF = {"expansion": -1, "gradient": 2, "curvature": 8, "scores": 14, "counts": -1}
+def payload_edit(change: Callable[[bytes], bytes]) -> Callable[[LogEntry], LogEntry]:
+    """Return an edit of a record's payload."""
+    return lambda entry: dataclasses.replace(entry, value=change(entry.value or b""))
 
 
-def edited(entry: LogEntry, **changes: object) -> LogEntry:
-    """Return a record with fields of its payload changed."""
-    assert entry.value is not None
-    release = msgspec.structs.replace(wire.read(entry.value), **changes)
-    return dataclasses.replace(entry, value=msgspec.msgpack.encode(release))
+def fields(task: Task = PRIVATE, **changes: object) -> Callable[[LogEntry], LogEntry]:
+    """Return an edit of fields of a payload."""
+    return payload_edit(lambda payload: edited(task, payload, **changes))
 
 
-def vector_edit(part: str, change: Callable[[Numbers], Numbers]) -> Callable[[LogEntry], LogEntry]:
-    def edit(entry: LogEntry) -> LogEntry:
-        assert entry.value is not None
-        return edited(entry, **{part: change(getattr(wire.read(entry.value), part))})
-
-    return edit
+def number(part: str, value: float, task: Task = PRIVATE) -> Callable[[LogEntry], LogEntry]:
+    """Return an edit that sets the last number of a part."""
+    return payload_edit(lambda payload: valued(task, payload, part, value))
 
 
-def valued(part: str, value: float) -> Callable[[LogEntry], LogEntry]:
-    """Return an edit that sets the last number of a part of a release with three coefficients."""
-
-    def change(numbers: Numbers) -> Numbers:
-        values = np.frombuffer(numbers.data, dtype=numbers.dtype).copy()
-        values[LAST_OF[part]] = value
-        return msgspec.structs.replace(numbers, data=values.tobytes())
-
-    return vector_edit("expansion" if part == "expansion" else "sums", change)
+def header_bytes(start: int, new: bytes) -> Callable[[LogEntry], LogEntry]:
+    """Return an edit that writes over bytes of a payload."""
+    return payload_edit(lambda payload: payload[:start] + new + payload[start + len(new) :])
 
 
 def claim_with(**changes: object) -> str:
     """Return the claim of a policy that differs from the study's."""
     return msgspec.structs.replace(PRIVATE.guarantee, **changes).claim
+
+
+def with_another_unit(layout: Layout) -> dict[str, Layout]:
+    """Return layouts of which one field has twice the unit of the study's."""
+
+    def twice(fields: tuple[Field, ...], i: int) -> tuple[Field, ...]:
+        return tuple(f._replace(exponent=f.exponent + (i == k)) for k, f in enumerate(fields))
+
+    [point] = twice((layout.point,), 0)
+    found = {"point": dataclasses.replace(layout, point=point)}
+    for i, field in enumerate(layout.later):
+        found[field.name] = dataclasses.replace(layout, later=twice(layout.later, i))
+    for i, field in enumerate(layout.start):
+        found[f"start {field.name}"] = dataclasses.replace(layout, start=twice(layout.start, i))
+    return found
 
 
 # --- order and splits ------------------------------------------------------------------------
@@ -156,106 +165,98 @@ def test_the_newest_time_is_that_of_folded_releases_alone() -> None:
 
 # --- bad payloads ----------------------------------------------------------------------------
 
-PRIVATE_FAULTS: dict[str, tuple[str, Callable[[LogEntry], LogEntry]]] = {
+Fault = tuple[str, Callable[[LogEntry], LogEntry]]
+PRIVATE_FAULTS: dict[str, Fault] = {
     "empty": ("empty", lambda e: dataclasses.replace(e, value=None)),
-    "no-bytes": ("undecodable", lambda e: dataclasses.replace(e, value=b"")),
-    "truncated": ("undecodable", lambda e: dataclasses.replace(e, value=e.value[:-5])),
-    "with-a-tail": ("undecodable", lambda e: dataclasses.replace(e, value=e.value + b"\0")),
-    "random": (
+    "no-bytes": ("undecodable", payload_edit(lambda _: b"")),
+    "a-header-alone-cut": ("undecodable", payload_edit(lambda payload: payload[:127])),
+    "random": ("undecodable", payload_edit(lambda _: np.random.default_rng(0).bytes(500))),
+    "random-of-its-length": (
         "undecodable",
-        lambda e: dataclasses.replace(e, value=np.random.default_rng(0).bytes(500)),
+        payload_edit(lambda payload: np.random.default_rng(0).bytes(len(payload))),
     ),
-    "deeply-nested": (
-        "undecodable",
-        lambda e: dataclasses.replace(
-            e, value=b"\x82\xa4type\xb1private-release/1\xa1x" + b"\x91" * 100_000 + b"\x01"
-        ),
+    "text": ("undecodable", payload_edit(lambda payload: b"VEIL" * (len(payload) // 4))),
+    "another-form": ("undecodable", fields(form=3)),
+    "reserved-bits": ("undecodable", fields(reserved=1)),
+    "a-ticket": ("undecodable", fields(ticket=1)),
+    "a-mac": ("undecodable", fields(mac=1)),
+    "too-large": ("too-large", payload_edit(lambda _: bytes(MAX_RELEASE_BYTES + 1))),
+    "study": ("wrong-study", fields(study="another")),
+    "revision": ("wrong-revision", fields(revision=OTHER.revision)),
+    "revision-of-another-length": (
+        "wrong-revision",
+        payload_edit(lambda payload: edited(PRIVATE, payload, revision=OTHER.revision)[:-8]),
     ),
-    "future-version": (
-        "undecodable",
-        lambda e: dataclasses.replace(
-            e, value=e.value.replace(b"private-release/1", b"private-release/2")
-        ),
-    ),
-    "too-large": (
-        "too-large",
-        lambda e: dataclasses.replace(e, value=bytes(MAX_RELEASE_BYTES + 1)),
-    ),
-    "revision": ("wrong-revision", lambda e: edited(e, revision=OTHER.revision)),
     "no-key": ("wrong-key", lambda e: dataclasses.replace(e, key=None)),
     "key": ("wrong-key", lambda e: dataclasses.replace(e, key=b"client-9")),
-    "client": ("wrong-key", lambda e: edited(e, client="client-9")),
-    "negative-seq": ("undecodable", lambda e: edited(e, seq=-1)),
-    "negative-version": ("undecodable", lambda e: edited(e, version=-1)),
-    "slots": ("wrong-claim", lambda e: edited(e, slots=31)),
-    "mechanism": ("wrong-claim", lambda e: edited(e, claim="none None None None None")),
-    "epsilon": ("wrong-claim", lambda e: edited(e, claim=claim_with(epsilon=8.0))),
-    "delta": ("wrong-claim", lambda e: edited(e, claim=claim_with(delta=1e-3))),
-    "unit": ("wrong-claim", lambda e: edited(e, claim=claim_with(unit="user", unit_records=3))),
-    "neighbours": ("wrong-claim", lambda e: edited(e, claim=claim_with(neighbours="replace-one"))),
-    "start-with-curvature": ("wrong-shape", lambda e: edited(e, version=0)),
-    "short-data": (
-        "wrong-shape",
-        vector_edit("sums", lambda t: msgspec.structs.replace(t, data=t.data[:-8])),
+    "key-of-no-text": ("wrong-key", lambda e: dataclasses.replace(e, key=b"\xff")),
+    "key-too-long": (
+        "wrong-key",
+        lambda e: fields(client="x" * 201)(dataclasses.replace(e, key=b"x" * 201)),
     ),
-    "long-data": (
-        "wrong-shape",
-        vector_edit("sums", lambda t: msgspec.structs.replace(t, data=t.data + bytes(8))),
+    "no-client": (
+        "wrong-key",
+        lambda e: header_bytes(48, bytes(16))(dataclasses.replace(e, key=None)),
     ),
-    "shape": (
-        "wrong-shape",
-        vector_edit("sums", lambda t: msgspec.structs.replace(t, length=2)),
-    ),
-    "dtype": (
-        "wrong-shape",
-        vector_edit("expansion", lambda t: msgspec.structs.replace(t, dtype="<f8")),
+    "client": ("wrong-key", fields(client="client-9")),
+    "negative-seq": ("undecodable", fields(seq=-1)),
+    "seq-beyond": ("undecodable", fields(seq=2**62)),
+    "negative-version": ("undecodable", fields(version=-1)),
+    "version-beyond": ("undecodable", fields(version=2**40)),
+    "negative-watermark": ("undecodable", fields(model_watermark=-1)),
+    "watermark-beyond": ("undecodable", fields(partition_watermark=2**53)),
+    "slots": ("wrong-claim", fields(records=31)),
+    "partitions": ("wrong-claim", fields(partitions=7)),
+    "mechanism": ("wrong-claim", fields(claim="none None None None None")),
+    "epsilon": ("wrong-claim", fields(claim=claim_with(epsilon=8.0))),
+    "delta": ("wrong-claim", fields(claim=claim_with(delta=1e-3))),
+    "unit": ("wrong-claim", fields(claim=claim_with(unit="user", unit_records=3))),
+    "neighbours": ("wrong-claim", fields(claim=claim_with(neighbours="replace-one"))),
+    "start-with-curvature": ("wrong-shape", fields(version=0)),
+    "truncated": ("wrong-shape", payload_edit(lambda payload: payload[:-5])),
+    "with-a-tail": ("wrong-shape", payload_edit(lambda payload: payload + b"\0")),
+    "short-data": ("wrong-shape", payload_edit(lambda payload: payload[:-8])),
+    "long-data": ("wrong-shape", payload_edit(lambda payload: payload + bytes(8))),
+    "floats": (
+        "wrong-unit",
+        fields(layout=dataclasses.replace(PRIVATE.layout, number="<f8").text),
     ),
     **{
-        f"unit-{part}": (
-            "wrong-unit",
-            vector_edit(
-                part,
-                lambda t: msgspec.structs.replace(
-                    t, exponents=(*t.exponents[:-1], t.exponents[-1] + 1)
-                ),
-            ),
-        )
-        for part in ("sums", "expansion")
+        f"unit-{name}": ("wrong-unit", fields(layout=layout.text))
+        for name, layout in with_another_unit(PRIVATE.layout).items()
     },
     **{
-        f"range-{part}-{value}": ("out-of-range", valued(part, value))
+        f"range-{part}-{value}": ("out-of-range", number(part, value))
         for part in ("gradient", "curvature", "counts")
-        for value in (2**62, -(2**62), -(2**63))
+        for value in (2**62, -(2**62), 2**63 - 1, -(2**63))
     },
-    "expansion-beyond": ("out-of-range", valued("expansion", COEFFICIENT_LIMIT + 1)),
-    "expansion-least": ("out-of-range", valued("expansion", -(2**63))),
+    "point-beyond": ("out-of-range", number("point", COEFFICIENT_LIMIT + 1)),
+    "point-least": ("out-of-range", number("point", -(2**63))),
+    # the claim tells: a release of the other kind may be as long
     "open-release": (
-        "wrong-kind",
-        lambda e: edited(dataclasses.replace(LOGS["open"][9], offset=9), revision=PRIVATE.revision),
+        "wrong-claim",
+        lambda e: fields(OPEN, revision=PRIVATE.revision)(
+            dataclasses.replace(LOGS["open"][9], offset=9)
+        ),
     ),
-    "other-ledger": ("foreign-ledger", lambda e: edited(e, ledger="somebody else's")),
+    "other-ledger": ("foreign-ledger", fields(ledger="somebody else's")),
 }
 
 
-def huge(part: str, value: float) -> tuple[str, Callable[[LogEntry], LogEntry]]:
-    return "out-of-range", valued(part, value)
-
-
-OPEN_FAULTS: dict[str, tuple[str, Callable[[LogEntry], LogEntry]]] = {
+OPEN_FAULTS: dict[str, Fault] = {
     **{
-        f"{part}-{value}": huge(part, value)
-        for part in ("expansion", "gradient", "curvature", "scores", "counts")
-        for value in (float("nan"), float("inf"), float("-inf"))
+        f"{part}-{value}": ("out-of-range", number(part, value, OPEN))
+        for part in ("point", "gradient", "curvature", "scores", "counts")
+        for value in (float("nan"), float("inf"), float("-inf"), 1e101)
     },
-    "records": ("wrong-claim", lambda e: edited(e, records=31)),
+    "records": ("wrong-claim", fields(OPEN, records=31)),
     "private-release": (
-        "wrong-kind",
-        lambda e: edited(dataclasses.replace(LOGS["private"][9], offset=9), revision=OPEN.revision),
+        "wrong-claim",
+        lambda e: fields(PRIVATE, revision=OPEN.revision)(
+            dataclasses.replace(LOGS["private"][9], offset=9)
+        ),
     ),
-    "shape": (
-        "wrong-shape",
-        vector_edit("sums", lambda t: msgspec.structs.replace(t, data=t.data[:-8])),
-    ),
+    "shape": ("wrong-shape", payload_edit(lambda payload: payload[:-8])),
 }
 
 
@@ -292,7 +293,7 @@ def test_a_bad_open_release_is_set_aside_with_its_reason_and_the_others_are_fold
 
 def test_a_start_release_beyond_its_range_is_set_aside() -> None:
     log = list(LOGS["private"])
-    log[0] = valued("gradient", 2**62)(log[0])
+    log[0] = number("gradient", 2**62)(log[0])
     assert [x.fault.reason for x in Reducer(PRIVATE).fold(Partition.empty(PRIVATE), log)] == [
         "out-of-range"
     ]
@@ -300,7 +301,7 @@ def test_a_start_release_beyond_its_range_is_set_aside() -> None:
 
 def test_finite_numbers_whose_products_overflow_do_not_poison_an_open_state() -> None:
     log = list(LOGS["open"])
-    log[9] = valued("gradient", 1e200)(valued("expansion", 1e200)(log[9]))
+    log[9] = number("gradient", 1e200, OPEN)(number("point", 1e200, OPEN)(log[9]))
     state = Partition.empty(OPEN)
     letters = Reducer(OPEN).fold(state, log)
     assert [letter.fault.reason for letter in letters] == ["out-of-range"]
@@ -333,8 +334,7 @@ def test_no_mutation_of_a_payload_raises_anything_but_becomes_a_dead_letter() ->
 
 def test_dead_letters_say_where_they_come_from_and_never_what_they_hold() -> None:
     secret = "s3cr3t-value"  # noqa: S105
-    value = msgspec.msgpack.encode({"type": "private-release/1", "client": 1, "x": secret})
-    entry = LogEntry(7, b"k", value, headers=(("ce_id", b"1"), ("null", None)))
+    entry = LogEntry(7, b"k", b"VEIL" + secret.encode(), headers=(("ce_id", b"1"), ("null", None)))
     state = Partition.empty(PRIVATE).starting_at(7)
     (letter,) = Reducer(PRIVATE).fold(state, [entry])
     headers = letter.annotated("topic", 3)
@@ -350,11 +350,11 @@ def test_dead_letters_say_where_they_come_from_and_never_what_they_hold() -> Non
 
 def test_a_foreign_ledger_never_takes_over_a_client() -> None:
     log = sample_log(PRIVATE, releases=4, clients=1)
-    thief = edited(log[1], ledger="thief")
+    thief = fields(ledger="thief")(log[1])
     state = folded(PRIVATE, relogged([log[0], thief, log[1], log[2]]))
     assert state.head.dead_letters == 1
     assert state.clients["client-0"].highest == 2
-    assert state.clients["client-0"].ledger == "l-client-0"
+    assert state.clients["client-0"].ledger == identity(b"l-client-0").hex()
 
 
 # --- the stored form -------------------------------------------------------------------------
@@ -439,6 +439,17 @@ def test_a_store_that_lost_the_progress_of_clients_is_found_out(kind: str) -> No
         Partition.decode(TASKS[kind], fields, {})
 
 
-def test_read_returns_the_types_that_were_written() -> None:
-    assert isinstance(wire.read(LOGS["private"][0].value or b""), PrivateRelease)
-    assert isinstance(wire.read(LOGS["open"][0].value or b""), OpenRelease)
+def test_a_release_is_read_as_it_was_written() -> None:
+    model = some_model(PRIVATE, 1)
+    release = read(PRIVATE, LOGS["private"][9].value or b"")
+    assert (release.header.seq, release.header.version) == (3, 2)
+    assert release.header.revision == PRIVATE.revision
+    assert release.header.client == identity(b"client-0").hex()
+    assert release.header.partition_watermark is None
+    assert release.point.tolist() == model.lattice.tolist()
+    assert [(name, len(part)) for name, part in release.parts.items()] == [
+        ("gradient", 3), ("curvature", 6), ("counts", 2),
+    ]  # fmt: skip
+    shown = described(PRIVATE, LOGS["private"][9].value or b"")
+    assert shown["point"] == model.coefficients.tolist()
+    assert json.dumps(shown)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError, RecordError, StateError
 from pipeline.messages.estimate import write_estimate
+from pipeline.messages.release import header_of
 from pipeline.messages.topics import is_of_a_study
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
@@ -46,6 +47,7 @@ from pipeline.replay.what_if import REASONS, SERVER_SIDE
 from pipeline.study import Study, parse_study
 from tests.builders import LogEntry, study_text, task_of
 from tests.sgd import study_text as sgd_text
+from tests.wire import edited
 
 NOW = 1_700_000_000.0
 MARCH = 1_772_366_400_000  # 2026-03-01T12:00:00Z, by `date -u -d ... +%s`
@@ -227,13 +229,12 @@ def test_what_may_differ_changes_no_release(kind: str) -> None:
     tried = {key for changes in CHANGES.values() for key in changes}
     assert own.keys() | SERVER_SIDE.keys() <= tried
 
-    def payloads(study: Study, version: int) -> dict[str, Any]:
+    def payloads(study: Study, version: int) -> bytes:
         other = make_task(study)
         model = replace(task.first_model, version=version)
         sent = release_of(other, rows, model, client="c", ledger="l", seq=version)
-        payload: dict[str, Any] = msgspec.msgpack.decode(sent)
-        assert payload.pop("revision") == other.revision
-        return payload
+        assert header_of(sent).revision == other.revision
+        return edited(other, sent, revision="0" * 16)
 
     for version in (0, 3):
         live = payloads(task.study, version)
@@ -384,11 +385,11 @@ def test_a_replay_from_the_middle_is_of_its_records_alone_and_misses_nothing(
     assert (last.diagnostics.missing, last.diagnostics.duplicates) == (0, 0)
     # the same releases in a log of their own, whose clients begin at 0
     own: list[LogEntry] = []
-    seqs: dict[str, int] = {}
+    seqs: dict[bytes | None, int] = {}
     for place, entry in enumerate(entries[25:]):
-        payload = msgspec.msgpack.decode(entry.value or b"")
-        payload["seq"] = seqs[payload["client"]] = seqs.get(payload["client"], -1) + 1
-        own.append(LogEntry(place, entry.key, msgspec.msgpack.encode(payload), entry.timestamp))
+        seqs[entry.key] = seqs.get(entry.key, -1) + 1
+        payload = edited(task, entry.value or b"", seq=seqs[entry.key])
+        own.append(LogEntry(place, entry.key, payload, entry.timestamp))
     *_, alone = replay_of(task, own, Rhythm(releases=10)).run({0: iter(own)})
     values = [c.value for c in last.coefficients]
     if task.study.estimator.forgetting is None:
@@ -403,8 +404,7 @@ def test_releases_of_another_revision_end_a_replay_unless_they_are_passed_over(
     log: tuple[Task, list[LogEntry]],
 ) -> None:
     task, entries = log
-    payload = msgspec.msgpack.decode(entries[30].value or b"")
-    other = msgspec.msgpack.encode({**payload, "revision": "0123456789abcdef"})
+    other = edited(task, entries[30].value or b"", revision="0123456789abcdef")
     mixed = [*entries[:30], LogEntry(30, entries[30].key, other, 0), *entries[31:]]
     with pytest.raises(ConfigError, match=r"offset 30 of partition 0 .* 0123456789abcdef"):
         lines_of(replay_of(task, mixed, Rhythm(releases=10)), mixed)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, RecordError
-from pipeline.messages import release as wire
-from pipeline.messages.release import PrivateRelease
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients
 from pipeline.methods.ldp_sgd.path import LARGEST
 from pipeline.methods.ldp_sgd.settings import largest_move, rule_of
@@ -24,6 +21,7 @@ from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.builders import LogEntry, SeededStream, relogged
 from tests.sgd import TRUTH, drawn, folded, log_of, path_of, rows_of, study_text, task_of
+from tests.wire import edited, numbers_of
 
 ALL = 'releases = "gradients+curvature+products"'
 REASONABLE = {
@@ -164,13 +162,9 @@ def test_no_single_release_can_stop_a_path_of_reasonable_settings(
 
 def forged(task: Task, entry: LogEntry, seq: int) -> LogEntry:
     """Return a release of another client with the largest number in every place."""
-    release = wire.read(entry.value)
-    assert isinstance(release, PrivateRelease)
-    part = task.channels.gradient
-    numbers = np.full(task.slots * task.size, math.floor(part.largest(1)), dtype="<i8")
-    sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
-    made = msgspec.structs.replace(release, client="evil", seq=seq, sums=sums)
-    return LogEntry(0, b"evil", msgspec.msgpack.encode(made), timestamp=1)
+    largest = math.floor(task.channels.gradient.largest(1))
+    made = edited(task, entry.value or b"", client="evil", seq=seq, sums=largest)
+    return LogEntry(0, b"evil", made, timestamp=1)
 
 
 def test_the_largest_release_moves_the_path_as_far_as_stated_and_others_lead_it_back() -> None:
@@ -195,10 +189,8 @@ def test_the_largest_release_moves_the_path_as_far_as_stated_and_others_lead_it_
     assert held.diverged is None
     assert np.linalg.norm(held.theta - truth) < 0.1 * np.linalg.norm(hit - truth)
     # a number more, and the release is set aside
-    release = wire.read(evil.value)
-    numbers = np.frombuffer(release.sums.data, dtype="<i8") + 1
-    sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
-    beyond = msgspec.msgpack.encode(msgspec.structs.replace(release, sums=sums))
+    numbers = numbers_of(task, evil.value or b"")
+    beyond = edited(task, evil.value or b"", sums=numbers + 1)
     assert fed(task, [LogEntry(0, b"evil", beyond)])[1] == ["out-of-range"]
 
 
@@ -207,18 +199,15 @@ def test_a_path_that_a_hostile_client_has_stopped_goes_on_without_that_client() 
     task = task_of(mechanism="none", records=5, estimator="residual_bound = 20",
                    path="eta0 = 1e12, alpha = 0.51, curvature = 1e-9, behind = 0")  # fmt: skip
     log = log_of(task, 3)
-    release = wire.read(log[0].value)
-    numbers = np.frombuffer(release.sums.data).copy()
-    numbers[: task.slots * task.size] = task.largest_gradient
-    sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
-    evil = msgspec.structs.replace(release, client="evil", seq=0, sums=sums)
-    partition, reasons = fed(task, [LogEntry(0, b"evil", msgspec.msgpack.encode(evil))])
+    largest = task.largest_gradient
+    evil = edited(task, log[0].value or b"", client="evil", seq=0, sums=largest)
+    partition, reasons = fed(task, [LogEntry(0, b"evil", evil)])
     assert reasons == []
     assert path_of(partition).diverged == 0
     _, message = combine(task, {0: partition}, topic=None, model_version=None, published_at=0.0)
     assert (message.status, "state forget" in message.reason) == ("warming", True)
     rest = Partition.empty(task, frozenset({"evil"}))
-    entry = LogEntry(0, b"evil", msgspec.msgpack.encode(evil))
+    entry = LogEntry(0, b"evil", evil)
     assert Reducer(task).fold(rest, [entry]) == []
     assert rest.head.erased == 1
     assert not rest.sums.states

@@ -6,7 +6,6 @@ import dataclasses
 import io
 import math
 
-import msgspec
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -17,8 +16,8 @@ from pipeline.errors import ConfigError, NumericError
 from pipeline.library.table import intervals_table
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.losses.linear import Linear
-from pipeline.messages import release as wire
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.release import read
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.batch_means import batch_means
@@ -45,6 +44,7 @@ from tests.sgd import (
     task_of,
     task_of_text,
 )
+from tests.wire import valued
 
 ALL = 'releases = "gradients+curvature+products"'
 CURVED = 'releases = "gradients+curvature"'
@@ -53,14 +53,8 @@ PACKED = 10
 
 def split_numbers(task: GradientTask, entry: LogEntry) -> list[np.ndarray]:
     """Return gradients, curvature and products of a release in real units, from its bytes."""
-    release = wire.read(entry.value)
-    whole = np.frombuffer(release.sums.data, dtype=release.sums.dtype)
-    count = task.slots * task.size
-    ends = [count, count + PACKED, count + 2 * PACKED]
-    parts = np.split(whole, ends)[: 1 + len(task.shares) - 1]
-    exponents = release.sums.exponents
-    scales = [2.0 ** exponents[min(i, len(exponents) - 1)] for i in range(len(parts))]
-    return [scale * part for scale, part in zip(scales, parts, strict=True)]
+    parts = read(task, entry.value or b"").parts
+    return [2.0**field.exponent * parts[field.name] for field in task.layout.later]
 
 
 def quick(path: str, mechanism: str = "discrete-gaussian") -> GradientTask:
@@ -253,15 +247,11 @@ def test_without_noise_the_released_curvature_is_the_mean_over_the_stretch_that_
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1e9])
-@pytest.mark.parametrize("place", [0, PACKED])
-def test_a_matrix_of_no_numbers_or_too_large_ones_is_set_aside(value: float, place: int) -> None:
+@pytest.mark.parametrize("part", ["curvature", "products"])
+def test_a_matrix_of_no_numbers_or_too_large_ones_is_set_aside(value: float, part: str) -> None:
     task = task_of(mechanism="none", records=5, path=f"burn_in = 0, {ALL}")
     log = log_of(task, 3)
-    release = wire.read(log[1].value)
-    numbers = np.frombuffer(release.sums.data).copy()
-    numbers[task.slots * task.size + place] = value
-    sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
-    spoilt = msgspec.msgpack.encode(msgspec.structs.replace(release, sums=sums))
+    spoilt = valued(task, log[1].value or b"", part, value, 0)
     entries = relogged([log[0], LogEntry(1, b"a", spoilt, timestamp=1), log[2]])
     partition = Partition.empty(task)
     letters = Reducer(task).fold(partition, entries)
@@ -272,15 +262,11 @@ def test_a_matrix_of_no_numbers_or_too_large_ones_is_set_aside(value: float, pla
 def test_a_noised_matrix_beyond_its_bound_is_set_aside_and_the_bound_is_not() -> None:
     task = task_of(records=5, path=ALL)
     [entry] = log_of(task, 1)
-    release = wire.read(entry.value)
-    for part, place in ((task.channels.curvature, 20), (task.channels.products, 20 + PACKED)):
-        assert part is not None
+    for name in ("curvature", "products"):
+        part = getattr(task.channels, name)
         bound = math.floor(part.largest(task.slots))
         for number, reasons in ((bound, []), (bound + 1, ["out-of-range"])):
-            numbers = np.frombuffer(release.sums.data, dtype="<i8").copy()
-            numbers[place] = -number
-            sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
-            forged = msgspec.msgpack.encode(msgspec.structs.replace(release, sums=sums))
+            forged = valued(task, entry.value or b"", name, -number, 0)
             letters = Reducer(task).fold(Partition.empty(task), [LogEntry(0, b"a", forged)])
             assert [letter.fault.reason for letter in letters] == reasons
 

@@ -11,9 +11,9 @@ from kafka.partitioner import murmur2 as kafkas
 from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, PayloadError
-from pipeline.messages import release as wire
 from pipeline.messages.keys import murmur2, partition_of
 from pipeline.messages.model import read_model, write_model
+from pipeline.messages.release import header_of
 from pipeline.methods import server_of
 from pipeline.methods.ldp_sgd.path import LARGEST, Rule, SgdPath
 from pipeline.methods.ldp_sgd.random_scaling import random_scaling
@@ -27,6 +27,7 @@ from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.builders import LogEntry
 from tests.sgd import drawn, rows_of, study_text, task_of
+from tests.wire import as_rows
 
 SIZE, BLOCK, RELEASES = 3, 7, 300
 SHARED = Rule(StepRule(0.8, 0.55, 0.2), 70, np.zeros(SIZE), full=True, shared=True)
@@ -183,16 +184,16 @@ def test_a_shared_path_is_one_path_and_every_client_is_sent_it(
     theta, own, total = task.first_model.coefficients, [0, 0, 0], 0
     newest, seen, places = task.first_model.coefficients, 0, [[0, 0, 0]]
     for i, (number, payload) in enumerate(log):
-        release = wire.read(payload)
-        batch = rows.join([release])
+        release = header_of(payload)
+        batch = rows.batch(as_rows(task, [payload]))  # type: ignore[attr-defined]
         # a model goes out after every second release, rounded to the public lattice
-        assert_allclose(batch.points[0], newest, atol=2.0**-13)  # type: ignore[union-attr]
+        assert_allclose(batch.points[0], newest, atol=2.0**-13)
         assert (release.model_watermark, release.partition_watermark or 0) == (
             seen,
             places[-1][number],
         )
         step = steps.step(max(seen, own[number]) + task.slots)
-        theta = theta - step * batch.gradients.sum(axis=(0, 1))  # type: ignore[union-attr]
+        theta = theta - step * batch.gradients.sum(axis=(0, 1))
         own[number] += task.slots
         total += task.slots
         if i % 2:
@@ -210,9 +211,9 @@ def test_clients_of_pooled_paths_are_sent_the_iterate_of_their_own(
     paths = [SgdPath(rule) for _ in range(3)]
     newest = [path.theta for path in paths]
     for i, (number, payload) in enumerate(log):
-        batch = rows.join([wire.read(payload)])
-        assert_allclose(batch.points[0], newest[number], atol=2.0**-13)  # type: ignore[union-attr]
-        paths[number].fold(batch.gradients, batch.points)  # type: ignore[union-attr]
+        batch = rows.batch(as_rows(task, [payload]))  # type: ignore[attr-defined]
+        assert_allclose(batch.points[0], newest[number], atol=2.0**-13)
+        paths[number].fold(batch.gradients, batch.points)
         if i % 2:
             newest = [path.theta for path in paths]
     for path, held in zip(paths, run.partitions, strict=True):

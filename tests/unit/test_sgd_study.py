@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -12,7 +11,6 @@ from scipy import stats
 from scipy.special import ndtr
 
 from pipeline.errors import ConfigError, PayloadError, PrivacyError, StateError
-from pipeline.messages import release as wire
 from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
@@ -26,6 +24,7 @@ from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.builders import LogEntry, relogged
 from tests.sgd import TRUTH, drawn, folded, log_of, rows_of, streamed, study_text, task_of
+from tests.wire import as_rows, numbers_of, valued
 
 LINEAR = task_of()
 
@@ -83,9 +82,9 @@ def test_the_path_is_that_of_the_formula() -> None:
     log = log_of(task, 10)
     state = folded(task, log, [])
     rows = server_of(task)
-    batch = rows.join([wire.read(entry.value) for entry in log])
+    batch = rows.batch(as_rows(task, [entry.value for entry in log]))  # type: ignore[attr-defined]
     steps, theta = rule_of(task).steps, np.zeros(task.size)
-    for i, gradient in enumerate(batch.gradients.reshape(-1, task.size), start=1):  # type: ignore[union-attr]
+    for i, gradient in enumerate(batch.gradients.reshape(-1, task.size), start=1):
         theta = theta - min(0.5 * i**-0.6, steps.cap) * gradient
     [path] = next(iter(state.sums.states.values())).paths  # type: ignore[union-attr]
     assert_allclose(path.theta, theta, rtol=1e-12)
@@ -311,7 +310,7 @@ def test_a_record_that_cannot_be_used_moves_no_other_gradient() -> None:
     def gradients(slots: list[Row | None]) -> np.ndarray:
         # the noise of the same release of a simulation is the same
         payload = release_of(task, slots, task.first_model, client="a", ledger="l", seq=0)
-        return np.frombuffer(wire.read(payload).sums.data, dtype="<i8").reshape(4, -1)
+        return numbers_of(task, payload).reshape(4, -1)
 
     whole, holed = gradients([*rows]), gradients([rows[0], None, *rows[2:]])
     assert (whole[[0, 2, 3]] == holed[[0, 2, 3]]).all()
@@ -337,11 +336,7 @@ def test_releases_out_of_range_or_of_another_form_are_dead_letters() -> None:
 def test_a_client_that_sends_no_number_is_set_aside_and_changes_nothing() -> None:
     task = task_of(mechanism="none", records=5, path="burn_in = 0")
     log = log_of(task, 3)
-    release = wire.read(log[1].value)
-    numbers = np.frombuffer(release.sums.data).copy()
-    numbers[7] = np.nan
-    sums = msgspec.structs.replace(release.sums, data=numbers.tobytes())
-    spoilt = msgspec.msgpack.encode(msgspec.structs.replace(release, sums=sums))
+    spoilt = valued(task, log[1].value or b"", "gradient", np.nan, 7)
     entries = relogged([log[0], LogEntry(1, b"a", spoilt, timestamp=1), log[2]])
     partition = Partition.empty(task)
     letters = Reducer(task).fold(partition, entries)

@@ -13,7 +13,6 @@ from scipy import stats
 
 from pipeline.cli.main import cli
 from pipeline.errors import PrivacyError
-from pipeline.messages import release as wire
 from pipeline.messages.estimate import write_estimate
 from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.client import query_of
@@ -27,6 +26,7 @@ from pipeline.release.privatise import privatise
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from tests.builders import LogEntry, rows_of, simulate, some_model, study_text, task_of
+from tests.wire import edited, numbers_of
 
 SIMULATED = task_of(p=2, mechanism="insecure-simulation", seed=5)
 REAL = task_of(p=2)
@@ -40,7 +40,7 @@ def released(task: Task, *, client: str = "c", seq: int = 0, version: int = 1) -
 
 
 def sums_of(payload: bytes) -> np.ndarray:
-    return np.frombuffer(wire.read(payload).sums.data, "<i8")
+    return numbers_of(SIMULATED, payload)
 
 
 # --- reproducible ----------------------------------------------------------------------------
@@ -125,7 +125,8 @@ def test_the_guarantee_and_the_claim_say_what_it_is() -> None:
     nothing = ("epsilon", "delta", "mu", "unit", "unit_records", "neighbours", "adversary")
     assert [getattr(guarantee, name) for name in nothing] == [None] * len(nothing)
     assert guarantee.claim.startswith("insecure-simulation ")
-    assert wire.read(released(SIMULATED)).claim == guarantee.claim
+    claim = edited(SIMULATED, released(SIMULATED), claim=guarantee.claim)
+    assert claim == released(SIMULATED)
     assert not SIMULATED.study.private
     assert SIMULATED.cost.mu == float("inf")
 
@@ -153,9 +154,8 @@ def test_a_worker_folds_releases_of_its_own_mechanism_alone(made: str, read: str
 @pytest.mark.parametrize(("made", "read"), [("simulated", "gaussian"), ("gaussian", "simulated")])
 def test_the_claim_alone_sets_a_release_aside_too(made: str, read: str) -> None:
     """A release that names the worker's own revision, and otherwise is what it is."""
-    payload = wire.read(released(TASKS[made]))
-    forged = msgspec.structs.replace(payload, revision=TASKS[read].revision)
-    entry = LogEntry(0, b"c", msgspec.msgpack.encode(forged))
+    forged = edited(TASKS[made], released(TASKS[made]), revision=TASKS[read].revision)
+    entry = LogEntry(0, b"c", forged)
     letters = Reducer(TASKS[read]).fold(Partition.empty(TASKS[read]), [entry])
     assert [letter.fault.reason for letter in letters] == ["wrong-claim"]
 

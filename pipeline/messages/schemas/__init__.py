@@ -21,7 +21,7 @@ from pipeline.messages.study import StudyMessage
 TYPES: dict[str, type[msgspec.Struct]] = {
     "estimate.v1": EstimateMessage,
     "fit.v1": FitMessage,
-    "model.v1": ModelMessage,
+    "model.v2": ModelMessage,
     "model-file.v1": ModelFile,
     "study.v1": StudyMessage,
     "spends.v1": SpendsMessage,
