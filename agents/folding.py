@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Head, LogRecord, Partition, Reducer
+from pipeline.reducer import Head, LogRecord, Partition, Reducer, known
 from pipeline.release.task import Task
 from state import RedisStore
 
@@ -111,7 +111,8 @@ class Folding:
             return True
         await self._send_letters(partition, letters)
         self._store.commit(partition, state, expected=before)
-        self.releases += sum(r.offset >= before for r in records) - _set_aside(counted, state.head)
+        fresh = len(records) - known(records, before)
+        self.releases += fresh - _set_aside(counted, state.head)
         self.moved.set()
         return True
 
@@ -128,7 +129,8 @@ class Folding:
         OffsetGap if retention has passed the watermark, or the second reading does not
         come.
         """
-        first = next((r.offset for r in records if r.offset >= watermark), watermark)
+        begin = known(records, watermark)
+        first = records[begin].offset if begin < len(records) else watermark
         suspect = self._suspects.get(partition)
         if first == watermark:
             self._suspects.pop(partition, None)

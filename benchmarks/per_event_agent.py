@@ -32,9 +32,10 @@ app = faust.App(
 @app.agent(app.topic(topic(), value_type=bytes, value_serializer="raw", key_serializer="raw"))
 async def fold(stream: faust.Stream) -> None:
     """Fold one record per event."""
-    began, seen = 0.0, 0
+    began, used, seen = 0.0, 0.0, 0
     async for event in stream.events():
-        began = began or time.perf_counter()
+        if not seen:
+            began, used = time.perf_counter(), time.process_time()
         message = event.message
         record = SimpleNamespace(
             offset=message.offset, timestamp=0, key=message.key, value=event.value, headers=()
@@ -42,7 +43,8 @@ async def fold(stream: faust.Stream) -> None:
         reducer.fold(state, [record])
         seen += 1
         if seen == COUNT:
-            print(seen / (time.perf_counter() - began), flush=True)
+            clock, processor = time.perf_counter() - began, time.process_time() - used
+            print(seen / clock, seen / processor, flush=True)
             os._exit(0)
 
 

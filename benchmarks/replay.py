@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.fold import RESULTS, printed_by, three, worker
+from benchmarks.fold import RESULTS, measured, three, worker
 from benchmarks.load import fill, study_text, task_of
 from infra.local import LocalRuntime
 from pipeline.settings import Settings
@@ -45,9 +45,9 @@ def one_round(settings: Settings, folder: Path, count: int) -> dict[str, float]:
     """Measure all four, in turn."""
     env = {**os.environ, "BENCH_KAFKA": settings.kafka, "BENCH_COUNT": str(count)}
     found = {
-        "bare_kafka_python": float(printed_by("benchmarks.bare_kafka_python", env)),
-        "bare_aiokafka": float(printed_by("benchmarks.bare_loop", env)),
-        "worker": worker(settings, folder, count)[0],
+        "bare_kafka_python": measured("benchmarks.bare_kafka_python", env)[0],
+        "bare_aiokafka": measured("benchmarks.bare_loop", env)[0],
+        "worker": worker(settings, folder, "renewable", count)["worker"],
         "replay": replayed(settings, folder)[0],
     }
     print("  ".join(f"{name} {found[name]:,.0f}/s" for name in NAMES), flush=True)

@@ -1,6 +1,6 @@
 """What travels over Kafka, and nothing about how.
 
-- `release`: the privatised message of a client, MessagePack.
+- `form`: the bytes of a release. `release`: writing and reading one. `incoming`: judging a batch.
 - `model`, `estimate`, `deadletter`: JSON for people and programs.
 - `model_file`: an estimate with all that a prediction needs, JSON in a file.
 - `envelope`: CloudEvents headers.

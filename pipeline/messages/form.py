@@ -29,7 +29,7 @@ HEADER = np.dtype(
     [
         ("magic", "<u4"), ("form", "<u2"), ("reserved", "<u2"),
         ("study", "<u8"), ("revision", "<u8"), ("claim", "<u8"), ("layout", "<u8"),
-        ("partitions", "<u4"), ("records", "<u4"),
+        ("records", "<u4"), ("partitions", "<u4"),
         ("client", "<u8", (2,)), ("ledger", "<u8", (2,)),
         ("seq", "<i8"), ("version", "<i8"),
         ("model_watermark", "<i8"), ("partition_watermark", "<i8"),

@@ -7,7 +7,7 @@
   one may go out.
 """
 
-from pipeline.reducer.fold import LogRecord, Reducer
+from pipeline.reducer.fold import LogRecord, Reducer, known
 from pipeline.reducer.head import HEAD, Head
 from pipeline.reducer.merging import (
     combine,
@@ -31,6 +31,7 @@ __all__ = [
     "differences",
     "estimate_of",
     "holds_releases",
+    "known",
     "model_after",
     "slots_seen",
     "start_is_over",

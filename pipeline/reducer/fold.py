@@ -5,6 +5,7 @@ A batch is a structured array from the payloads to the sums: no release is an ob
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -53,8 +54,8 @@ class LogRecord(Protocol):
         ...
 
 
-#: Releases joined at once: as many as the processor's cache likes.
-CHUNK = 512
+#: Releases joined at once: more would only fill the processor's cache.
+CHUNK = 2048
 
 
 class Reducer:
@@ -93,9 +94,7 @@ class Reducer:
         OffsetGap
             If the batch does not continue the log where the state ends; nothing is changed.
         """
-        fresh = records
-        if records and records[0].offset < state.head.next_offset:
-            fresh = [record for record in records if record.offset >= state.head.next_offset]
+        fresh = records[known(records, state.head.next_offset) :]
         if not fresh:
             return []
         if not allow_gaps:
@@ -153,6 +152,11 @@ class Reducer:
         for bucket in np.unique(buckets).tolist():
             self._server.fold(state.sums.at(bucket), rows[buckets == bucket])
         return state.sums.prune()
+
+
+def known(records: Sequence[LogRecord], watermark: int) -> int:
+    """Return how many records of a batch lie below a watermark."""
+    return bisect_left(records, watermark, key=lambda record: record.offset)
 
 
 def check_continuity(expected: int, records: Sequence[LogRecord]) -> None:
