@@ -16,7 +16,6 @@ import numpy as np
 
 from pipeline import offline
 from pipeline.linalg import upper_is_diagonal
-from pipeline.messages import release as wire
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.offline import OfflineRun, cut
 from pipeline.privacy.channel import Channel
@@ -37,6 +36,7 @@ from tests.attacks.windows import (
     gaussian_ratio,
     laplace_ratio,
 )
+from tests.wire import numbers_of
 
 #: Slots of one window: odd, and many enough that models stay near zero, where slopes are full.
 SLOTS = 51
@@ -138,7 +138,7 @@ def sightings(
             releases: list[tuple[Model, Vector]] = releases,
         ) -> bytes:
             payload = release_of(task, rows, model, stream, client=client, ledger=ledger, seq=seq)
-            sums = np.frombuffer(wire.read(payload).sums.data, dtype="<i8")
+            sums = numbers_of(task, payload)
             releases.append((model, sums.astype(float)))
             return payload
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.linalg import upper_is_diagonal
-from pipeline.messages import release as wire
 from pipeline.privacy import gdp
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Arrays, Row
@@ -28,6 +27,7 @@ from pipeline.releasing import release_of
 from pipeline.types import Integers, Matrix, Vector
 from tests.attacks.bounds import Scores, epsilon_bound, mu_bound, strongest
 from tests.attacks.studies import Attack, Window
+from tests.wire import numbers_of
 
 #: Makes the generator of noise for one side and one window of an attack.
 Streams = Callable[[int], SecureStream]
@@ -109,7 +109,7 @@ def one_by_one(
     payloads = [
         release_of(task, rows, model, stream, client="a", ledger="l", seq=0) for _ in range(draws)
     ]
-    return np.array([np.frombuffer(wire.read(p).sums.data, dtype="<i8") for p in payloads])
+    return np.array([numbers_of(task, p) for p in payloads])
 
 
 def centre(task: Task, window: Window, model: Model) -> Vector:

@@ -17,7 +17,7 @@ from pipeline.backtest.engine import Engine
 from pipeline.backtest.history import Reading
 from pipeline.backtest.windows import Moment, Windows
 from pipeline.errors import ConfigError, DataError, RecordError
-from pipeline.messages import release as wire
+from pipeline.messages.release import header_of
 from pipeline.methods import task_of
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Encoder, Row, stack
@@ -293,11 +293,11 @@ def test_releases_of_all_clients_overtake_each_other_and_those_of_one_do_not(
 
     def making(run: OfflineRun, client: str, rows: Any, model: Any) -> bytes:
         payload = release(run, client, rows, model)
-        made.append((client, wire.read(payload).seq))
+        made.append((client, header_of(payload).seq))
         return payload
 
     def folding(run: OfflineRun, client: str, payload: bytes, milliseconds: int = 0) -> None:
-        folded.append((client, wire.read(payload).seq))
+        folded.append((client, header_of(payload).seq))
         fold(run, client, payload, milliseconds)
 
     monkeypatch.setattr(OfflineRun, "release", making)
