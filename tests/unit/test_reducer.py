@@ -81,6 +81,46 @@ def test_a_batch_equals_one_by_one_and_any_split_bit_for_bit(kind: str) -> None:
         assert differences(whole, folded(task, log, sizes)) == []
 
 
+@pytest.mark.parametrize("kind", ["private", "open"])
+def test_any_mixture_in_a_batch_is_what_it_is_one_by_one(kind: str) -> None:
+    """Repeats, jumps, foreign ledgers, erased clients, new ones and bad payloads of every kind."""
+    task = TASKS[kind]
+    log = sample_log(task, releases=40, clients=4, start=3)
+    edits = [
+        fields(task, ledger="another"),
+        fields(task, seq=2**40),
+        fields(task, mac=1),
+        number("point", 2**30, task),
+        payload_edit(lambda payload: payload[:-8]),
+        lambda entry: dataclasses.replace(entry, key=b"client-7"),
+        lambda entry: dataclasses.replace(entry, value=None),
+    ]
+    rng, reasons = np.random.default_rng(6), set[str]()
+    for trial in range(15):
+        # mostly in order, with some repeated or left out
+        places = np.sort(rng.integers(0, len(log), 40) + rng.integers(0, 1 + trial % 3, 40))
+        picked = [log[min(i, 39)] for i in places]
+        mixed = relogged([
+            edits[int(rng.integers(len(edits)))](entry) if rng.random() < 0.2 else entry
+            for entry in picked
+        ])  # fmt: skip
+        found = []
+        for size in (len(mixed), 1, 7):
+            state = Partition.empty(task, frozenset({"client-3"}) if trial % 2 else frozenset())
+            state.midway = trial % 5 == 0
+            reducer, letters = Reducer(task), []
+            for start in range(0, len(mixed), size):
+                letters += reducer.fold(state, mixed[start : start + size])
+            found.append((state, [(letter.offset, letter.fault.reason) for letter in letters]))
+        (whole, said), *others = found
+        reasons.update(reason for _, reason in said)
+        for state, letters in others:
+            assert differences(whole, state) == []
+            assert letters == said
+            assert state.changed == whole.changed
+    assert reasons >= {"foreign-ledger", "undecodable", "wrong-shape", "wrong-key", "empty"}
+
+
 def test_any_order_and_any_partitioning_gives_the_same_private_sums_and_progress() -> None:
     log = sample_log(PRIVATE, releases=40, clients=5, seed=2)
     whole = folded(PRIVATE, log)
