@@ -70,7 +70,7 @@ def study_text(
         f'[study]\nname = "{name}"',
         f"[data]\nresponse = {response}",
         f'scaling = "{scaling}"',
-        f"interactions = {list(interactions)}",
+        *([f"interactions = {list(interactions)}"] if interactions else []),
         "[data.features]",
         *(declared or [f"x{i} = {{ min = {low}, max = {high} }}" for i in range(p)]),
         f'[estimator]\nloss = "{loss}"\nq = {q}\nridge = {ridge}',

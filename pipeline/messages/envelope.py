@@ -55,7 +55,7 @@ def json_headers(schema: str, study: str, identity: str, time: str, *, by: str =
     """
     return headers(
         identity=f"{study}/{identity}", source=f"/veilstream/{study}{by}",
-        kind=f"veilstream.{schema.split('/')[0]}", schema=schema, content_type=JSON, time=time,
+        kind=f"veilstream.{schema.partition('/')[0]}", schema=schema, content_type=JSON, time=time,
     )  # fmt: skip
 
 
