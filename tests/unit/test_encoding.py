@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pipeline.errors import ConfigError, DataError, RecordError
+from pipeline.errors import ConfigError, DataError, RangeWarning, RecordError
 from pipeline.learning import PrivateClassifier, StreamClassifier
 from pipeline.library.checking import check_study
 from pipeline.library.lengths import of_sample
@@ -417,3 +417,13 @@ def test_two_hundred_columns_are_encoded() -> None:
     row = Encoder(study).encode({"a": "l200", "y": "1"})
     assert row.features.tolist() == [0.0] * 199 + [1.0]
     assert make_task(study).longest == pytest.approx(math.sqrt(2))
+
+
+def test_a_sliver_is_one_of_the_encoded_range() -> None:
+    amounts = np.random.default_rng(8).lognormal(7, 1.5, 60)[:, None]
+    labels = [str(i % 2) for i in range(60)]
+    plain = StreamClassifier(study_of("a = { min = 0, max = 1e7 }", private=False))
+    with pytest.warns(RangeWarning, match="use less than 5%"):
+        plain.fit(amounts, labels)
+    spread = "a = { min = 0, max = 1e7, transform = 'asinh', unit = 100 }"
+    StreamClassifier(study_of(spread, private=False)).fit(amounts, labels)
