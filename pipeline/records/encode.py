@@ -17,7 +17,6 @@ from pipeline.records.levels import Levels
 from pipeline.records.response import Response, response_of
 from pipeline.records.values import Record
 from pipeline.study import Study
-from pipeline.study.data_tables import Feature
 from pipeline.types import Integers, Matrix, Vector
 
 #: Records whose clipped values are counted at once: good and clipped ones take as long.
@@ -176,15 +175,12 @@ def dummy_of(study: Study) -> dict[str, str]:
     record = {}
     for name, feature in study.data.features.items():
         low, high = feature.ends
-        record[name] = repr(low / 2 + high / 2) if feature.kind == "number" else _base(feature)
+        public = {"number": repr(low / 2 + high / 2), "category": feature.base_level}
+        record[name] = public[feature.kind]
     response = study.data.response
     classes = response.kind == "class"
     record[response.name] = response.classes[0] if classes else repr(response.ends[0])
     return record
-
-
-def _base(feature: Feature) -> str:
-    return feature.base or (feature.levels or [""])[0]
 
 
 def stack(rows: Rows, features: int) -> Arrays:

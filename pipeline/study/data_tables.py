@@ -80,10 +80,14 @@ class Feature(Strict, frozen=True, kw_only=True, omit_defaults=True):
     ] = None
 
     @property
+    def base_level(self) -> str:
+        """The level of a category that the others are compared with; empty for a number."""
+        return self.base or (self.levels or [""])[0]
+
+    @property
     def others(self) -> tuple[str, ...]:
         """Levels of a category without its base, in the order of the file; each has a column."""
-        levels = self.levels or []
-        return tuple(level for level in levels if level != (self.base or levels[0]))
+        return tuple(level for level in self.levels or [] if level != self.base_level)
 
     @property
     def ends(self) -> tuple[float, float]:

@@ -122,7 +122,7 @@ class Encoding:
         found = []
         for feature in self.features.values():
             levels = feature.levels or []
-            found.append(float(levels.index(feature.base or levels[0])) if levels else 0.0)
+            found.append(float(levels.index(feature.base_level)) if levels else 0.0)
             if feature.kind == "number" and not self.unit:
                 low, high = transformed(feature, np.array(feature.ends)).tolist()
                 found[-1] = low / 2 + high / 2

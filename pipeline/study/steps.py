@@ -47,9 +47,8 @@ def _mains(encoding: Encoding) -> dict[str, dict[str, str]]:
     found = {}
     for index, (name, feature) in enumerate(encoding.features.items()):
         if feature.kind == "category":
-            base = feature.base or (feature.levels or [""])[0]
-            words = f"beside the base level {base!r}"
-        else:
+            words = f"beside the base level {feature.base_level!r}"
+        if feature.kind == "number":
             words = _of_number(encoding, index, name, feature)
         found[name] = dict.fromkeys(main_columns(name, feature), words)
     return found
