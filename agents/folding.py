@@ -126,8 +126,7 @@ class Folding:
         from the watermark; the same gap a second time is one of the log, unless the log has
         lost its beginning meanwhile.
 
-        OffsetGap if retention has passed the watermark, or the second reading does not
-        come.
+        OffsetGap if retention has passed the watermark, or the second reading does not come.
         """
         begin = known(records, watermark)
         first = records[begin].offset if begin < len(records) else watermark

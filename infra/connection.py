@@ -31,7 +31,7 @@ def kafka_options(settings: Settings) -> dict[str, Any]:
 
 
 def log_reader(settings: Settings, *, wait_ms: int) -> KafkaConsumer:
-    """Return a consumer that reads a log from a place of its own, without a group.
+    """Return a consumer that reads a log from a position of its own, without a group.
 
     Parameters
     ----------
