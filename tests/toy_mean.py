@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.errors import ConfigError, PrivacyError, StateError
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
-from pipeline.methods.facts import Missed, Sizes
+from pipeline.methods.facts import Design, Missed, Outlook, Sizes
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.privacy.sensitivity import rounding_of_vector
 from pipeline.records.encode import Arrays
@@ -187,6 +187,12 @@ class PrivateMean:
 
     def sizes(self, task: Task, records: int) -> Sizes:
         return Sizes(100)
+
+    def outlook(self, task: Task, records: int) -> Outlook:
+        return Outlook(latest=100, usual=100, longest=None, usual_half=None)
+
+    def design(self, study: Study, records: int, clients: int) -> Design:
+        return Design({}, {})
 
     def better(self, task: Task, missed: Missed) -> Sequence[str]:
         return ("",)

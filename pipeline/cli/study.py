@@ -1,4 +1,4 @@
-"""`veilstream study`: check a study file, or begin one."""
+"""`veilstream study`: check a study file, plan one, or begin one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from pipeline.cli.context import AS_JSON, STUDY, put, say, task_of
+from pipeline.cli.design import CLIENTS, RECORDS, design, designed
 from pipeline.errors import ConfigError
 from pipeline.library.checking import facts_of, warnings_of
 from pipeline.library.lengths import NOT_PRIVATE, of_sample
@@ -15,7 +16,10 @@ from pipeline.study import TEMPLATE
 
 @click.group()
 def study() -> None:
-    """Check a study file, or begin one."""
+    """Check a study file, plan one, or begin one."""
+
+
+study.add_command(design)
 
 
 @study.command()
@@ -52,15 +56,19 @@ def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
 
 @study.command()
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default="study.toml")
-def init(path: Path) -> None:
+@RECORDS
+@CLIENTS
+def init(path: Path, records: int, clients: int) -> None:
     """Write a commented study file to PATH (default study.toml).
 
+    Its settings are those of `veilstream study design` for the expected size. Ask again when
+    features and budget are yours.
     For `veilstream fit`, estimator.kind also names published methods: docs/methods/published.md.
     """
     if path.exists():
         raise ConfigError(f"{path} exists; name another file")
     try:
-        path.write_text(TEMPLATE, encoding="utf-8")
+        path.write_text(designed(TEMPLATE, records, clients), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     say(f"wrote {path}; edit it, then run `veilstream study check {path}`")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from pipeline.library.lengths import expected
+from pipeline.library.planning import when
 from pipeline.messages.topics import Topics
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import guarantee_of, offline_method
@@ -66,7 +67,15 @@ def facts_of(task: Task) -> dict[str, object]:
     if offline_method(task.study) is not None:
         return facts
     facts["norm"] = expected(task)
-    facts.update(method_of(task.study).facts(task))
+    method = method_of(task.study)
+    facts.update(method.facts(task))
+    outlook = method.outlook(task, task.slots)
+    facts["intervals"] = {
+        "come": when(outlook),
+        **({"but": outlook.why} if outlook.why else {}),
+        "latest": outlook.latest,
+        "usual": outlook.usual,
+    }
     facts["topics"] = {
         topic.name: f"partitions {topic.partitions}, {topic.config.get('cleanup.policy', 'delete')}"
         for topic in Topics.of(task.study).all()

@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
-from pipeline.methods.facts import Missed, Sizes
+from pipeline.methods.facts import Design, Missed, Outlook, Sizes
 from pipeline.release.model import Part
 from pipeline.release.task import Task
 from pipeline.study import Study
@@ -164,6 +164,20 @@ class Method(Protocol):
 
     def sizes(self, task: Task, records: int) -> Sizes:
         """Return what formulas say of a study at so many records."""
+
+    def outlook(self, task: Task, records: int) -> Outlook:
+        """Return when intervals come, and how long they are at so many records."""
+        ...
+
+    def design(self, study: Study, records: int, clients: int) -> Design:
+        """Return what a study of this size should set, from public numbers alone.
+
+        Raises
+        ------
+        ConfigError, PrivacyError
+            If the study itself cannot be.
+        """
+        ...
 
     def better(self, task: Task, missed: Missed) -> Sequence[str]:
         """Return what would bring coverage to its level, in words; "" stands for more records."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +53,44 @@ class Missed:
 
     biased: bool
     covering: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What intervals a study will have, by formulas, before there are data.
+
+    Attributes
+    ----------
+    latest
+        Record slots after which there are intervals whatever the records say; None: no number of
+        them makes it certain.
+    usual
+        The same for features that are independent and uniform on their public ranges.
+    longest, usual_half
+        Half the length of a slope's interval at the size that was asked for, in the unit in which
+        estimates print it: at most, and for such features. None where nothing bounds it.
+    why
+        What it hangs on, in words; empty if there is nothing to say.
+    """
+
+    latest: int | None
+    usual: int
+    longest: float | None
+    usual_half: float | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """What a method proposes for a study of a size.
+
+    Attributes
+    ----------
+    changes
+        Keys of the study file, as in "window.records", with their values.
+    reasons
+        Why, by key.
+    """
+
+    changes: Mapping[str, Any]
+    reasons: Mapping[str, str]

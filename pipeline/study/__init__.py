@@ -4,17 +4,18 @@
 - `load`: reading and checking; `source`: from whatever a caller has.
 - `kinds`: the kinds of estimator; `tables`: strict tables, and what to say of a wrong one.
 - `revision`: the hash that releases carry.
-- `template`: the file that `veilstream study init` writes.
+- `template`: the file that `veilstream study init` writes; `edit`: keys of a file set otherwise.
 - `variants`: the same study without privacy, with seeded noise, or with other keys.
 """
 
+from pipeline.study.edit import edited
 from pipeline.study.kinds import require_live
 from pipeline.study.load import check_key, load_study, parse_study, study_of
 from pipeline.study.model import LIVE, Study
 from pipeline.study.personal import require_no_level_column
 from pipeline.study.revision import revision_of
 from pipeline.study.source import StudySource, read_study
-from pipeline.study.template import TEMPLATE
+from pipeline.study.template import TEMPLATE, with_features
 from pipeline.study.variants import simulated, with_keys, without_privacy
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Study",
     "StudySource",
     "check_key",
+    "edited",
     "load_study",
     "parse_study",
     "read_study",
@@ -31,6 +33,7 @@ __all__ = [
     "revision_of",
     "simulated",
     "study_of",
+    "with_features",
     "with_keys",
     "without_privacy",
 ]

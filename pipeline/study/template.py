@@ -1,5 +1,9 @@
 """The commented study file that `veilstream study init` writes."""
 
+from __future__ import annotations
+
+import re
+
 TEMPLATE = """\
 [study]
 name = "my-study"
@@ -51,3 +55,9 @@ partitions = 2
 retention = "30d"
 publish = { releases = 8, seconds = 0.5 }
 """
+
+
+def with_features(count: int) -> str:
+    """Return the template with so many features x1, x2, ... on [-1, 1]."""
+    lines = "\n".join(f"x{number} = {{ min = -1, max = 1 }}" for number in range(1, count + 1))
+    return re.sub(r"temperature = .*\npressure = .*", lines, TEMPLATE)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.methods.facts import Missed, Sizes
-from pipeline.methods.ldp_sgd import facts
+from pipeline.methods.facts import Design, Missed, Outlook, Sizes
+from pipeline.methods.ldp_sgd import design, facts
 from pipeline.methods.ldp_sgd.server import GradientServer
 from pipeline.methods.ldp_sgd.simulation import GradientStream
 from pipeline.methods.ldp_sgd.spec import LOSSES, check, enter, spec_of
@@ -64,6 +64,14 @@ class LdpSgd:
     def sizes(self, task: Task, records: int) -> Sizes:
         """As `Method.sizes`."""
         return facts.sizes(own(task), records)
+
+    def outlook(self, task: Task, records: int) -> Outlook:
+        """As `Method.outlook`."""
+        return design.outlook(own(task), records)
+
+    def design(self, study: Study, records: int, clients: int) -> Design:
+        """As `Method.design`."""
+        return design.design(study, records, clients)
 
     def better(self, task: Task, missed: Missed) -> tuple[str, ...]:
         """As `Method.better`."""

@@ -6,16 +6,33 @@ import math
 
 from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.methods.facts import Missed, Sizes
+from pipeline.methods.renewable.design import outlook
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.private_estimate import RELEASES_PER_COEFFICIENT
 from pipeline.methods.renewable.task import RenewableTask
+from pipeline.study import with_keys
+
+#: The largest epsilon that a study can have.
+LARGEST_EPSILON = 20.0
 
 
 def sizes(task: RenewableTask, records: int) -> Sizes:
     """As `Method.sizes`."""
-    del records
-    slots = task.slots if task.study.noised else 1
-    return Sizes(RELEASES_PER_COEFFICIENT * task.size * slots)
+    expected = outlook(task, records)
+    return Sizes(
+        records_for_intervals=expected.usual,
+        epsilon_for_intervals=_epsilon(task, records) if expected.usual > records else None,
+    )
+
+
+def _epsilon(task: RenewableTask, records: int) -> float | None:
+    """Return the least epsilon, on a grid of steps of a tenth, at which the records would do."""
+    epsilon = task.study.privacy.epsilon
+    while epsilon is not None and (epsilon := 1.1 * epsilon) <= LARGEST_EPSILON:
+        study = with_keys(task.study, {"privacy.epsilon": epsilon}, name="the study")
+        if outlook(RenewableTask(study), records).usual <= records:
+            return epsilon
+    return None
 
 
 def better(task: RenewableTask, missed: Missed) -> tuple[str, ...]:
@@ -27,7 +44,6 @@ def better(task: RenewableTask, missed: Missed) -> tuple[str, ...]:
 def facts(task: RenewableTask) -> dict[str, object]:
     """As `Method.facts`: noise, and when intervals can come."""
     found: dict[str, object] = {}
-    needed = RELEASES_PER_COEFFICIENT * task.size
     if task.study.noised and task.update_channels.curvature is not None:
         found["noise"] = {
             "gradient_sd": task.update_channels.gradient.standard_deviation,
@@ -38,12 +54,6 @@ def facts(task: RenewableTask) -> dict[str, object]:
             "norm_bound": task.norm_bound,
             "l1_bound": task.bounds.l1,
             **({"largest_weight": task.largest_weight} if task.classes else _slopes(task)),
-        }
-        found["intervals"] = {
-            "releases_at_least": needed,
-            "record_slots_at_least": needed * task.slots,
-            "and": "features that vary enough to show through the noise; see "
-            "docs/methods/renewable.md",
         }
     if task.study.estimator.forgetting is not None:
         found["forgetting"] = _forgetting(task)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.methods.facts import Missed, Sizes
-from pipeline.methods.renewable import facts
+from pipeline.methods.facts import Design, Missed, Outlook, Sizes
+from pipeline.methods.renewable import design, facts
 from pipeline.methods.renewable.open_server import OpenServer
 from pipeline.methods.renewable.private_server import PrivateServer
 from pipeline.methods.renewable.task import RenewableTask
@@ -64,6 +64,14 @@ class Renewable:
     def sizes(self, task: Task, records: int) -> Sizes:
         """As `Method.sizes`."""
         return facts.sizes(own(task), records)
+
+    def outlook(self, task: Task, records: int) -> Outlook:
+        """As `Method.outlook`."""
+        return design.outlook(own(task), records)
+
+    def design(self, study: Study, records: int, clients: int) -> Design:
+        """As `Method.design`."""
+        return design.design(study, records, clients)
 
     def better(self, task: Task, missed: Missed) -> tuple[str, ...]:
         """As `Method.better`."""

@@ -1,0 +1,154 @@
+"""`veilstream study design`: what a study of a size should set, and what it can find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.cli.context import AS_JSON, put, say
+from pipeline.errors import ConfigError
+from pipeline.library.planning import POWER, Plan, Row, plan
+from pipeline.study import edited, parse_study, with_features, with_keys
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+RECORDS = click.option(
+    "--records", type=click.IntRange(1, 10**9), default=100_000, show_default=True,
+    help="Records that are expected, of all clients together.",
+)  # fmt: skip
+CLIENTS = click.option(
+    "--clients", type=click.IntRange(1, 10**6), default=10, show_default=True,
+    help="Clients that are expected.",
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("study", type=FILE, required=False)
+@click.option(
+    "--features", type=click.IntRange(1, 1000), help="Without STUDY: so many features on [-1, 1]."
+)
+@RECORDS
+@CLIENTS
+@click.option("--epsilon", type=float, help="Instead of the study's own.")
+@click.option("--delta", type=float, help="Likewise.")
+@click.option("--write", type=FILE, help="Write the study file with the proposed settings.")
+@AS_JSON
+def design(
+    study: Path | None, features: int | None, records: int, clients: int, epsilon: float | None,
+    delta: float | None, write: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Propose settings for STUDY at an expected size, and say what it can find with them.
+
+    No data are read: when intervals come and how long they are follows from the public ranges,
+    bounds and budget alone. "at the latest" and "at most" hold whatever the records say; "usual" is
+    for features that are independent and uniform on their ranges.
+    """
+    if (study is None) == (features is None):
+        raise ConfigError("give a study file, or --features and a number, and not both")
+    text = with_features(features or 1) if study is None else _text(study)
+    asked = {"privacy.epsilon": epsilon, "privacy.delta": delta}
+    given = {key: value for key, value in asked.items() if value is not None}
+    found = plan(with_keys(parse_study(text), given, name="the study"), records, clients)
+    if write is not None:
+        _write(write, edited(text, {**given, **found.own.design.changes}))
+    if as_json:
+        put(found.to_dict())
+    else:
+        _show(found)
+
+
+def designed(text: str, records: int, clients: int) -> str:
+    """Return the text of a study file with the settings that its method proposes for a size."""
+    return edited(text, plan(parse_study(text), records, clients).own.design.changes)
+
+
+def verdict(found: Plan) -> str:
+    """Say in one line whether intervals are to be expected, and what it would take."""
+    outlook, size = found.own.outlook, f"{found.records:,} records"
+    if outlook.latest is not None and outlook.latest <= found.records:
+        return f"intervals come after {outlook.latest:,} of {size} at the latest"
+    if outlook.usual <= found.records:
+        return (
+            f"intervals come after about {outlook.usual:,} of {size} if features are independent "
+            "and use their ranges; they are not certain"
+        )
+    needs = []
+    if found.enough_records is not None:
+        needs.append(f"about {found.enough_records:,} records")
+    if found.enough_epsilon is not None:
+        needs.append(f"epsilon {found.enough_epsilon:g}")
+    needs.append("fewer features")
+    return f"{size} are too few for intervals at this budget; possible with {' or '.join(needs)}"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--write: cannot write {path}: {error.strerror}") from error
+    say(f"wrote {path}")
+
+
+def _show(found: Plan) -> None:
+    own, study = found.own, found.study
+    delta = "" if study.privacy.delta is None else f", delta {study.privacy.delta:g}"
+    click.echo(
+        f"{study.name} ({own.kind}, {own.loss}): {found.records:,} records of {found.clients} "
+        f"clients, epsilon {own.epsilon:g}{delta}"
+    )
+    for key, value in own.design.changes.items():
+        click.echo(f"  {key} = {_value(value)}: {own.design.reasons[key]}")
+    click.echo(verdict(found))
+    if own.outlook.why:
+        click.echo(own.outlook.why)
+    for kind in dict.fromkeys(row.kind for row in found.rows):
+        Console().print(_table(found, kind))
+    click.echo(
+        "Each row has a design of its own. certain, usual: record slots after which there are "
+        "intervals, whatever the records say, and where features are independent and uniform on "
+        "their ranges; +- most, +- usual: half the interval of a slope at the end, likewise; "
+        f"finds: slopes that {POWER:.0%} of such studies tell from zero. These are formulas; "
+        "`veilstream doctor coverage` simulates."
+    )
+
+
+def _table(found: Plan, kind: str) -> Table:
+    rows = [row for row in found.rows if row.kind == kind]
+    table = Table(title=f"{kind}, {rows[0].loss}, {rows[0].neighbours}", expand=False)
+    for name in ("epsilon", "window", "ridge", "certain", "usual", "+- most", "+- usual", "finds"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        own = (row.kind, row.epsilon) == (found.own.kind, found.own.epsilon)
+        table.add_row(*_cells(row, found.records), style="bold" if own else "")
+    return table
+
+
+def _cells(row: Row, records: int) -> tuple[str, ...]:
+    outlook, changes = row.outlook, row.design.changes
+    come = outlook.usual <= records
+    lengths = (outlook.longest, outlook.usual_half, row.detectable)
+    return (
+        f"{row.epsilon:g}",
+        *(_value(changes.get(key, "-")) for key in ("window.records", "estimator.ridge")),
+        *(_slots(slots, records) for slots in (outlook.latest, outlook.usual)),
+        *("-" if number is None or not come else f"{number:.2g}" for number in lengths),
+    )
+
+
+def _slots(slots: int | None, records: int) -> str:
+    return "never" if slots is None else "too late" if slots > records else f"{slots:,}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {inner:g}" for key, inner in value.items()) + " }"
+    return f"{value:g}" if isinstance(value, float) else str(value)

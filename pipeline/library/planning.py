@@ -1,0 +1,187 @@
+"""What a study of a size can find, before there are data: settings, and a power analysis.
+
+By formulas of the study's method from public numbers alone; nothing is simulated and no data are
+read. `veilstream doctor coverage` simulates the same study, which takes longer and tells more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+from scipy.special import ndtri
+
+from pipeline.errors import ConfigError, PrivacyError
+from pipeline.methods import METHODS, load_live, method_of, task_of
+from pipeline.methods.facts import Design, Outlook
+from pipeline.study import Study, require_live, with_keys
+from pipeline.study.load import study_of
+
+#: Budgets that stand beside the study's own.
+EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
+#: Share of the studies that are to tell a coefficient from zero.
+POWER = 0.8
+#: No more records, and no larger budget, is looked for.
+MOST_RECORDS, MOST_EPSILON = 10**9, 20.0
+#: What one kind of study can take over from another.
+SHARED = ("level", "residual_bound", "tau", "noise_scale")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of study at one budget, with the settings that its method proposes there.
+
+    Attributes
+    ----------
+    detectable
+        The smallest slope that four of five studies tell from zero where features are independent
+        and uniform on their ranges, in the unit in which estimates print it; None as `usual_half`.
+    """
+
+    kind: str
+    loss: str
+    neighbours: str
+    epsilon: float
+    design: Design
+    outlook: Outlook
+    detectable: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a study of a size should set, and what it can then find.
+
+    Attributes
+    ----------
+    study
+        With the settings that are proposed.
+    own, rows
+        At the study's own budget, and at others, for every kind that can estimate it.
+    enough_records, enough_epsilon
+        With how many records, or at which budget, intervals are to be expected, each with its own
+        design; None where the study has enough as it is, or where nothing allowed is enough.
+    """
+
+    study: Study
+    records: int
+    clients: int
+    own: Row
+    rows: tuple[Row, ...]
+    enough_records: int | None
+    enough_epsilon: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        found = asdict(self)
+        return found | {"study": self.study.name, "type": "plan/1"}
+
+
+def plan(study: Study, records: int, clients: int) -> Plan:
+    """Plan a study for an expected number of records, all clients together.
+
+    Raises
+    ------
+    ConfigError
+        If the study keeps no privacy, or is of a kind that runs over a file.
+    PrivacyError
+        If its budget cannot be kept.
+    """
+    require_live(study, "a plan")
+    epsilon = study.privacy.epsilon
+    if epsilon is None or study.privacy.personal is not None:
+        raise ConfigError(
+            "privacy.epsilon: a plan is made for one budget, and this study has none or several; "
+            "give --epsilon, without privacy.personal"
+        )
+    own = _row(study, epsilon, records, clients)
+    rows: list[Row] = []
+    for kind in METHODS:
+        other = _as_kind(study, kind)
+        budgets = sorted({*EPSILONS, epsilon}) if other is not None else ()
+        for budget in budgets:
+            assert other is not None  # noqa: S101  then there are no budgets
+            rows += _rows(other, budget, records, clients)
+    usual = own.outlook.usual
+    return Plan(
+        with_keys(study, own.design.changes, name="the design"), records, clients, own, tuple(rows),
+        _enough_records(study, epsilon, records, clients) if usual > records else None,
+        _enough_epsilon(study, epsilon, records, clients) if usual > records else None,
+    )  # fmt: skip
+
+
+def _row(study: Study, epsilon: float, records: int, clients: int) -> Row:
+    given = with_keys(study, {"privacy.epsilon": epsilon}, name="the study")
+    method = method_of(given)
+    design = method.design(given, records, clients)
+    proposed = with_keys(given, design.changes, name="the design")
+    outlook = method.outlook(task_of(proposed), records)
+    level = study.estimator.level
+    times = 1 + float(ndtri(POWER)) / float(ndtri((1 + level) / 2))
+    half = outlook.usual_half
+    return Row(
+        study.estimator.kind, study.estimator.loss, study.privacy.neighbours, epsilon, design,
+        outlook, None if half is None else times * half,
+    )  # fmt: skip
+
+
+def _rows(study: Study, epsilon: float, records: int, clients: int) -> Iterator[Row]:
+    try:
+        yield _row(study, epsilon, records, clients)
+    except PrivacyError:
+        # a budget at which this kind cannot keep its promise is no row of the table
+        return
+
+
+def _as_kind(study: Study, kind: str) -> Study | None:
+    """Return a study of the same records with another kind; None where it can have none.
+
+    A loss that the kind has not becomes the first that it has for such responses, and neighbours
+    that it does not hide the wider "replace-one".
+    """
+    if kind == study.estimator.kind:
+        return study
+    tables = msgspec.to_builtins(study)
+    privacy = {name: v for name, v in tables["privacy"].items() if v and name != "split"}
+    for loss in (study.estimator.loss, *load_live(kind).losses):
+        shared = SHARED if loss == study.estimator.loss else ("level",)
+        kept = {name: v for name in shared if (v := tables["estimator"].get(name)) is not None}
+        tables["estimator"] = {"kind": kind, "loss": loss, "ridge": 0.0, **kept}
+        for neighbours in dict.fromkeys((study.privacy.neighbours, "replace-one")):
+            tables["privacy"] = {**privacy, "neighbours": neighbours}
+            try:
+                found = study_of(tables, name="the study")
+                task_of(found)
+            except (ConfigError, PrivacyError):
+                continue
+            return found
+    return None
+
+
+def _enough_records(study: Study, epsilon: float, records: int, clients: int) -> int | None:
+    while records < MOST_RECORDS:
+        records = 2 * records
+        if _row(study, epsilon, records, clients).outlook.usual <= records:
+            return records
+    return None
+
+
+def _enough_epsilon(study: Study, epsilon: float, records: int, clients: int) -> float | None:
+    while (epsilon := round(1.25 * epsilon, 2)) <= MOST_EPSILON:
+        if _row(study, epsilon, records, clients).outlook.usual <= records:
+            return epsilon
+    return None
+
+
+def when(outlook: Outlook) -> str:
+    """Say in one line when intervals come."""
+    usual = (
+        f"after about {outlook.usual:,} record slots if features are independent and uniform on "
+        "their public ranges"
+    )
+    if outlook.latest is None:
+        return f"{usual}; nothing makes them certain"
+    if outlook.latest <= outlook.usual:
+        return f"after {outlook.latest:,} record slots, whatever the records say"
+    return f"{usual}, and after {outlook.latest:,} whatever the records say"
