@@ -143,6 +143,8 @@ def _as_kind(study: Study, kind: str) -> Study | None:
     if kind == study.estimator.kind:
         return study
     tables = msgspec.to_builtins(study)
+    # how many partitions a topic has changes no plan, and a kind may ask for one
+    tables["stream"]["partitions"] = 1
     privacy = {name: v for name, v in tables["privacy"].items() if v and name != "split"}
     for loss in (study.estimator.loss, *load_live(kind).losses):
         shared = SHARED if loss == study.estimator.loss else ("level",)

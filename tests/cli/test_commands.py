@@ -14,6 +14,7 @@ import pytest
 
 from infra.local import LocalRuntime
 from pipeline.messages.estimate import EstimateMessage, read_estimate
+from pipeline.study import load_study
 from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, until, write_csv
 
 
@@ -197,6 +198,35 @@ def test_fit_reads_standard_input_anew_and_keeps_nothing_of_it(bare: Stage) -> N
         )  # fmt: skip
         assert json.loads(done.stdout)["records"] == 60
     assert {path.suffix for path in bare.folder.rglob("*")} == {".toml"}
+
+
+def test_a_study_is_designed_written_and_checked(bare: Stage) -> None:
+    size = ("--records", "30000", "--clients", "4")
+    done = bare.run("study", "design", bare.study, *size)
+    assert done.returncode == 0, done.stderr
+    for text in ("window.records = ", "certain", "+- usual", "renewable", "ldp-sgd"):
+        assert text in done.stdout
+    file = bare.folder / "designed.toml"
+    done = bare.run(
+        "study", "design", "--features", "4", "--epsilon", "2", *size, "--write", file, "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    study = load_study(file)
+    assert (len(study.data.features), study.privacy.epsilon) == (4, 2.0)
+    assert study.window.records == found["own"]["design"]["changes"]["window.records"]
+    done = bare.run("study", "check", file)
+    assert done.returncode == 0, done.stderr
+    assert "come: after " in done.stdout
+    few = bare.run("study", "design", "--features", "4", "--records", "100")
+    assert "100 records are too few" in few.stdout
+    begun = bare.folder / "begun.toml"
+    assert bare.run("study", "init", begun, *size).returncode == 0
+    assert load_study(begun).estimator.norm_bound is not None
+    for wrong in ((), (bare.study, "--features", "3")):
+        done = bare.run("study", "design", *wrong)
+        assert done.returncode == 10, done.stderr
+        assert "give a study file, or --features" in done.stderr
 
 
 def test_fit_without_privacy_says_what_the_noise_costs(bare: Stage) -> None:

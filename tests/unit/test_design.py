@@ -1,0 +1,173 @@
+"""Plans of studies: formulas against closed forms and simulated streams, and what is said."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.doctor import Population, simulated
+from pipeline.doctor.streams import _Releases
+from pipeline.errors import ConfigError
+from pipeline.library.checking import check_study
+from pipeline.library.planning import plan, when
+from pipeline.methods import method_of, task_of
+from pipeline.methods.facts import Outlook
+from pipeline.methods.renewable.design import LARGEST_RIDGE
+from pipeline.study import Study, edited, parse_study, with_features, with_keys
+from pipeline.types import Vector
+from tests.builders import study_text
+from tests.sgd import study_text as gradients
+
+RECORDS, CLIENTS, STREAMS = 20_000, 5, 5
+
+
+def designed(study: Study, records: int = RECORDS) -> tuple[Study, Outlook]:
+    method = method_of(study)
+    found = with_keys(study, method.design(study, records, CLIENTS).changes, name="designed")
+    return found, method.outlook(task_of(found), records)
+
+
+def test_the_bounds_are_the_formulas_of_the_page() -> None:
+    study = parse_study(study_text(loss="linear", ridge=0.2, norm_bound=1.5, residual_bound=0.5))
+    task, method = task_of(study), method_of(study)
+    channels = task.update_channels
+    gradient, bent = channels.gradient.standard_deviation, channels.curvature.standard_deviation
+    size, slots = 4, 50
+    found = method.outlook(task, 50_000)
+    releases = (0.75 * bent * math.sqrt(size) / slots / 0.2) ** 2
+    assert found.latest == slots * math.ceil(max(releases, 10 * size / 0.75))
+    noise = gradient / (slots * math.sqrt(0.75 * 1000)) * 1.5 / 0.2
+    # a Huber slope is at most the residual bound, and features within a norm of 1.5 and their mean
+    sampling = 0.5 * 2 * math.sqrt(1.5**2 - 1) / 0.2 / math.sqrt(50_000)
+    assert found.longest == pytest.approx(1.959964 * math.hypot(noise, sampling), rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["gdwd", "logistic", "linear"])
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_designed_intervals_are_certain_at_half_and_shorter_with_more(
+    loss: str, epsilon: float
+) -> None:
+    study = parse_study(study_text(loss=loss, epsilon=epsilon))
+    found, outlook = designed(study)
+    assert outlook.latest is not None
+    # windows and ridge are rounded to two digits
+    assert outlook.latest <= 0.51 * RECORDS
+    assert outlook.usual <= outlook.latest
+    assert found.estimator.ridge <= LARGEST_RIDGE
+    more, longer = designed(study, 10 * RECORDS)
+    assert more.estimator.ridge <= found.estimator.ridge
+    assert (longer.usual_half or 0) < (outlook.usual_half or 0)
+    richer, shorter = designed(with_keys(study, {"privacy.epsilon": 2 * epsilon}, name="richer"))
+    assert richer.estimator.ridge <= found.estimator.ridge
+    assert (shorter.usual_half or 0) < (outlook.usual_half or 0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "more"), [("gdwd", {"maximum": 4.0}), ("logistic", {}), ("linear", {})]
+)
+def test_simulated_streams_have_the_intervals_that_were_planned(
+    loss: str, more: dict[str, float]
+) -> None:
+    study, outlook = designed(parse_study(study_text(loss=loss, epsilon=1.0, **more)))
+    assert outlook.longest is not None
+    assert outlook.usual_half is not None
+    firsts, halves = zip(*(streamed(study, number) for number in range(STREAMS)), strict=True)
+    # half of the streams, at the median; of each, one round is a tenth of what was planned
+    assert outlook.usual / 2 <= np.median(firsts) <= 2 * outlook.usual
+    assert np.nanmax(halves) < outlook.longest
+    # the reference bends less than these records do, so it errs towards length
+    assert outlook.usual_half / 2 < np.nanmedian(halves) < 1.25 * outlook.usual_half
+
+
+def streamed(study: Study, number: int) -> tuple[float, Vector]:
+    """Return where one simulated stream had its first interval, and half the last of its slopes."""
+    task = simulated(study)
+    population, rng = Population.of(task), np.random.default_rng([11, number])
+    run, first, waiting = _Releases(task, 5, number), math.inf, 0
+    for one in range(1, RECORDS // (CLIENTS * task.slots) + 1):
+        run.fold(*population.draw(rng, CLIENTS * task.slots), CLIENTS)
+        waiting += CLIENTS
+        if waiting >= task.study.stream.publish.releases:
+            run.publish()
+            waiting = 0
+        if first == math.inf and run.estimate().standard_errors() is not None:
+            first = one * CLIENTS * task.slots
+    errors = run.estimate().standard_errors()
+    nothing = np.full(task.size - 1, np.nan)
+    half = nothing if errors is None else 1.96 * task.response_scale[1] * errors[0][1:]
+    return first, half
+
+
+def test_without_a_ridge_nothing_is_certain_and_it_says_so() -> None:
+    study = parse_study(study_text(ridge=0.0))
+    outlook = method_of(study).outlook(task_of(study), RECORDS)
+    assert (outlook.latest, outlook.longest) == (None, None)
+    assert "curvature" in outlook.why
+    found = check_study(study)["intervals"]
+    assert isinstance(found, dict)
+    assert "nothing makes them certain" in found["come"]
+    assert "estimator.ridge is 0" in found["but"]
+
+
+def test_a_hundred_records_are_told_what_would_do() -> None:
+    study = parse_study(study_text(p=5, epsilon=1.0))
+    found = plan(study, 100, 2)
+    assert found.own.outlook.usual > 100
+    assert found.enough_records is not None
+    again = plan(study, found.enough_records, 2)
+    assert again.own.outlook.usual <= found.enough_records
+    assert again.enough_records is None
+    below = plan(study, found.enough_records // 2, 2)
+    assert below.own.outlook.usual > below.records
+
+
+def test_a_plan_has_rows_for_both_kinds_at_every_budget() -> None:
+    found = plan(parse_study(study_text(loss="gdwd", epsilon=3.0)), RECORDS, CLIENTS)
+    rows = {(row.kind, row.epsilon): row for row in found.rows}
+    assert {epsilon for _, epsilon in rows} == {0.5, 1.0, 2.0, 3.0, 4.0, 8.0}
+    assert rows["renewable", 3.0] == found.own
+    other = rows["ldp-sgd", 3.0]
+    assert (other.loss, other.neighbours, other.outlook.latest) == ("logistic", "replace-one", None)
+    # 80 % of estimates with this half interval are further from zero: 1 + .8416 / 1.96
+    assert found.own.outlook.usual_half is not None
+    assert found.own.detectable == pytest.approx(1.4294 * found.own.outlook.usual_half, rel=1e-4)
+    paths = plan(parse_study(gradients()), RECORDS, CLIENTS)
+    assert {row.kind for row in paths.rows} == {"renewable", "ldp-sgd"}
+    with pytest.raises(ConfigError, match="give --epsilon"):
+        plan(parse_study(study_text(private=False)), RECORDS, CLIENTS)
+
+
+def test_two_hundred_features_can_be_planned() -> None:
+    found = plan(parse_study(with_features(200)), 10**6, 100)
+    assert found.own.design.changes["window.records"] >= 1
+    assert task_of(found.study).size == 201
+
+
+def test_when_says_what_is_certain_and_what_is_usual() -> None:
+    assert when(Outlook(500, 500, None, None)) == "after 500 record slots, whatever the records say"
+    assert "after about 400" in when(Outlook(500, 400, None, None))
+    assert "nothing makes them certain" in when(Outlook(None, 400, None, None))
+
+
+TEXT = study_text(ridge=0.01).replace("records = 50", "records = 50    # mine")
+
+
+def test_keys_of_a_file_are_set_and_the_rest_stays() -> None:
+    changes = {
+        "window.records": 120, "estimator.ridge": 0.25, "estimator.norm_bound": 1.5,
+        "privacy.split": {"gradient": 0.5, "curvature": 0.5, "counts": 0.1},
+    }  # fmt: skip
+    found = edited(TEXT, changes)
+    assert parse_study(found) == with_keys(parse_study(TEXT), changes, name="x")
+    changed = set(found.splitlines()) - set(TEXT.splitlines())
+    assert len(changed) == 4
+    [window] = [line for line in changed if line.startswith("records")]
+    assert window.endswith("# mine")
+    inline = TEXT.replace("[window]\nrecords = 50    # mine", "").replace(
+        "[study]", "window = { records = 50 }\n[study]"
+    )
+    assert parse_study(inline)
+    with pytest.raises(ConfigError, match="set these keys by hand"):
+        edited(inline, changes)
