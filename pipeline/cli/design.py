@@ -42,8 +42,8 @@ def design(
     """Propose settings for STUDY at an expected size, and say what it can find with them.
 
     No data are read: when intervals come and how long they are follows from the public ranges,
-    bounds and budget alone. "at the latest" and "at most" hold whatever the records say; "usual" is
-    for features that are independent and uniform on their ranges.
+    bounds and budget alone. "certain" and "most" hold whatever the records say; "usual" is for
+    independent features that are as their ranges and typical values say.
     """
     if (study is None) == (features is None):
         raise ConfigError("give a study file, or --features and a number, and not both")
@@ -72,7 +72,7 @@ def verdict(found: Plan) -> str:
     if outlook.usual <= found.records:
         return (
             f"intervals come after about {outlook.usual:,} of {size} if features are independent "
-            "and use their ranges; they are not certain"
+            "and as their ranges and typical values say; they are not certain"
         )
     needs = []
     if found.enough_records is not None:
@@ -114,10 +114,10 @@ def _show(found: Plan) -> None:
         Console().print(_table(found, kind))
     click.echo(
         "Each row has a design of its own. certain, usual: record slots after which there are "
-        "intervals, whatever the records say, and where features are independent and uniform on "
-        "their ranges; +- most, +- usual: half the interval of a slope at the end, likewise; "
-        f"finds: slopes that {POWER:.0%} of such studies tell from zero. These are formulas; "
-        "`veilstream doctor coverage` simulates."
+        "intervals, whatever the records say, and where features are independent and as their "
+        "ranges and typical values say; +- most, +- usual: half the interval of a slope at the "
+        f"end, likewise; finds: slopes that {POWER:.0%} of such studies tell from zero. These are "
+        "formulas; `veilstream doctor coverage` simulates."
     )
 
 

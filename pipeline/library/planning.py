@@ -36,8 +36,8 @@ class Row:
     Attributes
     ----------
     detectable
-        The smallest slope that four of five studies tell from zero where features are independent
-        and uniform on their ranges, in the unit in which estimates print it; None as `usual_half`.
+        The smallest slope that four of five studies tell from zero where features are as usual, in
+        the unit in which estimates print it; None as `usual_half`.
     """
 
     kind: str
@@ -179,8 +179,8 @@ def _enough_epsilon(study: Study, epsilon: float, records: int, clients: int) ->
 def when(outlook: Outlook) -> str:
     """Say in one line when intervals come."""
     usual = (
-        f"after about {outlook.usual:,} record slots if features are independent and uniform on "
-        "their public ranges"
+        f"after about {outlook.usual:,} record slots if features are independent and as their "
+        "ranges and typical values say"
     )
     if outlook.latest is None:
         return f"{usual}; nothing makes them certain"

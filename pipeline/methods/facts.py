@@ -65,7 +65,7 @@ class Outlook:
         Record slots after which there are intervals whatever the records say; None: no number of
         them makes it certain.
     usual
-        The same for features that are independent and uniform on their public ranges.
+        The same for independent features that are as their ranges and typical values say.
     longest, usual_half
         Half the length of a slope's interval at the size that was asked for, in the unit in which
         estimates print it: at most, and for such features. None where nothing bounds it.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -78,6 +79,14 @@ class Encoding:
             if feature.transform is not None
         ]
         self._lay_out()
+        self._key = (msgspec.json.encode(self.features), self.columns, unit)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether records become the same columns."""
+        return isinstance(other, Encoding) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
     def clip(self, values: Matrix | Vector) -> Matrix:
         """Clip finite values to their public ranges, shape (..., k)."""

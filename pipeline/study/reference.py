@@ -7,6 +7,7 @@ from data, and two programs find the same numbers.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -57,8 +58,12 @@ def norms(encoding: Encoding, law: Law = "typical") -> Vector:
     return found
 
 
+@lru_cache(maxsize=4)
 def moments(encoding: Encoding, law: Law = "typical") -> Matrix:
-    """Return the mean of (1, x)(1, x)' of the population, exactly, shape (p + 1, p + 1)."""
+    """Return the mean of (1, x)(1, x)' of the population, exactly, shape (p + 1, p + 1).
+
+    The matrix cannot be written to: a plan asks for the same one many times.
+    """
     size = len(encoding.columns) + 1
     found = np.ones((size, size))
     for name, factors in encoding.factors.items():
@@ -70,6 +75,7 @@ def moments(encoding: Encoding, law: Law = "typical") -> Matrix:
         found[held] *= mine
         others = np.flatnonzero(at == 0)
         found[np.ix_(others, held)] *= mine[:, others].T
+    found.flags.writeable = False
     return found
 
 
@@ -91,6 +97,7 @@ def _moments_of(encoding: Encoding, name: str, law: Law) -> Matrix:
     return np.array([[1.0, mean], [mean, mean * mean + variance]])
 
 
+@lru_cache(maxsize=16)
 def typical_norm_bound(encoding: Encoding) -> float:
     """Return the norm of (1, features) that 99 % of the population keep, to four digits."""
     found = np.sort(norms(encoding))

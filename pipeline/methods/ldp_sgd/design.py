@@ -1,6 +1,6 @@
 """When intervals of a path come, how long they are, and in which windows its records should leave.
 
-By the formulas of `facts.sizes`, for features that are uniform on their public ranges: of a path no
+By the formulas of `facts`, for features that are uniform on their public ranges: of a path no
 number of records makes intervals certain, since no ridge holds directions in which records say
 nothing.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from scipy.special import ndtri
 
 from pipeline.methods.facts import Design, Outlook
-from pipeline.methods.ldp_sgd.facts import sizes
+from pipeline.methods.ldp_sgd.facts import needed, slope_error
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.study import Study, with_keys
 
@@ -24,13 +24,12 @@ WORTH = 0.05
 
 def outlook(task: GradientTask, records: int) -> Outlook:
     """As `Method.outlook`."""
-    found = sizes(task, records)
-    error = found.slope_error
+    error = slope_error(task, records)
     return Outlook(
         latest=None,
-        usual=found.records_for_intervals,
+        usual=needed(task),
         longest=None,
-        usual_half=error and float(ndtri((1 + task.study.estimator.level) / 2)) * error,
+        usual_half=float(ndtri((1 + task.study.estimator.level) / 2)) * error,
         why="a path has no bound for all records: features that use half of their range need four "
         "times as many",
     )
@@ -39,14 +38,14 @@ def outlook(task: GradientTask, records: int) -> Outlook:
 def design(study: Study, records: int, clients: int) -> Design:
     """As `Method.design`."""
     most = max(records // (LEAST * clients), WINDOWS[-1])
-    best, needed = WINDOWS[-1], float("inf")
+    best, least = WINDOWS[-1], float("inf")
     for window in WINDOWS:
         if window > most:
             continue
         task = GradientTask(with_keys(study, {"window.records": window}, name="the design"))
-        found = sizes(task, records).records_for_intervals
-        if found < (1 - WORTH) * needed:
-            best, needed = window, found
+        found = needed(task)
+        if found < (1 - WORTH) * least:
+            best, least = window, found
     reason = (
         f"the largest window with {LEAST} of each client whose models are not so late that steps "
         "must be shorter"

@@ -35,7 +35,7 @@ LARGEST_CLOUD = 1.0
 
 def sizes(task: GradientTask, records: int) -> Sizes:
     """As `Method.sizes`."""
-    needed = _needed(task)
+    least = needed(task)
     rule, curvature = rule_of(task), mean_curvature(task)
     noise = task.record_noise if task.study.noised else 0.0
     # the step that an average over the path sees: its mean, for steps that fall as i^-alpha
@@ -54,9 +54,9 @@ def sizes(task: GradientTask, records: int) -> Sizes:
             "stream.publish.releases, or what estimator.path.behind can truly be"
         )
     return Sizes(
-        records_for_intervals=needed,
-        epsilon_for_intervals=_epsilon(task, records) if needed > records else None,
-        slope_error=task.response_scale[1] * noise / (slowest(task) * math.sqrt(records)),
+        records_for_intervals=least,
+        epsilon_for_intervals=_epsilon(task, records) if least > records else None,
+        slope_error=slope_error(task, records),
         cloud=scaled,
         relative_bias=LOGISTIC_GROWTH * cloud if logistic else None,
         late=late,
@@ -135,8 +135,15 @@ def _released(task: GradientTask) -> dict[str, object]:
     return found | {f"{name}_{unit}": cost for name, cost in costs}
 
 
-def _needed(task: GradientTask) -> int:
+def needed(task: GradientTask) -> int:
+    """Return from about how many records on there are intervals."""
     return records_to_mix(rule_of(task), slowest(task))
+
+
+def slope_error(task: GradientTask, records: int) -> float:
+    """Return the standard error of a slope from the noise alone, in the response's unit."""
+    noise = task.record_noise if task.study.noised else 0.0
+    return task.response_scale[1] * noise / (slowest(task) * math.sqrt(records))
 
 
 def _epsilon(task: GradientTask, records: int) -> float | None:
@@ -148,7 +155,7 @@ def _epsilon(task: GradientTask, records: int) -> float | None:
     for epsilon in study.privacy.epsilon * 1.1 ** np.arange(1, max(steps, 1)):
         privacy = msgspec.structs.replace(study.privacy, epsilon=float(epsilon))
         try:
-            if _needed(GradientTask(msgspec.structs.replace(study, privacy=privacy))) <= records:
+            if needed(GradientTask(msgspec.structs.replace(study, privacy=privacy))) <= records:
                 return float(epsilon)
         except VeilstreamError:
             return None

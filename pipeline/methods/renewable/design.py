@@ -1,8 +1,8 @@
 """When intervals of a renewable study come, how long they are, and what to set before it runs.
 
 From public numbers alone: the noise of its releases, its ridge, and bounds of its records. The
-bounds hold whatever the records say; beside them stands a reference, features that are independent
-and uniform on their public ranges. Derived in docs/methods/planning.md.
+bounds hold whatever the records say; beside them stands a reference, independent features that are
+as their ranges and typical values say. Derived in docs/methods/planning.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.precision import RECENT, RELEASES_PER_COEFFICIENT, noise_of
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.study import Study, with_keys
-from pipeline.types import Vector
+from pipeline.study.reference import moments, typical_norm_bound
+from pipeline.types import Matrix
 
 #: At the reference, losses bend at least this share of what is guessed for the start: simulations
 #: had .55 to .9 for gdwd and logistic, .5 for counts. One of constant curvature bends as guessed.
@@ -28,37 +29,42 @@ BEND = 0.55
 #: ratio of a residual bound to it.
 RESIDUAL, HUBER = 0.1, 1.345
 #: A design has certain intervals from this share of the expected records on, if it can.
-BEGIN = (0.5, 1.0)
+BEGIN = (0.5, 0.75, 1.0)
 #: Windows that a client should have, so that it hears of several models.
 WINDOWS = 10
 #: Shares of the squared budget: 70 to 30 for gradient and curvature.
 SPLIT = {"gradient": 0.665, "curvature": 0.285, "counts": 0.05}
 #: A larger ridge leaves little of the coefficients.
 LARGEST_RIDGE, LEAST_RIDGE = 0.3, 1e-3
-#: Normal quantile of the share of reference records that keep their length.
-KEPT = 2.33
 
 
 def outlook(task: RenewableTask, records: int) -> Outlook:
     """As `Method.outlook`."""
-    counted = _counted(task, records)
+    counted, ridge = _counted(task, records), task.study.estimator.ridge
     reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
-    ridge, bend = task.study.estimator.ridge, _least_curvature(task)
-    usual_sampling = _slope_deviation(task) * _spread(task) / (bend + ridge) / math.sqrt(counted)
+    products = _products(task)
+    bread = _bend(task) * products + np.diag(task.penalty)
+    inverse = np.linalg.pinv(bread, hermitian=True)
+    scores = _slope_deviation(task) ** 2 / counted * products
+    sampling = np.diag(inverse @ scores @ inverse)[1:]
     if not task.study.noised:
         needed = RECORDS_PER_COEFFICIENT * task.size
-        return Outlook(needed, needed, None, reach * usual_sampling)
+        return Outlook(needed, needed, None, reach * math.sqrt(float(np.median(sampling))))
     noise, releases = noise_of(task), max(counted / task.slots, 1.0)
-    most = _deviation_bound(task) / ridge / math.sqrt(counted) if ridge else None
-    usual = noise.of_gradient(RECENT * releases) / (bend + ridge)
-    until = noise.releases_until(ridge + bend)
+    lengths = (inverse @ inverse).diagonal()[1:]
+    privacy = noise.of_gradient(RECENT * releases) ** 2 * lengths
+    until = noise.releases_until(float(np.linalg.eigvalsh(bread)[0]))
+    latest = longest = None
+    if ridge:
+        latest = math.ceil(noise.releases_until(ridge)) * task.slots
+        most = _deviation_bound(task) / ridge / math.sqrt(counted)
+        longest = reach * math.hypot(noise.slope_error(releases, ridge, task.norm_bound), most)
+    usual = math.ceil(until) * task.slots
     return Outlook(
-        latest=math.ceil(noise.releases_until(ridge)) * task.slots if ridge else None,
-        usual=math.ceil(until) * task.slots,
-        longest=None
-        if most is None
-        else reach * math.hypot(noise.slope_error(releases, ridge, task.norm_bound), most),
-        usual_half=reach * math.hypot(usual, usual_sampling),
+        latest=latest,
+        usual=usual if latest is None else min(usual, latest),
+        longest=longest,
+        usual_half=reach * math.sqrt(float(np.median(privacy + sampling))),
         why=""
         if ridge
         else "estimator.ridge is 0, so intervals wait until the records' own curvature shows "
@@ -71,17 +77,13 @@ def design(study: Study, records: int, clients: int) -> Design:
     task = RenewableTask(study)
     if not study.noised:
         return Design({}, {})
-    norm = round(min(task.longest, reference_norm(task)), 2)
-    changes: dict[str, object] = {"privacy.split": dict(SPLIT)}
+    changes: dict[str, object] = {"privacy.split": dict(SPLIT), "estimator.norm_bound": "typical"}
     reasons = {
-        "privacy.split": "the curvature decides when intervals come, the gradient how long they are"
+        "privacy.split": "the curvature decides when intervals come, the gradient their length",
+        "estimator.norm_bound": f"{typical_norm_bound(task.encoding):g} instead of "
+        f"{task.longest:.3g}, the longest that the ranges allow: 99 % of records that are as their "
+        "typical values say are shorter, and all noise grows with it",
     }
-    if norm < task.longest:
-        changes["estimator.norm_bound"] = norm
-        reasons["estimator.norm_bound"] = (
-            f"instead of {task.longest:.3g}, the longest that the ranges allow: 99 % of records "
-            "with independent, uniform features are shorter, and all noise grows with it"
-        )
     needed = math.ceil(RELEASES_PER_COEFFICIENT * task.size / RECENT)
     for begin in BEGIN:
         most = min(begin * records / needed, records / (WINDOWS * clients), 100_000)
@@ -105,15 +107,6 @@ def design(study: Study, records: int, clients: int) -> Design:
     return Design(changes, reasons)
 
 
-def reference_norm(task: RenewableTask) -> float:
-    """Return the norm of (1, x) that 99 % of records with uniform features stay below."""
-    low, high = task.ends
-    # mean and variance of the square of a uniform number
-    mean = (high**3 - low**3) / (3 * (high - low))
-    variance = (high**5 - low**5) / (5 * (high - low)) - mean**2
-    return math.sqrt(1 + float(mean.sum()) + KEPT * math.sqrt(float(variance.sum())))
-
-
 def _counted(task: RenewableTask, records: int) -> float:
     """Return on how many record slots an estimate rests after so many."""
     forgetting = task.study.estimator.forgetting
@@ -122,24 +115,15 @@ def _counted(task: RenewableTask, records: int) -> float:
     return min(float(records), EFFECTIVE_HALF_LIVES * forgetting.half_life)
 
 
-def _reference(task: RenewableTask) -> tuple[Vector, float]:
-    """Return variances of the features of the reference, and how norms shorten squares."""
-    low, high = task.ends
-    variances: Vector = (high - low) ** 2 / 12
-    squared = 1 + float(np.sum(variances + ((high + low) / 2) ** 2))
-    return variances, min(1.0, task.norm_bound**2 / squared)
+def _products(task: RenewableTask) -> Matrix:
+    """Return the mean of (1, x)(1, x)' over the reference, norms shortened, shape (d, d)."""
+    found = moments(task.encoding, "typical")
+    return found * min(1.0, task.norm_bound**2 / float(np.trace(found)))
 
 
-def _least_curvature(task: RenewableTask) -> float:
-    """Return the curvature along the feature that varies least, less its mean, as guessed."""
-    variances, shorter = _reference(task)
-    bend = BEND if task.loss.remainder else 1.0
-    return bend * task.loss.start_curvature * float(variances.min()) * shorter
-
-
-def _spread(task: RenewableTask) -> float:
-    variances, shorter = _reference(task)
-    return math.sqrt(float(variances.min()) * shorter)
+def _bend(task: RenewableTask) -> float:
+    """Return the guess of a record's mean curvature at the reference."""
+    return (BEND if task.loss.remainder else 1.0) * task.loss.start_curvature
 
 
 def _slope_deviation(task: RenewableTask) -> float:
