@@ -159,14 +159,15 @@ class Publishing:
         study, written = self._task.study.name, write_estimate(message)
         identity = f"{self._task.revision}/{message.state_version}"
         marks = json_headers("estimate/1", study, identity, rfc3339(now))
+        payload = write_model(self._task, model, rfc3339(now)) if moves else b""
+        if moves:
+            # stored first: a crash before it is sent is mended by the next owner, see _send_again
+            self._store.store_model(version, payload)
         sends = [
             self._send(topic.name, study.encode(), written, marks)
             for topic in (self._topics.estimates, self._topics.latest)
         ]
         if moves:
-            payload = write_model(self._task, model, rfc3339(now))
-            # stored first: a crash before it is sent is mended by the next owner, see _send_again
-            self._store.store_model(version, payload)
             sends.append(self._send_model(version, payload, now))
         await asyncio.gather(*sends)
         return True

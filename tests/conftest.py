@@ -1,3 +1,3 @@
-"""Servers for all tests; see `tests.services`."""
+"""Servers for all tests, and the time that a test may take."""
 
-pytest_plugins = ["tests.services"]
+pytest_plugins = ["tests.services", "tests.durations"]

@@ -43,7 +43,7 @@ WORKERS = ("w0", "w1")
 #: Exit codes after which a supervisor starts a process again.
 PASSING = {41}
 #: Simulated seconds within which everything must have come to rest.
-REST = 2000.0
+REST = 60.0
 #: Calls that reach a server.
 CALLS = {"send", "flush", "poll", "end_offsets", "execute", "hget", "hmget", "hgetall", "smembers"}
 #: How often a batch goes astray on its way, and how often a worker looks at its assignment.
@@ -122,6 +122,8 @@ class World:
             try:
                 self.clock.run_until_complete(asyncio.wait_for(self._everything(), REST))
             finally:
+                self.resting = True
+                self.clock.run_until_complete(_end(list(asyncio.all_tasks(self.clock))))
                 self.clock.close()
 
     def step(self) -> None:
@@ -143,8 +145,8 @@ class World:
         streaming = asyncio.gather(*clients)
         await self._until(streaming.done, workers)
         await streaming
-        await self._until(self._folded, workers)
         # what a dead Redis lost of a log that has ended, only a start finds out
+        await self._until(lambda: self._folded() or self.losses > 0, workers)
         self.resting = True
         await _end(workers)
         workers = [asyncio.create_task(self._live(self._worker, name)) for name in WORKERS]
@@ -170,7 +172,7 @@ class World:
                     raise
             else:
                 return
-            await self._pause()
+            await asyncio.sleep(0.05)
 
     async def _client(self, name: str) -> None:
         study, producer = self.task.study.name, None

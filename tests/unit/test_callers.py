@@ -7,18 +7,33 @@ code that sees raw data has no other way out: it opens no connection, writes no 
 from __future__ import annotations
 
 import ast
+from collections import UserDict
 from collections.abc import Iterator
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("pipeline", "producers", "agents", "state", "infra")
-TREES = {
-    str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
-    for package in PACKAGES
-    for path in sorted((ROOT / package).rglob("*.py"))
-}
+
+
+class Trees(UserDict[str, ast.Module]):
+    """The product's files, parsed when a test first asks: collecting tests does not wait for it."""
+
+    def __init__(self) -> None:
+        pass
+
+    @cached_property
+    def data(self) -> dict[str, ast.Module]:  # type: ignore[override]
+        return {
+            str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
+            for package in PACKAGES
+            for path in sorted((ROOT / package).rglob("*.py"))
+        }
+
+
+TREES = Trees()
 RELEASING, PRIVATISE = "pipeline/releasing.py", "pipeline/release/privatise.py"
 RELEASE, CLIENT = "pipeline/messages/release.py", "producers/client.py"
 FORM = "pipeline/messages/form.py"
@@ -114,9 +129,15 @@ FORGING = {"pickle", "copy", "copyreg", "marshal", "shelve", "ctypes", "gc"}
 PAST_CONSTRUCTORS = {"__new__", "__setattr__", "__setstate__", "__reduce__", "__dict__"}
 
 
+@cache
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    """Return a tree's nodes, which dozens of tests look through."""
+    return list(ast.walk(tree))
+
+
 def imports(tree: ast.AST) -> Iterator[str]:
     """Yield the modules that a file imports, with the names it takes from them."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -124,15 +145,16 @@ def imports(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@cache
 def attributes(tree: ast.AST) -> set[str]:
     """Return every name that stands behind a dot."""
-    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return {node.attr for node in nodes(tree) if isinstance(node, ast.Attribute)}
 
 
 def calls(tree: ast.AST, name: str) -> list[ast.Call]:
     """Return the calls of a function or method of some name."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
             called = node.func
             if name in (getattr(called, "id", None), getattr(called, "attr", None)):
@@ -156,7 +178,7 @@ def test_a_step_to_the_wire_has_its_known_users(name: str) -> None:
 
 def taken(tree: ast.AST) -> Iterator[str]:
     """Yield the names, not modules, that a file imports."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
@@ -169,7 +191,7 @@ def test_what_leaves_is_made_in_known_places_and_by_no_subclass(name: str) -> No
         MAKERS[name]
     )
     for path, tree in TREES.items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef):
                 bases = {getattr(b, "id", getattr(b, "attr", None)) for b in node.bases}
                 assert name not in bases, path
@@ -177,7 +199,7 @@ def test_what_leaves_is_made_in_known_places_and_by_no_subclass(name: str) -> No
 
 def is_another(tree: ast.AST, name: str, home: str) -> bool:
     """Whether a file has a class of this name of its own, and none of the other's home."""
-    defined = any(isinstance(n, ast.ClassDef) and n.name == name for n in ast.walk(tree))
+    defined = any(isinstance(n, ast.ClassDef) and n.name == name for n in nodes(tree))
     own = str(Path(home.replace(".", "/")).with_suffix(".py"))
     return defined and TREES[own] is not tree and home not in imports(tree)
 
@@ -194,7 +216,7 @@ def assigned(tree: ast.AST, name: str) -> list[ast.expr]:
     """Return all that is assigned to a variable."""
     return [
         node.value
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Name) and target.id == name
@@ -214,11 +236,11 @@ def test_what_a_mechanism_made_goes_straight_to_be_sealed() -> None:
     asked = (*sealed, noised.args[1])
     for argument, maker in zip(asked, ("disclose", "privatise", "query"), strict=True):
         assert isinstance(argument, ast.Name)
-        uses = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == argument.id]
+        uses = [n for n in nodes(tree) if isinstance(n, ast.Name) and n.id == argument.id]
         assert len(uses) == 2  # where it is assigned, and where it is handed on
         assert assigned(tree, argument.id) == calls(tree, maker)
     for call in calls(tree, "seal"):
-        returns = [n.value for n in ast.walk(tree) if isinstance(n, ast.Return)]
+        returns = [n.value for n in nodes(tree) if isinstance(n, ast.Return)]
         assert call in returns
 
 
@@ -231,8 +253,8 @@ def test_the_outbox_gets_what_was_sealed_and_the_vault_what_was_charged() -> Non
     assert assigned(client, payload.id) == calls(client, "release_of")
     writers = {p for p, tree in TREES.items() if "INSERT INTO outbox" in strings(tree)}
     assert writers == {VAULT}
-    release = next(n for n in ast.walk(TREES[VAULT]) if getattr(n, "name", None) == "release")
-    [block] = [n for n in ast.walk(release) if isinstance(n, ast.With) and calls(n, "charge")]
+    release = next(n for n in nodes(TREES[VAULT]) if getattr(n, "name", None) == "release")
+    [block] = [n for n in nodes(release) if isinstance(n, ast.With) and calls(n, "charge")]
     assert "INSERT INTO outbox" in strings(block)
     assert any(calls(item.context_expr, "transaction") for item in block.items)
 
@@ -241,7 +263,7 @@ def strings(tree: ast.AST) -> str:
     """Return all text constants, joined."""
     return "\n".join(
         node.value
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
 
@@ -253,7 +275,7 @@ def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
             assert not calls(tree, "send_and_wait"), path
     [call] = calls(TREES[SENDER], "send")
     sent = {word.arg: ast.unparse(word.value) for word in call.keywords}
-    [loop] = [n for n in ast.walk(TREES[SENDER]) if isinstance(n, ast.For) and calls(n, "send")]
+    [loop] = [n for n in nodes(TREES[SENDER]) if isinstance(n, ast.For) and calls(n, "send")]
     assert ast.unparse(loop.iter).startswith("self._store.unsent(")
     item = ast.unparse(loop.target)
     assert sent == {

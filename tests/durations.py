@@ -1,0 +1,65 @@
+"""A test that takes long has a reason in the code: `@pytest.mark.takes("...")`, or `slow`.
+
+What counts is processor time, of the tests' own process and of children that it has waited for: a
+machine that is busy with something else does not change it much. Those above `LONG` seconds without
+a reason are listed at the end of a run; one above `FAR_TOO_LONG` fails, on any machine.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator
+
+import pytest
+
+LONG, FAR_TOO_LONG = 2.0, 12.0
+#: Under which a report carries its seconds, from a process of the run to the one that prints.
+PROPERTY = "processor seconds without a reason"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Measure a test, and fail it if it takes far too long."""
+    began = processor_seconds()
+    yield
+    seconds = processor_seconds() - began
+    if seconds <= LONG or has_reason(item):
+        return
+    item.user_properties.append((PROPERTY, round(seconds, 1)))
+    if seconds > FAR_TOO_LONG:
+        pytest.fail(
+            f"{seconds:.0f} s of processor time: make the test smaller, or say "
+            "why it must take so long: @pytest.mark.takes(reason)",
+            pytrace=False,
+        )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List tests that take long without a reason."""
+    found = [
+        (seconds, report.nodeid)
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.getreports(outcome)
+        if report.when == "call"
+        for name, seconds in report.user_properties
+        if name == PROPERTY
+    ]
+    if found:
+        terminalreporter.section(f"over {LONG:g} s of processor time, and no reason in the code")
+        for seconds, test in sorted(found, reverse=True):
+            terminalreporter.write_line(f"{seconds:6.1f} s  {test}")
+
+
+def has_reason(item: pytest.Item) -> bool:
+    """Whether a test says why it takes long."""
+    if item.get_closest_marker("slow"):
+        return True
+    mark = item.get_closest_marker("takes")
+    return mark is not None and bool(mark.args and str(mark.args[0]).strip())
+
+
+def processor_seconds() -> float:
+    """Return what this process and its ended children have used."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
