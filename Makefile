@@ -42,6 +42,10 @@ test-slow: .venv/ready  ## The slow statistics
 golden: .venv/ready  ## Record the golden logs again, and print what changed
 	@$(BIN)/python -m tests.golden.record
 
+.PHONY: wordings
+wordings: .venv/ready  ## Write the wording of every error down again, and print what changed
+	@$(BIN)/python -m tests.wordings.collect
+
 .PHONY: check
 check: .venv/ready  ## Lint, format, types, import contracts
 	@$(BIN)/ruff check .

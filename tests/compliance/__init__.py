@@ -1,0 +1,1 @@
+"""What every loss and source must keep; `pipeline/methods/checks.py` has it of methods."""
