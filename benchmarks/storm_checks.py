@@ -46,7 +46,9 @@ def payloads(log: Iterable[Any]) -> dict[Identity, set[bytes]]:
     found: dict[Identity, set[bytes]] = {}
     for record in log:
         release = header_of(record.value)
-        found.setdefault((release.client, release.ledger, release.seq), set()).add(record.value)
+        # a payload has digests of both names; the key of its record has the client's own
+        identity = record.key.decode(), release.ledger, release.seq
+        found.setdefault(identity, set()).add(record.value)
     return found
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.storm_checks import MARKS, PLANTED, marks, noised_twice, payloads, shared_records
+from pipeline.messages.form import identity
 from pipeline.methods import task_of
 from pipeline.records.encode import Encoder
 from pipeline.releasing import release_of
@@ -44,11 +45,12 @@ def test_a_window_whose_records_do_not_follow_each_other_is_seen() -> None:
 
 def test_a_record_in_two_releases_and_two_noises_of_one_number_are_found() -> None:
     first, second = release(list(range(20))), release(list(range(20, 40)), 1)
-    good = [SimpleNamespace(value=payload) for payload in (first, second, second)]
+    good = [SimpleNamespace(key=b"north", value=payload) for payload in (first, second, second)]
     assert noised_twice(payloads(good)) == []
     assert shared_records(TASK, payloads(good)) == []
-    shifted = SimpleNamespace(value=release(list(range(39, 59)), 2))
+    shifted = SimpleNamespace(key=b"north", value=release(list(range(39, 59)), 2))
     [fault] = shared_records(TASK, payloads([*good, shifted]))
-    assert fault == "record 39 is in ('north', 'a', 1) and in ('north', 'a', 2)"
-    other = SimpleNamespace(value=release(list(range(40, 60)), 1))
-    assert noised_twice(payloads([*good, other])) == [("north", "a", 1)]
+    ledger = identity(b"a").hex()
+    assert fault == f"record 39 is in ('north', '{ledger}', 1) and in ('north', '{ledger}', 2)"
+    other = SimpleNamespace(key=b"north", value=release(list(range(40, 60)), 1))
+    assert noised_twice(payloads([*good, other])) == [("north", ledger, 1)]

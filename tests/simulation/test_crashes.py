@@ -68,6 +68,7 @@ def runs(folder: Path, request: pytest.FixtureRequest) -> Runs:
     return Runs(folder, request.param)
 
 
+@pytest.mark.takes("some two hundred runs of a whole stream")
 def test_a_death_at_any_step_changes_nothing(runs: Runs) -> None:
     kills = 0
     for step in range(1 + FORMS.index(runs.theatre.form), runs.alone.steps, EVERY):
@@ -83,6 +84,7 @@ def test_a_death_at_each_step_changes_nothing(runs: Runs) -> None:
         runs.check(runs.theatre.play(runs.scenario(0, step)))
 
 
+@pytest.mark.takes("a hundred runs of a whole stream")
 def test_schedules_of_deaths_and_losses_change_nothing(runs: Runs) -> None:
     kills = losses = 0
     for seed in range(1, SCHEDULES):
