@@ -69,6 +69,10 @@ bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer,
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.backtest
 
+.PHONY: peers
+peers: .venv/ready  ## The worker beside Quix Streams and Bytewax, which it installs apart
+	@$(BIN)/python -m benchmarks.peers
+
 .PHONY: coverage
 coverage: .venv/ready  ## How often intervals cover an exact target; FULL=1 for 400 streams of a cell
 	@$(BIN)/python -m benchmarks.coverage $(if $(FULL),--full)
