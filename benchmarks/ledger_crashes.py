@@ -34,6 +34,7 @@ from typing import Any
 from benchmarks.load import study_text
 from pipeline.errors import BudgetExceeded
 from pipeline.methods import task_of as make_task
+from pipeline.privacy.events import encode
 from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.client_store import ClientStore, Outgoing, Tally
@@ -294,8 +295,8 @@ class Witness:
             yield f"{study}: the outbox has {kept}, the next number is {count}"
         for payload in _column(db, "SELECT payload FROM outbox WHERE study = ?", study):
             yield from self._same(study, json.loads(payload)[1], payload)
-        spends = _column(db, "SELECT mu FROM spends WHERE study = ?", study)
-        if spends != [task_of(study).cost.mu] * (count > 0):
+        spends = _column(db, "SELECT event FROM spends WHERE study = ?", study)
+        if spends != [encode(task_of(study).budget.event)] * (count > 0):
             yield f"{study}: spent {spends} for {count} releases"
         sent = count - len(kept)
         if self._places.get(place or -1) != ((study, sent - 1) if sent else None):
@@ -313,7 +314,8 @@ class Witness:
             yield f"{study}: {records} of {at} records, and the next is at {position!r}"
 
 
-LEFT = [f"SELECT 1 FROM {name} WHERE study = ?" for name in ("spends", "ledger", "outbox")]  # noqa: S608
+TABLES = ("spends", "charged", "ledger", "outbox")
+LEFT = [f"SELECT 1 FROM {name} WHERE study = ?" for name in TABLES]  # noqa: S608
 
 
 def _reader(folder: Path) -> sqlite3.Connection:

@@ -34,23 +34,23 @@ _SENSITIVITY, _PERSONAL = "tests/property/test_sensitivity.py", "tests/unit/test
 _ACCOUNTING, _PRIVATISE = "tests/unit/test_accounting.py", "tests/unit/test_privatise.py"
 _MECHANISMS, _LOST = "tests/unit/test_mechanisms.py", "tests/producers/test_lost_databases.py"
 _FOUND = "tests/producers/test_found.py"
-_TASK, _NEWEST = "pipeline/release/task.py", "tests/unit/test_newest.py"
+_BUDGET, _NEWEST = "pipeline/release/budget.py", "tests/unit/test_newest.py"
 _RENEWABLE = "pipeline/methods/renewable/task.py"
 
 FAULTS = (
     Fault(
         "a user's records compose as a root although they share a matrix",
         "pipeline/methods/ldp_sgd/task.py",
-        "return not self.extra_numbers",
-        "return True",
+        "noise_per_record=not self.extra_numbers",
+        "noise_per_record=True",
         (_SGD,),
         test_is_new=True,
     ),
     Fault(
         "a user's records in windows compose as a root",
-        _TASK,
-        "return mechanism.budget(self.touched * records) / share",
-        "return mechanism.budget(self.touched * records) / math.sqrt(records)",
+        _BUDGET,
+        "whole = mechanism.budget(self._touched * records * self.releases) / share",
+        "whole = mechanism.budget(self._touched * records * self.releases) / math.sqrt(records)",
         (_MECHANISMS, _PRIVATISE, "tests/unit/test_calibration.py", _LEDGER),
     ),
     Fault(
@@ -112,49 +112,49 @@ FAULTS = (
     Fault(
         "a replacement charged as one absence",
         "pipeline/privacy/accounting.py",
-        "return cost.times(self.records, changes=2 if twice else 1)",
-        "return cost.times(self.records)",
+        "changes = 2 if twice else 1",
+        "changes = 1",
         (_ACCOUNTING, _LEDGER),
     ),
     Fault(
         "a group charged as one record",
         "pipeline/privacy/accounting.py",
-        "steps = changes if self.apart else changes * records",
-        "steps = changes",
+        "return group(event, changes * self.records)",
+        "return group(event, changes)",
         (_ACCOUNTING, _LEDGER),
     ),
     Fault(
         "stored costs read as noised apart",
-        "producers/ledger.py",
-        "apart=bool(apart)",
-        "apart=True",
+        "producers/charges.py",
+        "noise_per_record=self.noise_per_record",
+        "noise_per_record=True",
         (_LEDGER,),
     ),
     Fault(
         "a looser level later on is free",
         "producers/ledger.py",
-        "if charged is not None and (cost is None or cost.mu <= charged[0]):",
-        "if charged is not None:",
+        "        if total == before:\n",
+        "        if before is not None:\n",
         (_LEDGER,),
     ),
     Fault(
         "the limit of a source passed by a tenth",
         "producers/ledger.py",
-        "        if epsilon > budget.epsilon * (1 + HAIR):",
-        "        if epsilon > budget.epsilon * 1.1:",
+        "        if epsilon > limit * (1 + HAIR):",
+        "        if epsilon > limit * 1.1:",
         (_LEDGER,),
     ),
     Fault(
         "lost releases charged at the client's own level",
-        "producers/ledger.py",
-        "cost = task.cost if refuse else task.largest_cost",
-        "cost = task.cost",
+        "producers/client_store.py",
+        "dict.fromkeys(seqs, task.budget.largest_event)",
+        "dict.fromkeys(seqs, task.budget.event)",
         (_LEDGER,),
     ),
     Fault(
         "lost releases not charged",
         "producers/client_store.py",
-        "            self._budgets.charge(task, source, refuse=False)\n",
+        "            self._budgets.charge(task, source, most, refuse=False)\n",
         "",
         (
             "tests/producers/test_client_store.py::test_lost_releases_are_charged_and_passed_over",

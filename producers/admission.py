@@ -128,7 +128,7 @@ def earlier(folder: Path) -> list[tuple[str, str, Looks]]:
             try:
                 found += database.execute(
                     "SELECT created_at, client, source, location FROM identity, locations "
-                    "WHERE source IN (SELECT source FROM spends)"
+                    "WHERE source IN (SELECT source FROM streams WHERE next_seq > 0)"
                 ).fetchall()
             finally:
                 database.close()

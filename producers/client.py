@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from pipeline.messages.envelope import BINARY, headers, rfc3339
 from pipeline.messages.form import SCHEMA
+from pipeline.privacy.events import Event
 from pipeline.records.encode import Encoder
 from pipeline.records.windows import Window
 from pipeline.release.task import Task
 from pipeline.release.usable import Jumps
 from pipeline.releasing import release_of
+from pipeline.scheduling.policy import Directive, Discard, OpenWindow, Release, ready
 from producers.admission import Admission
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.event_time import EventTimes
@@ -87,14 +89,18 @@ class Client:
         self._task, self._source, self._store = task, source, store
         self._sender, self._models = sender, models
         self._admission, self._publish, self._told = admission, publish, False
+        # else later releases of a run cost nothing more
+        self._each_pays = task.budget.scope == "release"
         self._encoder = Encoder(task.study)
         self._seq, self._source_name = next_seq, source_name
         self._rate, self._times, self._clock = rate, times, clock
         self._window = Window(task.slots, opened)
         self._faults: Counter[str] = Counter()
         self._jumps, self._say = Jumps(*store.tests.counts(task.study.name)), say
-        self._made: list[tuple[Outgoing, Tally, bytes]] = []
+        self._made: list[tuple[Outgoing, Tally, bytes, Event]] = []
         self._at_model: tuple[int, int] = (0, 0)
+        self._policy, self._discarded = task.policy, 0
+        self._held: list[Slot] = []
         self._started = clock() + ahead
         self.progress = Progress()
         if source.columns is not None:
@@ -112,24 +118,20 @@ class Client:
         """
         self._sender.pump()
         self._models.poll()
-        windows = self._windows()
+        now = self._clock()
+        windows = self._windows(now)
         if not windows:
             self._models.poll(TURN_SECONDS)
             return True
-        if allowance := self._allowance(windows):
-            slots = self._source.read(allowance, TURN_SECONDS)
-            if not slots and not self._source.ended:
+        if not self._held and (allowance := self._allowance(windows)):
+            self._held = self._source.read(allowance, TURN_SECONDS)
+            if not self._held and not self._source.ended:
                 self.progress.waiting_for = "records from the source"
-            for slot in slots:
-                self._take(slot)
-                if self._window.room == 0:
-                    self._close()
-        ended = self._source.ended
-        seconds = self._task.study.window.seconds
-        if self._window.due(self._clock(), seconds) or (ended and self._window.taken):
-            self._close()
+        self._fill(now)
+        ended = self._source.ended and not self._held
+        self._settle(self._clock(), ended=ended)
         self._commit()
-        return not ended
+        return not ended or self._window.room == 0
 
     def finish(self) -> None:
         """Wait until Kafka has everything."""
@@ -142,17 +144,49 @@ class Client:
         if self._admission is not None:
             self._admission.before_release()
 
-    def _windows(self) -> int:
-        """Return how many windows may be released now, up to a group; 0 says why in `progress`."""
+    def _windows(self, now: float) -> int:
+        """Return how many windows may be filled now, up to a group; 0 says why in `progress`."""
         outbox = OUTBOX_LIMIT - self._store.waiting(self._task.study.name)
-        lead = self._task.study.stream.max_in_flight_windows
-        if lead:
-            version, released = self._at_model
-            lead -= released if self._models.newest.version == version else 0
-        else:
-            lead = GROUP
-        self.progress.waiting_for = "Kafka" if outbox <= 0 else "a newer model" if not lead else ""
-        return max(0, min(GROUP, outbox, lead))
+        if outbox <= 0:
+            self.progress.waiting_for = "Kafka"
+            return 0
+        # what the budget refuses must not take windows with it that it allows
+        most = min(1 if self._each_pays else GROUP, outbox)
+        found, self.progress.waiting_for = ready(
+            self._policy, self._open_window(), self._directive(), now, most
+        )
+        return found
+
+    def _open_window(self, *, ended: bool = False) -> OpenWindow:
+        window = self._window
+        return OpenWindow(window.taken, window.size, window.opened, self._discarded, ended)
+
+    def _directive(self) -> Directive:
+        version = self._models.newest.version
+        known, released = self._at_model
+        return Directive(version, released if version == known else 0)
+
+    def _fill(self, now: float) -> None:
+        """Put slots into windows, as far as the policy lets them go."""
+        for taken, slot in enumerate(self._held):
+            if self._window.room == 0:
+                # it said otherwise a moment ago
+                self._held = self._held[taken:]
+                return
+            self._take(slot)
+            if self._window.room == 0:
+                self._settle(now)
+        self._held = []
+
+    def _settle(self, now: float, *, ended: bool = False) -> None:
+        """Do with the open window what the policy says."""
+        decision = self._policy.decide(self._open_window(ended=ended), self._directive(), now)
+        if isinstance(decision, Release):
+            self._close()
+        elif isinstance(decision, Discard):
+            self._window = Window(self._task.slots)
+            self._discarded += 1
+            self._faults.clear()
 
     def _allowance(self, windows: int) -> int:
         """Return how many slots may be read now for so many windows, one at least."""
@@ -188,6 +222,7 @@ class Client:
         # whole seconds: a window's time need not tell when its last record came
         at = int(time.time()) if self._times is None else self._times.at_close() // 1000
         seq = self._seq + len(self._made)
+        event = self._task.event(model)
         payload = release_of(
             self._task, window.slots, model, client=client, ledger=self._store.ledger, seq=seq
         )
@@ -201,9 +236,9 @@ class Client:
         )
         self._faults.pop(GOOD, None)
         tally = Tally(len(window.rows), dict(self._faults), window.clipped)
-        self._made.append((Outgoing(seq, payload, marks), tally, window.position))
+        self._made.append((Outgoing(seq, payload, marks), tally, window.position, event))
         released = self._at_model[1] if self._at_model[0] == model.version else 0
-        self._at_model = (model.version, released + 1)
+        self._at_model, self._discarded = (model.version, released + 1), 0
         self._window = Window(self._task.slots)
         self._faults.clear()
 
@@ -211,9 +246,9 @@ class Client:
         """Store what was made with its spend, all or nothing; from then on it may leave."""
         if not self._made:
             return
-        group = [outgoing for outgoing, _, _ in self._made]
+        group = [outgoing for outgoing, _, _, _ in self._made]
         rejected: Counter[str] = Counter()
-        for _, tally, _ in self._made:
+        for _, tally, _, _ in self._made:
             rejected.update(tally.rejected)
         position = self._made[-1][2]
         self._store.release(
@@ -222,16 +257,16 @@ class Client:
             group,
             position=self._source.anchored(position),
             tally=Tally(
-                sum(tally.records for _, tally, _ in self._made),
+                sum(tally.records for _, tally, _, _ in self._made),
                 rejected,
-                sum(tally.clipped for _, tally, _ in self._made),
+                sum(tally.clipped for _, tally, _, _ in self._made),
             ),
             now=float(int(time.time())),
+            events=[event for _, _, _, event in self._made],
             latest=None if self._times is None else self._times.closed,
             guard=self._guard,
         )
-        if not self._told:
-            # later releases of a run cost nothing more
+        if not self._told or self._each_pays:
             self._publish()
             self._told = True
         self._source.forget(position)

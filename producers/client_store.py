@@ -16,6 +16,7 @@ import msgspec
 
 from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
 from pipeline.messages.envelope import Headers, rfc3339
+from pipeline.privacy.events import Event
 from pipeline.release.task import Task
 from producers.counts import Counts
 from producers.database import Database, damaged
@@ -153,8 +154,8 @@ class ClientStore:
 
     def release(
         self, task: Task, source: str, group: Sequence[Outgoing], *, position: bytes,
-        tally: Tally, now: float, latest: int | None = None,
-        guard: Callable[[], None] = lambda: None,
+        tally: Tally, now: float, events: Sequence[Event] | None = None,
+        latest: int | None = None, guard: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Spend, store and move on: one durable transaction, or nothing.
 
@@ -164,6 +165,8 @@ class ClientStore:
             Releases with consecutive numbers, from the stream's next one on.
         position
             Where the source continues behind the last of them.
+        events
+            What each of them costs a record; None: each what the study's budget says.
         latest
             Event time of the last of them, in milliseconds since 1970, where they have one.
         guard
@@ -179,9 +182,10 @@ class ClientStore:
         """
         study, at = task.study.name, rfc3339(now)
         seqs = [outgoing.seq for outgoing in group]
+        costs = [task.budget.event] * len(seqs) if events is None else events
         try:
             with self._db.transaction():
-                self._budgets.charge(task, source)
+                self._budgets.charge(task, source, dict(zip(seqs, costs, strict=True)))
                 guard()
                 self._streams.advance(study, seqs, position, tally)
                 self._db.write("UPDATE event_times SET latest = ? WHERE study = ?", latest, study)
@@ -215,7 +219,8 @@ class ClientStore:
         """
         study, at = task.study.name, rfc3339(now)
         with self._db.transaction():
-            self._budgets.charge(task, source, refuse=False)
+            most = dict.fromkeys(seqs, task.budget.largest_event)
+            self._budgets.charge(task, source, most, refuse=False)
             self._streams.number(study, seqs)
             self._db.write("UPDATE streams SET owed = owed + ? WHERE study = ?", owed, study)
             self._db.write_many(

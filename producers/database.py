@@ -13,17 +13,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError, LocalStoreError
 from producers.memory import Memory, Remembered, same
-
-SCHEMA = 4
-#: What a file of an older schema lacks, by that schema; each step leads to the next one.
-UPGRADES = {
-    # its studies counted as if all records shared noise, which costs a group more
-    2: ("ALTER TABLE spends ADD COLUMN apart INTEGER NOT NULL DEFAULT 0",),
-    3: (
-        "ALTER TABLE streams ADD COLUMN owed INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE streams ADD COLUMN tested INTEGER NOT NULL DEFAULT 0",
-    ),
-}
+from producers.upgrades import SCHEMA, STEPS, upgrade
 
 
 class Database:
@@ -147,12 +137,9 @@ class Database:
         if not self.row("SELECT 1 FROM sqlite_master WHERE name = 'identity'"):
             return
         row = self.row("SELECT schema FROM identity")
-        if row is not None and row[0] in UPGRADES:
+        if row is not None and row[0] in STEPS:
             with self.transaction():
-                for schema in range(row[0], SCHEMA):
-                    for statement in UPGRADES[schema]:
-                        self.write(statement)
-                self.write("UPDATE identity SET schema = ?", SCHEMA)
+                upgrade(self._db, row[0])
         elif row is not None and row[0] != SCHEMA:
             raise ConfigError(
                 f"the client database has schema {row[0]}, this version writes {SCHEMA}; use the "

@@ -6,7 +6,7 @@ against the limit of its source beside this ledger's own spends. Nothing here lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,23 +21,23 @@ from pipeline.messages.spends import (
     merge,
     worse,
 )
+from pipeline.privacy.events import Event, encode
+from producers.charges import Rows, known, spent_by
 from producers.database import Database
 
-Rows = Callable[..., list[tuple[Any, ...]]]
-
 _OWN = """
-    SELECT identity.ledger, study, mechanism, epsilon, delta, unit_records, neighbours, mu, pure,
-    apart, slots, (SELECT count(*) FROM ledger WHERE ledger.study = spends.study)
-    FROM spends, identity WHERE source = ?"""
+    SELECT identity.ledger, study, mechanism, epsilon, delta, unit_records, neighbours,
+    noise_per_record, slots, (SELECT count(*) FROM ledger WHERE ledger.study = charged.study)
+    FROM charged, identity WHERE source = ?"""
 _INHERITED = """
-    SELECT ledger, study, mechanism, epsilon, delta, unit_records, neighbours, mu, pure, apart,
-    slots, releases FROM inherited WHERE source = ?"""
+    SELECT ledger, study, mechanism, epsilon, delta, unit_records, neighbours, noise_per_record,
+    slots, releases, event FROM inherited WHERE source = ?"""
 _TAKE = """
-    INSERT INTO inherited VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
+    INSERT INTO inherited VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)
     ON CONFLICT (ledger, study, source) DO UPDATE SET mechanism = excluded.mechanism,
     epsilon = excluded.epsilon, delta = excluded.delta, unit_records = excluded.unit_records,
-    neighbours = excluded.neighbours, mu = excluded.mu, pure = excluded.pure,
-    apart = excluded.apart, slots = excluded.slots, releases = excluded.releases"""
+    neighbours = excluded.neighbours, noise_per_record = excluded.noise_per_record,
+    slots = excluded.slots, releases = excluded.releases, event = excluded.event"""
 
 
 def account(rows: Rows) -> SpendsMessage:
@@ -52,11 +52,30 @@ def account(rows: Rows) -> SpendsMessage:
     limits = rows("SELECT source, epsilon, delta, unit_records, neighbours FROM sources")
     entries = []
     for source, epsilon, delta, records, neighbours in limits:
-        found = rows(_OWN, source) + rows(_INHERITED, source)
-        if found:
-            spends = [_spend(row) for row in found]
+        spends = _own(rows, source) + [_inherited(row) for row in rows(_INHERITED, source)]
+        if spends:
             entries.append(SourceSpends(source, epsilon, delta, records, neighbours, spends))
     return SpendsMessage(client, ledger, merge(entries))
+
+
+def check_file(message: SpendsMessage, client: str) -> None:
+    """Refuse an account that cannot be charged to a client.
+
+    Raises
+    ------
+    ConfigError
+        If it is another client's, or its names are hashed.
+    """
+    if message.client != client:
+        raise ConfigError(
+            f"--import: client: the file is of client {message.client!r}, this is {client!r}; a "
+            "ledger belongs to one client for ever"
+        )
+    if any(entry.source.startswith(HASHED) for entry in message.sources):
+        raise ConfigError(
+            "--import: sources[...].source: a name is needed; hashes stand on the ledger topic "
+            "alone. Take what `veilstream privacy ledger --export` wrote"
+        )
 
 
 class Heritage:
@@ -72,18 +91,9 @@ class Heritage:
     def take_file(self, message: SpendsMessage) -> int:
         """Charge what a file says that this database lacks; return how many spends that changed.
 
-        ConfigError if it is another client's, or its names are hashed.
+        ConfigError as `check_file`.
         """
-        if message.client != self._db.client:
-            raise ConfigError(
-                f"--import: client: the file is of client {message.client!r}, this is "
-                f"{self._db.client!r}; a ledger belongs to one client for ever"
-            )
-        if any(entry.source.startswith(HASHED) for entry in message.sources):
-            raise ConfigError(
-                "--import: sources[...].source: a name is needed; hashes stand on the ledger topic "
-                "alone. Take what `veilstream privacy ledger --export` wrote"
-            )
+        check_file(message, self._db.client)
         with self._db.transaction():
             for entry in message.sources:
                 self._db.write(
@@ -157,23 +167,21 @@ class Heritage:
     def _charge(self, source: str, spend: Spend, origin: str) -> bool:
         """Charge one spend; return whether that changed anything."""
         if spend.ledger == self._db.ledger:
-            own = [
-                _spend(row) for row in self._db.rows(f"{_OWN} AND study = ?", source, spend.study)
-            ]
+            own = [one for one in _own(self._db.rows, source) if one.study == spend.study]
             if own and _same(worse(own[0], spend), own[0]):
                 return False
         found = self._db.rows(
             f"{_INHERITED} AND ledger = ? AND study = ?", source, spend.ledger, spend.study
         )
-        known = _spend(found[0]) if found else None
-        charged = spend if known is None else worse(known, spend)
-        if charged == known:
+        before = _inherited(found[0]) if found else None
+        charged = spend if before is None else worse(before, spend)
+        if charged == before:
             return False
         self._db.write(
             _TAKE,
             charged.ledger, charged.study, source, charged.mechanism, charged.epsilon,
-            charged.delta, charged.unit_records, charged.neighbours, charged.mu, charged.pure,
-            charged.apart, charged.slots, charged.releases, origin,
+            charged.delta, charged.unit_records, charged.neighbours, charged.noise_per_record,
+            charged.slots, charged.releases, origin, encode(charged.event),
         )  # fmt: skip
         return True
 
@@ -194,6 +202,16 @@ def _same(one: Spend, other: Spend) -> bool:
     return msgspec.structs.replace(one, releases=0) == msgspec.structs.replace(other, releases=0)
 
 
-def _spend(row: tuple[Any, ...]) -> Spend:
-    values = dict(zip(Spend.__struct_fields__, row, strict=True))
-    return Spend(**{**values, "apart": bool(values["apart"])})
+def _own(rows: Rows, source: str) -> list[Spend]:
+    """Return what this ledger has spent on a source."""
+    found = ((row, spent_by(rows, row[1])) for row in rows(_OWN, source))
+    return [_spend(row, event) for row, event in found if event is not None]
+
+
+def _inherited(row: tuple[Any, ...]) -> Spend:
+    return _spend(row[:-1], known(row[-1]))
+
+
+def _spend(row: tuple[Any, ...], event: Event) -> Spend:
+    values = dict(zip(Spend.__struct_fields__, (*row, event), strict=True))
+    return Spend(**{**values, "noise_per_record": bool(values["noise_per_record"])})

@@ -1,17 +1,21 @@
 """The privacy ledger of a client: what studies on one source may spend together, and have spent.
 
-Records of one study enter one release each, so a study costs a record the same however long it
-runs: its cost is charged with its first release. Studies on the same source compose.
+Where records enter one release each, a study costs a record the same however long it runs: that is
+charged with its first release. Else each release is charged, and they compose. Studies on the same
+source compose, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.errors import BudgetExceeded, ConfigError
-from pipeline.privacy.accounting import Cost, Unit, total_epsilon
+from pipeline.privacy.accounting import Unit, total_epsilon
+from pipeline.privacy.events import Event, NonPrivate, compose, encode, worse
 from pipeline.release.task import Task
+from producers.charges import charges, protecting, spent_by
 from producers.database import Database
 
 #: Calibration pays a hair for discrete noise; a limit that equals the budget must allow it.
@@ -33,7 +37,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class Allowed:
     """The limit of one source as it stands; epsilon None: opened to studies without privacy."""
 
     epsilon: float | None
@@ -58,17 +62,20 @@ class Ledger:
         privacy = task.study.privacy
         self._name_once(source, location)
         private = task.study.private
-        own = (limit.epsilon or task.epsilons[task.ceiling], limit.delta or privacy.delta or 0.0)
+        own = (
+            limit.epsilon or task.budget.epsilons[task.budget.ceiling],
+            limit.delta or privacy.delta or 0.0,
+        )
         wanted = own if private else (None, 0.0)
         unit = (privacy.records or 1, privacy.neighbours)
         self._db.write(
             "INSERT INTO sources VALUES (?, ?, ?, ?, ?) ON CONFLICT (source) DO NOTHING",
             source, *wanted, *unit,
         )  # fmt: skip
-        released_without_privacy = self._db.row(
-            "SELECT 1 FROM spends WHERE source = ? AND mu IS NULL", source
+        exposed = any(
+            charge.own and charge.event == NonPrivate() for charge in charges(self._db.rows, source)
         )
-        if private and released_without_privacy is None:
+        if private and not exposed:
             # a study without privacy that never released anything lifts no limit
             self._db.write(
                 "UPDATE sources SET epsilon = ?, delta = ?, unit_records = ?, neighbours = ? "
@@ -77,7 +84,7 @@ class Ledger:
             )  # fmt: skip
         if limit == Limit():
             return
-        if released_without_privacy is not None:
+        if exposed:
             raise ConfigError(
                 f"--epsilon-limit: a study without privacy has released source {source!r}; "
                 "no limit holds for it any more"
@@ -89,13 +96,17 @@ class Ledger:
         )  # fmt: skip
         self._check_limit(source)
 
-    def charge(self, task: Task, source: str, *, refuse: bool = True) -> None:
-        """Charge a study's cost with its first release; later ones cost nothing more.
+    def charge(
+        self, task: Task, source: str, events: Mapping[int, Event], *, refuse: bool = True
+    ) -> None:
+        """Charge releases: each of them, or the worst one once where they share no record.
 
         A client whose records may have a looser level of privacy than before pays what that costs.
 
         Parameters
         ----------
+        events
+            What each release costs a record, by its number.
         refuse
             Whether to refuse what is beyond the limit; releases that have left already are charged
             in any case.
@@ -103,45 +114,58 @@ class Ledger:
         Raises
         ------
         BudgetExceeded
-            If the source's limit does not allow it.
+            If the source's limit, or the study's own promise, does not allow it.
+        LocalStoreError
+            If one of them has been charged, or the ledger has an event that nobody here knows.
         """
-        study, privacy = task.study, task.study.privacy
-        # nobody knows the levels of releases that this database has lost
-        epsilon = task.epsilons[task.ceiling] if refuse else privacy.epsilon
-        cost = None
-        if study.private:
-            cost = task.cost if refuse else task.largest_cost
-        charged = self._db.row("SELECT mu FROM spends WHERE study = ?", study.name)
-        if charged is not None and (cost is None or cost.mu <= charged[0]):
+        study, privacy, budget = task.study, task.study.privacy, task.budget
+        before = spent_by(self._db.rows, study.name)
+        earlier = [] if before is None else [before]
+        each = budget.scope == "release"
+        if not events:
+            return
+        if each:
+            total = compose([*events.values(), *earlier])
+        else:
+            total = functools.reduce(worse, {*events.values(), *earlier})
+        if total == before:
             return
         if refuse:
-            self._check_budget(task, source)
+            self._check_budget(task, source, total)
+        private = total != NonPrivate()
+        # nobody knows the levels of releases that this database has lost
+        epsilon = budget.epsilons[budget.ceiling] if refuse else privacy.epsilon
         self._db.write(
-            "INSERT INTO spends VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (study) "
-            "DO UPDATE SET epsilon = excluded.epsilon, mu = excluded.mu, pure = excluded.pure",
+            "INSERT INTO charged VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (study) "
+            "DO UPDATE SET epsilon = excluded.epsilon",
             study.name, source, privacy.mechanism, epsilon, privacy.delta,
-            (privacy.records or 1) if cost else None, privacy.neighbours if cost else None,
-            cost.mu if cost else None, cost.epsilon if cost else None, task.slots,
-            bool(cost and cost.apart),
+            (privacy.records or 1) if private else None, privacy.neighbours if private else None,
+            task.slots, private and budget.noise_per_record,
         )  # fmt: skip
+        rows = events if each else {min(events): total}
+        if not each:
+            self._db.write("DELETE FROM spends WHERE study = ?", study.name)
+        self._db.write_many(
+            "INSERT INTO spends VALUES (?, ?, ?, ?)",
+            [(study.name, seq, budget.scope, encode(event)) for seq, event in rows.items()],
+        )
 
     def released(self, source: str) -> bool:
         """Whether any study of this ledger has released a source."""
-        return self._db.row("SELECT 1 FROM spends WHERE source = ?", source) is not None
+        return self._db.row("SELECT 1 FROM charged WHERE source = ?", source) is not None
 
     def released_without_privacy(self, source: str) -> bool:
         """Whether a study without privacy has released a source, here or elsewhere."""
-        query = "SELECT 1 FROM charges WHERE source = ? AND mu IS NULL"
-        return self._db.row(query, source) is not None
+        return any(charge.event == NonPrivate() for charge in charges(self._db.rows, source))
 
-    def budget(self, source: str) -> Budget:
+    def allowed(self, source: str) -> Allowed:
         """Return the limit of a source."""
         row = self._db.row(
             "SELECT epsilon, delta, unit_records, neighbours FROM sources WHERE source = ?", source
         )
         if row is None:
             raise ConfigError(f"this client has no source {source!r}")
-        return Budget(row[0], row[1], Unit(row[2], row[3]))
+        return Allowed(row[0], row[1], Unit(row[2], row[3]))
 
     def _name_once(self, source: str, location: str | None) -> None:
         """Refuse a second name for a file: its budget would be counted apart."""
@@ -156,60 +180,60 @@ class Ledger:
                 "budget, so use that name"
             )
 
-    def _check_budget(self, task: Task, source: str) -> None:
-        budget = self.budget(source)
-        if not task.study.private:
-            if budget.epsilon is not None:
+    def _check_budget(self, task: Task, source: str, total: Event) -> None:
+        """Refuse a study that would have cost so much beyond its own promise or the limit."""
+        study, privacy = task.study, task.study.privacy
+        limit, unit = (allowed := self.allowed(source)).epsilon, allowed.unit
+        if not study.private:
+            if limit is not None:
                 raise BudgetExceeded(
                     f"source {source!r} has a privacy limit; a study without privacy cannot read it"
                 )
             return
-        if budget.epsilon is None:
+        own = total_epsilon([task.budget.of_unit(total)], privacy.delta or 0.0)
+        if task.budget.scope == "release" and own > (privacy.epsilon or 0.0) * (1 + HAIR):
+            raise BudgetExceeded(
+                f"study {study.name!r}: with one release more its releases would reach epsilon "
+                f"{own:.4g}, and it promises {privacy.epsilon:g}: it is over for this client. A "
+                "study with a new name may go on, if the limit of the source allows it"
+            )
+        if limit is None:
             # the source was opened to a study without privacy: no limit holds any more
             return
-        if budget.unit.neighbours == "zero-out" and task.shows_absence:
+        if unit.neighbours == "zero-out" and task.budget.shows_absence:
             raise BudgetExceeded(
                 f"source {source!r} has a limit for the absence of a record, which the noise of "
                 "this study shows (privacy.personal.column): give --level with the strictest "
                 "level, or let the study be the first that reads a source"
             )
-        others = self._db.rows(f"{SPENT} AND NOT (own AND study = ?)", source, task.study.name)
-        spent = costs(others, budget.unit)
-        own = budget.unit.convert(task.cost, task.study.privacy.neighbours)
-        epsilon = total_epsilon([*spent, own], budget.delta)
-        if epsilon > budget.epsilon * (1 + HAIR):
+        found = charges(self._db.rows, source)
+        others = [charge for charge in found if not (charge.own and charge.study == study.name)]
+        spent = protecting(others, unit)
+        this = unit.convert(
+            total, privacy.neighbours, noise_per_record=task.budget.noise_per_record
+        )
+        epsilon = total_epsilon([*spent, this], allowed.delta)
+        if epsilon > limit * (1 + HAIR):
             raise BudgetExceeded(
                 f"source {source!r}: {len(spent)} other studies and this one would reach epsilon "
-                f"{epsilon:.4g} at delta {budget.delta:g} for {worded(budget.unit)}, the limit is "
-                f"{budget.epsilon:g}; raise it with --epsilon-limit"
-                + (" and --delta-limit" if budget.delta == 0 else "")
+                f"{epsilon:.4g} at delta {allowed.delta:g} for {worded(unit)}, the limit is "
+                f"{limit:g}; raise it with --epsilon-limit"
+                + (" and --delta-limit" if allowed.delta == 0 else "")
                 + " if the data owner agrees, or stop this study"
             )
 
     def _check_limit(self, source: str) -> None:
         """Refuse a limit below what has been spent on the source."""
-        budget = self.budget(source)
-        spent = costs(self._db.rows(SPENT, source), budget.unit)
-        if budget.epsilon is None or not spent:
+        allowed = self.allowed(source)
+        spent = protecting(charges(self._db.rows, source), allowed.unit)
+        if allowed.epsilon is None or not spent:
             return
-        reached = total_epsilon(spent, budget.delta)
-        if reached > budget.epsilon * (1 + HAIR):
+        reached = total_epsilon(spent, allowed.delta)
+        if reached > allowed.epsilon * (1 + HAIR):
             raise ConfigError(
-                f"--epsilon-limit: {budget.epsilon:g} at delta {budget.delta:g} is below the "
+                f"--epsilon-limit: {allowed.epsilon:g} at delta {allowed.delta:g} is below the "
                 f"{reached:.4g} that studies have spent on source {source!r}"
             )
-
-
-#: Costs of the studies that have released a source, here or elsewhere.
-SPENT = "SELECT mu, pure, apart, neighbours FROM charges WHERE source = ? AND mu IS NOT NULL"
-
-
-def costs(rows: Iterable[tuple[float, float | None, int, str]], unit: Unit) -> list[Cost]:
-    """Return rows of `SPENT` as costs of a source's unit."""
-    return [
-        unit.convert(Cost(mu, pure, apart=bool(apart)), neighbours)
-        for mu, pure, apart, neighbours in rows
-    ]
 
 
 def worded(unit: Unit) -> str:

@@ -9,14 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pipeline.errors import LocalStoreError
 from pipeline.messages.spends import SpendsMessage
 from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
+from pipeline.privacy.events import Event, NonPrivate
 from pipeline.privacy.policy import loose_delta
+from producers.charges import Rows, charges, known, protecting, spent_by
 from producers.counts import absent
 from producers.heritage import account
-from producers.ledger import SPENT, costs, worded
+from producers.ledger import worded
 from producers.memory import Remembered, parsed
+from producers.upgrades import SCHEMA
 
 
 def report(path: Path) -> dict[str, dict[str, Any]]:
@@ -63,14 +68,24 @@ def account_of(path: Path) -> SpendsMessage:
     """
     with _reading(path) as database:
         _check_version(database)
-        return account(lambda statement, *values: database.execute(statement, values).fetchall())
+        return account(_rows(database))
 
 
 def _check_version(database: sqlite3.Connection) -> None:
-    if not database.execute("PRAGMA table_info(charges)").fetchall():
+    row = database.execute("SELECT schema FROM identity").fetchone()
+    if row is not None and row[0] < SCHEMA:
         raise LocalStoreError(
             "the client database was written by an older version: start its producer once"
         )
+    if row is not None and row[0] > SCHEMA:
+        raise LocalStoreError(
+            f"the client database has schema {row[0]}, this version reads {SCHEMA}: use the "
+            "version that wrote it"
+        )
+
+
+def _rows(database: sqlite3.Connection) -> Rows:
+    return lambda statement, *values: database.execute(statement, values).fetchall()
 
 
 def _remembered(path: Path) -> Remembered:
@@ -102,11 +117,14 @@ def _source(
     neighbours: str,
 ) -> dict[str, Any]:
     unit = Unit(records, neighbours)
-    spent = costs(database.execute(SPENT, (source,)).fetchall(), unit)
+    spent = protecting(charges(_rows(database), source), unit)
     reached = total_epsilon(spent, delta)
-    studies = [dict(row) for row in database.execute(STUDIES, (source,))]
+    studies = [
+        dict(row) | _cost(spent_by(_rows(database), row["study"]) or NonPrivate())
+        for row in database.execute(STUDIES, (source,))
+    ]
     elsewhere = [
-        dict(row) | {"counts": bool(row["counts"])}
+        dict(row) | {"counts": bool(row["counts"])} | _cost(known(row["event"]))
         for row in database.execute(ELSEWHERE, (source,))
     ]
     refusals = database.execute(
@@ -114,13 +132,14 @@ def _source(
         "JOIN streams ON streams.study = refusals.study WHERE streams.source = ?",
         (source,),
     )
-    released_without_privacy = any(study["mu"] is None for study in [*studies, *elsewhere])
+    # a cost that protects anybody says against which change
+    released_without_privacy = any(row["neighbours"] is None for row in [*studies, *elsewhere])
     return {
         "protects": worded(unit),
         "limit": None if epsilon is None else {"epsilon": epsilon, "delta": delta},
         "spent": None
         if released_without_privacy
-        else {"epsilon": _finite(reached), "delta": delta, "mu": total_mu(spent)},
+        else {"epsilon": _finite(reached), "delta": delta, "mu": _finite(total_mu(spent))},
         "remaining": None
         if epsilon is None or released_without_privacy
         else {"epsilon": max(0.0, epsilon - reached)},
@@ -137,22 +156,31 @@ STREAMS = """
     clipped AS values_clipped, next_seq AS releases, owed AS slots_still_to_pass_over
     FROM streams"""
 STUDIES = """
-    SELECT study, mechanism, epsilon, iif(mu IS NULL, delta, ifnull(delta, 0.0)) AS delta,
-    unit_records, neighbours, mu, pure AS pure_epsilon, count(at) AS releases,
+    SELECT study, mechanism, epsilon, iif(neighbours IS NULL, delta, ifnull(delta, 0.0)) AS delta,
+    unit_records, neighbours, count(at) AS releases,
     CAST(total(lost) AS INTEGER) AS releases_lost, count(at) * slots AS record_slots,
     min(at) AS first, max(at) AS last
-    FROM spends LEFT JOIN ledger USING (study) WHERE source = ? GROUP BY study ORDER BY study"""
+    FROM charged LEFT JOIN ledger USING (study) WHERE source = ? GROUP BY study ORDER BY study"""
 #: Spends of other ledgers, or of a lost state of this one.
 ELSEWHERE = """
-    SELECT ledger, study, mechanism, epsilon, delta, mu, pure AS pure_epsilon, neighbours, releases,
+    SELECT ledger, study, mechanism, epsilon, delta, event, neighbours, releases,
     origin AS told_by, counts FROM inherited WHERE source = ? ORDER BY study, ledger"""
+
+
+def _cost(event: Event) -> dict[str, Any]:
+    """Return what an event costs one record, in each of the terms that it has a number in."""
+    return {
+        "mu": _finite(total_mu([event])),
+        "pure_epsilon": _finite(total_epsilon([event], 0.0)),
+        "event": msgspec.to_builtins(event),
+    }
 
 
 def _warnings(studies: list[dict[str, Any]], released_without_privacy: bool) -> Iterator[str]:
     if released_without_privacy:
         yield "a study without privacy has released this source: no limit holds for it any more"
     for study in studies:
-        delta = None if study["mu"] is None else study["delta"]
+        delta = None if study["neighbours"] is None else study["delta"]
         if warning := loose_delta(delta, study["record_slots"]):
             yield f"study {study['study']!r}: {warning}"
 

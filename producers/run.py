@@ -223,7 +223,7 @@ def run_client(
 def _warn(
     task: Task, store: ClientStore, name: str, releases: int, say: Callable[[str], None]
 ) -> None:
-    if warning := loose_delta(task.guarantee.delta, (releases + 1) * task.slots):
+    if warning := loose_delta(task.budget.guarantee.delta, (releases + 1) * task.slots):
         say(f"WARNING: {warning}")
     if task.study.private and store.released_without_privacy(name):
         say(

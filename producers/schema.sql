@@ -43,9 +43,9 @@ CREATE TABLE IF NOT EXISTS locations (
   location TEXT PRIMARY KEY,
   source TEXT NOT NULL
 );
--- What each study has cost one record since its first release; mu NULL: no privacy at all. apart:
--- every record has noise of its own, so that the costs of a user's records compose.
-CREATE TABLE IF NOT EXISTS spends (
+-- Studies that have been charged. noise_per_record: every record has noise of its own, so that the
+-- costs of a user's records compose.
+CREATE TABLE IF NOT EXISTS charged (
   study TEXT PRIMARY KEY,
   source TEXT NOT NULL,
   mechanism TEXT NOT NULL,
@@ -53,11 +53,18 @@ CREATE TABLE IF NOT EXISTS spends (
   delta REAL,
   unit_records INTEGER,
   neighbours TEXT,
-  mu REAL,
-  pure REAL,
   slots INTEGER NOT NULL,
-  apart INTEGER NOT NULL DEFAULT 0
+  noise_per_record INTEGER NOT NULL
 );
+-- What releases have cost one record, as privacy events. scope "record": one row of a study, for all
+-- of its releases; "release": one for each.
+CREATE TABLE IF NOT EXISTS spends (
+  study TEXT NOT NULL,
+  seq INTEGER NOT NULL,
+  scope TEXT NOT NULL,
+  event TEXT NOT NULL,
+  PRIMARY KEY (study, seq)
+) WITHOUT ROWID;
 -- Studies whose releases carry the times of their records: the column that holds them, and the time
 -- of the newest release in milliseconds since 1970; NULL before the first.
 CREATE TABLE IF NOT EXISTS event_times (
@@ -95,7 +102,7 @@ CREATE TABLE IF NOT EXISTS rejects (
   PRIMARY KEY (study, reason)
 ) WITHOUT ROWID;
 -- What this client has spent under other ledgers, or under a state of this one that was lost, as an
--- exported file or the ledger topic says. counts = 0: the data owner says that the source holds other
+-- exported file or the ledger topic says; event: all releases together. counts = 0: the data owner says that the source holds other
 -- records than the topic speaks of.
 CREATE TABLE IF NOT EXISTS inherited (
   ledger TEXT NOT NULL,
@@ -106,13 +113,12 @@ CREATE TABLE IF NOT EXISTS inherited (
   delta REAL,
   unit_records INTEGER,
   neighbours TEXT,
-  mu REAL,
-  pure REAL,
-  apart INTEGER NOT NULL,
+  noise_per_record INTEGER NOT NULL,
   slots INTEGER NOT NULL,
   releases INTEGER NOT NULL,
   origin TEXT NOT NULL,
   counts INTEGER NOT NULL,
+  event TEXT NOT NULL,
   PRIMARY KEY (ledger, study, source)
 ) WITHOUT ROWID;
 -- Sources, by name or by hash, that were released elsewhere and hold other records than this one.
@@ -121,11 +127,3 @@ CREATE TABLE IF NOT EXISTS other_records (
   other TEXT NOT NULL,
   PRIMARY KEY (source, other)
 ) WITHOUT ROWID;
--- All that counts against the limit of a source; own: the spend is this ledger's.
-CREATE VIEW IF NOT EXISTS charges AS
-  SELECT study, source, mu, pure, apart, neighbours, 1 AS own FROM spends
-  UNION ALL
-  SELECT study, source, mu, pure, apart, neighbours, inherited.ledger = identity.ledger
-  FROM inherited, identity WHERE counts = 1 AND NOT (inherited.ledger = identity.ledger AND EXISTS (
-    SELECT 1 FROM spends WHERE spends.study = inherited.study AND spends.source = inherited.source
-    AND spends.mu >= inherited.mu));

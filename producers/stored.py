@@ -79,11 +79,17 @@ def check_whole(database: Database) -> None:
             "seq >= (SELECT min(seq) FROM outbox WHERE study = ?))",
             study, study, study, study,
         )  # fmt: skip
-        [spends] = database.rows("SELECT count(*) FROM spends WHERE study = ?", study)
+        spends = database.rows(
+            "SELECT scope, count(*) FROM spends JOIN charged USING (study) WHERE study = ? "
+            "GROUP BY scope",
+            study,
+        )
+        # each release is paid, or the first one for all
+        paid = [("record", 1)], [("release", next_seq)]
         for table, whole in (
             ("ledger", ledger == (next_seq, next_seq - 1)),
             ("outbox", len(set(outbox)) == 1),
-            ("spends", spends == (min(next_seq, 1),)),
+            ("spends", spends in paid if next_seq else not spends),
         ):
             if not whole:
                 raise LocalStoreError(damaged(f"study {study!r}: the {table} has gaps"))

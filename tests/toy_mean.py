@@ -16,6 +16,7 @@ from pipeline.methods.facts import Design, Missed, Outlook, Sizes
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.privacy.sensitivity import rounding_of_vector
 from pipeline.records.encode import Arrays
+from pipeline.release.budget import Budget
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import Model, Part
 from pipeline.release.query import Exact, OpenQuery, Query, VectorPart
@@ -37,13 +38,15 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class MeanTask(Task):
     """A release is the noised sum of a window's responses, in [-1, 1]."""
 
-    touched = 1
+    def make_budget(self, level: str | None) -> Budget:
+        return Budget(self.study, level, touched=1)
 
     @property
     def channel(self) -> Channel:
-        neighbours, order = self.study.privacy.neighbours, self.mechanism.order
+        neighbours, order = self.study.privacy.neighbours, self.budget.mechanism.order
         distance = 2.0 if neighbours == "replace-one" else 1.0
-        return self.mechanism.channel(distance, rounding_of_vector(1, order), self.budget, 1.0)
+        rounding, budget = rounding_of_vector(1, order), self.budget
+        return budget.mechanism.channel(distance, rounding, budget.per_record, 1.0)
 
     @property
     def penalty(self) -> Vector:

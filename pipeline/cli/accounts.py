@@ -11,6 +11,7 @@ from pipeline.errors import ConfigError, LocalStoreError
 from pipeline.messages.spends import read_spends, write_spends
 from producers.client_id import check_id
 from producers.client_store import ClientStore
+from producers.heritage import check_file
 from producers.report import account_of
 from producers.run import clients_of, vault_path
 
@@ -56,6 +57,8 @@ def import_account(home: Path, client: str | None, path: Path) -> None:
         message = read_spends(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"--import: {path} cannot be read ({error.strerror})") from None
+    except ConfigError as error:
+        raise ConfigError(f"--import: {path}: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"--import: {path} is no account of a client ({error}); give a file that `veilstream "
@@ -63,6 +66,8 @@ def import_account(home: Path, client: str | None, path: Path) -> None:
         ) from None
     name = client or message.client
     database = vault_path(home, name)
+    # before a database is made for it
+    check_file(message, name)
     check_id(name, database, say)
     with ClientStore(database, name) as store:
         changed = store.heritage.take_file(message)

@@ -131,7 +131,7 @@ def _run(
 
 
 def _assumed(task: Task) -> str:
-    levels = "; levels of privacy in equal shares" if len(task.levels) > 1 else ""
+    levels = "; levels of privacy in equal shares" if len(task.budget.levels) > 1 else ""
     return ASSUMED + levels
 
 

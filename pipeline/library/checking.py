@@ -39,7 +39,7 @@ def warnings_of(task: Task) -> list[str]:
     """Return what the operator should know before the study runs, in words."""
     own = () if offline_method(task.study) else method_of(task.study).warnings(task)
     found = (
-        loose_delta(task.guarantee.delta, task.slots),
+        loose_delta(task.budget.guarantee.delta, task.slots),
         _wide_residuals(task),
         _many_levels(task),
         *own,

@@ -163,7 +163,7 @@ def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateM
         clients=provenance.clients,
         class_weights={"negative": negative, "positive": positive} if task.classes else {},
         dispersion=_dispersion(task, estimate),
-        privacy=task.guarantee,
+        privacy=task.budget.guarantee,
         status=estimate.status,
         reason=estimate.reason,
         diagnostics=Diagnostics(

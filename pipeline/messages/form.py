@@ -66,7 +66,7 @@ class Form:
             "form": FORM,
             "study": short(task.study.name),
             "revision": int.from_bytes(bytes.fromhex(revision), "little"),
-            "claim": short(task.claim),
+            "claim": short(task.budget.claim),
             "layout": short(self.layout.text),
             "partitions": task.study.stream.partitions,
             "records": task.slots,

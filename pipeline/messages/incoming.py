@@ -62,7 +62,7 @@ class Decoder:
 
     def __init__(self, task: Task, revision: str = "") -> None:
         self._form = form_of(task, revision)
-        self._claim, self._revision = task.claim, revision or task.revision
+        self._claim, self._revision = task.budget.claim, revision or task.revision
         layout = self._form.layout
         self._point = _Bounds((layout.point,), layout.point.length)
         self._later = _Bounds(layout.later, layout.length)

@@ -8,13 +8,18 @@ names do not show. It hides a name from the eye, not from whoever can guess it.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topic
+from pipeline.privacy import events
+from pipeline.privacy.accounting import event_of
+from pipeline.privacy.events import Event, NonPrivate
 from pipeline.settings import Settings
 from pipeline.study import Study
 
@@ -38,14 +43,14 @@ class Spend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     ledger
         Id of the ledger that released it.
-    mu, pure
-        The cost, see `pipeline.privacy.accounting.Cost`; mu null: no privacy at all.
-    apart
+    noise_per_record
         Whether every record has noise of its own.
     slots
         Record slots of a release.
     releases
         How many there were when this was written.
+    event
+        What all of them cost a record together.
     """
 
     ledger: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
@@ -55,18 +60,17 @@ class Spend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delta: _Share | None
     unit_records: _Records | None
     neighbours: _Neighbours | None
-    mu: _Positive | None
-    pure: _Positive | None
-    apart: bool
+    noise_per_record: bool
     slots: _Records
     releases: _Count
+    event: Event
 
     def __post_init__(self) -> None:
         """Refuse a cost that does not say against which change it protects."""
-        if self.mu is not None and self.neighbours is None:
-            raise ValueError("`neighbours` must be zero-out or replace-one where there is a `mu`")
-        if self.mu is None and self.pure is not None:
-            raise ValueError("`pure` must be null where `mu` is null")
+        if self.event != NonPrivate() and self.neighbours is None:
+            raise ValueError(
+                "`neighbours` must be zero-out or replace-one where an `event` protects anybody"
+            )
 
 
 class SourceSpends(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,7 +93,7 @@ class SourceSpends(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SpendsMessage(
-    msgspec.Struct, frozen=True, tag="spends/1", tag_field="type", forbid_unknown_fields=True
+    msgspec.Struct, frozen=True, tag="spends/2", tag_field="type", forbid_unknown_fields=True
 ):
     """The account of one client.
 
@@ -104,15 +108,86 @@ class SpendsMessage(
     sources: list[SourceSpends]
 
 
+class _Spend1(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """As `Spend`, with its cost as version 1 had it."""
+
+    ledger: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    study: _Name
+    mechanism: _Name
+    epsilon: _Positive | None
+    delta: _Share | None
+    unit_records: _Records | None
+    neighbours: _Neighbours | None
+    mu: _Positive | None
+    pure: _Positive | None
+    apart: bool
+    slots: _Records
+    releases: _Count
+
+    def __post_init__(self) -> None:
+        """As `Spend`."""
+        if self.mu is not None and self.neighbours is None:
+            raise ValueError("`neighbours` must be zero-out or replace-one where there is a `mu`")
+        if self.mu is None and self.pure is not None:
+            raise ValueError("`pure` must be null where `mu` is null")
+
+    def newer(self) -> Spend:
+        """Return it in this version."""
+        values = msgspec.structs.asdict(self)
+        own = values.pop("apart")
+        event = event_of(values.pop("mu"), values.pop("pure"))
+        return Spend(**values, noise_per_record=own, event=event)
+
+
+class _Source1(SourceSpends, frozen=True, forbid_unknown_fields=True):
+    spends: list[_Spend1]  # type: ignore[assignment]
+
+
+class _Message1(
+    msgspec.Struct, frozen=True, tag="spends/1", tag_field="type", forbid_unknown_fields=True
+):
+    client: _Name
+    ledger: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    sources: list[_Source1]
+
+    def newer(self) -> SpendsMessage:
+        """Return it in this version."""
+        sources = [
+            SourceSpends(
+                one.source, one.epsilon, one.delta, one.unit_records, one.neighbours,
+                [spend.newer() for spend in one.spends],
+            )
+            for one in self.sources
+        ]  # fmt: skip
+        return SpendsMessage(self.client, self.ledger, sources)
+
+
+_DECODER = msgspec.json.Decoder(SpendsMessage | _Message1)
+#: How a decoder tells a tag that it does not know: of an account, or of an event.
+_UNKNOWN = re.compile(r"Invalid value ('(?:spends|[a-z-]+)/\d+')")
+
+
 def read_spends(payload: bytes) -> SpendsMessage:
-    """Read an account.
+    """Read an account, of this version or the one before.
 
     Raises
     ------
+    ConfigError
+        If it is of a version, or has an event of a kind, that is not known here: what it says was
+        spent must not pass for nothing.
     msgspec.DecodeError
-        Naming the field and what is allowed there.
+        If it is no account at all, naming the field and what is allowed there.
     """
-    return msgspec.json.decode(payload, type=SpendsMessage)
+    try:
+        message = _DECODER.decode(payload)
+    except msgspec.ValidationError as error:
+        if unknown := _UNKNOWN.search(str(error)):
+            raise ConfigError(
+                f"an account of what a client has spent has {unknown[1]}, which this version does "
+                "not know, so nobody can tell what was spent: use the version that wrote it"
+            ) from None
+        raise
+    return message if isinstance(message, SpendsMessage) else message.newer()
 
 
 def write_spends(message: SpendsMessage) -> bytes:
@@ -137,15 +212,14 @@ def hide(message: SpendsMessage) -> SpendsMessage:
 
 def worse(one: Spend, other: Spend) -> Spend:
     """Return what two statements of one study cost at most, so that neither lowers the other."""
-    if one.mu is None or other.mu is None:
+    if NonPrivate() in (one.event, other.event):
         # a number counts against a limit; where there is none, nothing does
-        return other if one.mu is None else one
-    pure = None if one.pure is None or other.pure is None else max(one.pure, other.pure)
-    larger = one if one.mu >= other.mu else other
+        return other if one.event == NonPrivate() else one
+    event = events.worse(one.event, other.event)
     return msgspec.structs.replace(
-        larger,
-        pure=pure,
-        apart=one.apart and other.apart,
+        one if one.event == event else other,
+        event=event,
+        noise_per_record=one.noise_per_record and other.noise_per_record,
         neighbours="zero-out"
         if "zero-out" in (one.neighbours, other.neighbours)
         else "replace-one",

@@ -184,7 +184,8 @@ def neighbours_cost_no_more_than_the_budget(case: Case) -> None:
         # an exchange is two absences
         changes = 2.0 if zero_out and not absent else 1.0
         cost = _cost(task, before, after)
-        assert cost <= changes * task.budget * (1 + ROUNDING), (cost, changes, task.budget)
+        allowed = changes * task.budget.per_record
+        assert cost <= allowed * (1 + ROUNDING), (cost, allowed)
 
 
 def estimates_are_numbers_for_everybody(case: Case) -> None:
@@ -251,7 +252,7 @@ def _folded(server: Any, batches: Iterable[Rows]) -> dict[str, bytes]:
 
 def _cost(task: Task, one: Query, two: Query) -> float:
     """Return what two windows that differ so cost, in the mechanism's own terms: mu or epsilon."""
-    total, order = 0.0, task.mechanism.order
+    total, order = 0.0, task.budget.mechanism.order
     for name, part in one.parts.items():
         for left, right in zip(part.pieces(), two.parts[name].pieces(), strict=True):
             deviation = left.channel.noise.standard_deviation

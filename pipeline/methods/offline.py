@@ -115,4 +115,4 @@ def guarantee_of(task: Task) -> Guarantee:
         If the noise of its method cannot be scaled with these parameters.
     """
     method = offline_method(task.study)
-    return task.guarantee if method is None else method.guarantee(task)
+    return task.budget.guarantee if method is None else method.guarantee(task)

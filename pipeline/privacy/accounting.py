@@ -1,14 +1,16 @@
-"""What releases cost a unit, and what several of them cost together.
+"""What several privacy events cost a unit together.
 
-A mechanism costs mu (Gaussian differential privacy) and, where it has one, a pure epsilon. Pure
-epsilon-DP implies mu-GDP with mu = -2 Phi^-1(1 / (1 + e^epsilon)): the trade-off function of the
-first consists of chords of the second's, which is convex (docs/privacy/composition.md). So costs of
-both kinds add up as sums of squares; sums of pure epsilons are used where they are smaller.
+A Gaussian event costs mu (Gaussian differential privacy), a pure one epsilon. Pure epsilon-DP
+implies mu-GDP with mu = -2 Phi^-1(1 / (1 + e^epsilon)): the trade-off function of the first
+consists of chords of the second's, which is convex (docs/privacy/composition.md). So both kinds
+add up as sums of squares; sums of pure epsilons are used where they are smaller. Beside a curve of
+Renyi divergences all are counted by theirs.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,43 +18,17 @@ from scipy.special import erfinv, ndtri_exp
 
 from pipeline.errors import PrivacyError
 from pipeline.privacy import gdp
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What the releases of one study cost one record.
-
-    Attributes
-    ----------
-    mu
-        They are mu-GDP, mu >= 0.
-    epsilon
-        They are epsilon-DP without a delta; None where no such epsilon holds.
-    apart
-        Whether every record has noise of its own, so that one noised number rests on one record.
-    """
-
-    mu: float
-    epsilon: float | None = None
-    apart: bool = False
-
-    def times(self, records: float, *, changes: int = 1) -> Cost:
-        """Return the cost of so many records, wherever they stand.
-
-        Records that share noise pay as a group: one after the other is exchanged, and the costs add
-        up. Records that are noised apart pay as compositions do: the root of the sum of squares.
-
-        Parameters
-        ----------
-        changes
-            How many changes of each record count, in a row: those add up in either case.
-        """
-        steps = changes if self.apart else changes * records
-        group = Cost(steps * self.mu) if self.epsilon is None else pure_cost(steps * self.epsilon)
-        if not self.apart:
-            return group
-        pure = None if group.epsilon is None else records * group.epsilon
-        return Cost(math.sqrt(records) * group.mu, pure, apart=True)
+from pipeline.privacy.events import (
+    Event,
+    Gaussian,
+    NonPrivate,
+    Pure,
+    Renyi,
+    Single,
+    compose,
+    group,
+    parts,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,46 +46,76 @@ class Unit:
     records: int
     neighbours: str
 
-    def convert(self, cost: Cost, neighbours: str) -> Cost:
-        """Return what a cost of one record under other neighbours means for this unit.
+    def convert(self, event: Event, neighbours: str, *, noise_per_record: bool = False) -> Event:
+        """Return what an event of one record under other neighbours means for this unit.
 
         A replacement is two absences. An absence costs at most what a replacement costs: every
         sensitivity in this project is at least as large for replace-one as for zero-out. That is
-        so where noise does not depend on whether a record is there: see `Task.shows_absence`.
+        so where noise does not depend on whether a record is there: see `Budget.shows_absence`.
+
+        Records that share noise pay as a group. Records that have noise of their own pay as
+        compositions do, but two changes of one record are a group in either case.
+
+        Raises
+        ------
+        PrivacyError
+            As `events.group`.
         """
         twice = self.neighbours == "replace-one" and neighbours == "zero-out"
-        return cost.times(self.records, changes=2 if twice else 1)
+        changes = 2 if twice else 1
+        if noise_per_record:
+            return compose({group(event, changes): self.records})
+        return group(event, changes * self.records)
 
 
-def pure_cost(epsilon: float) -> Cost:
-    """Return the cost of an epsilon-DP release."""
+def mu_of_pure(epsilon: float) -> float:
+    """Return the smallest mu such that every epsilon-DP release is mu-GDP."""
     # two forms of -2 Phi^-1(1 / (1 + e^epsilon)): the first keeps the digits of a small epsilon,
     # the second those of a large one
     if epsilon < 1:
-        mu = 2 * math.sqrt(2) * float(erfinv(math.tanh(epsilon / 2)))
-    else:
-        mu = -2 * float(ndtri_exp(-epsilon - math.log1p(math.exp(-epsilon))))
-    return Cost(mu, epsilon)
+        return 2 * math.sqrt(2) * float(erfinv(math.tanh(epsilon / 2)))
+    return -2 * float(ndtri_exp(-epsilon - math.log1p(math.exp(-epsilon))))
 
 
-def total_mu(costs: Iterable[Cost]) -> float:
-    """Return the mu of all costs together: the root of the sum of squares."""
-    return gdp.compose(cost.mu for cost in costs)
+def event_of(mu: float | None, epsilon: float | None) -> Event:
+    """Return the event of a cost as older ledgers and accounts have it.
+
+    Parameters
+    ----------
+    mu
+        The release is mu-GDP; None: it protects nobody.
+    epsilon
+        It is epsilon-DP without a delta, too; None where no such epsilon holds.
+    """
+    if mu is None:
+        return NonPrivate()
+    if epsilon is None:
+        return Gaussian(mu)
+    if math.isclose(mu, mu_of_pure(epsilon), rel_tol=1e-9):
+        return Pure(epsilon)
+    # no version wrote that: whoever did may pay for both
+    return compose([Gaussian(mu), Pure(epsilon)])
 
 
-def total_epsilon(costs: Iterable[Cost], delta: float) -> float:
-    """Return an epsilon that holds at `delta` for all costs together.
+def total_mu(events: Iterable[Event]) -> float:
+    """Return the mu of all events together: the root of the sum of squares; infinite for none."""
+    return _mu(_counted(events))
+
+
+def total_epsilon(events: Iterable[Event], delta: float) -> float:
+    """Return an epsilon that holds at `delta` for all events together.
 
     Parameters
     ----------
     delta
-        In [0, 1); with 0 only pure costs have an answer.
+        In [0, 1); with 0 only pure events have an answer.
 
     Returns
     -------
     float
-        The smallest of three valid bounds: all as mu-GDP; all as pure sums; the Gaussian ones as
-        mu-GDP plus the sum of the others. Infinite if none holds.
+        The smallest of three valid bounds: all as mu-GDP, or by their Renyi divergences where one
+        of them has nothing else; all as pure sums; the pure ones as a sum beside the others.
+        Infinite if none holds.
 
     Raises
     ------
@@ -118,13 +124,65 @@ def total_epsilon(costs: Iterable[Cost], delta: float) -> float:
     """
     if not 0 <= delta < 1:
         raise PrivacyError("delta must lie in [0, 1)")
-    costs = list(costs)
-    pure = math.fsum(cost.epsilon for cost in costs if cost.epsilon is not None)
-    mixed = [cost for cost in costs if cost.epsilon is None]
-    if not mixed:
-        return min(pure, gdp.epsilon_of(total_mu(costs), delta) if delta > 0 else math.inf)
+    counts = _counted(events)
+    pure = math.fsum(n * one.epsilon for one, n in counts.items() if isinstance(one, Pure))
+    mixed = Counter[Single]({one: n for one, n in counts.items() if not isinstance(one, Pure)})
     if delta == 0:
+        return math.inf if mixed else pure
+    return min(_epsilon(counts, delta), pure + _epsilon(mixed, delta))
+
+
+def _counted(events: Iterable[Event]) -> Counter[Single]:
+    """Return the single events, with how often each happened."""
+    counts: Counter[Single] = Counter()
+    for event in events:
+        for one, times in parts(event):
+            counts[one] += times
+    return counts
+
+
+def _mu(counts: Counter[Single]) -> float:
+    return math.sqrt(math.fsum(n * _mu_of(one) ** 2 for one, n in counts.items()))
+
+
+def _mu_of(one: Single) -> float:
+    if isinstance(one, Gaussian):
+        return one.mu
+    return mu_of_pure(one.epsilon) if isinstance(one, Pure) else math.inf
+
+
+def _epsilon(counts: Counter[Single], delta: float) -> float:
+    """Return the epsilon of all events by one argument for all, delta > 0."""
+    if NonPrivate() in counts:
         return math.inf
-    return min(
-        gdp.epsilon_of(total_mu(costs), delta), pure + gdp.epsilon_of(total_mu(mixed), delta)
-    )
+    orders = sorted({order for one in counts if isinstance(one, Renyi) for order in one.orders})
+    if not orders:
+        return gdp.epsilon_of(_mu(counts), delta)
+    return min(_at_order(counts, order, delta) for order in orders)
+
+
+def _at_order(counts: Counter[Single], order: float, delta: float) -> float:
+    """Return the epsilon that the divergence of one order gives.
+
+    Canonne, Kamath and Steinke 2020, proposition 12.
+    """
+    divergence = math.fsum(n * _divergence(one, order) for one, n in counts.items())
+    tail = (math.log(delta) + math.log(order)) / (order - 1)
+    return max(0.0, divergence + math.log1p(-1 / order) - tail)
+
+
+def _divergence(one: Single, order: float) -> float:
+    """Return a bound of the Renyi divergence of an event."""
+    if isinstance(one, Gaussian):
+        return order * one.mu**2 / 2
+    if isinstance(one, Pure):
+        # that of randomised response, of which every epsilon-DP release is made (Kairouz, Oh and
+        # Viswanath 2015, theorem 2): ln((e^(a e) + e^((1 - a) e)) / (1 + e^e)) / (a - 1)
+        e = one.epsilon
+        least = math.log1p(math.exp((1 - 2 * order) * e)) - math.log1p(math.exp(-e))
+        return min(e, e + least / (order - 1))
+    if isinstance(one, Renyi):
+        # divergences do not fall in their order, so that the next one given is a bound
+        above = zip(one.orders, one.epsilons, strict=True)
+        return next((epsilon for given, epsilon in above if given >= order), math.inf)
+    return math.inf

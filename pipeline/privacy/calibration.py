@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from pipeline.errors import PrivacyError
 from pipeline.privacy import channel, curves, gdp
-from pipeline.privacy.accounting import pure_cost
+from pipeline.privacy.accounting import mu_of_pure
 from pipeline.privacy.sensitivity import rounding_of_vector
 
 Name = Literal["gaussian", "discrete-gaussian", "laplace", "discrete-laplace"]
@@ -240,7 +240,7 @@ def _laplace(question: Question, epsilon: float | None, scale: float | None) -> 
     else:
         scale = question.sensitivity * times / (epsilon or 0.0) if scale is None else scale
         epsilon = question.sensitivity * times / scale
-    mu, steps = pure_cost(epsilon).mu, scale / unit if unit else None
+    mu, steps = mu_of_pure(epsilon), scale / unit if unit else None
     return Answer(question, scale, epsilon, 0.0, mu, unit, steps, how)
 
 

@@ -12,8 +12,8 @@ from typing import ClassVar, Protocol
 
 from pipeline.errors import PrivacyError
 from pipeline.privacy import channel, gdp
-from pipeline.privacy.accounting import Cost, pure_cost
 from pipeline.privacy.channel import Channel
+from pipeline.privacy.events import Event, Gaussian, NonPrivate, Pure
 from pipeline.privacy.sensitivity import Order
 from pipeline.privacy.simulation import SimulatedGaussian
 
@@ -43,8 +43,8 @@ class Mechanism(Protocol):
         """
         ...
 
-    def cost(self, budget: float) -> Cost:
-        """Return what such a budget is in accounting."""
+    def event(self, budget: float) -> Event:
+        """Return what a release that costs so much is to the accountant."""
         ...
 
     def part(self, budget: float, share: float) -> float:
@@ -86,9 +86,9 @@ class GaussianMechanism:
             )
         return gdp.mu_of(*channel.continuous(self.epsilon, self.delta, lost))
 
-    def cost(self, budget: float) -> Cost:
-        """Return the cost of mu."""
-        return Cost(budget)
+    def event(self, budget: float) -> Event:
+        """Return an event of mu."""
+        return Gaussian(budget)
 
     def part(self, budget: float, share: float) -> float:
         """Return mu sqrt(share)."""
@@ -110,9 +110,9 @@ class LaplaceMechanism:
         """Return epsilon; see `Mechanism.budget`."""
         return self.epsilon
 
-    def cost(self, budget: float) -> Cost:
-        """Return the cost of epsilon."""
-        return pure_cost(budget)
+    def event(self, budget: float) -> Event:
+        """Return an event of epsilon."""
+        return Pure(budget)
 
     def part(self, budget: float, share: float) -> float:
         """Return epsilon share."""
@@ -134,9 +134,9 @@ class Simulation:
         """Return the mu that is simulated."""
         return self.real.budget(numbers)
 
-    def cost(self, budget: float) -> Cost:
-        """Return an infinite cost: nothing is protected."""
-        return Cost(math.inf)
+    def event(self, budget: float) -> Event:
+        """Return that nothing is protected."""
+        return NonPrivate()
 
     def part(self, budget: float, share: float) -> float:
         """Return the simulated mu of a part."""

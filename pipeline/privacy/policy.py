@@ -107,15 +107,18 @@ def guarantee_of(
     records: int | None,
     neighbours: str,
     counted: str = "class counts",
+    releases: int = 1,
     parts: Mapping[str, float] | None = None,
     levels: dict[str, float] | None = None,
 ) -> Guarantee:
-    """State the guarantee of noised releases in which each record enters once.
+    """State the guarantee of noised releases.
 
     Parameters
     ----------
     counted
         What leaves with noise beside gradient and curvature; empty for nothing.
+    releases
+        How many releases a record may enter.
     parts
         What a record's gradient, curvature and product cost, where single records release them:
         mu, or epsilon if delta is 0.
@@ -123,6 +126,11 @@ def guarantee_of(
         Epsilon by level where records have one each.
     """
     who = "one record" if unit == "record" else f"one user with at most {records} records"
+    enters = (
+        "since each record enters one release"
+        if releases == 1
+        else f"since a client's ledger counts each release, and {releases} keep this budget"
+    )
     change = "its absence" if neighbours == "zero-out" else "its replacement by any other"
     budget = f"({epsilon:g}, {delta:g})" if delta else f"{epsilon:g}"
     shown = ""
@@ -145,8 +153,8 @@ def guarantee_of(
         adversary=ADVERSARY,
         guarantee=(
             f"local {budget}-differential privacy of {who} against {change}, "
-            "over the whole stream, since each record enters one release; timing, the number of "
-            f"windows{shown} and which client sent them are not hidden{_shared(parts or {}, delta)}"
+            f"over the whole stream, {enters}; timing, the number of windows{shown} and which "
+            f"client sent them are not hidden{_shared(parts or {}, delta)}"
         ),
         counts=(f"{counted}: noised under the budget; " if counted else "")
         + "record slots: public; clipped records: never sent; set-aside records: never sent"

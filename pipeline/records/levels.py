@@ -30,7 +30,7 @@ class Levels:
         """Return the place that a record asks for; without a column all ask for the loosest.
 
         A missing value, or one that is no level, asks for the strictest. The client's own ceiling
-        holds in any case, see `Task.ceiling`.
+        holds in any case, see `Budget.ceiling`.
         """
         if self._column is None:
             return self._last

@@ -54,9 +54,3 @@ class Window:
             self.opened = now
         self.slots.append(row)
         self.position = position
-
-    def due(self, now: float, seconds: float | None) -> bool:
-        """Whether the window is full, or has been open for `seconds`."""
-        if self.room == 0:
-            return True
-        return self.opened is not None and seconds is not None and now - self.opened >= seconds

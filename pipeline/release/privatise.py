@@ -5,7 +5,7 @@ Messages can be made from the two result types alone, and only this module makes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass
 from typing import Generic, TypeVar, final
 
@@ -29,7 +29,10 @@ class Parts(Mapping[str, Numbers], Generic[Numbers]):
 
     def __getitem__(self, name: str) -> Numbers:
         """Return the array of a part."""
-        return dict(self.pairs)[name]
+        for known, array in self.pairs:
+            if known == name:
+                return array
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names."""
@@ -63,7 +66,7 @@ class Answer:
     def __post_init__(self, seal: object) -> None:
         """Refuse to be made by anything but `privatise`, and to be written over."""
         _check_seal(seal)
-        _freeze(self.parts)
+        _freeze(array for _, array in self.parts.pairs)
 
 
 @final
@@ -92,7 +95,7 @@ class OpenAnswer:
     def __post_init__(self, seal: object) -> None:
         """Refuse to be made by anything but `disclose`, and to be written over."""
         _check_seal(seal)
-        _freeze({"expansion": self.expansion, **self.parts})
+        _freeze((self.expansion, *self.parts.values()))
 
 
 def privatise(task: Task, query: Query, stream: SecureStream) -> Answer:
@@ -142,6 +145,6 @@ def _check_seal(seal: object) -> None:
         raise PrivacyError("a release is made by privatise or disclose, never by hand")
 
 
-def _freeze(parts: Mapping[str, Integers] | Mapping[str, Vector]) -> None:
-    for array in parts.values():
+def _freeze(arrays: Iterable[Integers | Vector]) -> None:
+    for array in arrays:
         array.setflags(write=False)

@@ -46,7 +46,7 @@ class Trial:
         privacy = task.study.privacy
         if not task.study.private:
             return cls(min(task.slots, MOST), 0.0)
-        strictest = min(epsilon for epsilon in task.epsilons if epsilon is not None)
+        strictest = min(epsilon for epsilon in task.budget.epsilons if epsilon is not None)
         records = privacy.records or 1
         slots = max(task.slots, math.ceil(96 * records / strictest))
         return cls(min(slots, MOST), 4 * records / strictest)

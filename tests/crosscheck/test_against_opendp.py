@@ -13,10 +13,11 @@ import pytest
 from scipy import stats
 
 from pipeline.privacy import channel, curves
-from pipeline.privacy.accounting import pure_cost, total_epsilon
+from pipeline.privacy.accounting import total_epsilon
 from pipeline.privacy.calibration import Question, solve
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from pipeline.privacy.discrete_laplace import DiscreteLaplace
+from pipeline.privacy.events import Pure
 from tests.builders import SeededStream
 from tests.laws import gaussian_masses, laplace_masses, misfit
 
@@ -100,7 +101,7 @@ def test_laplace_vectors_are_calibrated_to_the_same_scale(epsilon: float) -> Non
 
 def test_pure_releases_compose_to_the_same_epsilon() -> None:
     both = dp.c.make_composition([laplace(4.0), laplace(10.0)])
-    costs = [pure_cost(1 / 4), pure_cost(1 / 10)]
+    costs = [Pure(1 / 4), Pure(1 / 10)]
     assert both.map(1.0) == pytest.approx(total_epsilon(costs, 0.0), rel=1e-12)
 
 

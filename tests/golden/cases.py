@@ -145,5 +145,5 @@ def _rows(task: Task, count: int) -> list[Row]:
     else:
         said = (predictor + rng.normal(0, 0.5, count)).tolist()
     rows = encoder.rows(features, [encoder.response.of_label(value) for value in said])
-    levels = rng.integers(0, len(task.levels), count) if task.levels else np.zeros(count, int)
+    levels = rng.integers(0, len(task.budget.levels), count)
     return [replace(row, level=int(level)) for row, level in zip(rows, levels, strict=True)]

@@ -73,7 +73,7 @@ def bad_records(task: Task) -> list[Bad]:
     def changed(**fields: object) -> bytes:
         return edited(task, whole, **fields)
 
-    weaker = task.guarantee.claim.replace(f" {task.guarantee.epsilon!r} ", " 50.0 ")
+    weaker = task.budget.guarantee.claim.replace(f" {task.budget.guarantee.epsilon!r} ", " 50.0 ")
     layout = task.layout
     fields = [field._replace(exponent=field.exponent + 1) for field in layout.later]
     other = dataclasses.replace(layout, later=tuple(fields)).text

@@ -95,7 +95,7 @@ def test_a_toy_method_lives_the_whole_life(stage: Stage, tmp_path: Path) -> None
     assert slope.interval is None
     assert estimate.records == 2 * RECORDS
     assert stage.verified()
-    [(spent,)] = stage.query("north", "SELECT epsilon FROM spends")
+    [(spent,)] = stage.query("north", "SELECT epsilon FROM charged")
     assert spent == 2.0
 
     seen = stage.run("watch", stage.study, "--json", "--from", "beginning", "--count", 1)

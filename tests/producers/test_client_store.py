@@ -60,7 +60,7 @@ def test_one_release_moves_ledger_outbox_and_position_together(path: Path) -> No
         assert store.waiting("one") == 0
         assert store.open_stream(task, SOURCE) == Stream(b"place 0", 1, (1, 7))
     assert rows(path, "SELECT * FROM ledger") == [("one", 0, "2001-09-09T01:46:40.000000Z", 0)]
-    assert rows(path, "SELECT study, source, epsilon, delta, slots FROM spends") == [
+    assert rows(path, "SELECT study, source, epsilon, delta, slots FROM charged") == [
         ("one", SOURCE, 1.0, 1e-5, 20)
     ]
     assert rows(path, "SELECT reason, count FROM rejects") == [("a reason", 2)]
@@ -126,7 +126,9 @@ def test_lost_releases_are_charged_and_passed_over(path: Path) -> None:
         with pytest.raises(StateError):
             store.charge_lost(task, SOURCE, range(3, 5), owed=40, now=1e9)
     assert rows(path, "SELECT seq, lost FROM ledger") == [(0, 1), (1, 1), (2, 1), (3, 0)]
-    assert rows(path, "SELECT count(*), sum(epsilon) FROM spends") == [(1, 1.0)]
+    assert rows(path, "SELECT count(*), sum(epsilon) FROM spends JOIN charged USING (study)") == [
+        (1, 1.0)
+    ]
     assert rows(path, "SELECT records, rejected FROM streams") == [(20, 2)]
 
 

@@ -156,7 +156,7 @@ def test_a_file_of_an_older_version_is_refused_and_not_changed(path: Path) -> No
         )
         db.execute("INSERT INTO identity VALUES (1, 1, 'site', 'abc', '2026-01-01')")
     db.close()
-    with pytest.raises(ConfigError, match="schema 1, this version writes 4"):
+    with pytest.raises(ConfigError, match="schema 1, this version writes 5"):
         ClientStore(path, "site")
     assert rows(path, "SELECT name FROM sqlite_master WHERE type = 'table'") == [("identity",)]
 

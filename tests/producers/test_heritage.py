@@ -23,6 +23,8 @@ from pipeline.messages.spends import (
     write_spends,
 )
 from pipeline.methods import task_of as make_task
+from pipeline.privacy.accounting import total_mu
+from pipeline.privacy.events import Gaussian, NonPrivate, Pure, compose
 from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.client_store import ClientStore, Outgoing, Tally
@@ -121,7 +123,7 @@ def test_an_old_copy_learns_what_it_has_lost(tmp_path: Path) -> None:
         store.open_stream(task_of("second"), SOURCE)
         store.charge_lost(task_of("second"), SOURCE, range(1), owed=20, now=1e9)
     reached = ledger(path)[SOURCE]["spent"]["mu"]
-    assert reached == pytest.approx(math.sqrt(2) * task_of("first").cost.mu)
+    assert reached == pytest.approx(math.sqrt(2) * total_mu([task_of("first").budget.event]))
 
 
 def test_nothing_that_comes_later_lowers_what_was_taken(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_nothing_that_comes_later_lowers_what_was_taken(tmp_path: Path) -> None:
         return msgspec.structs.replace(message, sources=[entry])
 
     lower: list[dict[str, Any]] = [
-        {"mu": 1e-9}, {"mu": None, "pure": None}, {"pure": 1e-9}, {"apart": True},
+        {"event": Gaussian(1e-9)}, {"event": NonPrivate()}, {"noise_per_record": True},
         {"neighbours": "replace-one"}, {"releases": 0},
     ]  # fmt: skip
     path = vault_path(tmp_path / "new", "site")
@@ -146,26 +148,40 @@ def test_nothing_that_comes_later_lowers_what_was_taken(tmp_path: Path) -> None:
             store.heritage.take_topic(SOURCE, [hide(changed(**fields))], begun=False,
                                       other_data=False)  # fmt: skip
         assert store.heritage.account().sources == before
-        assert store.heritage.take_file(changed(mu=50.0)) == 1
+        assert store.heritage.take_file(changed(event=Gaussian(50.0))) == 1
         assert store.heritage.take_file(message) == 0
     assert ledger(path)[SOURCE]["spent"]["mu"] == 50.0
 
 
 def test_the_worse_of_two_statements_is_no_lower_than_either(tmp_path: Path) -> None:
     [spend] = spent(tmp_path, "first").sources[0].spends
-    bare = msgspec.structs.replace(spend, mu=None, pure=None)
-    pure = msgspec.structs.replace(spend, pure=0.3, apart=True, neighbours="replace-one")
+    bare = msgspec.structs.replace(spend, event=NonPrivate())
+    pure = msgspec.structs.replace(
+        spend, event=Pure(0.3), noise_per_record=True, neighbours="replace-one"
+    )
     assert worse(bare, spend) == worse(spend, bare) == spend
     assert worse(pure, spend) == worse(spend, pure)
     found = worse(pure, spend)
-    assert (found.pure, found.apart, found.neighbours) == (None, False, spend.neighbours)
+    # of different kinds: whoever is right, both are covered
+    assert found.event == compose([spend.event, Pure(0.3)])
+    assert (found.noise_per_record, found.neighbours) == (False, spend.neighbours)
 
 
 @pytest.mark.parametrize(
     ("where", "value", "said"),
     [
-        (("sources", 0, "spends", 0, "mu"), -1.0, r"> 0\.0 - at .*spends\[0\]\.mu"),
-        (("sources", 0, "spends", 0, "mu"), "much", r"spends\[0\]\.mu"),
+        (("sources", 0, "spends", 0, "event", "mu"), -1.0, r"> 0\.0 - at .*\.event\.mu"),
+        (("sources", 0, "spends", 0, "event", "mu"), "much", r"\.event\.mu"),
+        (
+            ("sources", 0, "spends", 0, "event", "kind"),
+            "gaussian/2",
+            "'gaussian/2'.* does not know",
+        ),
+        (
+            ("sources", 0, "spends", 0, "event", "kind"),
+            "subsampled/1",
+            "use the version that wrote",
+        ),
         (("sources", 0, "spends", 0, "neighbours"), "none", "neighbours"),
         (("sources", 0, "spends", 0, "neighbours"), None, "zero-out or replace-one"),
         (("sources", 0, "spends", 0, "unit_records"), 0, ">= 1"),
@@ -174,7 +190,7 @@ def test_the_worse_of_two_statements_is_no_lower_than_either(tmp_path: Path) -> 
         (("sources", 0, "delta"), 1.5, "< 1"),
         (("sources", 0, "source"), "", "source"),
         (("client",), "other", "'other'"),
-        (("type",), "spends/2", "type"),
+        (("type",), "spends/3", "'spends/3'.* does not know"),
     ],
 )
 def test_a_file_that_is_no_account_of_this_client_is_refused(
@@ -191,6 +207,7 @@ def test_a_file_that_is_no_account_of_this_client_is_refused(
     assert code == 10
     assert "--import" in message
     assert re.search(said, message), message
+    assert not vault_path(tmp_path / "new", "site").exists()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "\xff", '{"type": "spends/1"'])
@@ -256,7 +273,7 @@ def test_a_false_word_on_the_topic_shuts_nobody_out_for_ever(tmp_path: Path) -> 
 def test_a_claim_of_no_privacy_lifts_no_limit(tmp_path: Path) -> None:
     message = spent(tmp_path / "old", "first")
     [entry] = message.sources
-    bare = msgspec.structs.replace(entry.spends[0], mu=None, pure=None, study="bare")
+    bare = msgspec.structs.replace(entry.spends[0], event=NonPrivate(), study="bare")
     message = msgspec.structs.replace(
         message, sources=[msgspec.structs.replace(entry, spends=[bare])]
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
+from pipeline.errors import BudgetExceeded, ConfigError
 from pipeline.methods import task_of
 from pipeline.release.task import Task
 from pipeline.study import parse_study
@@ -343,32 +343,6 @@ def test_gradients_of_a_users_records_compose(path: Path) -> None:
     found = report.ledger(path)[SOURCE]["spent"]
     mu = mu_at(2.0, 1e-6)
     assert found["mu"] == pytest.approx(math.hypot(mu, mu / 2), rel=CALIBRATION)
-
-
-@pytest.mark.parametrize("schema", [2, 3])
-def test_a_database_of_an_older_schema_is_upgraded_and_counts_as_it_did(
-    path: Path, schema: int
-) -> None:
-    task = RECORD.task("one")
-    with ClientStore(path, "site") as store:
-        start(store, task)
-    before = report.ledger(path)
-    with sqlite3.connect(path) as db:
-        db.execute("DROP VIEW charges")
-        db.execute("ALTER TABLE streams DROP COLUMN owed")
-        db.execute("ALTER TABLE streams DROP COLUMN tested")
-        if schema == 2:
-            db.execute("ALTER TABLE spends DROP COLUMN apart")
-        db.execute("UPDATE identity SET schema = ?", (schema,))
-    db.close()
-    if schema == 2:
-        with pytest.raises(LocalStoreError, match="start its producer once"):
-            report.ledger(path)
-    with ClientStore(path, "site") as store:
-        start(store, task)
-        assert store.peek("one").next_seq == 2
-    after = report.ledger(path)
-    assert after[SOURCE]["spent"] == before[SOURCE]["spent"]
 
 
 def personal(level: str | None) -> Task:

@@ -100,7 +100,7 @@ class SpendApart(ClientStore):
         finally:
             self._budgets.charge = charge  # type: ignore[method-assign]
         with self._db.transaction():
-            charge(task, source)
+            charge(task, source, {group[0].seq: task.budget.event})
 
 
 class DropsEarly(ClientStore):

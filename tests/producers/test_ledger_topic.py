@@ -21,6 +21,7 @@ from pipeline.messages.spends import (
     read_spends,
     write_spends,
 )
+from pipeline.privacy.events import Gaussian, encode
 from producers.client_store import ClientStore
 from producers.ledger_topic import LedgerTopic
 from producers.report import ledger
@@ -137,8 +138,9 @@ def topic_of(stage: Stage, store: ClientStore, said: list[str]) -> LedgerTopic:
 
 def claim(client: str, source: str, **fields: object) -> SpendsMessage:
     spend = Spend(
-        "0" * 16, "claimed", "discrete-gaussian", 1.0, 1e-5, 1, "zero-out", 0.5, None, False, 20, 1
-    )
+        "0" * 16, "claimed", "discrete-gaussian", 1.0, 1e-5, 1, "zero-out", False, 20, 1,
+        Gaussian(0.5),
+    )  # fmt: skip
     spends = [msgspec.structs.replace(spend, **fields)]
     entry = SourceSpends(hashed(client, source), 1.0, 1e-5, 1, "zero-out", spends)
     return SpendsMessage(client, "0" * 16, [entry])
@@ -146,7 +148,7 @@ def claim(client: str, source: str, **fields: object) -> SpendsMessage:
 
 def test_messages_that_are_no_account_are_passed_over(stage: Stage, client: str) -> None:
     good = write_spends(claim(client, "csv:a.csv"))
-    lower = write_spends(claim(client, "csv:a.csv", mu=1e-6))
+    lower = write_spends(claim(client, "csv:a.csv", event=Gaussian(1e-6)))
     said: list[str] = []
     with ClientStore(stage.database(client), client) as store:
         topic = topic_of(stage, store, said)
@@ -156,8 +158,8 @@ def test_messages_that_are_no_account_are_passed_over(stage: Stage, client: str)
         send(stage.settings.kafka, NAME, [{"key": key, "value": value} for value in payloads])
         topic.take_over("csv:a.csv", begun=False, other_data=False)
         assert any("5 messages" in line and "passed over" in line for line in said)
-        rows = stage.query(client, "SELECT study, mu FROM inherited")
-    assert rows == [("claimed", 0.5)]
+        rows = stage.query(client, "SELECT study, event FROM inherited")
+    assert rows == [("claimed", encode(Gaussian(0.5)))]
 
 
 def test_an_account_is_told_once_and_again_when_the_topic_lacks_it(

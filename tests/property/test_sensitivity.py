@@ -61,7 +61,9 @@ def distances(task: Task, pair: Neighbours) -> dict[str, float]:
     for name, part in one.items():
         channel, matrix = channel_of(part), isinstance(part, MatrixPart)
         left, right = (channel.round(p.sums.integers, p.sums.exponents) for p in (part, two[name]))
-        distance = np.linalg.norm((left - right) * (svec if matrix else 1.0), task.mechanism.order)
+        distance = np.linalg.norm(
+            (left - right) * (svec if matrix else 1.0), task.budget.mechanism.order
+        )
         shares[name] = float(distance) * channel.unit / channel.sensitivity
     return shares
 
@@ -254,7 +256,7 @@ def test_the_distance_holds_on_the_lattice_of_any_budget(
         for count in (1, middle):
             one = part.round(np.array([0, count]), zero)
             two = part.round(np.array([0, count - 1]), zero)
-            apart = np.linalg.norm(one - two, task.mechanism.order)
+            apart = np.linalg.norm(one - two, task.budget.mechanism.order)
             assert apart * part.unit <= part.sensitivity
 
 

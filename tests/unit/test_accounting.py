@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -16,7 +15,8 @@ from scipy.special import log_ndtr
 
 from pipeline.errors import PrivacyError
 from pipeline.privacy import gdp, sensitivity
-from pipeline.privacy.accounting import Cost, Unit, pure_cost, total_epsilon, total_mu
+from pipeline.privacy.accounting import Unit, mu_of_pure, total_epsilon, total_mu
+from pipeline.privacy.events import Event, Gaussian, NonPrivate, Pure, group
 from pipeline.privacy.sensitivity import Bounds
 
 EPSILONS = (1e-10, 1e-4, 0.01, 0.3, 0.999, 1.0, 1.001, 3.0, 8.0, 20.0)
@@ -28,7 +28,7 @@ GRID = np.unique(
 mus = st.floats(1e-3, 8.0)
 pures = st.floats(1e-4, 15.0)
 deltas = st.floats(1e-15, 0.4)
-costs = st.lists(mus.map(Cost) | pures.map(pure_cost), max_size=5)
+costs = st.lists(mus.map(Gaussian) | pures.map(Pure), max_size=5)
 
 
 def pure_trade_off(epsilon: float, alpha: np.ndarray) -> np.ndarray:
@@ -43,7 +43,7 @@ def gaussian_trade_off(mu: float, alpha: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_no_test_of_a_pure_release_is_better_than_the_implied_mu_allows(epsilon: float) -> None:
-    mu = pure_cost(epsilon).mu
+    mu = mu_of_pure(epsilon)
     # 1e-15 of rounding beside values down to e^-20
     gap = pure_trade_off(epsilon, GRID) - gaussian_trade_off(mu, GRID)
     assert gap.min() >= -1e-15
@@ -52,7 +52,7 @@ def test_no_test_of_a_pure_release_is_better_than_the_implied_mu_allows(epsilon:
 @pytest.mark.parametrize("epsilon", [e for e in EPSILONS if e > 1e-9])
 def test_the_implied_mu_is_the_smallest_that_holds(epsilon: float) -> None:
     """At a* = 1 / (1 + e^epsilon) the two trade-off functions touch."""
-    mu = pure_cost(epsilon).mu
+    mu = mu_of_pure(epsilon)
     corner = np.array([1 / (1 + math.exp(epsilon))])
     assert gaussian_trade_off(mu, corner) == pytest.approx(corner, rel=1e-9)
     less = gaussian_trade_off(mu * (1 - 1e-6), corner)
@@ -64,12 +64,12 @@ def test_the_implied_mu_has_all_digits(epsilon: float) -> None:
     with mpmath.workdps(80):
         e = mpmath.mpf(epsilon)
         exact = 2 * mpmath.sqrt(2) * mpmath.erfinv(mpmath.tanh(e / 2))
-        assert abs(pure_cost(epsilon).mu / exact - 1) < 1e-14
+        assert abs(mu_of_pure(epsilon) / exact - 1) < 1e-14
 
 
 @pytest.mark.parametrize("epsilon", [500.0, 700.0, 1e4, 1e8, 1e15])
 def test_a_huge_epsilon_implies_a_mu_that_grows_with_its_root(epsilon: float) -> None:
-    mu = pure_cost(epsilon).mu
+    mu = mu_of_pure(epsilon)
     # log Phi(-mu / 2) = -log(1 + e^epsilon), in logarithms
     assert float(log_ndtr(-mu / 2)) == pytest.approx(-epsilon, rel=1e-12)
 
@@ -80,12 +80,12 @@ def test_the_implied_mu_never_promises_less_than_the_epsilon_itself(
     epsilon: float, delta: float
 ) -> None:
     """A single pure release keeps epsilon, so its own figure is used and never a larger one."""
-    assert total_epsilon([pure_cost(epsilon)], delta) <= epsilon
-    assert total_epsilon([pure_cost(epsilon)], 0.0) == epsilon
+    assert total_epsilon([Pure(epsilon)], delta) <= epsilon
+    assert total_epsilon([Pure(epsilon)], 0.0) == epsilon
 
 
 def test_gaussian_costs_add_up_as_squares_and_their_epsilon_is_exact() -> None:
-    parts = [Cost(0.3), Cost(0.4), Cost(1.2)]
+    parts = [Gaussian(0.3), Gaussian(0.4), Gaussian(1.2)]
     assert total_mu(parts) == pytest.approx(1.3, rel=1e-15)
     for delta in (1e-15, 1e-6, 0.4):
         assert total_epsilon(parts, delta) == gdp.epsilon_of(total_mu(parts), delta)
@@ -95,7 +95,7 @@ def test_gaussian_costs_add_up_as_squares_and_their_epsilon_is_exact() -> None:
 
 
 def test_many_small_pure_costs_are_cheaper_as_gaussian_ones_than_as_a_sum() -> None:
-    parts = [pure_cost(0.1)] * 100
+    parts = [Pure(0.1)] * 100
     total = total_epsilon(parts, 1e-6)
     assert total == gdp.epsilon_of(total_mu(parts), 1e-6)
     assert total < 0.7 * 10
@@ -103,31 +103,31 @@ def test_many_small_pure_costs_are_cheaper_as_gaussian_ones_than_as_a_sum() -> N
 
 
 def test_a_large_pure_cost_beside_a_small_gaussian_one_is_cheaper_as_a_sum() -> None:
-    parts = [Cost(0.1), pure_cost(1.0)]
+    parts = [Gaussian(0.1), Pure(1.0)]
     together = gdp.epsilon_of(total_mu(parts), 1e-6)
     assert total_epsilon(parts, 1e-6) == 1.0 + gdp.epsilon_of(0.1, 1e-6) < together
 
 
 def test_with_delta_zero_only_pure_costs_have_an_epsilon() -> None:
-    assert total_epsilon([pure_cost(0.5), pure_cost(0.25)], 0.0) == 0.75
-    assert total_epsilon([pure_cost(0.5), Cost(0.01)], 0.0) == math.inf
+    assert total_epsilon([Pure(0.5), Pure(0.25)], 0.0) == 0.75
+    assert total_epsilon([Pure(0.5), Gaussian(0.01)], 0.0) == math.inf
 
 
 def test_a_simulation_costs_everything() -> None:
     for delta in (0.0, 1e-6, 0.4):
-        assert total_epsilon([Cost(math.inf)], delta) == math.inf
-        assert total_epsilon([Cost(math.inf), pure_cost(1.0), Cost(0.1)], delta) == math.inf
+        assert total_epsilon([NonPrivate()], delta) == math.inf
+        assert total_epsilon([NonPrivate(), Pure(1.0), Gaussian(0.1)], delta) == math.inf
 
 
 @pytest.mark.parametrize("delta", [-1e-9, 1.0, 2.0, math.nan, math.inf])
 def test_an_impossible_delta_is_refused(delta: float) -> None:
     with pytest.raises(PrivacyError, match="delta"):
-        total_epsilon([Cost(1.0)], delta)
+        total_epsilon([Gaussian(1.0)], delta)
 
 
-@given(costs, mus.map(Cost) | pures.map(pure_cost), deltas)
+@given(costs, mus.map(Gaussian) | pures.map(Pure), deltas)
 @settings(max_examples=200, deadline=None)
-def test_one_release_more_never_costs_less(parts: list[Cost], more: Cost, delta: float) -> None:
+def test_one_release_more_never_costs_less(parts: list[Event], more: Event, delta: float) -> None:
     assert total_mu([*parts, more]) >= total_mu(parts)
     # bisection in float64
     assert total_epsilon([*parts, more], delta) >= total_epsilon(parts, delta) * (1 - 1e-12)
@@ -136,18 +136,20 @@ def test_one_release_more_never_costs_less(parts: list[Cost], more: Cost, delta:
 @given(costs, deltas, st.floats(1.0, 2.0))
 @settings(max_examples=200, deadline=None)
 def test_the_total_falls_in_delta_and_rises_with_each_cost(
-    parts: list[Cost], delta: float, factor: float
+    parts: list[Event], delta: float, factor: float
 ) -> None:
     total = total_epsilon(parts, delta)
     assert total_epsilon(parts, min(0.99, delta * factor)) <= total * (1 + 1e-12)
     for i, part in enumerate(parts):
-        dearer = [*parts[:i], part.times(factor), *parts[i + 1 :]]
+        [name] = part.__struct_fields__
+        larger = type(part)(factor * getattr(part, name))
+        dearer = [*parts[:i], larger, *parts[i + 1 :]]
         assert total_epsilon(dearer, delta) >= total * (1 - 1e-12)
 
 
 @given(costs, deltas)
 @settings(max_examples=100, deadline=None)
-def test_the_order_of_releases_does_not_matter(parts: list[Cost], delta: float) -> None:
+def test_the_order_of_releases_does_not_matter(parts: list[Event], delta: float) -> None:
     total = total_epsilon(parts, delta)
     for order in itertools.islice(itertools.permutations(parts), 6):
         assert total_epsilon(order, delta) == pytest.approx(total, rel=1e-12, abs=1e-300)
@@ -160,7 +162,7 @@ def test_the_order_of_releases_does_not_matter(parts: list[Cost], delta: float) 
 @settings(max_examples=100, deadline=None)
 def test_a_group_of_gaussian_costs_is_as_far_apart_as_all_its_records(mu: float, k: int) -> None:
     """k records move a sum k times as far: the mechanism of k-fold sensitivity."""
-    assert Cost(mu).times(k) == Cost(k * mu)
+    assert group(Gaussian(mu), k) == Gaussian(k * mu)
 
 
 @given(pures, st.integers(1, 50))
@@ -168,22 +170,23 @@ def test_a_group_of_gaussian_costs_is_as_far_apart_as_all_its_records(mu: float,
 def test_a_group_of_pure_costs_keeps_its_epsilons_sum_and_no_larger_mu(
     epsilon: float, k: int
 ) -> None:
-    group = pure_cost(epsilon).times(k)
-    assert group.epsilon == k * epsilon
-    assert group == pure_cost(k * epsilon)
-    assert group.mu <= k * pure_cost(epsilon).mu * (1 + 1e-12)
+    assert group(Pure(epsilon), k) == Pure(k * epsilon)
+    assert mu_of_pure(k * epsilon) <= k * mu_of_pure(epsilon) * (1 + 1e-12)
 
 
 def test_records_that_are_noised_apart_cost_the_root_and_changes_of_one_record_add_up() -> None:
-    apart = Cost(0.25, apart=True)
-    assert apart.times(9).mu == pytest.approx(0.75)
-    assert Unit(9, "replace-one").convert(apart, "replace-one").mu == pytest.approx(0.75)
+    unit = Unit(9, "replace-one")
+
+    def converted(event: Event, neighbours: str) -> list[Event]:
+        return [unit.convert(event, neighbours, noise_per_record=True)]
+
+    assert total_mu(converted(Gaussian(0.25), "replace-one")) == pytest.approx(0.75)
     # an absence and another: twice for every record, whoever's noise it is
-    assert Unit(9, "replace-one").convert(apart, "zero-out").mu == pytest.approx(1.5)
-    pure = replace(pure_cost(0.1), apart=True)
-    assert pure.times(9).epsilon == pytest.approx(0.9)
-    assert pure.times(9).mu == pytest.approx(3 * pure_cost(0.1).mu)
-    assert pure.times(9).mu < pure_cost(0.9).mu
+    assert total_mu(converted(Gaussian(0.25), "zero-out")) == pytest.approx(1.5)
+    pure = converted(Pure(0.1), "replace-one")
+    assert total_epsilon(pure, 0.0) == pytest.approx(0.9)
+    assert total_mu(pure) == pytest.approx(3 * mu_of_pure(0.1))
+    assert total_mu(pure) < mu_of_pure(0.9)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +205,8 @@ def test_records_that_are_noised_apart_cost_the_root_and_changes_of_one_record_a
 def test_a_cost_is_converted_to_the_unit_and_neighbours_of_a_budget(
     unit: Unit, neighbours: str, factor: int
 ) -> None:
-    assert unit.convert(Cost(0.25), neighbours) == Cost(0.25 * factor)
-    assert unit.convert(pure_cost(0.25), neighbours) == pure_cost(0.25 * factor)
+    assert unit.convert(Gaussian(0.25), neighbours) == Gaussian(0.25 * factor)
+    assert unit.convert(Pure(0.25), neighbours) == Pure(0.25 * factor)
 
 
 @given(

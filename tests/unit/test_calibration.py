@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import PrivacyError
 from pipeline.privacy import channel, curves, gdp
-from pipeline.privacy.accounting import pure_cost
+from pipeline.privacy.accounting import mu_of_pure
 from pipeline.privacy.calibration import Answer, Name, Question, solve
 
 NAMES: tuple[Name, ...] = get_args(Name)
@@ -38,7 +38,7 @@ def test_the_gaussian_mechanism_has_its_known_scale() -> None:
 def test_the_laplace_mechanism_has_its_known_scale() -> None:
     answer = solve(Question("laplace", 2.0), epsilon=0.5)
     assert (answer.scale, answer.epsilon, answer.delta) == (4.0, 0.5, 0.0)
-    assert answer.mu == pure_cost(0.5).mu
+    assert answer.mu == mu_of_pure(0.5)
 
 
 @given(lengths, epsilons, deltas, counts, counts)

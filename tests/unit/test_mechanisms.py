@@ -18,10 +18,10 @@ from pipeline.methods.renewable.client import query_of
 from pipeline.methods.renewable.summarise import summarise_bounded
 from pipeline.methods.renewable.task import Channels, RenewableTask
 from pipeline.privacy import channel, gdp
-from pipeline.privacy.accounting import Cost, pure_cost
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.privacy.discrete_gaussian import DiscreteGaussian
 from pipeline.privacy.discrete_laplace import DiscreteLaplace
+from pipeline.privacy.events import Gaussian, NonPrivate, Pure
 from pipeline.privacy.mechanisms import GaussianMechanism, LaplaceMechanism, Simulation
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream as Simulated
@@ -73,9 +73,9 @@ def test_the_parts_of_a_gaussian_release_add_up_as_squares_and_never_beyond_the_
             for _, part in parts_of(channels):
                 tau_square = mpmath.mpf(part.noise.standard_deviation) ** 2 - mpmath.mpf(1) / 12
                 square += (mpmath.mpf(part.sensitivity) / part.unit) ** 2 / tau_square
-            whole = mpmath.mpf(task.budget)
+            whole = mpmath.mpf(task.budget.per_record)
             assert whole * (1 - mpmath.mpf("1e-12")) <= mpmath.sqrt(square) <= whole
-    assert task.cost == Cost(task.budget)
+    assert task.budget.event == Gaussian(task.budget.per_record)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -95,7 +95,7 @@ def test_the_parts_of_a_laplace_release_add_up_plainly_and_never_beyond_the_budg
             assert whole * (1 - mpmath.mpf("1e-12")) <= total
             # the shares themselves are floats
             assert total <= whole * (1 + mpmath.mpf(2) ** -52)
-    assert task.cost == pure_cost(task.budget)
+    assert task.budget.event == Pure(task.budget.per_record)
 
 
 def test_a_gaussian_mechanism_has_the_mu_of_its_budget_less_what_the_discrete_law_costs() -> None:
@@ -105,7 +105,7 @@ def test_a_gaussian_mechanism_has_the_mu_of_its_budget_less_what_the_discrete_la
         mu = mechanism.budget(numbers)
         assert exact * (1 - 1e-7) < mu < exact
     assert mechanism.budget(10**6) < mechanism.budget(1)
-    assert mechanism.cost(0.5) == Cost(0.5)
+    assert mechanism.event(0.5) == Gaussian(0.5)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,10 @@ def test_an_epsilon_that_the_discrete_law_s_difference_shows_in_is_refused_too(
 def test_a_laplace_mechanism_spends_its_epsilon_and_a_simulation_protects_nobody() -> None:
     laplace, real = LaplaceMechanism(0.7), GaussianMechanism(1.0, 1e-6)
     assert laplace.budget(10**6) == 0.7
-    assert laplace.cost(0.7) == pure_cost(0.7)
+    assert laplace.event(0.7) == Pure(0.7)
     simulation = Simulation(real)
     assert simulation.budget(10) == real.budget(10)
-    assert simulation.cost(0.5) == Cost(math.inf)
+    assert simulation.event(0.5) == NonPrivate()
     assert (laplace.order, real.order, simulation.order) == (1, 2, 2)
 
 

@@ -56,9 +56,9 @@ def noise(task: GradientTask, levels: list[int], seed: int = 1, windows: int = 4
 @pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace"])
 def test_a_record_has_the_noise_of_its_own_budget(mechanism: str) -> None:
     task = task_of(records=30, mechanism=mechanism)
-    assert task.levels == ("strict", "medium", "normal")
-    for place, name in enumerate(task.levels):
-        own = study_text(epsilon=task.epsilons[place], mechanism=mechanism)  # type: ignore[arg-type]
+    assert task.budget.levels == ("strict", "medium", "normal")
+    for place, name in enumerate(task.budget.levels):
+        own = study_text(epsilon=task.budget.epsilons[place], mechanism=mechanism)  # type: ignore[arg-type]
         wanted = task_of_text(own).channels.gradient.standard_deviation
         found = task.record_channels[place].standard_deviation
         # lattices differ: rounding costs up to a 256th of the sensitivity
@@ -70,7 +70,7 @@ def test_a_record_has_the_noise_of_its_own_budget(mechanism: str) -> None:
 
 def test_every_level_keeps_its_epsilon_at_the_deltas_formula() -> None:
     task = task_of()
-    for epsilon, channel in zip(task.epsilons, task.record_channels, strict=True):
+    for epsilon, channel in zip(task.budget.epsilons, task.record_channels, strict=True):
         mu = 2 * task.clipping_norm * task.loss.slope_bound / channel.standard_deviation
         assert epsilon is not None
         assert 0.9e-6 < gdp.delta_of(mu, epsilon) <= 1e-6
@@ -122,14 +122,14 @@ def test_without_a_column_noise_does_not_show_which_slots_are_empty(
     found = np.array([sent(seq) for seq in range(300)]).std(axis=(0, 2))
     # 1,200 draws know a deviation to 2 %; the two levels are five times apart
     assert found == pytest.approx([task.record_channels[place].standard_deviation] * 4, rel=0.1)
-    assert not task.shows_absence
+    assert not task.budget.shows_absence
 
 
 def test_a_column_of_levels_must_be_there_and_be_read() -> None:
     with pytest.raises(DataError, match="no column 'consent'"):
         Encoder(study()).check_columns(["x0", "x1", "x2", "y"])
-    assert task_of().shows_absence
-    assert not task_of("strict").shows_absence
+    assert task_of().budget.shows_absence
+    assert not task_of("strict").budget.shows_absence
     columns = {name: [0.0, 0.5] for name in ("x0", "x1", "x2", "y")} | {"consent": ["normal"] * 2}
     with pytest.raises(ConfigError, match="a backtest does not read levels"):
         backtest(study(), columns)
@@ -143,9 +143,9 @@ def test_a_client_may_be_stricter_than_its_records_ask() -> None:
     for asked, got in ((0, 0), (1, 1), (2, 1)):
         assert noise(task, [asked] * 20).std() == pytest.approx(deviations[got], rel=0.1)
     assert task.revision == task_of().revision
-    assert task.claim == task_of().claim
-    assert task.cost.mu == pytest.approx(gdp.mu_of(2.0, 1e-6), rel=1e-5)
-    assert task.largest_cost == task_of().cost
+    assert task.budget.claim == task_of().budget.claim
+    assert task.budget.event.mu == pytest.approx(gdp.mu_of(2.0, 1e-6), rel=1e-5)
+    assert task.budget.largest_event == task_of().budget.event
 
 
 def test_without_a_column_the_client_says_the_level_and_by_default_the_strictest() -> None:
@@ -155,7 +155,7 @@ def test_without_a_column_the_client_says_the_level_and_by_default_the_strictest
         task = task_of(level, levels=levels)
         row = Encoder(task.study).encode({"x0": 0, "x1": 0, "x2": 0, "y": 1})
         assert noise(task, [row.level] * 20).std() == pytest.approx(deviations[place], rel=0.1)
-        assert task.ceiling == place
+        assert task.budget.ceiling == place
 
 
 def test_the_worker_takes_the_largest_noise_and_no_more() -> None:
@@ -173,15 +173,15 @@ def test_the_worker_takes_the_largest_noise_and_no_more() -> None:
 
 
 def test_the_guarantee_names_the_levels() -> None:
-    said = task_of().guarantee
+    said = task_of().budget.guarantee
     assert said.epsilon == 4.0
     assert said.levels == {"normal": 4.0, "strict": 0.5, "medium": 2.0}
     assert "any other of the same level" in said.guarantee
     assert "0.5 at level 'strict'" in said.guarantee
     assert "and 0.5 for a record of any other level or none" in said.guarantee
     assert "at which level a record slot was noised" in said.guarantee
-    assert said.claim != make_task(parse_study(study_text(epsilon=4.0))).claim
-    assert make_task(parse_study(study_text(epsilon=4.0))).guarantee.levels is None
+    assert said.claim != make_task(parse_study(study_text(epsilon=4.0))).budget.claim
+    assert make_task(parse_study(study_text(epsilon=4.0))).budget.guarantee.levels is None
 
 
 def test_levels_change_the_revision_and_their_absence_does_not() -> None:

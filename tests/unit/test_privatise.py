@@ -164,7 +164,7 @@ def test_every_sampler_is_covered_by_the_proof_and_by_the_slack(
     needed = []
     for name, share in shares.items():
         part = getattr(task.update_channels, name)
-        tau = part.sensitivity / part.unit / (task.cost.mu * math.sqrt(share / total))
+        tau = part.sensitivity / part.unit / (task.budget.event.mu * math.sqrt(share / total))
         needed += {
             "gradient": [(tau, 3)],
             "curvature": [(tau, 3), (tau / math.sqrt(2), 3)],

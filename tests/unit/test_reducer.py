@@ -47,7 +47,7 @@ def header_bytes(start: int, new: bytes) -> Callable[[LogEntry], LogEntry]:
 
 def claim_with(**changes: object) -> str:
     """Return the claim of a policy that differs from the study's."""
-    return msgspec.structs.replace(PRIVATE.guarantee, **changes).claim
+    return msgspec.structs.replace(PRIVATE.budget.guarantee, **changes).claim
 
 
 def with_another_unit(layout: Layout) -> dict[str, Layout]:

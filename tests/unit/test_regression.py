@@ -271,13 +271,13 @@ def test_a_known_noise_scale_spends_nothing_and_is_reported() -> None:
     known = task_of(p=3, loss="linear", noise_scale=0.25, records=50, epsilon=4.0)
     assert known.update_channels.counts is None
     assert known.initial_channels.counts is None
-    assert known.guarantee.counts.startswith("record slots: public")
+    assert known.budget.guarantee.counts.startswith("record slots: public")
     estimated = task_of(p=3, loss="linear", records=50, epsilon=4.0)
     assert (
         known.update_channels.gradient.standard_deviation
         < estimated.update_channels.gradient.standard_deviation
     )
-    assert estimated.guarantee.counts.startswith("sums of squared slopes: noised")
+    assert estimated.budget.guarantee.counts.startswith("sums of squared slopes: noised")
     X, y = numbers(np.random.default_rng(11), 1000)
     assert message_of(known, X, y).dispersion == 0.0625
 

@@ -102,7 +102,7 @@ def test_exact_matrices_are_the_sums_over_the_window(loss: str) -> None:
 def test_the_noise_is_that_of_the_formula_and_costs_add_up_to_the_budget(releases: str) -> None:
     """Diagonal sqrt 2 B_H / mu_h, beside it B_H / mu_h; the same of B^2 for products."""
     task = task_of(epsilon=4.887, path=f"clipping_norm = 1.5, {releases}")
-    step, parts = task.channels, task.budget_allocation
+    step, parts = task.channels, task.budget.allocation
     square = task.clipping_norm**2
     wanted = {
         "gradients": 2 * task.clipping_norm * task.loss.slope_bound,
@@ -124,9 +124,9 @@ def test_the_noise_is_that_of_the_formula_and_costs_add_up_to_the_budget(release
         step.curvature.standard_deviation / math.sqrt(2), rel=1e-6
     )
     # mu = 1 at (4.887, 1e-6), all parts of a record together
-    assert math.hypot(*parts.values()) == pytest.approx(task.cost.mu, rel=1e-12)
-    assert task.cost.mu == pytest.approx(1.0, abs=2e-4)
-    assert task.guarantee.mu == task.cost.mu
+    assert math.hypot(*parts.values()) == pytest.approx(task.budget.event.mu, rel=1e-12)
+    assert task.budget.event.mu == pytest.approx(1.0, abs=2e-4)
+    assert task.budget.guarantee.mu == task.budget.event.mu
 
 
 def test_a_curvature_takes_one_twentieth_unless_the_study_says_more() -> None:
@@ -142,12 +142,14 @@ def test_a_curvature_takes_one_twentieth_unless_the_study_says_more() -> None:
 
 
 def test_the_guarantee_says_what_each_part_costs_and_what_the_published_method_omits() -> None:
-    assert "parts" not in task_of().guarantee.guarantee
-    assert "gradients 1.95, curvature 0.447" in task_of(path=CURVED).guarantee.guarantee
-    said = task_of(path=ALL).guarantee.guarantee
+    assert "parts" not in task_of().budget.guarantee.guarantee
+    assert "gradients 1.95, curvature 0.447" in task_of(path=CURVED).budget.guarantee.guarantee
+    said = task_of(path=ALL).budget.guarantee.guarantee
     assert "gradients 1.15, curvature 1.15, products 1.15" in said
     assert "sqrt(3) mu-GDP" in said
-    assert "in epsilon" in task_of(path=ALL, mechanism="discrete-laplace").guarantee.guarantee
+    assert (
+        "in epsilon" in task_of(path=ALL, mechanism="discrete-laplace").budget.guarantee.guarantee
+    )
 
 
 def test_the_revision_knows_what_is_released_and_in_what_shares() -> None:

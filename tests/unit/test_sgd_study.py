@@ -17,6 +17,7 @@ from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients, record_gradients
 from pipeline.methods.ldp_sgd.settings import allowed_lateness, rule_of
 from pipeline.methods.ldp_sgd.state import SgdState
+from pipeline.privacy.accounting import total_epsilon, total_mu
 from pipeline.records.encode import Row
 from pipeline.reducer import Partition, Reducer, combine, differences
 from pipeline.release.model import Model, round_model
@@ -206,7 +207,9 @@ def test_no_two_records_are_further_apart_than_stated(
         model = Model(1, np.clip(lattice, -(2**24), 2**24), (1024, 1024))
         sums = bounded_gradients(task, features, responses, model)
         one, two = part.round(sums.gradient.integers, sums.gradient.exponents).reshape(2, 4)
-        apart = np.linalg.norm(one - two, task.mechanism.order) * part.unit / part.sensitivity
+        apart = (
+            np.linalg.norm(one - two, task.budget.mechanism.order) * part.unit / part.sensitivity
+        )
         most = max(most, float(apart))
     assert 0.5 < most <= 1.0
 
@@ -259,11 +262,13 @@ def test_a_users_records_compose_to_the_budget_wherever_they_stand(records: int)
         apart = 2 * task.clipping_norm * task.loss.slope_bound * math.sqrt(records)
         mu = apart / task.channels.gradient.standard_deviation
         # rounding to the lattice costs up to a 256th of the sensitivity
-        assert mu == pytest.approx(task.guarantee.mu, rel=1 / 250)
-        assert mu <= task.guarantee.mu
+        assert mu == pytest.approx(task.budget.guarantee.mu, rel=1 / 250)
+        assert mu <= task.budget.guarantee.mu
         found = ndtr(mu / 2 - 3 / mu) - math.exp(3) * ndtr(-mu / 2 - 3 / mu)
         assert 0.9e-6 < found <= 1e-6
-        assert task.cost.times(records).mu == pytest.approx(task.guarantee.mu)
+        assert total_mu([task.budget.of_unit(task.budget.event)]) == pytest.approx(
+            task.budget.guarantee.mu
+        )
 
 
 @pytest.mark.parametrize("releases", ["gradients+curvature", "gradients+curvature+products"])
@@ -292,15 +297,15 @@ def test_a_users_records_in_one_window_share_the_noise_of_its_matrices(
         *(far / part.standard_deviation for far, (_, part) in zip(alone, apart, strict=True)
           if part is not None)
     )  # fmt: skip
-    assert whole == pytest.approx(task.guarantee.mu, rel=1 / 200)
+    assert whole == pytest.approx(task.budget.guarantee.mu, rel=1 / 200)
 
 
 def test_pure_epsilons_of_a_users_records_add_up() -> None:
     user = 'neighbours = "replace-one"\nunit = "user"\nrecords = 10'
     text = study_text(mechanism="discrete-laplace", epsilon=2.0)
     task = make_task(parse_study(text.replace('neighbours = "replace-one"', user)))
-    assert task.budget == pytest.approx(0.2)
-    assert task.cost.times(10).epsilon == pytest.approx(2.0)
+    assert task.budget.per_record == pytest.approx(0.2)
+    assert total_epsilon([task.budget.of_unit(task.budget.event)], 0.0) == pytest.approx(2.0)
 
 
 def test_a_record_that_cannot_be_used_moves_no_other_gradient() -> None:

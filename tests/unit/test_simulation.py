@@ -17,6 +17,8 @@ from pipeline.messages.estimate import write_estimate
 from pipeline.methods import task_of as make_task
 from pipeline.methods.renewable.client import query_of
 from pipeline.methods.renewable.summarise import summarise_bounded
+from pipeline.privacy.accounting import total_mu
+from pipeline.privacy.events import NonPrivate
 from pipeline.privacy.policy import Guarantee
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream, SimulatedGaussian
@@ -118,7 +120,7 @@ def test_a_seeded_stream_gives_real_noise_no_seed() -> None:
 
 
 def test_the_guarantee_and_the_claim_say_what_it_is() -> None:
-    guarantee = SIMULATED.guarantee
+    guarantee = SIMULATED.budget.guarantee
     assert guarantee.mechanism == "insecure-simulation"
     assert guarantee.guarantee.startswith("none: insecure-simulation of (2, 1e-05)")
     assert "whoever has the seed can take the noise away" in guarantee.guarantee
@@ -128,15 +130,15 @@ def test_the_guarantee_and_the_claim_say_what_it_is() -> None:
     claim = edited(SIMULATED, released(SIMULATED), claim=guarantee.claim)
     assert claim == released(SIMULATED)
     assert not SIMULATED.study.private
-    assert SIMULATED.cost.mu == float("inf")
+    assert SIMULATED.budget.event == NonPrivate()
 
 
 def test_the_claims_of_real_mechanisms_say_which() -> None:
-    assert REAL.guarantee.claim == "discrete-gaussian 2.0 1e-05 record zero-out"
-    assert LAPLACE.guarantee.claim == "discrete-laplace 2.0 0.0 record zero-out"
-    assert "local (2, 1e-05)-differential privacy" in REAL.guarantee.guarantee
-    assert "local 2-differential privacy" in LAPLACE.guarantee.guarantee
-    assert LAPLACE.guarantee.mu == LAPLACE.cost.mu
+    assert REAL.budget.guarantee.claim == "discrete-gaussian 2.0 1e-05 record zero-out"
+    assert LAPLACE.budget.guarantee.claim == "discrete-laplace 2.0 0.0 record zero-out"
+    assert "local (2, 1e-05)-differential privacy" in REAL.budget.guarantee.guarantee
+    assert "local 2-differential privacy" in LAPLACE.budget.guarantee.guarantee
+    assert LAPLACE.budget.guarantee.mu == total_mu([LAPLACE.budget.event])
 
 
 TASKS = {"simulated": SIMULATED, "gaussian": REAL, "laplace": LAPLACE}

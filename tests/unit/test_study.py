@@ -236,14 +236,14 @@ def test_a_combination_that_makes_no_sense_is_refused_with_the_way_out(
 def test_a_user_with_a_number_of_records_is_accepted_and_gets_that_much_more_noise() -> None:
     alone = task_of(parse_study(BASE))
     user = task_of(parse_study(changed('unit = "record"', 'unit = "user"\nrecords = 20')))
-    assert user.cost.mu == pytest.approx(alone.cost.mu / 20, rel=1e-6)
-    assert user.guarantee.mu == pytest.approx(alone.guarantee.mu, rel=1e-6)
-    assert user.guarantee.unit_records == 20
+    assert user.budget.event.mu == pytest.approx(alone.budget.event.mu / 20, rel=1e-6)
+    assert user.budget.guarantee.mu == pytest.approx(alone.budget.guarantee.mu, rel=1e-6)
+    assert user.budget.guarantee.unit_records == 20
 
 
 def test_the_other_mechanisms_are_accepted_with_what_they_need() -> None:
     pure = task_of(parse_study(changed(BUDGET, f"{LAPLACE}\nepsilon = 1.0")))
-    assert (pure.guarantee.epsilon, pure.guarantee.delta) == (1.0, 0.0)
+    assert (pure.budget.guarantee.epsilon, pure.budget.guarantee.delta) == (1.0, 0.0)
     assert (pure.study.private, pure.study.noised) == (True, True)
     simulated = task_of(parse_study(changed(REAL, f"{SIMULATED}\nseed = 0")))
     assert (simulated.study.private, simulated.study.noised) == (False, True)
@@ -260,8 +260,8 @@ def test_a_user_s_slack_grows_with_the_releases_that_hold_their_records() -> Non
                 )
             )
         )
-        assert task.guarantee.mu is not None
-        return task.guarantee.mu
+        assert task.budget.guarantee.mu is not None
+        return task.budget.guarantee.mu
 
     assert allowed(10**6) < allowed(1) * (1 - 1e-9)
 
@@ -275,7 +275,7 @@ def test_a_budget_that_cannot_be_kept_is_refused_with_advice_that_helps() -> Non
 
 def test_the_largest_budget_is_planned_and_a_larger_one_is_refused() -> None:
     usual, largest = (
-        task_of(parse_study(changed("epsilon = 1.0", f"epsilon = {e}"))).guarantee.mu
+        task_of(parse_study(changed("epsilon = 1.0", f"epsilon = {e}"))).budget.guarantee.mu
         for e in (1, 20)
     )
     assert usual is not None

@@ -255,8 +255,8 @@ def test_the_noise_of_a_tiny_budget_still_fits_the_lattice(
 def test_the_parts_of_a_release_share_the_whole_budget() -> None:
     for settings in ({}, {"maximum": 5.0, "neighbours": "replace-one"}, {"user_records": 3}):
         task = task_of(p=3, **settings)
-        assert spent(task.initial_channels) == pytest.approx(task.cost.mu, rel=1e-12)
-        assert spent(task.update_channels) == pytest.approx(task.cost.mu, rel=1e-12)
+        assert spent(task.initial_channels) == pytest.approx(task.budget.event.mu, rel=1e-12)
+        assert spent(task.update_channels) == pytest.approx(task.budget.event.mu, rel=1e-12)
         assert task.initial_channels.curvature is None
 
 

@@ -79,16 +79,12 @@ def test_stacking_no_rows_gives_empty_arrays_of_the_right_width() -> None:
 
 def test_a_window_counts_slots_and_not_records() -> None:
     window = Window(3)
-    assert not window.due(99.0, 1.0)
     row = ENCODER.encode(GOOD)
     window.add(row, b"1", 10.0)
     window.add(None, b"2", 11.0)
     assert (window.taken, window.room, window.rows, window.position) == (2, 1, [row], b"2")
-    assert not window.due(12.0, None)
-    assert not window.due(11.9, 2.0)
-    assert window.due(12.0, 2.0)
     window.add(row, b"3", 12.0)
-    assert window.due(12.0, None)
+    assert (window.taken, window.room, window.opened) == (3, 0, 10.0)
 
 
 def test_a_bad_record_leaves_its_slot_empty_and_moves_no_other_record() -> None:

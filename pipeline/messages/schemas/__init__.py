@@ -24,7 +24,7 @@ TYPES: dict[str, type[msgspec.Struct]] = {
     "model.v2": ModelMessage,
     "model-file.v1": ModelFile,
     "study.v1": StudyMessage,
-    "spends.v1": SpendsMessage,
+    "spends.v2": SpendsMessage,
 }
 FOLDER = Path(__file__).parent
 

@@ -71,7 +71,7 @@ def query_of(task: GradientTask, sums: RecordSums) -> Query:
     channels = task.channels
     parts: dict[str, Part] = {
         "gradient": RecordsPart(
-            sums.gradient, task.record_channels, sums.levels, task.ceiling, task.size
+            sums.gradient, task.record_channels, sums.levels, task.budget.ceiling, task.size
         )
     }
     if sums.curvature is not None and channels.curvature and channels.off_diagonal:

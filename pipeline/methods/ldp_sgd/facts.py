@@ -129,9 +129,9 @@ def _released(task: GradientTask) -> dict[str, object]:
     if task.study.privacy.personal is not None:
         deviations = [part.standard_deviation for part in task.record_channels]
         found["gradient_sd"] = task.record_noise
-        found["gradient_sd_by_level"] = dict(zip(task.levels, deviations, strict=True))
-    costs = task.budget_allocation.items() if len(task.budget_allocation) > 1 else ()
-    unit = "mu" if task.mechanism.order == 2 else "epsilon"
+        found["gradient_sd_by_level"] = dict(zip(task.budget.levels, deviations, strict=True))
+    costs = task.budget.allocation.items() if len(task.budget.allocation) > 1 else ()
+    unit = "mu" if task.budget.mechanism.order == 2 else "epsilon"
     return found | {f"{name}_{unit}": cost for name, cost in costs}
 
 

@@ -170,9 +170,9 @@ def bounded_gradients(
     if "products" in task.shares:
         # the square of a cut slope is within the square of its bound up to rounding, and cut again
         products = _exact_matrix(task, bounded, np.clip(slope, -bound, bound) ** 2, bound**2)
-    places = np.full(task.slots, task.empty_level, dtype=np.int64)
+    places = np.full(task.slots, task.budget.empty_level, dtype=np.int64)
     if levels is not None:
-        places[: len(levels)] = np.where(np.isnan(responses), task.empty_level, levels)
+        places[: len(levels)] = np.where(np.isnan(responses), task.budget.empty_level, levels)
     gradient = Exact(whole.ravel(), exponents)
     return RecordSums(model, gradient, curvature, products, places)
 

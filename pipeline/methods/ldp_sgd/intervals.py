@@ -110,9 +110,9 @@ def needs(task: GradientTask, method: str) -> str:
         return f"{said}; nothing is noised"
     if len(used) == 1:
         return f"{said}; costs nothing beyond gradients"
-    unit = "mu" if task.mechanism.order == 2 else "epsilon"
-    each = _and([f"{task.budget_allocation[name]:.3g}" for name in used])
-    said += f", which cost {unit} {each} of a record's {task.budget:.3g}"
+    unit = "mu" if task.budget.mechanism.order == 2 else "epsilon"
+    each = _and([f"{task.budget.allocation[name]:.3g}" for name in used])
+    said += f", which cost {unit} {each} of a record's {task.budget.per_record:.3g}"
     return f"{said}; {PUBLISHED}" if "products" in used else said
 
 

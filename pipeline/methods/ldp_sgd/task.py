@@ -16,12 +16,12 @@ from pipeline.methods.ldp_sgd.spec import spec_of, split_of
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.records.blocks import with_intercept
 from pipeline.records.encode import Arrays
+from pipeline.release.budget import Budget
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Model
 from pipeline.release.query import OpenQuery, Query
 from pipeline.release.task import Task
 from pipeline.study import Study
-from pipeline.study.release_tables import Split
 from pipeline.types import Matrix, Vector
 
 #: Sums of floats may pass the bound of exact ones by this share: 2^17 records, 2^-53 for each.
@@ -46,11 +46,6 @@ class GradientTask(Task):
     keeps_slots = True
 
     @property
-    def split(self) -> Split:
-        """As `Task.split`; beside gradients of single records a curvature needs little."""
-        return split_of(self.study, self.path)
-
-    @property
     def counts_slots(self) -> bool:
         """As `Task.counts_slots`: steps are capped by how late models are."""
         return True
@@ -60,20 +55,20 @@ class GradientTask(Task):
         """As `Task.partition_strategy`: how the paths of several partitions go together."""
         return self.path.partitions
 
-    @property
-    def noise_per_record(self) -> bool:  # type: ignore[override]
-        """As `Task.noise_per_record`: sums of a window have one noise for all of its records."""
-        return not self.extra_numbers
+    def make_budget(self, level: str | None) -> Budget:
+        """As `Task.make_budget`: sums of a window have one noise for all of its records."""
+        return Budget(
+            self.study,
+            level,
+            touched=self.size + self.extra_numbers,
+            noise_per_record=not self.extra_numbers,
+            shares=self.shares,
+        )
 
     @cached_property
     def extra_numbers(self) -> int:
         """How many numbers a release holds beside the gradients of its single records."""
         return self.path.matrices * (self.size * (self.size + 1) // 2)
-
-    @property
-    def touched(self) -> int:
-        """As `Task.touched`."""
-        return self.size + self.extra_numbers
 
     @cached_property
     def clipping_norm(self) -> float:
@@ -88,16 +83,12 @@ class GradientTask(Task):
     @cached_property
     def shares(self) -> dict[str, float]:
         """Shares of the budget of what a release holds; they sum to one."""
-        names, split = self.path.releases.split("+"), self.split
+        # beside gradients of single records a curvature needs little
+        names, split = self.path.releases.split("+"), split_of(self.study, self.path)
         if "products" in names:
             return dict.fromkeys(names, 1 / 3)
         parts = (split.gradient, split.curvature)[: len(names)]
         return {name: part / sum(parts) for name, part in zip(names, parts, strict=True)}
-
-    @cached_property
-    def budget_allocation(self) -> dict[str, float]:
-        """As `Task.budget_allocation`, in the mechanism's own terms."""
-        return {name: self.mechanism.part(self.budget, s) for name, s in self.shares.items()}
 
     @cached_property
     def channels(self) -> Channels:
@@ -106,8 +97,8 @@ class GradientTask(Task):
         if neighbours == "add-remove":
             raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
         return of_single_records(
-            self.mechanism, self.loss, self.bounds, self.clipping_norm, self.size, neighbours,
-            self.budget, self.shares,
+            self.budget.mechanism, self.loss, self.bounds, self.clipping_norm, self.size,
+            neighbours, self.budget.per_record, self.shares,
         )  # fmt: skip
 
     @cached_property
@@ -133,10 +124,11 @@ class GradientTask(Task):
 
     @cached_property
     def record_channels(self) -> tuple[Channel, ...]:
-        """Channels of a record's gradient at each of `levels`, all on the loosest one's lattice."""
-        loosest = self.channels.gradient
-        budgets = [self.budget_of(self.mechanism_of(epsilon)) for epsilon in self.epsilons[:-1]]
-        return (*(loosest.stricter(self.budget / budget) for budget in budgets), loosest)
+        """Channels of a record's gradient at each level, all on the loosest one's lattice."""
+        loosest, budget = self.channels.gradient, self.budget
+        levels = [budget.mechanism_of(epsilon) for epsilon in budget.epsilons[:-1]]
+        stricter = (budget.per_record / budget.per_record_of(level) for level in levels)
+        return (*map(loosest.stricter, stricter), loosest)
 
     @cached_property
     def record_noise(self) -> float:

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from pipeline.errors import ConfigError
 from pipeline.records.encode import Arrays
+from pipeline.release.budget import Budget
 from pipeline.release.layout import Layout
 from pipeline.release.model import Model
 from pipeline.release.task import Task
@@ -14,10 +15,9 @@ from pipeline.release.task import Task
 class OfflineTask(Task):
     """As `Task`: bounds alone; asking it for a release is an error."""
 
-    @property
-    def touched(self) -> int:
-        """As `Task.touched`: nothing is noised record by record."""
-        return 0
+    def make_budget(self, level: str | None) -> Budget:
+        """As `Task.make_budget`: nothing is noised record by record."""
+        return Budget(self.study, level, touched=0)
 
     def check_fit(self) -> None:
         """As `Task.check_fit`: there is no lattice."""

@@ -50,7 +50,7 @@ def facts(task: RenewableTask) -> dict[str, object]:
             "curvature_sd": task.update_channels.curvature.standard_deviation,
             **_counted(task),
             "start_gradient_sd": task.initial_channels.gradient.standard_deviation,
-            "order_of_norm": task.mechanism.order,
+            "order_of_norm": task.budget.mechanism.order,
             "norm_bound": task.norm_bound,
             "l1_bound": task.bounds.l1,
             **({"largest_weight": task.largest_weight} if task.classes else _slopes(task)),

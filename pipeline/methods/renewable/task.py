@@ -10,10 +10,12 @@ from pipeline.methods.renewable import client
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.records.encode import Arrays
+from pipeline.release.budget import Budget
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import Model
 from pipeline.release.query import OpenQuery, Query
 from pipeline.release.task import Task
+from pipeline.study.release_tables import Split
 
 #: No float of a release without privacy may be larger: products of two must stay finite.
 LARGEST_FLOAT = 1e100
@@ -47,10 +49,15 @@ class RenewableTask(Task):
         """How many gradients a release at the start holds: one for each class, else one."""
         return 2 if self.classes else 1
 
-    @property
-    def touched(self) -> int:
-        """As `Task.touched`."""
-        return 2 * self.size + self.size * (self.size + 1) // 2 + 2
+    def make_budget(self, level: str | None) -> Budget:
+        """As `Task.make_budget`."""
+        counted = "sums of squared slopes" if self.counted(1) else ""
+        return Budget(
+            self.study,
+            level,
+            touched=2 * self.size + self.size * (self.size + 1) // 2 + 2,
+            counted="class counts" if self.classes else counted,
+        )
 
     def counted(self, version: int) -> int:
         """Return how many numbers a release holds beside gradient and curvature."""
@@ -59,11 +66,9 @@ class RenewableTask(Task):
         return int(version > 0 and self.study.estimator.noise_scale is None)
 
     @property
-    def counted_name(self) -> str:
-        """As `Task.counted_name`."""
-        if self.classes:
-            return "class counts"
-        return "sums of squared slopes" if self.counted(1) else ""
+    def split(self) -> Split:
+        """Shares of the budget that go to gradient, curvature and counts."""
+        return self.study.privacy.split or Split()
 
     @cached_property
     def initial_channels(self) -> Channels:
@@ -143,7 +148,7 @@ class RenewableTask(Task):
         self, slope: float, curvature_weight: float, gradient: float, curvature: float, counted: int
     ) -> Channels:
         """Return channels for slopes and curvatures within bounds, by shares of the budget."""
-        neighbours, order = self.study.privacy.neighbours, self.mechanism.order
+        neighbours, order = self.study.privacy.neighbours, self.budget.mechanism.order
         if neighbours == "add-remove":
             raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
         counts = self.split.counts if counted else 0.0
@@ -151,7 +156,8 @@ class RenewableTask(Task):
         bounds = self.bounds
 
         def part(distance: float, rounding: float, share: float) -> Channel:
-            return self.mechanism.channel(distance, rounding, self.budget, share / total)
+            budget = self.budget
+            return budget.mechanism.channel(distance, rounding, budget.per_record, share / total)
 
         bent = None
         if curvature:

@@ -1,0 +1,212 @@
+"""Privacy events: what a release costs, apart from how costs are added up.
+
+The set is closed, and its JSON names the kind and the version of each: what is not known here is
+refused, never taken for nothing. `accounting` counts events, and the clients' ledger keeps them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from pipeline.errors import PrivacyError
+
+_Cost = Annotated[float, Meta(gt=0, le=1e9)]
+_Times = Annotated[int, Meta(ge=1, le=2**53)]
+
+#: How often a study pays. "record": each record enters one release, so that the first release pays
+#: for all. "release": records may enter several, so that each release pays.
+Scope = Literal["record", "release"]
+
+
+class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gaussian/1",
+               tag_field="kind"):  # fmt: skip
+    """A mu-GDP release, mu > 0 (Dong, Roth and Su 2022)."""
+
+    mu: _Cost
+
+
+class Pure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pure/1",
+           tag_field="kind"):  # fmt: skip
+    """An epsilon-DP release without a delta, epsilon > 0: Laplace noise, for one."""
+
+    epsilon: _Cost
+
+
+class Renyi(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="renyi/1",
+            tag_field="kind"):  # fmt: skip
+    """A release of which a curve of Renyi divergences is known (Mironov 2017).
+
+    Attributes
+    ----------
+    orders
+        Orders alpha > 1, rising.
+    epsilons
+        The release is (orders[i], epsilons[i])-RDP; not falling.
+    """
+
+    orders: tuple[Annotated[float, Meta(gt=1, le=1e9)], ...]
+    epsilons: tuple[_Cost, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse lists that are no curve."""
+        if not self.orders or len(self.orders) != len(self.epsilons):
+            raise ValueError("`orders` and `epsilons` must have the same length, at least 1")
+        for values, strictly in ((self.orders, True), (self.epsilons, False)):
+            pairs = itertools.pairwise(values)
+            if any(b < a or (strictly and a == b) for a, b in pairs):
+                raise ValueError("`orders` must rise, and `epsilons` must not fall")
+
+
+class NonPrivate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="non-private/1",
+                 tag_field="kind"):  # fmt: skip
+    """A release that protects nobody."""
+
+
+Single: TypeAlias = Gaussian | Pure | Renyi | NonPrivate
+
+
+class Repeated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One event, so many times."""
+
+    event: Single
+    times: _Times
+
+
+class Composed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="composed/1",
+               tag_field="kind"):  # fmt: skip
+    """Several releases about the same records; each may depend on what those before it gave."""
+
+    parts: tuple[Repeated, ...]
+
+
+Event: TypeAlias = Gaussian | Pure | Renyi | NonPrivate | Composed
+
+_DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def parts(event: Event) -> Iterator[tuple[Single, int]]:
+    """Yield the single events of an event, with how often each happened."""
+    if isinstance(event, Composed):
+        yield from ((part.event, part.times) for part in event.parts)
+    else:
+        yield event, 1
+
+
+def compose(events: Mapping[Event, int] | Iterable[Event]) -> Event:
+    """Return one event for several, in a canonical form: the same for every order of them.
+
+    Parameters
+    ----------
+    events
+        One or more; a mapping says how often each happened.
+    """
+    counts: Counter[Single] = Counter()
+    for event, times in Counter(events).items():
+        for single, each in parts(event):
+            counts[single] += times * each
+    found = [Repeated(single, counts[single]) for single in sorted(counts, key=encode)]
+    if len(found) == 1 and found[0].times == 1:
+        return found[0].event
+    return Composed(tuple(found))
+
+
+def worse(one: Event, other: Event) -> Event:
+    """Return an event that costs at least as much as either, so that neither lowers the other.
+
+    Gaussian and pure costs are compared from the largest down: the k-th largest of the result is
+    the larger of both k-th largest. Curves have no such order, so that all different ones count.
+    Nothing that protects nobody is worse than anything.
+    """
+    if NonPrivate() in (one, other):
+        return NonPrivate()
+    both = (Counter(dict(parts(one))), Counter(dict(parts(other))))
+    found: Counter[Event] = Counter()
+    for kind in (Gaussian, Pure):
+        counts = [
+            {single: n for single, n in count.items() if type(single) is kind} for count in both
+        ]
+        reached = 0
+        for single in sorted(set().union(*counts), key=_size, reverse=True):
+            # so many cost at least this much, in whichever has more of them
+            at_least = max(
+                sum(n for each, n in count.items() if _size(each) >= _size(single))
+                for count in counts
+            )
+            found[single] += at_least - reached
+            reached = at_least
+    curves = {single for count in both for single in count if isinstance(single, Renyi)}
+    found.update({curve: max(count[curve] for count in both) for curve in curves})
+    return compose(+found)
+
+
+def group(event: Event, size: int) -> Event:
+    """Return what an event costs a group of so many records that share its noise.
+
+    One after the other is exchanged: mu and epsilon grow with the size (Dong, Roth and Su 2022,
+    theorem 5; Dwork and Roth 2014, theorem 2.2). A curve grows by Mironov 2017, proposition 2: with
+    2^c >= size, (alpha, epsilon) becomes (alpha / 2^c, 3^c epsilon) where alpha >= 2^(c + 1).
+
+    Raises
+    ------
+    PrivacyError
+        If a curve has no order that is large enough.
+    """
+    counts: Counter[Event] = Counter()
+    for single, times in parts(event):
+        counts[_grouped(single, size)] += times
+    return compose(counts)
+
+
+def _grouped(single: Single, size: int) -> Event:
+    if size == 1 or isinstance(single, NonPrivate):
+        return single
+    if isinstance(single, Gaussian):
+        return Gaussian(size * single.mu)
+    if isinstance(single, Pure):
+        return Pure(size * single.epsilon)
+    doublings = math.ceil(math.log2(size))
+    kept = [
+        (order / 2**doublings, 3**doublings * epsilon)
+        for order, epsilon in zip(single.orders, single.epsilons, strict=True)
+        if order >= 2 ** (doublings + 1)
+    ]
+    if not kept:
+        raise PrivacyError(
+            f"a Renyi curve says nothing about {size} records together below order "
+            f"{2 ** (doublings + 1)}; the method must give larger orders"
+        )
+    orders, epsilons = zip(*kept, strict=True)
+    return Renyi(orders, epsilons)
+
+
+def _size(event: Event) -> float:
+    return event.mu if isinstance(event, Gaussian) else getattr(event, "epsilon", math.inf)
+
+
+def encode(event: Event) -> str:
+    """Return an event as JSON, in one form for each."""
+    return msgspec.json.encode(event).decode()
+
+
+def decode(text: str | bytes) -> Event:
+    """Read an event.
+
+    Raises
+    ------
+    PrivacyError
+        If its kind or version is not known, or it is damaged.
+    """
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PrivacyError(
+            f"a privacy event cannot be read ({error}), so nobody can tell what was spent: use the "
+            "version of this program that wrote it"
+        ) from None

@@ -1,0 +1,226 @@
+"""When windows leave: the rule of today, and methods that bring one of their own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from pipeline.messages.release import read
+from pipeline.methods.renewable.task import RenewableTask
+from pipeline.release.model import Model, start_model
+from pipeline.release.task import Task
+from pipeline.scheduling.policy import (
+    Decision,
+    Directive,
+    Discard,
+    OpenWindow,
+    Release,
+    ReleasePolicy,
+    Wait,
+    WhenFull,
+    ready,
+)
+from pipeline.study import parse_study
+from producers import client as loop
+from producers.client import Client
+from producers.client_store import ClientStore
+from producers.sources import open_source
+from tests.stage import OPEN, study_text, write_csv
+
+SOURCE, SLOTS = "csv:data.csv", 20
+EMPTY, FULL = OpenWindow(0, 3), OpenWindow(3, 3, opened=10.0)
+PART = OpenWindow(1, 3, opened=10.0)
+START = Directive(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "window", "directive", "now", "decision"),
+    [
+        (WhenFull(), EMPTY, START, 99.0, Wait()),
+        (WhenFull(), PART, START, 99.0, Wait()),
+        (WhenFull(), FULL, START, 10.0, Release()),
+        (WhenFull(2.0), EMPTY, START, 99.0, Wait()),
+        (WhenFull(2.0), PART, START, 11.9, Wait()),
+        (WhenFull(2.0), PART, START, 12.0, Release()),
+        (WhenFull(), replace(PART, ended=True), START, 10.0, Release()),
+        (WhenFull(), replace(EMPTY, ended=True), START, 10.0, Wait()),
+        (WhenFull(None, 2), FULL, Directive(5, 1), 10.0, Release()),
+        (WhenFull(None, 2), FULL, Directive(5, 2), 10.0, Wait("a newer model")),
+        # too far ahead holds back whatever there is, old or last
+        (WhenFull(1.0, 2), replace(PART, ended=True), Directive(5, 3), 99.0, Wait("a newer model")),
+    ],
+)
+def test_a_window_leaves_when_it_is_full_old_or_last_and_not_too_far_ahead(
+    policy: ReleasePolicy, window: OpenWindow, directive: Directive, now: float, decision: Decision
+) -> None:
+    assert policy.decide(window, directive, now) == decision
+
+
+@pytest.mark.parametrize(
+    ("policy", "in_flight", "most", "found"),
+    [
+        (WhenFull(), 7, 64, (64, "")),
+        (WhenFull(1.0), 7, 0, (0, "")),
+        (WhenFull(None, 10), 0, 64, (10, "a newer model")),
+        (WhenFull(None, 10), 7, 64, (3, "a newer model")),
+        (WhenFull(None, 10), 7, 2, (2, "")),
+        (WhenFull(None, 10), 10, 64, (0, "a newer model")),
+    ],
+)
+def test_how_many_windows_may_be_filled_is_what_the_policy_would_let_go(
+    policy: ReleasePolicy, in_flight: int, most: int, found: tuple[int, str]
+) -> None:
+    assert ready(policy, PART, Directive(5, in_flight), 11.0, most) == found
+
+
+# --- a method with a rule of its own ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EveryThird:
+    """Two windows are dropped for each that leaves, and each model sees one of them."""
+
+    patient: bool = True
+
+    def decide(self, window: OpenWindow, directive: Directive, now: float) -> Decision:
+        if not window.full:
+            return Wait()
+        if window.discarded < 2:
+            return Discard()
+        return Wait("the next model") if self.patient and directive.in_flight else Release()
+
+
+class ThinnedTask(RenewableTask):
+    policy = EveryThird()
+
+
+@dataclass
+class Ends:
+    """Stands for the two ends at Kafka: nothing is acknowledged, models come as a test says."""
+
+    newest: Model
+
+    def pump(self) -> None: ...
+
+    def drain(self) -> None: ...
+
+    def poll(self, seconds: float = 0.0) -> Model:
+        return self.newest
+
+
+@dataclass
+class Run:
+    """One client over a file of numbered records, which a study without privacy shows."""
+
+    folder: Path
+    task: Task
+    store: ClientStore
+    ends: Ends
+    client: Client
+
+    def sums(self) -> list[object]:
+        with sqlite3.connect(f"file:{self.folder / 'site.db'}?mode=ro", uri=True) as db:
+            rows = db.execute("SELECT payload FROM outbox ORDER BY seq").fetchall()
+        return [read(self.task, payload).parts["gradient"].tolist() for (payload,) in rows]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    runs: list[Run] = []
+
+    def start(policy: ReleasePolicy | None = None, privacy: str = OPEN) -> Run:
+        while runs:
+            runs.pop().store.close()
+        text = study_text("one", privacy=privacy, stream="max_in_flight_windows = 0")
+        task = ThinnedTask(parse_study(text))
+        if policy is not None:
+            task.policy = policy  # type: ignore[misc]
+        store, ends = ClientStore(tmp_path / "site.db", "site"), Ends(start_model(task.size))
+        stream = store.open_stream(task, SOURCE)
+        source = open_source(str(tmp_path / "data.csv"), stream.position, folder=tmp_path)
+        client = Client(
+            task, cast("Any", source), store, cast("Any", ends), cast("Any", ends),
+            next_seq=stream.next_seq, source_name=SOURCE,
+        )  # fmt: skip
+        runs.append(Run(tmp_path, task, store, ends, client))
+        return runs[-1]
+
+    yield start
+    for one in runs:
+        one.store.close()
+
+
+def position(one: Run) -> tuple[int, int]:
+    with sqlite3.connect(f"file:{one.folder / 'site.db'}?mode=ro", uri=True) as db:
+        [found] = db.execute("SELECT next_seq, records FROM streams").fetchall()
+    return found
+
+
+def test_a_method_may_drop_windows_and_wait_for_a_model_of_its_own(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    write_csv(tmp_path / "data.csv", 10 * SLOTS)
+    one = run()
+    assert one.client.turn()
+    assert position(one) == (1, SLOTS)
+    for _ in range(3):
+        assert one.client.turn()
+        assert one.client.progress.waiting_for == "the next model"
+    # two more windows were dropped, and the next one waits in the source
+    assert position(one) == (1, SLOTS)
+    one.ends.newest = replace(one.ends.newest, version=1)
+    one.client.turn()
+    assert position(one) == (2, 2 * SLOTS)
+
+
+def test_what_was_dropped_behind_the_last_release_is_asked_again_after_a_restart(
+    run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule begins anew behind a release, so that a stop at any turn changes nothing."""
+    write_csv(tmp_path / "data.csv", 12 * SLOTS)
+    one = run(EveryThird(patient=False))
+    while one.client.turn():
+        pass
+    whole = one.sums()
+    assert len(whole) == 4
+    one.store.close()
+    (tmp_path / "site.db").unlink()
+    (tmp_path / "site.lock").unlink()
+    # a turn ends one dropped window behind a release
+    monkeypatch.setattr(loop, "GROUP", 4)
+    for releases in range(1, 5):
+        one = run(EveryThird(patient=False))
+        one.client.turn()
+        assert one.sums() == whole[:releases]
+
+
+@dataclass(frozen=True)
+class Fickle:
+    """Lets a window go when asked beforehand, and keeps the full one once."""
+
+    asked: list[int]
+
+    def decide(self, window: OpenWindow, directive: Directive, now: float) -> Decision:
+        if not window.full:
+            return Wait()
+        self.asked.append(1)
+        # every turn asks once for each window of a group before it reads, then once for each full
+        return Wait("a second thought") if len(self.asked) == loop.GROUP + 2 else Release()
+
+
+def test_a_full_window_that_must_wait_loses_no_slot(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    write_csv(tmp_path / "data.csv", 6 * SLOTS)
+    one = run(Fickle([]))
+    while one.client.turn():
+        pass
+    assert position(one) == (6, 6 * SLOTS)
+    again = run(WhenFull())
+    assert not again.client.turn()
+    assert position(again) == (6, 6 * SLOTS)
