@@ -138,7 +138,7 @@ def test_a_curvature_takes_one_twentieth_unless_the_study_says_more() -> None:
     third = pytest.approx(1 / 3)
     assert task_of(path=ALL).shares == {"gradients": third, "curvature": third, "products": third}
     laplace = task_of(path=ALL, mechanism="discrete-laplace", epsilon=3.0)
-    assert sum(laplace.budget_allocation.values()) == pytest.approx(3.0)
+    assert sum(laplace.budget.allocation.values()) == pytest.approx(3.0)
 
 
 def test_the_guarantee_says_what_each_part_costs_and_what_the_published_method_omits() -> None:
