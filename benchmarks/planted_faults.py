@@ -171,15 +171,15 @@ FAULTS = (
     Fault(
         "the first lost release taken for the newest",
         "producers/reconcile.py",
-        "if self.newest is None or stamp.seq >= self.newest.seq:",
+        "if self.newest is None or release.seq >= self.newest.seq:",
         "if self.newest is None:",
         (_FOUND,),
     ),
     Fault(
         "another ledger's releases taken for this one's",
         "producers/reconcile.py",
-        "        if stamp.ledger != ledger:\n",
-        "        if not stamp.ledger:\n",
+        "        if release.ledger != ledger:\n",
+        "        if not release.ledger:\n",
         (_FOUND,),
     ),
     Fault(
