@@ -17,11 +17,11 @@ from pipeline.reducer import Partition, Reducer, differences
 from tests.stage import PATIENCE, Stage, study_text, write_csv
 
 CLIENTS = 6
-RELEASES = 60
+RELEASES = 40
 SLOTS = 20
 RATE = 30.0
 #: The second worker joins for the last third of the kills.
-WORKER_KILLS, PRODUCER_KILLS = 12, 16
+WORKER_KILLS, PRODUCER_KILLS = 9, 11
 KILLS = WORKER_KILLS + PRODUCER_KILLS
 SEED = 20260417
 
@@ -54,7 +54,7 @@ def test_random_kills_of_workers_and_producers_lose_and_repeat_nothing(stage: St
         f"\nkills: {play.kills} ({play.counts}), worker recoveries from start to first commit: "
         f"{seconds} s; longest {max(seconds, default=None)} s"
     )
-    assert play.kills >= 20
+    assert play.kills >= 15
 
     log = stage.releases()
     _check_ledgers(stage, clients, log)
@@ -92,7 +92,7 @@ class Play:
             self._watch_recovery()
             if time.monotonic() >= next_kill and self.kills < KILLS:
                 self._kill()
-                next_kill = time.monotonic() + self.chance.uniform(0.1, 2.6)
+                next_kill = time.monotonic() + self.chance.uniform(0.1, 2.0)
             if self.kills >= 2 * KILLS // 3 and "w1" not in self.stage.processes:
                 self.stage.worker("w1")
             time.sleep(0.02)
