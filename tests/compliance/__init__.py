@@ -1,1 +1,1 @@
-"""What every loss and source must keep; `pipeline/methods/checks.py` has it of methods."""
+"""What every loss, mechanism and source must keep; methods have `pipeline/methods/checks.py`."""

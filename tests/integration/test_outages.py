@@ -178,6 +178,7 @@ def test_kafka_killed_in_mid_stream_holds_up_everybody_and_loses_nothing(
     complete(stage)
 
 
+@pytest.mark.takes("it waits for an outbox of a thousand releases, and for Kafka to start again")
 def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
     frail_runtime: LocalRuntime, build: Build
 ) -> None:
