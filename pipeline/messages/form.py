@@ -52,7 +52,7 @@ class Form:
     dtype
         Of a whole payload.
     blank
-        A release with all that every release of the study has in common, shape (1,).
+        What every release of the study has in common, the rest zeros: shape (1,).
     """
 
     def __init__(self, task: Task, revision: str) -> None:
@@ -73,6 +73,10 @@ class Form:
         }
         for name, value in common.items():
             self.blank[name] = value
+
+        self.partitions = task.study.stream.partitions
+        #: The first bytes of every release, up to its own numbers.
+        self.common_bytes = self.blank.tobytes()[: HEADER.fields["records"][1]]  # type: ignore[index]
 
     def common(self, name: str) -> int:
         """Return a field of the header that all releases have in common."""

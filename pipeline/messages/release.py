@@ -6,6 +6,7 @@ encoder. Workers read whole batches, see `incoming`.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ from pipeline.messages.form import (
 from pipeline.release.privatise import Answer, OpenAnswer
 from pipeline.release.task import Task
 
+#: The header as `form.HEADER` has it, up to the ticket: what all releases share, and its own.
+_OWN, _TICKET = struct.Struct("<40sII16s16sqqqq"), bytes(16)
 #: A release is far smaller; a larger payload is refused before it is looked at.
 MAX_RELEASE_BYTES = 8 * 2**20
 
@@ -111,18 +114,16 @@ def seal(task: Task, answer: Answer | OpenAnswer, *, client: str, ledger: str, s
     held = [(name, len(part)) for name, part in answer.parts.items()]
     if held != [field[:2] for field in form.layout.at(model.version)]:
         raise PrivacyError("this answer was made for a study whose releases hold other numbers")
-    numbers = np.concatenate(list(answer.parts.values()))
-    row = form.blank.copy()
-    row["records"] = records
-    row["client"] = _words(identity(client.encode()))
-    row["ledger"] = _words(identity(ledger.encode()))
-    row["seq"], row["version"] = seq, model.version
-    row["model_watermark"] = model.watermark
     own = model.partition_watermark
-    row["partition_watermark"] = NO_PARTITION if own is None else own
-    row["point"] = point
-    row["sums"][:, : len(numbers)] = numbers
-    return row.tobytes()
+    head = _OWN.pack(
+        form.common_bytes, records, form.partitions,
+        identity(client.encode()), identity(ledger.encode()), seq, model.version,
+        model.watermark, NO_PARTITION if own is None else own,
+    )  # fmt: skip
+    kind = form.layout.number
+    numbers = [part.astype(kind, copy=False).tobytes() for part in (point, *answer.parts.values())]
+    # ticket, and at the end what a release at the start lacks, and the MAC
+    return b"".join([head, _TICKET, *numbers]).ljust(form.dtype.itemsize, b"\0")
 
 
 def header_of(payload: bytes) -> Header:
@@ -198,7 +199,3 @@ def _header(row: Rows) -> Header:
         model_watermark=number("model_watermark"),
         partition_watermark=None if own == NO_PARTITION else own,
     )
-
-
-def _words(digest: bytes) -> NDArray[np.uint64]:
-    return np.frombuffer(digest, dtype="<u8")

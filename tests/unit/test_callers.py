@@ -65,8 +65,9 @@ USERS = {
     "record_gradients": set(),
     "local_fit": {WINDOW},
     # the doctor's records are simulated, and never leave the process
-    # a release without numbers: to be filled in, or what all releases have in common
-    "blank": {RELEASE, FORM, "pipeline/messages/incoming.py"},
+    # the beginning of a release, and a release without numbers to judge others by
+    "common_bytes": {RELEASE, FORM},
+    "blank": {FORM, "pipeline/messages/incoming.py"},
     "release_of": {CLIENT, "pipeline/offline.py", "pipeline/doctor/streams.py"},
     "_SEAL": set(),
     "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py", CLOSING},
