@@ -78,8 +78,8 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
     class_weights
         Weights of the two classes; empty for other responses.
     intervals
-        All intervals that the estimator has, by method, in the order of the coefficients; empty
-        until "ready".
+        All intervals that the estimator has, by method, in the order of the coefficients; without
+        those that some coefficient lacks, and empty until "ready".
     interval_needs
         What each of them is read from, and what that costs one record, in words.
     dispersion
@@ -147,6 +147,8 @@ def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateM
         raise NumericError("the estimate holds a number that is not finite")
     study = task.study
     negative, positive = estimate.weights
+    level = study.estimator.level
+    whole = [n for n, width in (estimate.widths or {}).items() if np.isfinite(width(level)).all()]
     return EstimateMessage(
         study=study.name,
         study_revision=task.revision,
@@ -156,8 +158,8 @@ def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateM
         coefficients=coefficients_of(task, estimate),
         level=study.estimator.level,
         interval_method=estimate.interval,
-        intervals={name: _ends(task, estimate, name) for name in estimate.widths or {}},
-        interval_needs={name: estimate.needs[name] for name in estimate.widths or {}},
+        intervals={name: _ends(task, estimate, name) for name in whole},
+        interval_needs={name: estimate.needs[name] for name in whole},
         records=estimate.records,
         releases=estimate.releases,
         clients=provenance.clients,

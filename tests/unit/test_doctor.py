@@ -23,7 +23,8 @@ from pipeline.errors import ConfigError
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.facts import Sizes
-from pipeline.methods.ldp_sgd.settings import records_to_mix, rule_of, slowest
+from pipeline.methods.ldp_sgd.forecast import records_to_mix
+from pipeline.methods.ldp_sgd.settings import rule_of, slowest
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Row

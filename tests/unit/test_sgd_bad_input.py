@@ -10,8 +10,9 @@ import pytest
 
 from pipeline.errors import ConfigError, RecordError
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients
+from pipeline.methods.ldp_sgd.forecast import largest_move
 from pipeline.methods.ldp_sgd.path import LARGEST
-from pipeline.methods.ldp_sgd.settings import largest_move, rule_of
+from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Encoder
 from pipeline.reducer import Partition, Reducer, combine
@@ -44,7 +45,7 @@ REASONABLE = {
     ("settings", "key", "bound"),
     [
         ({"path": "alpha = 0.5"}, "estimator.path.alpha", "> 0.5"),
-        ({"path": "alpha = 1.0"}, "estimator.path.alpha", "< 1.0"),
+        ({"path": "alpha = 1.1"}, "estimator.path.alpha", "<= 1.0"),
         ({"path": "alpha = nan"}, "estimator.path.alpha", "> 0.5"),
         ({"path": "eta0 = 0"}, "estimator.path.eta0", "> 0.0"),
         ({"path": "eta0 = 1e13"}, "estimator.path.eta0", "<= 1"),

@@ -12,7 +12,8 @@ from pipeline.errors import ConfigError, NumericError
 from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.batch_means import batch_means
 from pipeline.methods.ldp_sgd.critical import critical_value, tail
-from pipeline.methods.ldp_sgd.path import LARGEST, Rule, SgdPath
+from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
+from pipeline.methods.ldp_sgd.rule import Rule
 from pipeline.methods.ldp_sgd.random_scaling import contrast, random_scaling, variance
 from pipeline.methods.ldp_sgd.steps import StepRule, noise_cap, staleness_cap
 from pipeline.methods.ldp_sgd.sums import Sums
@@ -132,7 +133,8 @@ def test_online_batch_means_are_their_definition() -> None:
     starts, number = [0], 1
     for release in range(len(kept) // BLOCK):
         end, moved = (release + 1) * BLOCK, False
-        while math.floor((number + 1) ** (2 / 0.45)) <= end:
+        # batch m begins with record floor(m^(2 / 0.45)), counted from 1
+        while math.floor((number + 1) ** (2 / 0.45)) - 1 <= end:
             number, moved = number + 1, True
         if moved:
             starts.append(end)
@@ -233,7 +235,7 @@ def test_steps_have_the_same_bits_wherever_a_batch_begins() -> None:
 
 @pytest.mark.parametrize(
     ("eta0", "alpha", "cap"),
-    [(0, 0.6, 1), (math.inf, 0.6, 1), (1, 0.5, 1), (1, 1.0, 1), (1, 0.6, 0), (1, math.nan, 1)],
+    [(0, 0.6, 1), (math.inf, 0.6, 1), (1, 0.5, 1), (1, 1.1, 1), (1, 0.6, 0), (1, math.nan, 1)],
 )
 def test_an_impossible_rule_of_steps_is_refused(eta0: float, alpha: float, cap: float) -> None:
     with pytest.raises(ConfigError):

@@ -13,10 +13,11 @@ from scipy import stats
 from pipeline.estimators.estimate import Estimate
 from pipeline.linalg import pack_upper
 from pipeline.messages.keys import partition_of
-from pipeline.methods.ldp_sgd.estimate import MIXED
 from pipeline.methods.ldp_sgd.intervals import gradient_noise, plug_ins
-from pipeline.methods.ldp_sgd.path import Rule, SgdPath
+from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.plug_in import regressed_curvature, standard_errors
+from pipeline.methods.ldp_sgd.rule import Rule
+from pipeline.methods.ldp_sgd.settings import MIXED, scaling_of
 from pipeline.methods.ldp_sgd.steps import StepRule
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.offline import OfflineRun
@@ -80,13 +81,20 @@ def test_pooled_plug_ins_take_curvature_and_middle_of_each_path() -> None:
     spent = dict.fromkeys(wanted, 0 * one)
     for part, flat, product in zip(parts, (1.0, 0.25), (1.0, 2.0), strict=True):
         middle, share = part.gg / part.records, part.records / 4000
+        # the noise of a released curvature errs by A^-1 E b where the average is moved by b
+        scaling = scaling_of(task)
+        assert scaling is not None
+        square = scaling.noise**2 / part.records
         for name, a, m in (
             ("plug-in", by_hand([part]), middle),
             ("plug-in-curvature", flat * one, middle),
             ("plug-in-products", flat * one, (product + noise) * one),
         ):
             bread = np.linalg.inv(a)
-            wanted[name] = wanted[name] + share**2 * bread @ m @ bread / part.records
+            move = bread @ part.g / part.records
+            error = square / 2 * (move @ move * one + np.outer(move, move))
+            error = 0 * one if name == "plug-in" else error
+            wanted[name] = wanted[name] + share**2 * bread @ (m / part.records + error) @ bread
             spent[name] = spent[name] + share**2 * noise * bread @ bread / part.records
     found = plug_ins(task, parts)
     assert found.keys() == wanted.keys()

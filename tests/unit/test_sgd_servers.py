@@ -15,7 +15,8 @@ from pipeline.messages.keys import murmur2, partition_of
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.release import header_of
 from pipeline.methods import server_of
-from pipeline.methods.ldp_sgd.path import LARGEST, Rule, SgdPath
+from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
+from pipeline.methods.ldp_sgd.rule import Rule
 from pipeline.methods.ldp_sgd.random_scaling import random_scaling
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import SgdState

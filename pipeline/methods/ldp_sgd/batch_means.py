@@ -1,7 +1,7 @@
 """Batch means: the spread of averages over stretches of the path, for comparison with the others.
 
-`OnlineBatches` is valid at any time: batch m starts at floor(m^{2 / (1 - alpha)}) records after the
-burn-in (the first release that begins there or later), and all partial sums of a batch enter.
+`OnlineBatches` is valid at any time: batch m starts with record floor(m^{2 / (1 - alpha)}) after
+the burn-in (the first release that begins there or later), and all partial sums of a batch enter.
 `batch_means` cuts a path that is at hand into floor(n^{1/4}) + 1 batches of growing length, the
 first of which is dropped. Source: ldp-sgd, batch means; Chen et al. 2020; Zhu et al. 2023.
 """
@@ -17,6 +17,9 @@ import numpy as np
 from pipeline.errors import NumericError
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.types import Matrix, Vector
+
+#: Batches of steps that fall faster are as for this decay.
+LONGEST = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,13 @@ class OnlineBatches:
     @classmethod
     def before(cls, sums: Sums, alpha: float) -> OnlineBatches:
         """Return the state before the first batch."""
-        return cls(alpha, 1, sums, np.zeros_like(sums.a), np.zeros_like(sums.b), 0, 0)
+        # the lengths of batches follow steps that fall more slowly than 1 / i
+        return cls(min(alpha, LONGEST), 1, sums, np.zeros_like(sums.a), np.zeros_like(sums.b), 0, 0)
 
     def start(self, number: int) -> int:
         """Return after how many records batch `number` starts, from 1 on."""
-        return math.floor(math.pow(number, 2 / (1 - self.alpha)))
+        # its first record is number floor(m^{2 / (1 - alpha)}), counted from 1
+        return math.floor(math.pow(number, 2 / (1 - self.alpha))) - 1
 
     def ends(self, before: int, releases: int, block: int) -> list[tuple[int, int]]:
         """Return the releases that end a batch of means, with the number of the next one."""
@@ -93,12 +98,13 @@ def batch_means(path: Matrix, alpha: float, batches: int | None = None) -> Matri
     path
         Iterates 1, ..., n in order.
     alpha
-        Decay of the steps, in (1/2, 1).
+        Decay of the steps, in (1/2, 1].
     batches
         M, by default floor(n^{1/4}).
     """
     count = len(path)
     m = math.floor(count**0.25) if batches is None else batches
+    alpha = min(alpha, LONGEST)
     unit = count ** (1 - alpha) / (m + 1)
     ends = [math.floor(((k + 1) * unit) ** (1 / (1 - alpha))) for k in range(m + 1)]
     ends[-1] = count

@@ -1,20 +1,21 @@
 """The estimate of a study with locally private gradients, with its intervals side by side.
 
-The coefficients are the average iterate after the burn-in. "ready" means that the path has mixed:
-lambda_min times the sum of the steps is at least 50, with the smallest eigenvalue of the regressed
-curvature, for each of several pooled paths by itself; and that the interval which the study shows
-can be had. Source: ldp-sgd; the 50 is where coverage stops falling short in simulations
-(docs/methods/ldp-sgd.md, "When intervals appear").
+The coefficients are the average iterate after the burn-in; with a released curvature, the average
+moved to where the path would come to rest. "ready" means that a coefficient has an interval of the
+study's kind; `readiness` says which have. Source: ldp-sgd; the move is this project's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.estimators.estimate import Estimate, Status
+from pipeline.methods.ldp_sgd import readiness
 from pipeline.methods.ldp_sgd.intervals import (
     HalfWidth,
     gradient_noise,
@@ -23,16 +24,45 @@ from pipeline.methods.ldp_sgd.intervals import (
     plug_ins,
 )
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
-from pipeline.methods.ldp_sgd.plug_in import PooledPlugIn
-from pipeline.methods.ldp_sgd.random_scaling import random_scaling
+from pipeline.methods.ldp_sgd.plug_in import PooledPlugIn, standard_errors
+from pipeline.methods.ldp_sgd.random_scaling import RandomScaling, random_scaling
+from pipeline.methods.ldp_sgd.readiness import Lack
 from pipeline.methods.ldp_sgd.settings import allowed_lateness
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.types import Matrix, Vector
 
-#: A path that has moved less than this many relaxation times has no interval.
-MIXED = 50.0
+
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """The paths with records after their burn-in.
+
+    Attributes
+    ----------
+    begun
+        All paths, those in their burn-in, too.
+    burnt, parts, numbers
+        Those past it, the sums that count, and the numbers of their partitions.
+    """
+
+    task: GradientTask
+    begun: list[SgdPath]
+    burnt: list[SgdPath]
+    parts: list[Sums]
+    numbers: list[int]
+    scaling: RandomScaling
+    plugs: Mapping[str, PooledPlugIn]
+
+    @property
+    def records(self) -> int:
+        """How many count."""
+        return sum(part.records for part in self.parts)
+
+    @property
+    def shared(self) -> bool:
+        """Whether they are logs of one path."""
+        return self.task.partition_strategy == "shared"
 
 
 def estimate_sgd(task: GradientTask, state: SgdState, partitions: Sequence[int] = (0,)) -> Estimate:
@@ -48,36 +78,37 @@ def estimate_sgd(task: GradientTask, state: SgdState, partitions: Sequence[int] 
     Returns
     -------
     Estimate
-        Without intervals until the status is "ready".
+        Without intervals until the status is "ready"; NaN in the covariance stands for a
+        coefficient that has none yet.
     """
     paths = state.paths
-    burnt = [path for path in paths if path.sums.records]
-    parts = [path.stretch() for path in burnt]
-    records = sum(part.records for part in parts)
     covariance: Matrix | None = None
     privacy: Matrix | None = None
     widths: Mapping[str, HalfWidth] = {}
-    floored, condition = 0, None
-    coefficients = task.first_model.coefficients
+    floored, condition, records = 0, None, 0
+    coefficients, own = task.first_model.coefficients, task.path.shown
     status, reason = _early(task, paths)
-    shared = task.partition_strategy == "shared"
+    burnt = [path for path in paths if path.sums.records]
+    parts = [path.stretch() for path in burnt]
     if burnt:
-        origins = [path.origin for path in burnt]
-        scaling = random_scaling(list(zip(parts, origins, strict=True)), shared=shared)
-        coefficients = scaling.mean
-        plugs = plug_ins(task, parts)
         numbers = [n for n, path in zip(partitions, paths, strict=True) if path.sums.records]
-        reason = _unready(task, burnt, parts, plugs, numbers)
-        status = "warming" if reason else "ready"
+        origins = [path.origin for path in burnt]
+        scaling = random_scaling(
+            list(zip(parts, origins, strict=True)), shared=task.partition_strategy == "shared"
+        )
+        found = _Paths(task, paths, burnt, parts, numbers, scaling, plug_ins(task, parts))
+        records, shown = found.records, found.plugs.get(own, found.plugs.get("plug-in"))
+        centre = found.plugs[own].centre if own in found.plugs else None
+        coefficients = scaling.mean if centre is None else centre
+        missing, reason = _missing(found, coefficients)
+        status = "warming" if missing.all() else "ready"
         reason = "; ".join(filter(None, [reason, _late(task, burnt, parts)]))
-        shown = plugs.get(task.path.interval, plugs.get("plug-in"))
         if shown is not None:
-            floored = shown.floored
-            condition = shown.condition
-            if status == "ready":
-                covariance = shown.covariance
-                privacy = shown.privacy_covariance(gradient_noise(task) ** 2)
-                widths = half_widths(burnt, parts, scaling, plugs, shared=shared)
+            floored, condition = shown.floored, shown.condition
+        if shown is not None and status == "ready":
+            covariance = _hidden(shown.covariance, missing)
+            privacy = _hidden(shown.privacy_covariance(gradient_noise(task) ** 2), missing)
+            widths = _widths(found, missing)
     return Estimate(
         coefficients=coefficients,
         covariance=covariance,
@@ -93,9 +124,101 @@ def estimate_sgd(task: GradientTask, state: SgdState, partitions: Sequence[int] 
         point=_point(task, paths),
         widths=widths,
         staleness=_staleness(task, burnt, parts),
-        interval=task.path.interval,
+        interval=own,
         needs={name: needs(task, name) for name in widths},
     )
+
+
+def _hidden(covariance: Matrix, missing: NDArray[np.bool_]) -> Matrix:
+    """Return a covariance with NaN for coefficients that have no interval."""
+    hidden: Matrix = np.where(missing[:, None] | missing[None, :], np.nan, covariance)
+    return hidden
+
+
+def _widths(found: _Paths, missing: NDArray[np.bool_]) -> dict[str, HalfWidth]:
+    """Return half the lengths of the study's own interval, and of others where they are due."""
+    widths = half_widths(found.burnt, found.parts, found.scaling, found.plugs, shared=found.shared)
+    own = found.task.path.shown
+    mixed = not _mixing(found).coefficients.any()
+    kept = {}
+    for name, width in widths.items():
+        plug = found.plugs.get(name)
+        if name == own:
+            kept[name] = _without(width, missing)
+        elif plug is None or plug.centre is None:
+            if mixed:
+                kept[name] = width
+        elif not readiness.lacks_curvature(plug, found.records).coefficients.any():
+            kept[name] = width
+    return kept
+
+
+def _without(width: HalfWidth, missing: NDArray[np.bool_]) -> HalfWidth:
+    return lambda level: np.where(missing, np.nan, width(level))
+
+
+def _missing(found: _Paths, coefficients: Vector) -> tuple[NDArray[np.bool_], str]:
+    """Return which coefficients have no interval, shape (d,), and why; "" if all have one."""
+    task, size, own = found.task, len(coefficients), found.task.path.shown
+    nothing = np.ones(size, dtype=bool)
+    if diverged := _diverged(task, found.burnt):
+        return nothing, diverged
+    plug = found.plugs.get(own, found.plugs.get("plug-in"))
+    if plug is None:
+        alone = (i for i, p in enumerate(found.parts) if "plug-in" not in plug_ins(task, [p]))
+        name, blocks = _which(found, next(alone, 0))
+        return nothing, f"{name} has hardly begun to move, and intervals need a longer one{blocks}"
+    square = readiness.cloud(found.parts, coefficients, plug.paths[0].curvature)
+    if plug.centre is not None and own in found.plugs:
+        lacks = [
+            readiness.lacks_curvature(plug, found.records),
+            readiness.lacks_nearness(square, task, found.records, size),
+        ]
+    else:
+        errors = standard_errors(plug)
+        bent = readiness.bend(task, square, coefficients, plug.paths[0].curvature)
+        lacks = [_mixing(found), readiness.lacks_straightness(bent, errors)]
+    missing = np.any([lack.coefficients for lack in lacks], axis=0)
+    names = np.array(task.study.coefficient_names)
+    said = []
+    for lack in lacks:
+        if lack.coefficients.all():
+            said.append(lack.reason)
+        elif lack.coefficients.any():
+            which = ", ".join(repr(str(name)) for name in names[lack.coefficients])
+            said.append(f"no interval yet for {which}: {lack.reason}")
+    return missing, "; ".join(said)
+
+
+#: What makes a path mix sooner, or does without.
+HELP = (
+    ': more records, estimator.path.releases = "gradients+curvature", fewer features or a larger '
+    "epsilon help"
+)
+INSTEAD = ': estimator.path.interval = "plug-in-curvature" needs no mixing; such steps never mix'
+
+
+def _mixing(found: _Paths) -> Lack:
+    """Return which coefficients have not mixed, in any of several pooled paths."""
+    task, regressed = found.task, found.plugs.get("plug-in")
+    size = len(found.scaling.mean)
+    if regressed is None:
+        return Lack(np.ones(size, dtype=bool), "the path has hardly begun to move")
+    each = readiness.unmixed(task, found.burnt, found.parts, regressed)
+    least = min(range(len(each)), key=lambda i: float(each[i].min()))
+    name, blocks = _which(found, least)
+    # where models are late, that is the reason, and said behind this one
+    help_ = HELP if found.burnt[0].matrix is None else INSTEAD
+    help_ = "" if _late(task, found.burnt, found.parts) else help_
+    return readiness.lacks_mixing(np.min(each, axis=0), name, blocks + help_)
+
+
+def _which(found: _Paths, place: int) -> tuple[str, str]:
+    """Name a path, and say that it withholds the intervals of others where there are any."""
+    if found.task.partition_strategy != "pooled":
+        return "the path", ""
+    name = f"the path of partition {found.numbers[place]} ({found.burnt[place].records} records)"
+    return name, " in every partition" if len(found.burnt) > 1 else ""
 
 
 def _point(task: GradientTask, paths: list[SgdPath]) -> Vector:
@@ -119,61 +242,6 @@ def _early(task: GradientTask, paths: list[SgdPath]) -> tuple[Status, str]:
     if diverged := _diverged(task, paths):
         return "warming", diverged
     return "starting", f"the first {task.path.burn_in} records are left out of the average"
-
-
-#: What makes a path mix sooner.
-HELP = ": more records, larger steps (estimator.path), fewer features or a larger epsilon help"
-
-
-def _unready(
-    task: GradientTask,
-    paths: list[SgdPath],
-    parts: Sequence[Sums],
-    plugs: Mapping[str, PooledPlugIn],
-    numbers: Sequence[int],
-) -> str:
-    """Return why there are no intervals yet, and what would help; empty if there are."""
-    if diverged := _diverged(task, paths):
-        return diverged
-    regressed = plugs.get("plug-in")
-    if regressed is None:
-        alone = (i for i, part in enumerate(parts) if "plug-in" not in plug_ins(task, [part]))
-        name, blocks = _which(task, paths, numbers, next(alone, 0))
-        return f"{name} has hardly begun to move, and intervals need a longer one{blocks}"
-    moved = [part.moved for part in parts]
-    if task.partition_strategy != "pooled":
-        moved = [sum(moved)]
-    mixed = [
-        (not plug.floored, float(np.linalg.eigvalsh(plug.curvature)[0]) * steps)
-        for plug, steps in zip(regressed.paths, moved, strict=True)
-    ]
-    least = min(mixed)
-    if least < (True, MIXED):
-        name, blocks = _which(task, paths, numbers, mixed.index(least))
-        return (
-            f"{name} is too short: {max(least[1], 0.0):.0f} relaxation times of its slowest "
-            f"direction, and intervals need {MIXED:.0f}{blocks}"
-            + ("" if _late(task, paths, parts) else HELP)
-            # where models are late, that is the reason, and said behind this one
-        )
-    interval = task.path.interval
-    if interval.startswith("plug-in") and (interval not in plugs or plugs[interval].floored):
-        return (
-            f'"{interval}" cannot be computed yet, as the noise still hides a part of the released '
-            "curvature: more records, a larger privacy.split.curvature or privacy.epsilon help, "
-            "or another estimator.path.interval"
-        )
-    return ""
-
-
-def _which(
-    task: GradientTask, paths: list[SgdPath], numbers: Sequence[int], place: int
-) -> tuple[str, str]:
-    """Name a path, and say that it withholds the intervals of others where there are any."""
-    if task.partition_strategy != "pooled":
-        return "the path", ""
-    name = f"the path of partition {numbers[place]} ({paths[place].records} records)"
-    return name, " in every partition" if len(paths) > 1 else ""
 
 
 def _late(task: GradientTask, paths: list[SgdPath], parts: Sequence[Sums]) -> str:

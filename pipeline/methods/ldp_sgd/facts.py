@@ -13,20 +13,19 @@ import numpy as np
 
 from pipeline.errors import VeilstreamError
 from pipeline.methods.facts import Missed, Sizes
-from pipeline.methods.ldp_sgd.path import LARGEST
+from pipeline.methods.ldp_sgd.forecast import largest_move, largest_step, records_needed
+from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
+from pipeline.methods.ldp_sgd.readiness import GROWTH
 from pipeline.methods.ldp_sgd.settings import (
     allowed_lateness,
-    largest_move,
     lateness_cap,
     mean_curvature,
-    records_to_mix,
     rule_of,
+    scaling_of,
     slowest,
 )
 from pipeline.methods.ldp_sgd.task import GradientTask
 
-#: Logistic estimates grow by this share of the noise's variance in the predictor (fitted).
-LOGISTIC_GROWTH = 0.25
 #: The largest epsilon that a study can have.
 LARGEST_EPSILON = 20.0
 #: Where noise moves predictors by more than this share of their scale, formulas do not hold.
@@ -36,15 +35,17 @@ LARGEST_CLOUD = 1.0
 def sizes(task: GradientTask, records: int) -> Sizes:
     """As `Method.sizes`."""
     least = needed(task)
-    rule, curvature = rule_of(task), mean_curvature(task)
+    rule, curvature, scaling = rule_of(task), mean_curvature(task), scaling_of(task)
+    trace = task.size if scaling is None else float(np.trace(scaling.first()))
     noise = task.record_noise if task.study.noised else 0.0
-    # the step that an average over the path sees: its mean, for steps that fall as i^-alpha
-    last = rule.steps.steps(records, 1)[0] / (1 - rule.steps.alpha)
-    step = min(float(last), rule.steps.cap)
-    cloud = step * noise**2 * task.size / (2 * curvature)
+    # the step that an average over the path sees: its mean over the last seven eighths
+    cap = SgdPath(rule).steps.cap
+    step = float(np.mean(np.minimum(rule.steps.eta0 * np.linspace(records / 8, records, 64)
+                                    ** -rule.steps.alpha, cap)))  # fmt: skip
+    cloud = step * noise**2 * trace / (2 * curvature)
     logistic = task.loss.name == "logistic"
     scaled = cloud if logistic else cloud / task.loss.slope_bound**2
-    late = rule.steps.cap == lateness_cap(task) < rule.steps.eta0
+    late = cap == lateness_cap(task) < rule.steps.eta0
     sooner = []
     if scaled > LARGEST_CLOUD:
         sooner.append("a smaller estimator.path.kappa: its steps are too long for so much noise")
@@ -58,7 +59,7 @@ def sizes(task: GradientTask, records: int) -> Sizes:
         epsilon_for_intervals=_epsilon(task, records) if least > records else None,
         slope_error=slope_error(task, records),
         cloud=scaled,
-        relative_bias=LOGISTIC_GROWTH * cloud if logistic else None,
+        relative_bias=GROWTH * cloud if logistic else None,
         late=late,
         sooner=tuple(sooner),
     )
@@ -97,15 +98,16 @@ def facts(task: GradientTask) -> dict[str, object]:
         "path": {
             "eta0": rule.steps.eta0,
             "alpha": rule.steps.alpha,
-            "largest_step": rule.steps.cap,
+            "largest_step": largest_step(rule),
             "burn_in": rule.burn_in,
             "clipping_norm": task.clipping_norm,
             "intervals": ", ".join(task.path.intervals),
+            "shown": task.path.shown,
             **_released(task),
             "largest_slope": task.loss.slope_bound,
             "models_late_at_most": allowed_lateness(task),
             "one_release_moves_at_most": largest_move(task, rule),
-            "records_for_intervals": records_to_mix(rule, slowest(task)),
+            "records_for_intervals": records_needed(task),
             "and": f"{each}if features are independent and uniform on their public ranges; one "
             "that uses half of its range needs four times as many (see `veilstream doctor "
             "coverage`)",
@@ -137,7 +139,7 @@ def _released(task: GradientTask) -> dict[str, object]:
 
 def needed(task: GradientTask) -> int:
     """Return from about how many records on there are intervals."""
-    return records_to_mix(rule_of(task), slowest(task))
+    return records_needed(task)
 
 
 def slope_error(task: GradientTask, records: int) -> float:

@@ -17,6 +17,7 @@ from pipeline.methods.ldp_sgd.batch_means import batch_means
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.plug_in import PlugIn, PooledPlugIn
 from pipeline.methods.ldp_sgd.random_scaling import RandomScaling, pooled
+from pipeline.methods.ldp_sgd.settings import scaling_of
 from pipeline.methods.ldp_sgd.spec import INTERVALS
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.methods.ldp_sgd.task import GradientTask
@@ -40,14 +41,13 @@ def plug_ins(task: GradientTask, parts: Sequence[Sums]) -> dict[str, PooledPlugI
         The sums of each path, or of each log of a shared one, after its burn-in.
     """
     made: dict[str, Callable[[Sequence[Sums]], PlugIn]] = {"plug-in": plug_in.without_release}
-    if "curvature" in task.shares:
-        made["plug-in-curvature"] = plug_in.with_curvature
-    if "products" in task.shares:
-        made["plug-in-products"] = lambda logs: plug_in.published(
-            plug_in.released_mean(logs, 0),
-            plug_in.released_mean(logs, 1),
-            gradient_noise(task) ** 2,
-            sum(sums.records for sums in logs),
+    scaling = scaling_of(task)
+    if scaling is not None:
+        made["plug-in-curvature"] = lambda logs: plug_in.with_curvature(logs, scaling)
+    if scaling is not None and "products" in task.shares:
+        noise = gradient_noise(task) ** 2
+        made["plug-in-products"] = lambda logs: plug_in.moved(
+            logs, plug_in.published_middle(plug_in.released_mean(logs, 1), noise), scaling
         )
     paths = [[part] for part in parts] if task.partition_strategy == "pooled" else [parts]
     found = {}
@@ -74,7 +74,7 @@ def half_widths(
 ) -> dict[str, HalfWidth]:
     """Return half the lengths of all intervals by method.
 
-    A plug-in whose curvature has directions below their noise gives none.
+    A plug-in whose regressed curvature has directions below their noise gives none.
 
     Parameters
     ----------
@@ -86,7 +86,8 @@ def half_widths(
     """
     found: dict[str, HalfWidth] = {"random-scaling": scaling.half_width}
     for name, plug in plugs.items():
-        if not plug.floored:
+        # where a curvature is released, its width says what may be shown
+        if not plug.floored or plug.centre is not None:
             found[name] = partial(_normal, plug_in.standard_errors(plug))
     batches = [(path.sums, path.batches.variance(path.sums)) for path in paths]
     spread = pooled(batches, shared=shared)

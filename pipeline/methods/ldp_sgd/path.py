@@ -1,14 +1,14 @@
 """The path of online gradient descent and the running sums that its intervals need.
 
-theta_i = theta_{i-1} - eta_i g_i over noised gradients g_i, in the order of the log. With C_s the
-sum of theta - m up to record s after the burn-in (m is the iterate at its end), the sums are
-A = sum C_s C_s' (or its diagonal), b = sum s C_s, S = sum C_s, and for the least-squares curvature
-the sums of g, u, g u', u u' and g g' over the points u at which the gradients were taken. A copy
-of them at n0 gives the sums of any later stretch by subtraction: burn-ins and batches are read off.
-Matrices that a release holds beside its gradients are summed with them.
+theta_i = theta_{i-1} - eta_i P g_i over noised gradients g_i, in the order of the log; P is the
+matrix of `scaling`, or the identity. With C_s the sum of theta - m up to record s after the burn-in
+(m is the iterate at its end), the sums are A = sum C_s C_s' (or its diagonal), b = sum s C_s,
+S = sum C_s, and for the least-squares curvature the sums of g, u, g u', u u' and g g' over the
+points u at which the gradients were taken. A copy of them at n0 gives the sums of any later stretch
+by subtraction: burn-ins and batches are read off. Matrices that a release holds beside its
+gradients are summed with them, and P follows from those.
 
-Releases are added in the order of the log. Every operation is elementwise, strictly sequential, or
-a sum within one release, so that the bits do not depend on how many releases come at once.
+Releases are added in the order of the log, with the same bits however many come at once.
 
 Where several partitions share a path, theta is theta_0 plus what each of them has moved it. A
 `SgdPath` then holds one partition's part of the way, and its sums are those of the points u: they
@@ -20,12 +20,15 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.linalg import unpack_upper
 from pipeline.methods.ldp_sgd.batch_means import OnlineBatches
+from pipeline.methods.ldp_sgd.rule import Rule
+from pipeline.methods.ldp_sgd.running import accumulated, scaled, sums_along
 from pipeline.methods.ldp_sgd.steps import StepRule
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.types import Integers, Matrix, Vector
@@ -34,39 +37,8 @@ from pipeline.types import Integers, Matrix, Vector
 LARGEST = 2.0**12
 #: Copies of the sums that are kept as possible ends of the burn-in.
 MARKS = 4
-#: The first copy after the burn-in is made no earlier than after so many records.
-LEAST_MARK = 1000
 #: Numbers of one intermediate array: larger batches are cut, for the processor's cache.
 _CHUNK = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What is public about a path.
-
-    Attributes
-    ----------
-    steps
-        The step sizes.
-    burn_in
-        Records before the sums begin, >= 0; copies are kept at burn_in 2^j.
-    start
-        theta_0, shape (d,).
-        Zero in a shared path, whose start is added by who brings the parts together.
-    full
-        Whether A is a matrix, for intervals of contrasts, or its diagonal alone.
-    extra
-        How many numbers come beside the gradients of a release.
-    shared
-        Whether the path is one partition's part of a path that several move.
-    """
-
-    steps: StepRule
-    burn_in: int
-    start: Vector
-    full: bool = False
-    extra: int = 0
-    shared: bool = False
 
 
 @dataclass(slots=True)
@@ -93,6 +65,9 @@ class SgdPath:
     kept
         The iterates that the sums are of, in pieces of shape (n, d), where they are asked for by an
         empty list; a worker has no room for them.
+    matrix, steps
+        P, shape (d, d) or None for the identity, and the steps with the cap that goes with it:
+        those of the newest copy of the sums.
     """
 
     rule: Rule
@@ -105,6 +80,8 @@ class SgdPath:
     batches: OnlineBatches = field(init=False)
     diverged: int | None = None
     kept: list[Matrix] | None = None
+    matrix: Matrix | None = field(init=False)
+    steps: StepRule = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin at the public start."""
@@ -115,6 +92,21 @@ class SgdPath:
         self.batches = OnlineBatches.before(self.sums, self.rule.steps.alpha)
         if self.rule.burn_in == 0:
             self.marks = [self.sums]
+        self.scale()
+
+    def scale(self) -> None:
+        """Take the matrix and the steps that follow from the newest copy of the sums."""
+        scaling = self.rule.scaling
+        self.matrix, self.steps = None, self.rule.steps
+        if scaling is None:
+            return
+        matrix = scaling.first()
+        if self.marks and self.marks[-1].records:
+            mark, size = self.marks[-1], len(matrix)
+            packed = mark.extra[: size * (size + 1) // 2]
+            matrix = scaling.matrix(unpack_upper(packed / mark.records, size), mark.records)
+        cap = min(self.rule.steps.cap, scaling.cloud / float(np.trace(matrix)))
+        self.matrix, self.steps = matrix, replace(self.rule.steps, cap=cap)
 
     def fold(
         self,
@@ -163,18 +155,27 @@ class SgdPath:
     ) -> None:
         done = 0
         while done < len(gradients) and self.diverged is None:
-            # the burn-in ends with a release, and begins the sums anew
+            # the burn-in ends with a release, and so does each stretch of one matrix
             rest = self.rule.burn_in - self.records
+            count = rest <= 0
+            target = self._target() if count else 0
             block = gradients.shape[1]
-            take = len(gradients) - done
-            if rest > 0:
-                take = min(take, math.ceil(rest / block))
+            due = math.ceil((target - self.sums.records if count else rest) / block)
+            take = min(len(gradients) - done, due)
             part = slice(done, done + take)
             self._advance(
                 gradients[part], points[part], watermarks[part], extra[part], clock[part],
-                count=rest <= 0,
+                count=count,
             )  # fmt: skip
+            if count and self.sums.records >= target:
+                self.marks = [*self.marks, self.sums][-MARKS:]
+                self.scale()
             done += take
+
+    def _target(self) -> int:
+        """Return after how many records that count the next copy of the sums is due."""
+        unit = self.rule.unit
+        return unit * ((1 << (self.sums.records // unit + 1).bit_length()) - 1)
 
     def _advance(
         self,
@@ -190,7 +191,8 @@ class SgdPath:
         # one coefficient after the other: running sums along memory are the fast ones
         by_entry = np.ascontiguousarray(gradients.reshape(-1, size).T)
         steps = self._steps(clock, releases, block)
-        moved = _running(self.theta, by_entry * -steps)
+        pull = by_entry if self.matrix is None else scaled(self.matrix, by_entry)
+        moved = accumulated(self.theta, pull * -steps)
         # parts of a shared path may drift apart without bound where their sum does not
         if not self.rule.shared and not max(moved.max(), -moved.min()) <= LARGEST:
             bad = ~(np.abs(moved) <= LARGEST).all(axis=0)
@@ -206,7 +208,13 @@ class SgdPath:
         path = np.repeat(points.T, block, axis=1) if self.rule.shared else moved
         if count:
             late = np.maximum(self.records + block * np.arange(releases) - watermarks, 0)
-            self._add(gradients, by_entry, points, path, steps, np.cumsum(late), extra)
+            at = sums_along(
+                self.sums, gradients, by_entry, points, path - self.origin[:, None], steps,
+                np.cumsum(late), extra,
+            )  # fmt: skip
+            for release, number in self.batches.ends(self.sums.records, releases, block):
+                self.batches = self.batches.closed(at(release), number)
+            self.sums = at(releases - 1)
             if self.kept is not None:
                 self.kept.append(path.T.copy())
         self.theta = moved[:, -1].copy()
@@ -218,63 +226,11 @@ class SgdPath:
 
     def _steps(self, clock: Integers, releases: int, block: int) -> Vector:
         if not self.rule.shared:
-            return self.rule.steps.steps(self.records + 1, releases * block)
+            return self.steps.steps(self.records + 1, releases * block)
         # a client that was away sends an old clock: its step must not be one of the first
         own = range(self.records, self.records + releases * block, block)
         known = zip(clock.tolist(), own, strict=True)
-        return np.repeat([self.rule.steps.step(max(pair) + block) for pair in known], block)
-
-    def _add(
-        self,
-        gradients: NDArray[np.float64],
-        by_entry: Matrix,
-        points: Matrix,
-        path: Matrix,
-        steps: Vector,
-        late: Integers,
-        extra: Matrix,
-    ) -> None:
-        releases, block, size = gradients.shape
-        held = self.sums
-        c = _running(held.c, path - self.origin[:, None])
-        index = np.arange(held.records + 1, held.records + releases * block + 1, dtype=np.float64)
-
-        cubes = c.reshape(size, releases, block)
-        g = by_entry.reshape(size, releases, block).sum(axis=2)
-        a = (
-            np.matmul(cubes.transpose(1, 0, 2), cubes.transpose(1, 2, 0)).transpose(1, 2, 0)
-            if self.rule.full
-            else np.vecdot(cubes, cubes)
-        )
-        products = np.matmul(gradients.transpose(0, 2, 1), gradients)
-        u = points.T
-        running = {
-            "s": _running(held.s, cubes.sum(axis=2)),
-            "b": _running(held.b, np.vecdot(cubes, index.reshape(releases, block))),
-            "a": _running(held.a, a),
-            "g": _running(held.g, g.copy()),
-            "u": _running(held.u, block * u),
-            "gu": _running(held.gu, g[:, None, :] * u[None, :, :]),
-            "uu": _running(held.uu, block * u[:, None, :] * u[None, :, :]),
-            "gg": _running(held.gg, products.transpose(1, 2, 0)),
-            "extra": _running(held.extra, extra.T.copy()),
-        }
-        moved = _running(np.array(held.moved), steps.reshape(releases, block).sum(axis=1))
-
-        def at(release: int) -> Sums:
-            return Sums(
-                records=held.records + (release + 1) * block,
-                behind=held.behind + int(late[release]),
-                moved=float(moved[release]),
-                c=c[:, (release + 1) * block - 1].copy(),
-                **{name: sums[..., release].copy() for name, sums in running.items()},
-            )
-
-        for release in _ends(held.records, releases, block, max(self.rule.burn_in, LEAST_MARK)):
-            self.marks = [*self.marks, at(release)][-MARKS:]
-        for release, number in self.batches.ends(held.records, releases, block):
-            self.batches = self.batches.closed(at(release), number)
-        self.sums = at(releases - 1)
+        return np.repeat([self.steps.step(max(pair) + block) for pair in known], block)
 
     def stretch(self) -> Sums:
         """Return the sums after a burn-in of 6 to 12 %, or of `burn_in` while that is more."""
@@ -290,22 +246,3 @@ class SgdPath:
         twin = copy.copy(self)
         twin.marks = list(self.marks)
         return twin
-
-
-def _ends(before: int, releases: int, block: int, unit: int) -> list[int]:
-    """Return the releases after which the counted records pass unit (2^j - 1), j >= 1."""
-    found, target = [], unit
-    while target <= before + releases * block:
-        if target > before:
-            found.append(math.ceil((target - before) / block) - 1)
-        target = 2 * target + unit
-    return found
-
-
-def _running(first: NDArray[np.float64], items: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Turn items, which nobody else holds, into first plus the items so far.
-
-    They are added strictly one by one along the last axis, in place: copies cost as much as sums.
-    """
-    items[..., 0] += first
-    return np.add.accumulate(items, axis=-1, out=items)

@@ -10,6 +10,7 @@ independent: their variances add with squared weights.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,11 +18,14 @@ import numpy as np
 
 from pipeline.errors import NumericError
 from pipeline.linalg import floor_eigenvalues, sandwich, unpack_upper
+from pipeline.methods.ldp_sgd.scaling import Scaling
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.types import Matrix, Vector
 
 #: Eigenvalues of a curvature are raised to this share of their mean.
 FLOOR = 0.02
+#: Directions that noise hides may hold this share of a coefficient's variance.
+HIDDEN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,20 @@ class PlugIn:
         How many eigenvalues of A were raised.
     records
         How many the average is over.
+    centre
+        The average of the points, moved by A^-1 times the mean gradient: what it would be if the
+        path had come to rest. Shape (d,); None where A is regressed on the path itself.
+    width_error
+        Relative error of each standard error that the noise of a released curvature causes, shape
+        (d,); infinite where that noise hides more than `HIDDEN` of the variance.
     """
 
     curvature: Matrix
     covariance: Matrix
     floored: int
     records: int
+    centre: Vector | None = None
+    width_error: Vector | None = None
 
     def privacy_covariance(self, noise: float) -> Matrix:
         """Return the part of the covariance that noise of this variance causes, shape (d, d)."""
@@ -71,6 +83,21 @@ class PooledPlugIn:
     def condition(self) -> float:
         """The largest condition number of a path's curvature."""
         return max(float(np.linalg.cond(plug.curvature)) for plug in self.paths)
+
+    @property
+    def centre(self) -> Vector | None:
+        """The mean of the paths' centres by their records, shape (d,); None where there is none."""
+        centres = [plug.centre for plug in self.paths if plug.centre is not None]
+        if not centres:
+            return None
+        mean: Vector = np.average(centres, axis=0, weights=[plug.records for plug in self.paths])
+        return mean
+
+    @property
+    def width_error(self) -> Vector:
+        """The largest of the paths' own, shape (d,); zeros where no curvature was released."""
+        known = [plug.width_error for plug in self.paths if plug.width_error is not None]
+        return np.max(known, axis=0) if known else np.zeros(len(self.paths[0].curvature))
 
     @property
     def covariance(self) -> Matrix:
@@ -151,8 +178,14 @@ def without_release(parts: Sequence[Sums]) -> PlugIn:
     return plug_in(curvature, middle, records)
 
 
-def with_curvature(parts: Sequence[Sums]) -> PlugIn:
+def with_curvature(parts: Sequence[Sums], scaling: Scaling | None = None) -> PlugIn:
     """Return PPI-1: the curvature that was released, and the mean product of noised gradients.
+
+    Parameters
+    ----------
+    scaling
+        The public guess of the curvature and the noise of the released one, for `centre` and
+        `width_error`; None for the sandwich alone.
 
     Raises
     ------
@@ -161,7 +194,51 @@ def with_curvature(parts: Sequence[Sums]) -> PlugIn:
     """
     records = sum(sums.records for sums in parts)
     middle: Matrix = np.sum([sums.gg for sums in parts], axis=0) / records
-    return plug_in(released_mean(parts, 0), middle, records)
+    if scaling is None:
+        return plug_in(released_mean(parts, 0), middle, records)
+    return moved(parts, middle, scaling)
+
+
+def moved(parts: Sequence[Sums], middle: Matrix, scaling: Scaling) -> PlugIn:
+    """Return the sandwich about the average moved by A^-1 times the mean gradient.
+
+    With E the noise of A's mean, the move b errs by A^-1 E b. Entries of E are independent, with
+    deviation s on the diagonal and s / sqrt 2 beside it.
+    """
+    records = sum(sums.records for sums in parts)
+    known = scaling.known(released_mean(parts, 0), records)
+    inverse = np.asarray(np.linalg.inv(known.curvature), dtype=np.float64)
+    mean_point = np.sum([sums.u for sums in parts], axis=0) / records
+    move = inverse @ (np.sum([sums.g for sums in parts], axis=0) / records)
+    square = scaling.noise**2 / records
+    error = square / 2 * (move @ move * np.eye(len(move)) + np.outer(move, move))
+    limit = inverse @ middle @ inverse
+    covariance = limit / records + inverse @ error @ inverse
+    variances = np.diag(limit)
+    width_error = width_errors(inverse, middle, math.sqrt(square))
+    hidden = np.diag(known.hidden @ middle @ known.hidden) / variances
+    return PlugIn(
+        known.curvature, covariance, known.floored, records, mean_point - move,
+        np.where(hidden > HIDDEN, np.inf, width_error),
+    )  # fmt: skip
+
+
+def width_errors(inverse: Matrix, middle: Matrix, noise: float) -> Vector:
+    """Return the relative error of each standard error, shape (d,), that noise of A causes.
+
+    Parameters
+    ----------
+    inverse
+        A^-1, shape (d, d).
+    noise
+        Deviation of a diagonal entry of A.
+    """
+    # the variance a' M a of a coefficient, a = A^-1 e_j, errs by 2 a' M A^-1 E a
+    left = inverse @ middle @ inverse
+    inner = (left * inverse).sum(axis=0) ** 2
+    norms = (left**2).sum(axis=0) * (inverse**2).sum(axis=0)
+    found: Vector = noise * np.sqrt((inner + norms) / 2) / np.diag(left)
+    return found
 
 
 def published(curvature: Matrix, products: Matrix, noise: float, records: int) -> PlugIn:
@@ -182,8 +259,12 @@ def published(curvature: Matrix, products: Matrix, noise: float, records: int) -
     NumericError
         As `plug_in`.
     """
-    middle = floor_eigenvalues(products, 0.0).matrix + noise * np.eye(len(products))
-    return plug_in(curvature, middle, records)
+    return plug_in(curvature, published_middle(products, noise), records)
+
+
+def published_middle(products: Matrix, noise: float) -> Matrix:
+    """Return the middle of the paper's PPI, shape (d, d): noised products and the known noise."""
+    return floor_eigenvalues(products, 0.0).matrix + noise * np.eye(len(products))
 
 
 def released_mean(parts: Sequence[Sums], number: int) -> Matrix:

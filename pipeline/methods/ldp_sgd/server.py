@@ -31,7 +31,7 @@ class GradientServer:
     @property
     def interval(self) -> str:
         """As `Server.interval`."""
-        return (self._task.path).interval
+        return self._task.path.shown
 
     def slots(self, rows: Rows) -> int:
         """As `Server.slots`: an empty slot moves the path by its noise."""

@@ -11,10 +11,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from pipeline.methods.ldp_sgd.path import Rule
+from pipeline.methods.ldp_sgd.rule import Rule
+from pipeline.methods.ldp_sgd.scaling import Scaling
 from pipeline.methods.ldp_sgd.steps import StepRule, noise_cap, staleness_cap
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.study.reference import moments
+from pipeline.types import Matrix
 
 #: Public guesses by loss: mean curvature of a record, decay of the steps, and how far noise may
 #: move a linear predictor: asymmetric losses are biased sooner.
@@ -23,36 +25,64 @@ ALPHA = {"linear": 0.501}
 KAPPA = {"linear": 0.5}
 #: The largest eigenvalue of the mean curvature is guessed as this multiple of a record's curvature.
 LARGEST_SHARE = 2.0
-#: No stream has more records than this.
-NEVER = 2.0**53
+#: The largest curvature of a direction, as a multiple of its public guess.
+SCALED_SHARE = 4.0
+#: A path that has moved less than this many relaxation times says nothing of its own spread.
+MIXED = 50.0
+#: Scaled steps of record i are NEWTON / i: 1 would be those of a Newton method.
+NEWTON = 2.0
 
 
 @lru_cache(maxsize=32)
 def rule_of(task: GradientTask) -> Rule:
     """Return the rule of a study's path."""
     path, loss = task.path, task.study.estimator.loss
-    curvature = mean_curvature(task)
-    noise = task.record_noise if task.study.noised else 0.0
-    cap = min(
-        noise_cap(path.kappa or KAPPA.get(loss, 0.25), curvature, task.loss.slope_bound, noise,
-                  task.size),
-        lateness_cap(task),
-    )  # fmt: skip
+    scaling, alpha, eta0 = scaling_of(task), ALPHA.get(loss, 0.6), 1.0
+    if scaling is None:
+        curvature = mean_curvature(task)
+        noise = task.record_noise if task.study.noised else 0.0
+        kappa = path.kappa or KAPPA.get(loss, 0.25)
+        noisy = noise_cap(kappa, curvature, task.loss.slope_bound, noise, task.size)
+        cap = min(noisy, lateness_cap(task))
+    else:
+        # the cap by noise goes with the matrix, which changes
+        cap, alpha, eta0 = lateness_cap(task), 1.0, NEWTON
+    shared = task.partition_strategy == "shared"
     return Rule(
-        steps=StepRule(path.eta0, path.alpha or ALPHA.get(loss, 0.6), cap),
+        steps=StepRule(path.eta0 or eta0, path.alpha or alpha, cap),
         burn_in=path.burn_in,
-        start=np.zeros(task.size)
-        if task.partition_strategy == "shared"
-        else task.first_model.coefficients,
+        start=np.zeros(task.size) if shared else task.first_model.coefficients,
         full=path.full,
         extra=task.extra_numbers,
-        shared=task.partition_strategy == "shared",
+        shared=shared,
+        scaling=scaling,
+    )
+
+
+@lru_cache(maxsize=32)
+def scaling_of(task: GradientTask) -> Scaling | None:
+    """Return how the steps of a study are scaled; None where no curvature is released."""
+    if "curvature" not in task.shares:
+        return None
+    products = mean_products(task)
+    guess = task.path.curvature or CURVATURE[task.study.estimator.loss]
+    guess *= min(1.0, task.clipping_norm**2 / float(np.trace(products)))
+    noise = task.record_noise if task.study.noised else 0.0
+    held = task.channels.curvature if task.study.noised else None
+    return Scaling(
+        reference=guess * products,
+        # the cap times the trace of the matrix
+        cloud=noise_cap(task.path.kappa or 0.25, guess, task.loss.slope_bound, noise, 1.0),
+        # one noise for each window's sum
+        noise=held.standard_deviation / math.sqrt(task.slots) if held else 0.0,
     )
 
 
 def lateness_cap(task: GradientTask) -> float:
     """Return the largest step at which late models do no harm."""
     behind = allowed_lateness(task) + task.slots
+    if scaling_of(task) is not None:
+        return staleness_cap(SCALED_SHARE, behind)
     return staleness_cap(LARGEST_SHARE * mean_curvature(task), behind)
 
 
@@ -68,60 +98,26 @@ def mean_curvature(task: GradientTask) -> float:
     return guess * min(1.0, task.clipping_norm**2 / task.size)
 
 
-def largest_move(task: GradientTask, rule: Rule) -> float:
-    """Return how far one release can move a coefficient, whatever numbers a client sends.
+def mean_products(task: GradientTask) -> Matrix:
+    """Return the guess of E[x x'] of (1, features), shape (d, d).
 
-    The worker refuses numbers that no honest client can send, and steps never grow.
+    That of the public reference population: independent features, about their typical values where
+    the study says those, else uniform on their public ranges and over their levels. With `scaling =
+    "unit"` the variance of a uniform number is 1/3.
     """
-    return task.slots * min(rule.steps.eta0, rule.steps.cap) * task.largest_gradient
+    said = any(feature.typical is not None for feature in task.encoding.features.values())
+    return moments(task.encoding, "typical" if said else "uniform")
 
 
 def slowest(task: GradientTask) -> float:
     """Return the guess of the smallest eigenvalue of the mean curvature.
 
-    For independent features, uniform on their public ranges and over their levels: with `scaling =
-    "unit"` the variance of a number is 1/3. Features that are correlated, or use a part of their
-    range, have a smaller one.
+    Features that are correlated, or use a part of their range, have a smaller one.
     """
-    products = moments(task.encoding, "uniform")
+    products = mean_products(task)
     guess = task.path.curvature or CURVATURE[task.study.estimator.loss]
     weight = min(1.0, task.clipping_norm**2 / float(np.trace(products)))
     return guess * weight * float(np.linalg.eigvalsh(products)[0])
-
-
-def records_to_mix(rule: Rule, curvature: float, needed: float = 50.0) -> int:
-    """Return after about how many records lambda_min times the sum of steps reaches `needed`.
-
-    The sum is that of the stretch which counts: all but the first eighth, or the burn-in.
-
-    Parameters
-    ----------
-    curvature
-        A guess of the smallest eigenvalue of the mean curvature.
-    """
-
-    def mixed(records: float) -> float:
-        left_out = max(rule.burn_in, records / 8)
-        return curvature * (_moved(rule.steps, records) - _moved(rule.steps, left_out))
-
-    most = 2.0
-    while mixed(most) < needed and most < NEVER:
-        most *= 2
-    least = most / 2
-    while most - least > 1e-3 * most:
-        middle = (least + most) / 2
-        least, most = (least, middle) if mixed(middle) >= needed else (middle, most)
-    return math.ceil(most)
-
-
-def _moved(steps: StepRule, records: float) -> float:
-    """Return about the sum of the first steps: they stand at the cap, then fall as a power."""
-    flat = max(math.pow(steps.eta0 / steps.cap, 1 / steps.alpha), 1.0)
-    if records <= flat:
-        return min(steps.cap, steps.eta0) * records
-    fall = 1 - steps.alpha
-    rest = steps.eta0 * (math.pow(records, fall) - math.pow(flat, fall)) / fall
-    return min(steps.cap, steps.eta0) * flat + rest
 
 
 def allowed_lateness(task: GradientTask) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -21,16 +22,31 @@ INTERVALS = {
     "plug-in-curvature": "gradients+curvature",
     "plug-in-products": "gradients+curvature+products",
 }
+#: The interval of choice, by the last thing that is released. Only gradients: a curvature regressed
+#: on the path is known no sooner than the path has mixed, and random scaling needs none.
+CHOICE = {
+    "gradients": "random-scaling",
+    "curvature": "plug-in-curvature",
+    "products": "plug-in-products",
+}
 
 
 class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Steps min(eta0 i^-alpha, cap) of record i; what is not given follows from the study."""
 
-    eta0: Annotated[Positive, Meta(description="scale of the steps, > 0", examples=[1.0])] = 1.0
-    alpha: Annotated[
-        Annotated[float, Meta(gt=0.5, lt=1)] | None,
+    eta0: Annotated[
+        Positive | None,
         Meta(
-            description="decay of the steps, in (1/2, 1); default 0.501 for linear, else 0.6",
+            description="scale of the steps, > 0; default 2 with a released curvature, whose steps "
+            "are shares of one to the minimum, else 1",
+            examples=[1.0],
+        ),
+    ] = None
+    alpha: Annotated[
+        Annotated[float, Meta(gt=0.5, le=1)] | None,
+        Meta(
+            description="decay of the steps, in (1/2, 1]; default 1 with a released curvature, "
+            "else 0.501 for linear and 0.6 for others",
             examples=[0.501],
         ),
     ] = None
@@ -63,7 +79,8 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Positive | None,
         Meta(
             description="how far noise may move a linear predictor, in variances of its largest "
-            "slope: the cap of the steps; default 0.5 for linear, else 0.25",
+            "slope: the cap of the steps; default 0.25, or 0.5 for linear without a released "
+            "curvature",
             examples=[0.5],
         ),
     ] = None
@@ -88,14 +105,15 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Meta(description="keep the whole matrix of random scaling", examples=["false"]),
     ] = False
     releases: Annotated[
-        Literal["gradients", "gradients+curvature", "gradients+curvature+products"],
+        Literal["gradients", "gradients+curvature", "gradients+curvature+products"] | None,
         Meta(
             description='"gradients" of single records; "gradients+curvature": with the noised sum '
             'of a window\'s curvatures; "gradients+curvature+products": and of its outer products. '
-            "All share one budget",
-            examples=["gradients"],
+            'All share one budget. Default: "gradients+curvature"; "gradients" for unit = "user", '
+            "personal levels and discrete-laplace",
+            examples=["gradients+curvature"],
         ),
-    ] = "gradients"
+    ] = None
     interval: Annotated[
         Literal[
             "random-scaling",
@@ -103,27 +121,44 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "online-batch-means",
             "plug-in-curvature",
             "plug-in-products",
-        ],
+        ]
+        | None,
         Meta(
             description='"random-scaling", "plug-in" or "online-batch-means"; with the releases '
-            'that they need, "plug-in-curvature" or "plug-in-products"',
-            examples=["random-scaling"],
+            'that they need, "plug-in-curvature" or "plug-in-products". Default: the one that '
+            "reads most of what is released",
+            examples=["plug-in-curvature"],
         ),
-    ] = "random-scaling"
+    ] = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What a release holds."""
+        return tuple((self.releases or "gradients").split("+"))
 
     @property
     def matrices(self) -> int:
         """How many matrices a release holds beside its gradients: 0, 1 or 2."""
-        return self.releases.count("+")
+        return len(self.parts) - 1
 
     @property
     def intervals(self) -> tuple[str, ...]:
         """The intervals that can be read from these releases."""
-        return tuple(name for name, needed in INTERVALS.items() if self.releases.startswith(needed))
+        held = "+".join(self.parts)
+        return tuple(name for name, needed in INTERVALS.items() if held.startswith(needed))
+
+    @property
+    def shown(self) -> str:
+        """The interval that stands beside the coefficients."""
+        return self.interval or CHOICE[self.parts[-1]]
 
 
 #: Raised whenever the meaning of a release changes without a change of the study file.
-SEMANTICS = 2
+SEMANTICS = 3
+#: Shares of the budget that a released curvature takes: at least, at most.
+LEAST_CURVATURE, MOST_CURVATURE = 0.05, 0.3
+#: Largest curvature over largest slope, by loss, with residuals in units of their deviation.
+STEEPEST, HUBER = {"logistic": 0.25}, 1.345
 #: Losses with a bounded slope whose expectation is zero at the truth.
 LOSSES = ("linear", "logistic", "expectile")
 
@@ -136,14 +171,39 @@ def spec_of(study: Study) -> Path:
     ConfigError
         Naming the key that is wrong.
     """
-    return strict(study.estimator.path or {}, Path, at="estimator.path")
+    path = strict(study.estimator.path or {}, Path, at="estimator.path")
+    if path.releases is not None:
+        return path
+    # elsewhere the sum of a window's curvatures costs more than it is worth, or does not go
+    privacy = study.privacy
+    plain = privacy.unit != "record" or privacy.personal is not None
+    plain = plain or privacy.mechanism == "discrete-laplace"
+    held: Literal["gradients", "gradients+curvature"] = (
+        "gradients" if plain else "gradients+curvature"
+    )
+    return msgspec.structs.replace(path, releases=held)
 
 
 def split_of(study: Study, path: Path) -> Split:
     """Return the shares of the budget of gradient and curvature."""
     if study.privacy.split is None and path.matrices:
-        return Split(gradient=0.95, curvature=0.05)
+        share = _curvature_share(study, path)
+        return Split(gradient=1 - share, curvature=share)
     return study.privacy.split or Split()
+
+
+def _curvature_share(study: Study, path: Path) -> float:
+    """Return the share of the budget at which a released curvature is known in time.
+
+    Widths are to be known to a fifth at twice the size at which intervals reach half a unit to
+    either side, where noise rules: the unit of residuals, or of the logit. Noise of a window's sum
+    then matters by (clipping_norm h / S)^2 (d + 3) / window.records.
+    """
+    size = len(study.coefficient_names)
+    norm = path.clipping_norm or math.sqrt(max(2, size))
+    ratio = norm * STEEPEST.get(study.estimator.loss, 1 / HUBER) / 1.57
+    share = ratio * ratio * (size + 3) / (2 * study.window.records)
+    return round(min(max(share, LEAST_CURVATURE), MOST_CURVATURE), 3)
 
 
 def enter(meaning: dict[str, Any], study: Study) -> None:
@@ -151,12 +211,9 @@ def enter(meaning: dict[str, Any], study: Study) -> None:
     path = spec_of(study)
     meaning["gradients"] = SEMANTICS
     meaning["privacy"]["split"] = msgspec.to_builtins(split_of(study, path))
-    if study.estimator.path is not None:
-        # which intervals are shown changes no release
-        given = {k: v for k, v in msgspec.to_builtins(path).items() if k != "interval"}
-        if not path.matrices:
-            del given["releases"]
-        meaning["estimator"]["path"] = {k: v for k, v in given.items() if v is not None}
+    # which intervals are shown changes no release
+    given = {k: v for k, v in msgspec.to_builtins(path).items() if k != "interval"}
+    meaning["estimator"]["path"] = {k: v for k, v in given.items() if v is not None}
 
 
 def check(study: Study) -> None:
@@ -192,10 +249,10 @@ def check(study: Study) -> None:
     path = spec_of(study)
     _check_personal(study, path)
     _check_partitions(study, path)
-    if path.interval not in path.intervals:
+    if path.shown not in path.intervals:
         raise ConfigError(
-            f'estimator.path.interval: "{path.interval}" is read from releases = '
-            f'"{INTERVALS[path.interval]}", and this study has "{path.releases}"; set '
+            f'estimator.path.interval: "{path.shown}" is read from releases = '
+            f'"{INTERVALS[path.shown]}", and this study has "{path.releases}"; set '
             f"estimator.path.releases to that, which shares the budget of a record among them, or "
             f"choose one of {', '.join(path.intervals)}"
         )

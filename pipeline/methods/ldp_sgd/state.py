@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from pipeline.errors import StateError
 from pipeline.methods.ldp_sgd import stored
-from pipeline.methods.ldp_sgd.path import Rule, SgdPath
+from pipeline.methods.ldp_sgd.path import SgdPath
+from pipeline.methods.ldp_sgd.rule import Rule
 from pipeline.types import Integers, Matrix
 
 PATH = "path"

@@ -31,7 +31,7 @@ class StepRule:
     eta0
         Scale, > 0.
     alpha
-        Decay, in (1/2, 1).
+        Decay, in (1/2, 1]; averages need no curvature below 1.
     cap
         Largest step, > 0; infinite for none.
 
@@ -49,8 +49,8 @@ class StepRule:
         """Check the ranges."""
         if not 0 < self.eta0 < math.inf:
             raise ConfigError("estimator.path.eta0 must be a positive number")
-        if not 0.5 < self.alpha < 1:
-            raise ConfigError("estimator.path.alpha must lie in (1/2, 1), for example 0.501")
+        if not 0.5 < self.alpha <= 1:
+            raise ConfigError("estimator.path.alpha must lie in (1/2, 1], for example 0.501")
         if not self.cap > 0:
             raise ConfigError("the cap of the steps must be positive")
 
@@ -76,11 +76,12 @@ def _table(rule: StepRule, number: int) -> Vector:
     return steps
 
 
-def noise_cap(kappa: float, curvature: float, slope: float, noise: float, size: int) -> float:
+def noise_cap(kappa: float, curvature: float, slope: float, noise: float, trace: float) -> float:
     """Return the largest step at which the noise moves a predictor by a variance kappa slope^2.
 
-    The iterate jitters with covariance eta noise^2 A^-1 / 2, and so x' theta with variance
-    eta noise^2 d / (2 H), where A = H E[x x']. Infinite without noise.
+    With the matrix P in front of gradients about the inverse of A, the iterate jitters with
+    covariance eta noise^2 P^2 / 2, and so x' theta with variance eta noise^2 tr(P) / (2 H), where
+    A = H E[x x']. Without a matrix, d stands for the trace. Infinite without noise.
 
     Parameters
     ----------
@@ -92,12 +93,12 @@ def noise_cap(kappa: float, curvature: float, slope: float, noise: float, size: 
         Largest slope of a record.
     noise
         Standard deviation of the noise of one gradient entry.
-    size
-        d, the number of coefficients.
+    trace
+        tr(P).
     """
     if noise == 0:
         return math.inf
-    return 2 * kappa * curvature * slope * slope / (noise * noise * size)
+    return 2 * kappa * curvature * slope * slope / (noise * noise * trace)
 
 
 def staleness_cap(largest_curvature: float, behind: float, *, rho: float = 1.0) -> float:

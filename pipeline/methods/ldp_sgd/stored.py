@@ -10,7 +10,8 @@ import numpy as np
 
 from pipeline.errors import StateError
 from pipeline.methods.ldp_sgd.batch_means import OnlineBatches
-from pipeline.methods.ldp_sgd.path import Rule, SgdPath
+from pipeline.methods.ldp_sgd.path import SgdPath
+from pipeline.methods.ldp_sgd.rule import Rule
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.types import Vector
 
@@ -22,7 +23,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
     may change, and the rest of a path by another rule would be one that no log gives.
     """
 
-    rule: tuple[float, float, float, int]
+    rule: tuple[float, ...]
     records: int
     releases: int
     diverged: int | None
@@ -72,8 +73,12 @@ def decode(rule: Rule, data: bytes) -> SgdPath:
         ) from error
 
 
-def _numbers(rule: Rule) -> tuple[float, float, float, int]:
-    return rule.steps.eta0, rule.steps.alpha, rule.steps.cap, rule.burn_in
+def _numbers(rule: Rule) -> tuple[float, ...]:
+    steps = (rule.steps.eta0, rule.steps.alpha, rule.steps.cap, float(rule.burn_in))
+    if rule.scaling is None:
+        return steps
+    scaling = rule.scaling
+    return (*steps, scaling.cloud, scaling.noise, *scaling.reference.ravel().tolist())
 
 
 def _rebuilt(rule: Rule, held: _Stored, floats: Vector) -> SgdPath:
@@ -102,6 +107,7 @@ def _rebuilt(rule: Rule, held: _Stored, floats: Vector) -> SgdPath:
     path.records, path.releases, path.diverged = held.records, held.releases, held.diverged
     path.sums, path.marks = parts[0], parts[2:]
     path.batches = OnlineBatches(
-        rule.steps.alpha, held.number, parts[1], ww, lw, int(held.squares), int(held.places)
+        path.batches.alpha, held.number, parts[1], ww, lw, int(held.squares), int(held.places)
     )
+    path.scale()
     return path

@@ -83,8 +83,7 @@ class GradientTask(Task):
     @cached_property
     def shares(self) -> dict[str, float]:
         """Shares of the budget of what a release holds; they sum to one."""
-        # beside gradients of single records a curvature needs little
-        names, split = self.path.releases.split("+"), split_of(self.study, self.path)
+        names, split = self.path.parts, split_of(self.study, self.path)
         if "products" in names:
             return dict.fromkeys(names, 1 / 3)
         parts = (split.gradient, split.curvature)[: len(names)]

@@ -1,0 +1,93 @@
+"""After how many records intervals can be hoped for, from public numbers alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pipeline.methods.ldp_sgd.path import SgdPath
+from pipeline.methods.ldp_sgd.plug_in import width_errors
+from pipeline.methods.ldp_sgd.readiness import LARGEST_ERROR, largest_cloud
+from pipeline.methods.ldp_sgd.rule import Rule
+from pipeline.methods.ldp_sgd.settings import MIXED, mean_products, rule_of, scaling_of, slowest
+from pipeline.methods.ldp_sgd.steps import StepRule
+from pipeline.methods.ldp_sgd.task import GradientTask
+
+#: No stream has more records than this.
+NEVER = 2.0**53
+#: Mean square distance of points from the minimum, over that of their average, at NEWTON steps.
+WANDERING = 3.2
+
+
+def records_needed(task: GradientTask) -> int:
+    """Return after about how many records there are intervals, for features as `mean_products`."""
+    rule, scaling = rule_of(task), scaling_of(task)
+    if scaling is None:
+        return records_to_mix(rule, slowest(task))
+    noise = task.record_noise if task.study.noised else 0.0
+    inverse = scaling.first()
+    # a record's gradient has about its largest slope where there is no noise
+    products = mean_products(task)
+    own = task.loss.slope_bound**2 * products
+    middle = own + noise**2 * np.eye(task.size)
+    error = float(width_errors(inverse, middle, scaling.noise).max())
+    known = (error / LARGEST_ERROR) ** 2
+    near = float(np.trace(inverse @ middle @ inverse @ products))
+    near *= WANDERING / largest_cloud(task)
+    counted = max(known, near, float(rule.unit))
+    return math.ceil(rule.burn_in + counted)
+
+
+def largest_step(rule: Rule) -> float:
+    """Return the largest step with the matrix that a path begins with."""
+    return min(rule.steps.eta0, SgdPath(rule).steps.cap)
+
+
+def largest_move(task: GradientTask, rule: Rule) -> float:
+    """Return how far one release can move a coefficient, whatever numbers a client sends.
+
+    The worker refuses numbers that no honest client can send. The largest step belongs to the
+    matrix that the path begins with.
+    """
+    path = SgdPath(rule)
+    reach = 1.0 if path.matrix is None else float(np.abs(path.matrix).sum(axis=1).max())
+    return task.slots * min(path.steps.eta0, path.steps.cap) * reach * task.largest_gradient
+
+
+def records_to_mix(rule: Rule, curvature: float, needed: float = MIXED) -> int:
+    """Return after about how many records lambda_min times the sum of steps reaches `needed`.
+
+    The sum is that of the stretch which counts: all but the first eighth, or the burn-in.
+
+    Parameters
+    ----------
+    curvature
+        A guess of the smallest eigenvalue of the mean curvature.
+    """
+
+    def mixed(records: float) -> float:
+        left_out = max(rule.burn_in, records / 8)
+        return curvature * (_moved(rule.steps, records) - _moved(rule.steps, left_out))
+
+    most = 2.0
+    while mixed(most) < needed and most < NEVER:
+        most *= 2
+    least = most / 2
+    while most - least > 1e-3 * most:
+        middle = (least + most) / 2
+        least, most = (least, middle) if mixed(middle) >= needed else (middle, most)
+    return math.ceil(most)
+
+
+def _moved(steps: StepRule, records: float) -> float:
+    """Return about the sum of the first steps: they stand at the cap, then fall as a power."""
+    flat = max(math.pow(steps.eta0 / steps.cap, 1 / steps.alpha), 1.0)
+    if records <= flat:
+        return min(steps.cap, steps.eta0) * records
+    fall = 1 - steps.alpha
+    grown = math.log(records / flat)
+    if fall > 0:
+        grown = (math.pow(records, fall) - math.pow(flat, fall)) / fall
+    rest = steps.eta0 * grown
+    return min(steps.cap, steps.eta0) * flat + rest
