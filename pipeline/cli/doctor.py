@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,14 +30,19 @@ from pipeline.errors import ConfigError
 from pipeline.methods import method_of, task_of
 from pipeline.release.task import Task
 from pipeline.study import load_study
+from pipeline.study.reference import law_of
 
-#: Streams by default, if they are done in so many seconds.
+#: Streams by default, if they are done in so many seconds of processor time.
 REPLICATIONS, SECONDS = 200, 90.0
-#: Seconds between two lines of progress.
-REPORT_SECONDS = 10.0
-ASSUMED = (
-    "independent records, features uniform on their public ranges, all clients alike; every client "
-    "releases a window at the newest model, then all get the next one"
+#: After so many seconds of processor time it says what it knows so far, and again after twice that.
+FIRST_SECONDS = 30.0
+ASSUMED = {
+    "uniform": "independent records, features uniform on their public ranges",
+    "typical": "independent records, features about their typical values",
+}
+TOGETHER = (
+    "all clients alike; every client releases a window at the newest model, then all get the next "
+    "one"
 )
 
 
@@ -57,7 +63,7 @@ def doctor() -> None:
 )  # fmt: skip
 @click.option(
     "--replications", type=click.IntRange(2, 10**6),
-    help=f"Simulated streams; default: {REPLICATIONS}, or as many as fit into {SECONDS:g} seconds.",
+    help=f"Simulated streams; default: {REPLICATIONS}, or what {SECONDS:g} s of a processor allow.",
 )  # fmt: skip
 @click.option(
     "--truth", help="Coefficients as estimates print them, intercept first, such as 0.5,1,-1."
@@ -74,10 +80,11 @@ def coverage(
 ) -> None:  # fmt: skip
     """Simulate STUDY at a size, and say whether its intervals cover as often as they promise.
 
-    No data are read. Records are drawn from the public ranges of the study file and go through its
-    noise, steps and estimator; the answer is the share of intervals that hold the coefficients that
-    the population has, with its Monte Carlo error, beside the rule of thumb. It holds for such
-    records: real ones that are correlated, drift or leave most of their range unused do worse.
+    No data are read. Records are drawn from the public ranges of the study file, about typical
+    values where it says any, and go through its noise, steps and estimator; the answer is the share
+    of intervals that hold the coefficients that the population has, with its Monte Carlo error,
+    beside the rule of thumb. It holds for such records: real ones that are correlated, drift or
+    leave most of their range unused do worse.
 
     Defaults: classes with equal odds and a linear predictor of variance 1; numbers about the middle
     of their range, with a predictor of an eighth of it and residuals of residual_bound / 1.345;
@@ -89,12 +96,17 @@ def coverage(
     size.windows(task)
     population = Population.of(task, _numbers(truth), residual_scale)
     target = target_of(population, seed)
-    results = _run(population, size, seed, replications)
-    found = sum_up(task, results, target.coefficients)
     # the formulas are asked for the study as it stands, not for its simulation
     real = task_of(asked)
     sizes = method_of(asked).sizes(real, records)
-    verdict = judge(real, found, sizes, records)
+
+    def judged(results: list[StreamResult]) -> tuple[Coverage, Verdict]:
+        found = sum_up(task, results, target.coefficients)
+        return found, judge(real, found, sizes, records)
+
+    say(f"rule of thumb: {_thumb(sizes)}")
+    results = _run(population, size, seed, replications, lambda so_far: _tell(*judged(so_far)))
+    found, verdict = judged(results)
     if as_json:
         put(_facts(population, size, seed, target, found, sizes, verdict))
     else:
@@ -111,28 +123,43 @@ def _numbers(truth: str | None) -> np.ndarray | None:
 
 
 def _run(
-    population: Population, size: Size, seed: int, replications: int | None
+    population: Population,
+    size: Size,
+    seed: int,
+    replications: int | None,
+    tell: Callable[[list[StreamResult]], None],
 ) -> list[StreamResult]:
     """Run streams until there are enough, or the time is up; two at least."""
-    begun = reported = time.monotonic()
+    begun, due = time.process_time(), FIRST_SECONDS
     wanted, results = replications or REPLICATIONS, list[StreamResult]()
     while len(results) < wanted:
         results.append(result_of(population.task, stream(population, size, seed, len(results))))
-        now = time.monotonic()
-        if now - reported >= REPORT_SECONDS:
-            say(f"{len(results)} of {wanted} streams, {now - begun:.0f} s")
-            reported = now
+        spent = time.process_time() - begun
+        if spent >= due and 1 < len(results) < wanted:
+            tell(results)
+            due = 2 * spent
         # the next one must fit, too
-        spent = now - begun
         if replications is None and len(results) >= 2 and spent * (1 + 1 / len(results)) > SECONDS:
             say(f"stopped after {len(results)} streams; --replications asks for more")
             break
     return results
 
 
+def _tell(found: Coverage, verdict: Verdict) -> None:
+    """Say what is known so far."""
+    covered = "".join(
+        f", intervals cover {part.coverage:.1%} (+-{part.error:.1%})"
+        for part in found.intervals[:1]
+    )
+    say(
+        f"after {found.replications} streams: {verdict.verdict}; ready {found.ready:.0%} "
+        f"(+-{found.ready_error:.1%}){covered}; going on"
+    )
+
+
 def _assumed(task: Task) -> str:
     levels = "; levels of privacy in equal shares" if len(task.budget.levels) > 1 else ""
-    return ASSUMED + levels
+    return f"{ASSUMED[law_of(task.encoding)]}, {TOGETHER}{levels}"
 
 
 def _printed(task: Task, coefficients: np.ndarray) -> list[float]:

@@ -1,9 +1,10 @@
 """Independent records of a study from its public numbers, and what its estimate aims at.
 
-Features are uniform on their encoded ranges and over their levels. Classes follow a logistic law in
-the linear predictor, numbers are normal about it, counts Poisson with its exponential as the mean;
-numbers and counts are cut to their range, as a client does. The target is the minimiser of the mean
-loss of the population, weights and penalty included.
+Features are those of the public reference population: about their typical values where the study
+says any, else uniform on their encoded ranges and over their levels. Classes follow a logistic law
+in the linear predictor, numbers are normal about it, counts Poisson with its exponential as the
+mean; numbers and counts are cut to their range, as a client does. The target is the minimiser of
+the mean loss of the population, weights and penalty included.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pipeline.estimators.estimate import class_weights
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.target import study_rows, target
 from pipeline.release.task import Task
-from pipeline.study.reference import draw, moments
+from pipeline.study.reference import draw, law_of, moments
 from pipeline.types import Matrix, Vector
 
 #: Standard deviation of the linear predictor by kind of response, in encoded units.
@@ -91,7 +92,7 @@ class Population:
     def draw(self, rng: np.random.Generator, records: int) -> tuple[Matrix, Vector]:
         """Return encoded features, shape (n, p), and responses, shape (n,)."""
         points = rng.random((records, len(self.task.encoding.names)))
-        features = draw(self.task.encoding, points, "uniform")
+        features = draw(self.task.encoding, points, law_of(self.task.encoding))
         predictor = self._predictor(features)
         kind = self.task.study.data.response.kind
         if kind == "class":
@@ -110,7 +111,7 @@ class Population:
             In (0, 1), shape (n, k + 1): each gives two records with the same features, of both
             classes with their probabilities, or of residuals on both sides of the median.
         """
-        features = draw(self.task.encoding, points[:, :-1], "uniform")
+        features = draw(self.task.encoding, points[:, :-1], law_of(self.task.encoding))
         predictor, u = self._predictor(features), points[:, -1]
         ones = np.ones(len(u))
         kind = self.task.study.data.response.kind
@@ -181,7 +182,7 @@ def default_truth(task: Task) -> Vector:
     the largest.
     """
     kind = task.study.data.response.kind
-    products = moments(task.encoding, "uniform")
+    products = moments(task.encoding, law_of(task.encoding))
     means = products[0, 1:]
     deviations = np.sqrt(np.diag(products)[1:] - means**2)
     signs = np.where(np.arange(task.size - 1) % 2, -1.0, 1.0)

@@ -24,6 +24,12 @@ KEPT = 0.99
 _NUMBERS = 2**22
 
 
+def law_of(encoding: Encoding) -> Law:
+    """Return the law of a study's population: about typical values where it says any."""
+    said = any(feature.typical is not None for feature in encoding.features.values())
+    return "typical" if said else "uniform"
+
+
 def draw(encoding: Encoding, points: Matrix, law: Law = "typical") -> Matrix:
     """Return encoded records, shape (n, p).
 

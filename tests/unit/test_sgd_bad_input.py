@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, RecordError
-from pipeline.methods.ldp_sgd.gradients import bounded_gradients
 from pipeline.methods.ldp_sgd.forecast import largest_move
+from pipeline.methods.ldp_sgd.gradients import bounded_gradients
 from pipeline.methods.ldp_sgd.path import LARGEST
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.offline import OfflineRun

@@ -87,9 +87,7 @@ class LdpSgd:
 
     def simulation(self, task: Task, rng: np.random.Generator) -> GradientStream | None:
         """As `Method.simulation`."""
-        task = own(task)
-        # sums beside the gradients, of a window, are those of its release
-        return None if task.extra_numbers else GradientStream(task, rng)
+        return GradientStream(own(task), rng)
 
 
 def own(task: Task) -> GradientTask:

@@ -15,7 +15,7 @@ from pipeline.methods.ldp_sgd.rule import Rule
 from pipeline.methods.ldp_sgd.scaling import Scaling
 from pipeline.methods.ldp_sgd.steps import StepRule, noise_cap, staleness_cap
 from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.study.reference import moments
+from pipeline.study.reference import law_of, moments
 from pipeline.types import Matrix
 
 #: Public guesses by loss: mean curvature of a record, decay of the steps, and how far noise may
@@ -105,8 +105,7 @@ def mean_products(task: GradientTask) -> Matrix:
     the study says those, else uniform on their public ranges and over their levels. With `scaling =
     "unit"` the variance of a uniform number is 1/3.
     """
-    said = any(feature.typical is not None for feature in task.encoding.features.values())
-    return moments(task.encoding, "typical" if said else "uniform")
+    return moments(task.encoding, law_of(task.encoding))
 
 
 def slowest(task: GradientTask) -> float:

@@ -11,9 +11,10 @@ from pipeline.methods.ldp_sgd.estimate import estimate_sgd
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
 from pipeline.methods.ldp_sgd.task import GradientTask
+from pipeline.privacy.channel import Channel
 from pipeline.records.blocks import predictors, with_intercept
 from pipeline.release.model import round_model
-from pipeline.types import Matrix, Vector
+from pipeline.types import Integers, Matrix, Vector
 
 
 class GradientStream:
@@ -30,6 +31,7 @@ class GradientStream:
         slope = task.loss.slope(predictors(design, model.coefficients), responses)
         factors = task.record_weights(design) * slope
         gradients = design * factors[:, None]
+        beside = self._beside(design, slope, responses)
         if task.study.noised:
             gradients = gradients + self._noise(gradients.shape)
         watermarks = np.full(clients, model.watermark, dtype=np.int64)
@@ -37,7 +39,7 @@ class GradientStream:
             GradientBatch(
                 gradients.reshape(clients, task.slots, task.size),
                 np.tile(model.coefficients, (clients, 1)),
-                watermarks, watermarks, np.zeros((clients, 0)),
+                watermarks, watermarks, beside,
             )
         )  # fmt: skip
 
@@ -51,11 +53,43 @@ class GradientStream:
         """Return the estimate of the path so far."""
         return estimate_sgd(self._task, self._state)
 
+    def _beside(self, design: Matrix, slope: Vector, responses: Vector) -> Matrix:
+        """Return the noised matrices of each window, packed, shape (windows, m)."""
+        task, windows = self._task, len(design) // self._task.slots
+        weights = np.broadcast_to(task.record_weights(design), slope.shape)
+        factors = {"curvature": weights, "products": weights * weights * slope * slope}
+        if "curvature" in task.shares:
+            predictor = predictors(design, self._model.coefficients)
+            factors["curvature"] = weights * task.loss.curvature(predictor, responses)
+        rows = design.reshape(windows, task.slots, task.size)
+        upper = np.triu_indices(task.size)
+        parts = [np.zeros((windows, 0))]
+        for name in (name for name in factors if name in task.shares):
+            weighted = rows * factors[name].reshape(windows, task.slots, 1)
+            sums = np.matmul(weighted.transpose(0, 2, 1), rows)[:, *upper]
+            if task.study.noised:
+                channel = {"curvature": task.channels.curvature, "products": task.channels.products}
+                sums = sums + self._matrix_noise(channel[name], upper, windows)
+            parts.append(sums)
+        return np.concatenate(parts, axis=1)
+
+    def _matrix_noise(
+        self, channel: Channel | None, upper: tuple[Integers, Integers], windows: int
+    ) -> Matrix:
+        assert channel is not None  # noqa: S101  a part that is released has a channel
+        beside = channel.off_diagonal().standard_deviation
+        deviations = np.where(upper[0] == upper[1], channel.standard_deviation, beside)
+        return deviations * self._standard((windows, len(deviations)))
+
     def _noise(self, shape: tuple[int, ...]) -> Matrix:
         deviations = np.array([part.standard_deviation for part in self._task.record_channels])
         # levels of privacy in equal shares
         deviation = deviations[self._rng.integers(len(deviations), size=(shape[0], 1))]
-        if self._task.study.privacy.mechanism == "discrete-laplace":
-            return deviation / math.sqrt(2) * self._rng.laplace(0.0, 1.0, shape)
-        noise: Matrix = deviation * self._rng.standard_normal(shape)
+        noise: Matrix = deviation * self._standard(shape)
         return noise
+
+    def _standard(self, shape: tuple[int, ...]) -> Matrix:
+        """Return noise of variance one, of the mechanism's law."""
+        if self._task.study.privacy.mechanism == "discrete-laplace":
+            return self._rng.laplace(0.0, 1 / math.sqrt(2), shape)
+        return self._rng.standard_normal(shape)
