@@ -20,7 +20,7 @@ LOGS = load()
 def test_every_case_is_recorded() -> None:
     assert list(LOGS) == list(CASES)
     assert [LOGS[name].study for name in CASES] == [case.study for case in CASES.values()]
-    # an interval is in nearly all of them, so that it is compared, too
+    # an interval is in most of them, so that it is compared, too; small streams have few
     assert sum(golden.outcome.exact["status"] == "ready" for golden in LOGS.values()) >= 30
 
 
