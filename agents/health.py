@@ -91,4 +91,14 @@ class Health:
                 "# TYPE veilstream_estimate_age_seconds gauge",
                 f"veilstream_estimate_age_seconds {max(0.0, now - at):.3f}",
             ]
+        if (way := self._publishing.way) is not None:
+            lines += [
+                "# TYPE veilstream_interval_progress gauge",
+                f"veilstream_interval_progress {way.share:.4f}",
+            ]
+            if way.records is not None:
+                lines += [
+                    "# TYPE veilstream_interval_missing_records gauge",
+                    f"veilstream_interval_missing_records {way.records}",
+                ]
         return "\n".join(lines) + "\n"

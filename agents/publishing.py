@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from agents.folding import Folding, Send
 from agents.progress import STALLED_SECONDS
 from pipeline.errors import NumericError, PayloadError, StateError
+from pipeline.estimators.estimate import Progress
 from pipeline.messages.envelope import json_headers, rfc3339
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.model import read_model, write_model
@@ -80,6 +81,8 @@ class Publishing:
         self._others: dict[int, Held] = {}
         #: Time of this worker's last estimate, seconds since 1970; None before the first.
         self.published_at: float | None = None
+        #: How far this worker's last estimate is on the way to intervals, if that is known.
+        self.way: Progress | None = None
         #: Since when a step is on its way, and since when none has come to its end, and why.
         self._begun: float | None = None
         self._failing: tuple[float, str] | None = None
@@ -156,6 +159,7 @@ class Publishing:
             since = self._now() if self._failing is None else self._failing[0]
             self._failing = since, str(error)
             return False
+        self.way = estimate.progress
         study, written = self._task.study.name, write_estimate(message)
         identity = f"{self._task.revision}/{message.state_version}"
         marks = json_headers("estimate/1", study, identity, rfc3339(now))

@@ -38,6 +38,7 @@ def study_text(
     loss: str = "gdwd",
     q: float = 1.0,
     smoothing: float | None = None,
+    method: str | None = None,
     ridge: float = 0.01,
     norm_bound: float | str | None = None,
     maximum: float | None = None,
@@ -75,14 +76,12 @@ def study_text(
         *(declared or [f"x{i} = {{ min = {low}, max = {high} }}" for i in range(p)]),
         f'[estimator]\nloss = "{loss}"\nq = {q}\nridge = {ridge}',
     ]
-    if residual_bound is not None:
-        lines.append(f"residual_bound = {residual_bound}")
-    if noise_scale is not None:
-        lines.append(f"noise_scale = {noise_scale}")
-    if smoothing is not None:
-        lines.append(f"smoothing = {smoothing}")
-    if norm_bound is not None:
-        lines.append(f"norm_bound = {norm_bound!r}")
+    given = {
+        "residual_bound": residual_bound, "noise_scale": noise_scale, "smoothing": smoothing,
+        "method": None if method is None else f"{{ {method} }}",
+        "norm_bound": None if norm_bound is None else repr(norm_bound),
+    }  # fmt: skip
+    lines += [f"{key} = {value}" for key, value in given.items() if value is not None]
     if maximum is not None:
         lines.append(f"class_weights = {{ maximum = {maximum} }}")
     if forgetting is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -167,6 +167,9 @@ class PrivateMean:
         strict(study.estimator.method or {}, Spec, at="estimator.method")
         if not study.noised:
             raise ConfigError('privacy.mechanism: "private-mean" needs noise')
+
+    def complete(self, study: Study, given: Container[str]) -> Study:
+        return study
 
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         meaning["estimator"].pop("method", None)

@@ -6,13 +6,15 @@ import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 from infra.addresses import connected
 from pipeline.cli.context import SAVE_MODEL, STUDY, live_task_of, save_model, say
 from pipeline.cli.progress import estimate_line
 from pipeline.library.feed import PATIENCE_SECONDS, Feed, newest_estimate
+from pipeline.library.pace import Pace
 from pipeline.library.table import table
 from pipeline.settings import Settings
 
@@ -44,7 +46,7 @@ def watch(
     console = Console()
     drawn = console.is_terminal and not as_json
     live = Live(console=console, auto_refresh=False) if drawn else None
-    seen = 0
+    seen, pace = 0, Pace()
     if live is None:
         feed.say = say
     try:
@@ -56,13 +58,14 @@ def watch(
                 "`veilstream produce` of this study"
             )
         for message, raw in feed:
+            when = pace.told(message)
             if as_json:
                 sys.stdout.write(raw.decode() + "\n")
                 sys.stdout.flush()
             elif live:
-                live.update(table(message, task.study), refresh=True)
+                live.update(Group(table(message, task.study), Text(when)), refresh=True)
             else:
-                click.echo(estimate_line(message))
+                click.echo("; ".join(filter(None, [estimate_line(message), when])))
             seen += 1
             if count is not None and seen >= count:
                 return

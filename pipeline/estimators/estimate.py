@@ -25,6 +25,22 @@ Status = Literal["empty", "starting", "warming", "ready"]
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a stream is on the way to an interval for every coefficient.
+
+    Attributes
+    ----------
+    share
+        In [0, 1]; 1 where all have one.
+    records
+        About how many record slots are missing; None where more of them do not help.
+    """
+
+    share: float
+    records: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """Coefficients with the two sources of their variance.
 
@@ -61,6 +77,8 @@ class Estimate:
         By what method the intervals that are shown are made.
     needs
         What the intervals of each method of `widths` are read from, and what that costs, in words.
+    progress
+        Towards intervals; None where the method has no measure of it.
     """
 
     coefficients: Vector
@@ -80,6 +98,7 @@ class Estimate:
     staleness: float | None = None
     interval: str = "none"
     needs: Mapping[str, str] = field(default_factory=dict)
+    progress: Progress | None = None
 
     @property
     def expansion(self) -> Vector:

@@ -230,7 +230,7 @@ def line(message: EstimateMessage, *, brief: bool = False) -> str:
 def information_line(message: EstimateMessage) -> str:
     """Return in one line how much information there is, and what limits it."""
     found = message.diagnostics
-    parts = []
+    parts = [progress_line(message)] if progress_line(message) else []
     if found.effective_records is not None:
         said = f"as precise as {found.effective_records:,.0f} record slots"
         if found.effective_records < IN_FULL * message.records:
@@ -241,6 +241,17 @@ def information_line(message: EstimateMessage) -> str:
     if found.floor_active:
         parts.append(f"the noise still hides {counted(found.floored, 'combination')} of features")
     return ", ".join(parts)
+
+
+def progress_line(message: EstimateMessage) -> str:
+    """Return how far the stream is on the way to all intervals; empty where it has them."""
+    found = message.progress
+    if found is None or found.share >= 1:
+        return ""
+    said = f"{math.floor(100 * found.share)}% of the way to all intervals"
+    if found.missing_records is None:
+        return f"{said}, and more records alone will not give them"
+    return f"{said}, about {found.missing_records:,} more record slots"
 
 
 def privacy_line(message: EstimateMessage | FitMessage) -> str:

@@ -68,6 +68,16 @@ class Diagnostics(msgspec.Struct, frozen=True):
     erased: Annotated[int, Meta(ge=0, description="releases of erased clients, passed over")]
 
 
+class ProgressMessage(msgspec.Struct, frozen=True):
+    """How far the stream is on the way to an interval for every coefficient."""
+
+    share: Annotated[Finite, Meta(description="in [0, 1]; 1 where all have one")]
+    missing_records: Annotated[
+        int | None,
+        Meta(description="about so many more record slots; null where more do not help"),
+    ]
+
+
 class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="type"):
     """A live estimate with its provenance.
 
@@ -95,6 +105,8 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
         The log positions that the estimate stands for; empty for a fit without Kafka.
     event_time
         Time of the newest release in it; null before the first.
+    progress
+        Towards intervals; null where the method has no measure of it.
     """
 
     study: str
@@ -121,6 +133,7 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
     event_time: str | None
     published_at: str
     interval_needs: dict[str, str] = {}
+    progress: ProgressMessage | None = None
 
 
 class Provenance(msgspec.Struct, frozen=True):
@@ -186,6 +199,7 @@ def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateM
         watermark=provenance.watermark,
         event_time=provenance.event_time,
         published_at=provenance.published_at,
+        progress=_progress(estimate),
     )
 
 
@@ -243,6 +257,11 @@ def _dispersion(task: Task, estimate: Estimate) -> float | None:
     if estimate.dispersion is None:
         return None
     return _finite(task.response_scale[1] ** 2 * estimate.dispersion)
+
+
+def _progress(estimate: Estimate) -> ProgressMessage | None:
+    found = estimate.progress
+    return None if found is None else ProgressMessage(found.share, found.records)
 
 
 def _finite(value: float | None) -> float | None:

@@ -7,7 +7,7 @@ says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -143,6 +143,16 @@ class Method(Protocol):
         ConfigError
             Naming the key, what is allowed and the way out.
         """
+
+    def complete(self, study: Study, given: Container[str]) -> Study:
+        """Return a checked study with what follows from its other keys where it says nothing.
+
+        Parameters
+        ----------
+        given
+            Keys of [estimator] that its file has.
+        """
+        ...
 
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         """Put into a study's meaning, of which the revision is a hash, what the method adds."""

@@ -5,7 +5,7 @@ What a method needs and allows is its own to say; here it is only asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.errors import ConfigError
@@ -52,6 +52,12 @@ def check_kind(study: Study) -> None:
             f"estimator.kind{_with(True, lambda m: (m.levels,))}"
         )
     method.check(study)
+
+
+def completed(study: Study, given: Container[str]) -> Study:
+    """Return a checked study with what its method fills in; `given` are its estimator's keys."""
+    kind = study.estimator.kind
+    return method_of(study).complete(study, given) if kind in METHODS else study
 
 
 def _with(wanted: object, of: Callable[[Method], Sequence[object]]) -> str:

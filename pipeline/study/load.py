@@ -12,7 +12,7 @@ from pipeline.errors import ConfigError
 from pipeline.study.encoding import check_reach
 from pipeline.study.families import check_response
 from pipeline.study.features import check_features
-from pipeline.study.kinds import check_kind
+from pipeline.study.kinds import check_kind, completed
 from pipeline.study.model import Feature, Study
 from pipeline.study.tables import check_known, strict
 
@@ -64,6 +64,7 @@ def study_of(tables: dict[str, Any], *, name: str) -> Study:
         # nobody says which feature it is that is wrong
         study = strict(tables, Study, hidden=lambda: _faulty_feature(tables))
         check_consistency(study)
+        study = completed(study, tables["estimator"])
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
     return study

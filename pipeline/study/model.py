@@ -97,7 +97,13 @@ class Estimator(Strict, frozen=True, kw_only=True):
     ] = None
     ridge: Annotated[
         float,
-        Meta(ge=0, le=1e6, description="penalty per record, intercept free", examples=[1e-3]),
+        Meta(
+            ge=0,
+            le=1e6,
+            description="penalty per record, intercept free; default 1e-3, of classes with noise "
+            "as much as intervals need",
+            examples=[1e-3],
+        ),
     ] = 1e-3
     norm_bound: Annotated[
         Annotated[float, Meta(gt=1, le=1e12)] | Literal["typical"] | None,

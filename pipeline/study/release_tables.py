@@ -14,11 +14,11 @@ class Split(Strict, frozen=True, kw_only=True):
     """`privacy.split`: shares of the budget; they are scaled to sum to one."""
 
     gradient: Annotated[
-        float, Meta(gt=0, le=1, description="share of the gradient", examples=[0.7])
-    ] = 0.7
+        float, Meta(gt=0, le=1, description="share of the gradient", examples=[0.665])
+    ] = 0.665
     curvature: Annotated[
-        float, Meta(gt=0, le=1, description="share of the curvature", examples=[0.25])
-    ] = 0.25
+        float, Meta(gt=0, le=1, description="share of the curvature", examples=[0.285])
+    ] = 0.285
     counts: Annotated[
         float,
         Meta(
@@ -71,8 +71,8 @@ class Privacy(Strict, frozen=True, kw_only=True):
     split: Annotated[
         Split | None,
         Meta(
-            description="shares of gradient, curvature and counts; default 0.7, 0.25 and 0.05, and "
-            "of single records 0.95 and 0.05 where they release a curvature",
+            description="shares of gradient, curvature and counts; default 0.665, 0.285 and 0.05, "
+            "and of single records 0.95 and 0.05 where they release a curvature",
             examples=["{}"],
         ),
     ] = None

@@ -30,7 +30,7 @@ pressure = { min = 0, max = 10 }
 # kind = "ldp-sgd"     # or a published method for `veilstream fit`: docs/methods/published.md
 loss = "gdwd"                 # generalised DWD, or "logistic"; "linear", "poisson"
 q = 1.0
-ridge = 1e-3
+# ridge = 0.05        # default with privacy: as much as intervals need; belongs to the target
 # norm_bound = "typical"      # shorten the longest 1 % of a public reference population
 class_weights = { maximum = 8.0 }   # remove the line for unweighted classes
 # residual_bound = 5          # of linear: the largest residual that counts in full; sets the noise

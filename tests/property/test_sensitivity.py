@@ -205,6 +205,15 @@ STUDIES = {
     "interactions-of-units": {
         "declared": CATEGORIES, "interactions": ["a:c", "a:b"], "scaling": "none",
     },
+    "ramp": {"p": 3, "smoothing": 0.25, "maximum": 3.7},
+    "secant-of-no-width": {"p": 2, "method": "secant_width = 0"},
+    "narrow-secant": {"p": 3, "method": "secant_width = 1e-9", "q": 0.5},
+    "wide-secant": {"p": 3, "method": "secant_width = 2.0", "maximum": 8.0, "q": 2.0},
+    "secant-of-a-smooth-loss": {"p": 2, "loss": "logistic", "method": "secant_width = 4.0"},
+    "secant-of-a-threshold": {
+        "p": 2, "loss": "linear", "residual_bound": 0.3, "method": "secant_width = 0.7",
+    },
+    "secant-of-counts": {"p": 2, "loss": "poisson", "most": 20, "method": "secant_width = 1.5"},
 }  # fmt: skip
 
 
@@ -377,7 +386,10 @@ def test_the_distances_of_declared_features_are_reached_by_records_that_can_be(
     declared: tuple[str, ...], interactions: list[str], mechanism: str
 ) -> None:
     """Levels exclude each other, and a range reaches as far as its own ends: no noise is wasted."""
-    task = task_of(declared=declared, interactions=interactions, mechanism=mechanism)
+    # the ramp reaches its largest curvature, where a secant only comes near its bound
+    task = task_of(
+        declared=declared, interactions=interactions, mechanism=mechanism, smoothing=0.25
+    )
     record: dict[str, object] = {"a": 1e6, "b": 40, "c": 0, "e": "1", "y": "1"}
     if declared is CATEGORIES:
         record |= {"b": 2, "c": "w"}
@@ -463,19 +475,34 @@ def test_the_start_distance_is_nearly_reached_where_features_are_mirrored() -> N
 
 @mechanisms
 def test_the_curvature_distance_is_reached(mechanism: str) -> None:
-    task = task_of(p=8, maximum=2.0, mechanism=mechanism)
+    task = task_of(p=8, maximum=2.0, smoothing=0.25, mechanism=mechanism)
     pair = Neighbours(NOBODY, (np.ones(8), 1.0), None, steep_model(task))
     assert 0.97 < distances(task, pair)["curvature"] <= 1
     assert 0.999 < distances(task, pair)["counts"] <= 1
 
 
 def test_the_curvature_distance_is_reached_by_orthogonal_records() -> None:
-    task = task_of(p=7, neighbours="replace-one")
+    task = task_of(p=7, neighbours="replace-one", smoothing=0.25)
     nobody = (np.zeros((0, 7)), np.zeros(0))
     one, two = np.ones(7), np.array([1.0, 1.0, 1.0, -1.0, -1.0, -1.0, -1.0])
     assert 1 + one @ two == 0
     pair = Neighbours(nobody, (one, 1.0), (two, 1.0), steep_model(task))
     assert 0.97 < distances(task, pair)["curvature"] <= 1
+
+
+@mechanisms
+@pytest.mark.parametrize("width", [0.5, 2.0])
+def test_the_distance_of_a_secant_is_reached(width: float, mechanism: str) -> None:
+    """The record whose secant ends at the kink gains all of the slope but the tail behind it."""
+    task = task_of(p=8, maximum=2.0, method=f"secant_width = {width}", mechanism=mechanism)
+    assert task.secant.bound == 1 / (2 * width)
+    knee = task.loss.knee  # type: ignore[attr-defined]
+    lattice = np.zeros(task.size, dtype=np.int64)
+    lattice[0] = round((knee + width) * 4096)
+    model = Model(1, lattice, (2048, 2048))
+    gained = 1 - (knee / (knee + 2 * width)) ** 2
+    found = distances(task, Neighbours(NOBODY, (np.ones(8), 1.0), None, model))["curvature"]
+    assert 0.97 * gained < found <= gained
 
 
 @mechanisms

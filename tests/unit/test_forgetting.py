@@ -79,6 +79,7 @@ def linear_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases here are made by a linear score: no distance is too far for it."""
     for module in (private_estimate, open_estimate):
         monkeypatch.setattr(module, "is_far", lambda *_: False)
+    monkeypatch.setattr(private_estimate, "MOVING", math.inf)
 
 
 def test_without_forgetting_there_is_one_bucket_of_weight_one() -> None:
@@ -124,14 +125,11 @@ def private_by_formula(
     w = np.concatenate([np.full(len(b.versions), weight) for weight, b in batches])
     versions = np.concatenate([b.versions for _, b in batches])
     packed = np.concatenate([b.curvature for _, b in batches]) * part.unit
-    total = unpack_upper(w @ packed, d)
-    values, vectors = np.linalg.eigh(total)
-    noise = math.sqrt(np.sum(w**2)) * part.standard_deviation
-    floor = max(0.02 * np.trace(total) / d, 0.5 * noise * math.sqrt(2 * d))
-    curvature = (vectors * np.maximum(values, floor)) @ vectors.T / (w.sum() * n)
     epochs = np.array([epoch_of(int(v)) for v in versions])
     chosen = np.isin(epochs, sorted(set(epochs))[-3:])
     w = w[chosen]
+    total = unpack_upper(w @ packed[chosen], d) / (w.sum() * n)
+    s = math.sqrt(d * np.sum(w**2)) * part.standard_deviation / (w.sum() * n)
     g = (
         np.concatenate([b.gradient for _, b in batches])[chosen]
         * task.update_channels.gradient.unit
@@ -139,8 +137,13 @@ def private_by_formula(
     t = np.concatenate([b.expansion for _, b in batches])[chosen] / 4096
     penalty = task.study.estimator.ridge * np.diag([0.0] + [1.0] * (d - 1))
     mean, score = w @ t / w.sum(), w @ g / (w.sum() * n)
-    bread = curvature + penalty
-    theta = mean - np.linalg.solve(bread, score + penalty @ mean)
+    values, vectors = np.linalg.eigh(total)
+    curvature = (vectors * np.maximum(values, 0)) @ vectors.T
+    values, vectors = np.linalg.eigh(curvature + penalty)
+    bread = (vectors * np.maximum(values, s / 2)) @ vectors.T
+    step = np.linalg.solve(bread, score + penalty @ mean)
+    theta = mean - step
+    turned = s**2 / d / 2 * (step @ step * np.eye(d) + np.outer(step, step)) * (w.sum() * n) ** 2
     residual = g - n * (score - curvature @ mean + t @ curvature)
     count = w.sum() ** 2 / np.sum(w**2)
     meat = (residual.T * w**2) @ residual * count / (count - d)
@@ -148,8 +151,8 @@ def private_by_formula(
     deviation = task.update_channels.gradient.standard_deviation
     return {
         "theta": theta,
-        "covariance": inverse @ meat @ inverse,
-        "privacy": np.sum(w**2) * deviation**2 * inverse @ inverse,
+        "covariance": inverse @ (meat + turned) @ inverse,
+        "privacy": inverse @ (np.sum(w**2) * deviation**2 * np.eye(d) + turned) @ inverse,
         "records": np.array(n * count),
     }
 

@@ -42,7 +42,7 @@ def test_the_spectral_size_stands_between_the_mean_and_the_largest_eigenvalue() 
 
 
 def test_a_ridge_is_certain_as_soon_as_enough_releases_have_come() -> None:
-    ridge = 0.2
+    ridge = 0.02
     needed = NOISE.releases_until(ridge)
     assert needed > RELEASES_PER_COEFFICIENT * TASK.size
     assert NOISE.certain_ridge(needed) == pytest.approx(ridge)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,11 @@ class LdpSgd:
     def check(self, study: Study) -> None:
         """As `Method.check`."""
         check(study)
+
+    def complete(self, study: Study, given: Container[str]) -> Study:
+        """As `Method.complete`: a path has no such keys."""
+        del given
+        return study
 
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         """As `Method.enter`."""

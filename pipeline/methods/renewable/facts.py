@@ -8,7 +8,7 @@ from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.methods.facts import Missed, Sizes
 from pipeline.methods.renewable.design import outlook
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
-from pipeline.methods.renewable.private_estimate import RELEASES_PER_COEFFICIENT
+from pipeline.methods.renewable.precision import RELEASES_PER_COEFFICIENT
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.study import with_keys
 

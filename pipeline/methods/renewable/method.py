@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from pipeline.errors import PrivacyError
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes
-from pipeline.methods.renewable import design, facts
+from pipeline.methods.renewable import design, facts, spec
 from pipeline.methods.renewable.open_server import OpenServer
+from pipeline.methods.renewable.precision import noise_of
 from pipeline.methods.renewable.private_server import PrivateServer
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.release.task import Task
@@ -23,20 +26,36 @@ class Renewable:
     """As `methods.base.Method`."""
 
     title = "renewable estimation from releases"
-    tables = ()
+    tables = ("method",)
     losses = ("gdwd", "logistic", "linear", "poisson")
     levels = False
     server_side: Mapping[str, str] = {}
-    client_side: Mapping[str, str] = {}
+    client_side: Mapping[str, str] = {
+        "estimator.method.secant_width": "clients summed curvatures over the live width",
+    }
 
     def check(self, study: Study) -> None:
         """As `Method.check`."""
-        del study
+        spec.check(study)
+
+    def complete(self, study: Study, given: Container[str]) -> Study:
+        """As `Method.complete`: of classes with noise a ridge for which intervals come."""
+        if "ridge" in given or not study.noised or study.data.response.kind != "class":
+            return study
+        try:
+            ridge = max(study.estimator.ridge, noise_of(self.task(study)).ample_ridge())
+        except PrivacyError:
+            # a budget that cannot be kept is refused where a task is made
+            return study
+        estimator = msgspec.structs.replace(study.estimator, ridge=min(ridge, 1.0))
+        return msgspec.structs.replace(study, estimator=estimator)
 
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         """As `Method.enter`."""
         if study.noised and study.estimator.loss in START_SEMANTICS:
             meaning["start"] = START_SEMANTICS[study.estimator.loss]
+        if study.noised:
+            meaning["secant"] = spec.WIDTH_SEMANTICS
 
     def intervals(self, study: Study) -> tuple[str, ...]:
         """As `Method.intervals`."""

@@ -13,10 +13,13 @@ import math
 from dataclasses import dataclass
 
 from pipeline.errors import PrivacyError
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.task import AT_RELEASES, RenewableTask
 
 #: Least eigenvalue of the bread with which an interval is given, and its floor, in units of s.
 READY, FLOOR = 0.75, 0.5
+#: A ridge of so many s, at so many releases for each coefficient, makes intervals certain and
+#: hardly longer than they must be.
+AMPLE = 1.5
 #: Intervals need this many releases for each coefficient.
 RELEASES_PER_COEFFICIENT = 10
 #: Share of the releases that the last three epochs hold at least.
@@ -53,6 +56,12 @@ class Noise:
     def certain_ridge(self, releases: float) -> float:
         """Return the least ridge with which intervals are certain, whatever the records say."""
         return READY * self.of_curvature(releases)
+
+    def ample_ridge(self) -> float:
+        """Return a ridge for which intervals come soon, rounded up to two digits."""
+        ridge = AMPLE * self.of_curvature(AT_RELEASES * self.size)
+        unit = 10.0 ** (math.floor(math.log10(ridge)) - 1)
+        return math.ceil(ridge / unit) * unit
 
     def releases_until(self, least: float) -> float:
         """Return how many releases it takes until M with this least eigenvalue is known.

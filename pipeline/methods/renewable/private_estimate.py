@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.estimators.estimate import (
     FAR,
@@ -26,8 +25,11 @@ from pipeline.estimators.estimate import (
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, sandwiches, solve_positive
 from pipeline.losses import Regression
+from pipeline.methods.renewable.bread import Bread, bread_of
+from pipeline.methods.renewable.precision import RECENT, Noise, noise_of
 from pipeline.methods.renewable.private_state import PrivateState
 from pipeline.methods.renewable.private_sums import (
+    Moments,
     Weighed,
     between_releases,
     curvature_of,
@@ -35,16 +37,28 @@ from pipeline.methods.renewable.private_sums import (
     moments_of,
     total_of,
 )
+from pipeline.methods.renewable.readiness import (
+    Condition,
+    enough_releases,
+    known_curvature,
+    progress_of,
+)
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Matrix, Vector
 
 #: How intervals are made.
 INTERVAL = "sandwich, spread between releases"
-#: Intervals need this many releases for each coefficient, and fewer than this share floored.
-RELEASES_PER_COEFFICIENT, FLOORED_SHARE = 10, 1 / 3
-#: A coefficient that lies in floored directions to this share has no interval: steps along them
-#: are too short by an unknown factor.
-UNKNOWN_SHARE = 0.4
+#: Models wander by their noise, whose square pulls predictors by a quarter of itself: half of it in
+#: a score's second order, and predictors are uncertain by about twice what a coefficient is.
+WANDERING = 4.0
+#: No step moves the predictor of any record further: beyond, curvature says nothing any more.
+LONGEST_STEP = 2.0
+#: An estimate that is so many standard errors from the mean model of its releases still moves.
+MOVING = 5.0
+STILL_MOVING = (
+    "the estimate still moves away from the models that clients computed these releases at, so "
+    "that intervals would not hold what it moves to: wait for more releases at newer models"
+)
 #: A class is taken to occur when its count is so many standard deviations of the noise above 0.
 COUNTS_NOISE = 3.0
 
@@ -64,49 +78,52 @@ def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estim
     """
     parts: Weighed = [(1.0, sums)] if isinstance(sums, PrivateState) else sums
     releases = sum(state.releases for _, state in parts)
-    weights = _weights(task, parts)
-    penalty = task.study.estimator.ridge * np.diag([0.0] + [1.0] * (task.size - 1))
+    weights, slots = _weights(task, parts), sum(state.slots for _, state in parts)
     covariance = privacy = dispersion = None
     condition: float | None
     if not any(state.epochs for _, state in parts):
-        bread, floored = _start_curvature(task) * np.eye(task.size) + penalty, 0
-        condition = condition_number(bread) if releases else None
-        coefficients = _first_coefficients(task, parts, bread, weights)
+        first, hidden = _start_curvature(task) * np.eye(task.size) + np.diag(task.penalty), 0
+        condition = condition_number(first) if releases else None
+        coefficients = _first_coefficients(task, parts, first, weights)
         status, reason = _start_status(task, releases)
+        progress = progress_of([enough_releases(task, RECENT * releases)], slots)
         starts = [(w, float(state.start[-1])) for w, state in parts]
         records = task.slots * effective(
             sum(w * count for w, count in starts), sum(w**2 * count for w, count in starts)
         )
     else:
-        curvature, repair = curvature_of(task, parts)
-        floored, condition = repair.raised, condition_number(repair.matrix, repair.eigenvalues)
+        noise, (curvature, behind) = noise_of(task), curvature_of(task, parts)
+        bread = bread_of(curvature, behind, task.penalty, noise)
+        hidden, condition = bread.hidden, condition_number(bread.matrix)
         moments = moments_of(task, parts)
         records = moments.records
-        bread = curvature + penalty
         mean = moments.expansion / moments.slots
-        score = moments.gradient / moments.slots + penalty @ mean
-        coefficients = mean - solve_positive(bread, score)
-        status, reason = _status(task, moments.releases, floored)
+        score = moments.gradient / moments.slots + task.penalty * mean
+        whole = solve_positive(bread.matrix, score)
+        step = _shortened(task, whole)
+        coefficients = mean - step
         if moments.slopes is not None:
-            dispersion = dispersion_of(moments.slopes / moments.slots, float(curvature[0, 0]))
-        if status == "ready" and not _both_classes(task, parts):
-            status = "warming"
-            reason = (
-                "one class is so rare that its noised count may be noise alone: intervals need "
-                "more records, of both classes"
-            )
-        if status == "ready":
-            whole = moments.slots * bread
-            noise = moments.squares * task.update_channels.gradient.standard_deviation**2
-            between = between_releases(moments, curvature)
-            covariance, privacy = sandwiches(whole, between, noise * np.eye(task.size))
+            carried = float(bread.curvature[0, 0])
+            dispersion = dispersion_of(moments.slopes / moments.slots, carried)
+        apart = known_curvature(task, bread, slots)
+        conditions = [enough_releases(task, moments.releases), _both_classes(task, parts), apart]
+        if conditions[0].holds:
+            covariance, privacy = _variances(noise, behind, moments, bread, step)
             total = np.maximum(np.diag(covariance), np.diag(privacy))
-            if is_far(task.loss, distance_of(moments, coefficients, bread), total):
-                status, reason, covariance, privacy = "warming", FAR, None, None
-            elif (unknown := repair.loadings >= UNKNOWN_SHARE).any():
-                reason = _without_interval(task, unknown)
-                for matrix in (covariance, privacy):
-                    matrix[unknown, :] = matrix[:, unknown] = math.nan
+            far = distance_of(moments, coefficients, bread.curvature) / WANDERING
+            moving = np.any(np.abs(whole) > MOVING * np.sqrt(total))
+            # old models leave the last epochs when as many releases again have come
+            conditions.append(Condition(1 - 0.5 * is_far(task.loss, far, total), FAR))
+            conditions.append(Condition(1 - 0.5 * bool(moving), STILL_MOVING))
+        progress = progress_of(conditions, slots)
+        lacking = [c.reason for c in conditions if not c.holds and c is not apart]
+        status, reason = "ready", apart.reason
+        if lacking or bread.unknown.all():
+            status, reason = "warming", [*lacking, apart.reason][0]
+            covariance = privacy = None
+        elif covariance is not None and privacy is not None:
+            for matrix in (covariance, privacy):
+                matrix[bread.unknown, :] = matrix[:, bread.unknown] = math.nan
     return Estimate(
         coefficients=coefficients,
         covariance=covariance,
@@ -114,13 +131,14 @@ def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estim
         weights=weights,
         status=status,
         reason=reason,
-        records=sum(state.slots for _, state in parts),
+        records=slots,
         releases=releases,
         condition=condition,
-        floored=floored,
+        floored=hidden,
         effective_records=records,
         dispersion=dispersion,
         interval=INTERVAL,
+        progress=progress,
     )
 
 
@@ -148,7 +166,13 @@ def _first_coefficients(
         alone = task.loss.intercept_of(float(mean[0]), spread)
         return np.append(alone, np.zeros(task.size - 1))
     score = weights[0] * mean[: task.size] + weights[1] * mean[task.size :]
-    return -solve_positive(bread, score)
+    return -_shortened(task, solve_positive(bread, score))
+
+
+def _shortened(task: RenewableTask, step: Vector) -> Vector:
+    """Return a step of the coefficients as far as the longest one."""
+    moved = task.norm_bound * float(np.linalg.norm(step))
+    return step if moved <= LONGEST_STEP else step * (LONGEST_STEP / moved)
 
 
 def _weights(task: RenewableTask, parts: Weighed) -> tuple[float, float]:
@@ -159,17 +183,22 @@ def _weights(task: RenewableTask, parts: Weighed) -> tuple[float, float]:
     return class_weights(float(counts[0]) * unit, float(counts[1]) * unit, task.largest_weight)
 
 
-def _both_classes(task: RenewableTask, parts: Weighed) -> bool:
-    """Whether both noised counts stand out of their noise: one class alone has no best fit.
+def _both_classes(task: RenewableTask, parts: Weighed) -> Condition:
+    """Return whether both noised counts stand out of their noise.
 
-    A regression has no classes that could be missing.
+    One class alone has no best fit; a regression has no classes that could be missing.
     """
     part = task.update_channels.counts
     if part is None or not task.classes:
-        return True
+        return Condition(1.0, "")
     counts = total_of(parts, lambda state: state.counts)[:2] * part.unit
     releases = sum(weight**2 * state.releases for weight, state in parts)
-    return float(counts.min()) >= COUNTS_NOISE * math.sqrt(releases) * part.standard_deviation
+    least = COUNTS_NOISE * math.sqrt(releases) * part.standard_deviation
+    return Condition(
+        min(1.0, max(0.0, float(counts.min()) / least) ** 2),
+        "one class is so rare that its noised count may be noise alone: intervals need more "
+        "records, of both classes",
+    )
 
 
 def _start_status(task: RenewableTask, releases: int) -> tuple[Status, str]:
@@ -183,28 +212,26 @@ def _start_status(task: RenewableTask, releases: int) -> tuple[Status, str]:
     )
 
 
-def _without_interval(task: RenewableTask, unknown: NDArray[np.bool_]) -> str:
-    """Say which coefficients have no interval: the data say less of them than the noise does."""
-    names = np.array(task.study.coefficient_names)[unknown]
-    return (
-        f"no interval for {', '.join(names)}: the noise still hides what the records say of them; "
-        "features that are less correlated, narrower public ranges, more records or a larger "
-        "privacy.epsilon help"
-    )
+def _variances(
+    noise: Noise, behind: float, moments: Moments, bread: Bread, step: Vector
+) -> tuple[Matrix, Matrix]:
+    """Return the variance of the coefficients, and the part of it that is known to be noise.
+
+    What the noise of the curvature does to the step is the same for all releases, so the spread
+    between them does not hold it.
+    """
+    common = moments.slots**2 * _turned(noise.of_curvature(behind), step)
+    own = moments.squares * noise.gradient**2 * np.eye(len(step))
+    spread = between_releases(moments, bread.curvature)
+    total, privacy = sandwiches(moments.slots * bread.matrix, spread + common, own + common)
+    return total, privacy
 
 
-def _status(task: RenewableTask, releases: float, floored: int) -> tuple[Status, str]:
-    if floored > FLOORED_SHARE * task.size:
-        return "warming", (
-            f"too few records for {task.size} coefficients at this privacy.epsilon: the noise "
-            f"still hides {floored} of the {task.size} combinations of features that the records "
-            "must tell apart; more records, larger windows (window.records), fewer features or a "
-            "larger privacy.epsilon help"
-        )
-    needed = RELEASES_PER_COEFFICIENT * task.size
-    if releases < needed:
-        reason = f"intervals need {needed} recent releases; {int(releases)} have come"
-        if task.study.estimator.forgetting is not None:
-            reason += ", weighed by their age: a longer half-life keeps more"
-        return "warming", reason
-    return "ready", ""
+def _turned(size: float, step: Vector) -> Matrix:
+    """Return the variance of E step, for noise E of a curvature with the spectral size `size`.
+
+    Its diagonal has the variance v = size^2 / d, and what is beside it v / 2.
+    """
+    half = size**2 / len(step) / 2
+    carried: Matrix = half * (float(step @ step) * np.eye(len(step)) + np.outer(step, step))
+    return carried

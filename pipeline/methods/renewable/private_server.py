@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
 from pipeline.methods.renewable.private_estimate import INTERVAL, estimate_private
-from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape
+from pipeline.methods.renewable.private_state import GROUPS, PrivateBatch, PrivateState, Shape
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.release.model import Part
 from pipeline.types import Integers
@@ -66,6 +66,8 @@ class PrivateServer:
             curvature=sums[:, self._later["curvature"]],
             squares=squares,
             slots=self._slots,
+            # any bits of a digest will do
+            groups=(later["client"][:, 0] % GROUPS).astype(np.int64),
         )
 
     def estimate(

@@ -3,9 +3,10 @@
 Class counts are summed over all releases. Releases at the public start (model 0) add their
 gradients, one for each group. A later release with gradient g, curvature H, expansion point t, sum
 of squared slopes s (of a regression that estimates its noise scale), n slots and model version k
-adds H, and the Gram matrix of z = (g, n t, s, n, 1) to the sums of epoch floor(log2 k). The last
+adds the Gram matrix of z = (g, n t, s, n, 1), and H, to the sums of epoch floor(log2 k). The last
 column of that matrix holds the sums of g, n t, s, n and the number of releases; the rest gives the
-spread between releases. What is made of them is in `private_estimate`.
+spread between releases. So that clients with different records do not count as spread, (g, n t, 1)
+is summed by groups of clients as well. What is made of them is in `private_estimate`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from pipeline.methods.renewable.exact import BigIntegers
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Integers
 
-COUNTS, START, CURVATURE, EPOCH = "counts", "start", "curvature", "epoch."
+#: Clients are told apart by their digest, into so many groups: few share one.
+GROUPS = 32
+COUNTS, START, EPOCH = "counts", "start", "epoch."
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class PrivateBatch:
         Sums of squared slopes, shape (m, 1), or (m, 0) where they are not released.
     slots
         Public number of slots of every release of the study.
+    groups
+        Group of the client of each later release, shape (m,).
     """
 
     counts: Integers
@@ -54,6 +59,7 @@ class PrivateBatch:
     curvature: Integers
     squares: Integers
     slots: int
+    groups: Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +113,9 @@ class PrivateState:
         Sum of the class counts, then the number of releases, then of their slots.
     start
         Sum of the gradients at the start, then the number of those releases.
-    curvature
-        Sum of packed curvatures, then the number of those releases, then of their slots.
     epochs
-        Epoch to packed Gram matrix of (g, n t, s, n, 1).
+        Epoch to packed Gram matrix of (g, n t, s, n, 1), behind it the packed curvature, and the
+        sums of (g, n t, 1) of each group of clients.
     dirty
         Names of the fields that changed since they were last stored.
     """
@@ -118,16 +123,13 @@ class PrivateState:
     shape: Shape
     counts: BigIntegers = field(init=False)
     start: BigIntegers = field(init=False)
-    curvature: BigIntegers = field(init=False)
     epochs: dict[int, BigIntegers] = field(default_factory=dict)
     dirty: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Start from zero."""
-        size = self.shape.size
         self.counts = exact.zeros(self.shape.classes + 2)
-        self.start = exact.zeros(self.shape.groups * size + 1)
-        self.curvature = exact.zeros(size * (size + 1) // 2 + 2)
+        self.start = exact.zeros(self.shape.groups * self.shape.size + 1)
 
     @property
     def releases(self) -> int:
@@ -147,12 +149,18 @@ class PrivateState:
     @property
     def names(self) -> list[str]:
         """Names of its stored fields."""
-        return [COUNTS, START, CURVATURE, *(f"{EPOCH}{e}" for e in sorted(self.epochs))]
+        return [COUNTS, START, *(f"{EPOCH}{e}" for e in sorted(self.epochs))]
 
     @property
     def gram_length(self) -> int:
         """Length of one packed Gram matrix."""
         return self.shape.rows * (self.shape.rows + 1) // 2
+
+    @property
+    def epoch_length(self) -> int:
+        """Length of the sums of one epoch."""
+        size = self.shape.size
+        return self.gram_length + size * (size + 1) // 2 + GROUPS * (2 * size + 1)
 
     def fold(self, batch: PrivateBatch) -> None:
         """Add releases; adding them one by one, in any order, gives the same bits."""
@@ -164,21 +172,24 @@ class PrivateState:
             self.dirty.add(START)
         if later == 0:
             return
-        self.curvature = self.curvature + _with(batch.curvature, later, later * batch.slots)
-        self.dirty.add(CURVATURE)
         ones = np.ones((later, 1), dtype=np.int64)
         moved = batch.slots * batch.expansion
         rows = np.hstack([batch.gradient, moved, batch.squares, batch.slots * ones, ones])
+        clients = np.hstack([batch.gradient, moved, ones])
         epochs = np.frexp(batch.versions.astype(np.float64))[1] - 1
         for epoch in np.unique(epochs).tolist():
-            self._add_epoch(epoch, exact.gram(rows[epochs == epoch]))
+            own = epochs == epoch
+            curvature = exact.column_sums(batch.curvature[own])
+            grouped = np.zeros((GROUPS, clients.shape[1]), dtype=np.int64)
+            np.add.at(grouped, batch.groups[own], clients[own])
+            apart = exact.column_sums(grouped.reshape(1, -1))
+            self._add_epoch(epoch, exact.join(exact.gram(rows[own]), curvature, apart))
             self.dirty.add(f"{EPOCH}{epoch}")
 
     def add(self, other: PrivateState) -> None:
         """Add the sums of another partition."""
         self.counts = self.counts + other.counts
         self.start = self.start + other.start
-        self.curvature = self.curvature + other.curvature
         for epoch, part in other.epochs.items():
             self._add_epoch(epoch, part)
 
@@ -199,16 +210,18 @@ class PrivateState:
             If a field is missing, unknown or of the wrong length.
         """
         state = cls(shape)
-        if missing := {COUNTS, START, CURVATURE} - fields.keys():
+        if missing := {COUNTS, START} - fields.keys():
             raise StateError(f"stored state lacks its field {sorted(missing)[0]!r}")
         for name, data in fields.items():
-            if name in (COUNTS, START, CURVATURE):
+            if name in (COUNTS, START):
                 setattr(state, name, exact.decode(data, len(getattr(state, name))))
             elif name.startswith(EPOCH) and name.removeprefix(EPOCH).isdecimal():
                 epoch = int(name.removeprefix(EPOCH))
-                state.epochs[epoch] = exact.decode(data, state.gram_length)
+                state.epochs[epoch] = exact.decode(data, state.epoch_length)
             else:
-                raise StateError(f"stored state has an unknown field {name!r}")
+                raise StateError(
+                    f"stored state has an unknown field {name!r}; run `veilstream state rebuild`"
+                )
         return state
 
     def _field(self, name: str) -> BigIntegers:

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.errors import PrivacyError
 from pipeline.estimators.forgetting import effective
-from pipeline.linalg import Floored, floor_eigenvalues, unpack_upper
+from pipeline.linalg import unpack_upper
 from pipeline.methods.renewable import exact
 from pipeline.methods.renewable.exact import BigIntegers
-from pipeline.methods.renewable.private_state import PrivateState
+from pipeline.methods.renewable.private_state import GROUPS, PrivateState
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Matrix, Vector
 
 #: Epochs that enter the estimate: older expansion points are too far from the truth.
 LAST_EPOCHS = 3
-#: Eigenvalue floor: a share of the mean eigenvalue, and a multiple of the noise's spectral norm.
-FLOOR_SHARE, FLOOR_NOISE = 0.02, 0.5
+#: Groups of clients have means of their own where there are so many releases for each of them and
+#: each coefficient.
+RELEASES_PER_GROUP = 3
 #: States of some buckets with their weights.
 Weighed = Sequence[tuple[float, PrivateState]]
 
@@ -47,6 +47,9 @@ class Moments:
         Effective number of record slots.
     second
         Sum of w^2 z z' with z = (g, n t, n).
+    clients
+        Sums of w (g, n t, 1) and of w^2 (g, n t, 1) of each group of clients that has any, shapes
+        (k, 2 d + 1).
     """
 
     gradient: Vector
@@ -57,16 +60,13 @@ class Moments:
     releases: float
     records: float
     second: Matrix
+    clients: tuple[Matrix, Matrix]
 
 
 def moments_of(task: RenewableTask, parts: Weighed) -> Moments:
     """Return the moments over the last epochs."""
     shape, size = parts[0][1].shape, task.size
-    last = sorted({epoch for _, state in parts for epoch in state.epochs})[-LAST_EPOCHS:]
-
-    def gram(state: PrivateState) -> Vector:
-        held = [state.epochs[epoch] for epoch in last if epoch in state.epochs]
-        return exact.as_floats(sum(held[1:], held[0]) if held else exact.zeros(state.gram_length))
+    last = last_epochs(parts)
 
     unit = np.ones(shape.rows)
     unit[:size] = task.update_channels.gradient.unit
@@ -74,11 +74,17 @@ def moments_of(task: RenewableTask, parts: Weighed) -> Moments:
     if shape.squares and task.update_channels.counts is not None:
         unit[2 * size] = task.update_channels.counts.unit
     units = np.outer(unit, unit)
-    grams = [(w, gram(state)) for w, state in parts]
+    sums = [(w, exact.as_floats(_sums(state, last))) for w, state in parts]
+    length = shape.rows * (shape.rows + 1) // 2
+    grams = [(w, vector[:length]) for w, vector in sums]
     total = unpack_upper(_weighted(grams), shape.rows) * units
     first, second = total[:, -1], total
     if any(weight != 1.0 for weight, _ in parts):
         second = unpack_upper(_weighted(grams, power=2), shape.rows) * units
+    of_one = np.append(unit[: 2 * size], 1.0)
+    apart = [(w, vector[-GROUPS * len(of_one) :]) for w, vector in sums]
+    once, twice = (_weighted(apart, power=power).reshape(GROUPS, -1) * of_one for power in (1, 2))
+    some = once[:, -1] > 0
     slots, releases, squares = float(first[-2]), float(first[-1]), float(second[-1, -1])
     linear = np.r_[0 : 2 * size, shape.rows - 2]
     return Moments(
@@ -90,38 +96,52 @@ def moments_of(task: RenewableTask, parts: Weighed) -> Moments:
         releases=effective(releases, squares),
         records=effective(slots, float(second[-2, -1])),
         second=second[np.ix_(linear, linear)],
+        clients=(once[some], twice[some]),
     )
 
 
-def curvature_of(task: RenewableTask, parts: Weighed) -> tuple[Matrix, Floored]:
-    """Return the mean curvature of one record with its eigenvalues floored, and the repair."""
-    size = task.size
-    sums = total_of(parts, lambda state: state.curvature)
-    slots = float(sums[-1])
-    part = task.update_channels.curvature
-    if part is None:
-        raise PrivacyError("the task of this study has no curvature, but its state has one")
-    total = unpack_upper(sums[:-2] * part.unit, size)
-    squares = sum(w**2 * float(state.curvature[-2]) for w, state in parts)
-    noise = math.sqrt(squares) * part.standard_deviation
-    least = max(
-        FLOOR_SHARE * float(np.trace(total)) / size, FLOOR_NOISE * noise * math.sqrt(2 * size)
-    )
-    repair = floor_eigenvalues(total, least)
-    return repair.matrix / slots, repair
+def curvature_of(task: RenewableTask, parts: Weighed) -> tuple[Matrix, float]:
+    """Return the mean noisy curvature over the last epochs, and the effective number of releases.
+
+    Of one record, shape (d, d), symmetric; nothing is repaired. Older ones are left out: where the
+    first models were far away, so was the curvature.
+    """
+    last, channel = last_epochs(parts), task.update_channels.curvature
+    unit = channel.unit if channel else 0.0
+    packed = task.size * (task.size + 1) // 2
+    tails = [
+        (w, exact.as_floats(_sums(p, last)[p.gram_length - 1 : p.gram_length + packed]))
+        for w, p in parts
+    ]
+    total = _weighted(tails)
+    mean = unpack_upper(total[1:] * unit, task.size) / (total[0] * task.slots)
+    return mean, effective(float(total[0]), sum(w * w * float(tail[0]) for w, tail in tails))
+
+
+def last_epochs(parts: Weighed) -> list[int]:
+    """Return the epochs that enter the estimate."""
+    return sorted({epoch for _, state in parts for epoch in state.epochs})[-LAST_EPOCHS:]
 
 
 def between_releases(moments: Moments, curvature: Matrix) -> Matrix:
     """Estimate the variance of the summed gradient, sampling and noise together.
 
-    r_j = g_j - n_j (c + Abar t_j) is what release j deviates from the common linear score, and
-    enters with the square of its weight.
+    y_j = g_j - n Abar t_j deviates from the mean m of its client's group by what is chance, and
+    enters with the square of its weight. How clients differ is not chance: it stays the same from
+    stream to stream. With few releases for each group, all are one group.
     """
     size = len(moments.gradient)
-    centre = (moments.gradient - curvature @ moments.expansion) / moments.slots
-    project = np.hstack([np.eye(size), -curvature, -centre[:, None]])
-    spread = project @ moments.second @ project.T
-    return spread * moments.releases / (moments.releases - size)
+    project = np.hstack([np.eye(size), -curvature])
+    once, twice = moments.clients
+    if moments.releases < RELEASES_PER_GROUP * (size + len(once)):
+        once, twice = once.sum(axis=0, keepdims=True), twice.sum(axis=0, keepdims=True)
+    counts = once[:, -1:]
+    means = once[:, :-1] @ project.T / counts
+    crossed = (twice[:, :-1] @ project.T).T @ means
+    within = project @ moments.second[: 2 * size, : 2 * size] @ project.T
+    spread = within - crossed - crossed.T + (means * twice[:, -1:]).T @ means
+    lost = size + len(once) - 1
+    return spread * moments.releases / (moments.releases - lost)
 
 
 def distance_of(moments: Moments, coefficients: Vector, bread: Matrix) -> float:
@@ -143,3 +163,9 @@ def _weighted(vectors: Sequence[tuple[float, Vector]], *, power: int = 1) -> Vec
     """Return the sum of w^power times each vector; a weight of 1 rounds nothing."""
     total: Vector = np.sum([w**power * vector for w, vector in vectors], axis=0)
     return total
+
+
+def _sums(state: PrivateState, epochs: Sequence[int]) -> BigIntegers:
+    """Return the sums of some epochs of a state."""
+    held = [state.epochs[epoch] for epoch in epochs if epoch in state.epochs]
+    return sum(held[1:], held[0]) if held else exact.zeros(state.epoch_length)

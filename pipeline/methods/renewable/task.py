@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 from pipeline.errors import PrivacyError
+from pipeline.losses.secant import Secant
 from pipeline.methods.renewable import client
+from pipeline.methods.renewable.spec import secant_width_of
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.records.encode import Arrays
@@ -19,6 +22,10 @@ from pipeline.study.release_tables import Split
 
 #: No float of a release without privacy may be larger: products of two must stay finite.
 LARGEST_FLOAT = 1e100
+#: Widths of a secant, with the spectral size of the noise up to which each is taken, at so many
+#: releases for each coefficient.
+WIDTHS = {0.5: 0.03, 1.0: 0.067, 2.0: math.inf}
+AT_RELEASES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,24 @@ class RenewableTask(Task):
         return self.study.privacy.split or Split()
 
     @cached_property
+    def secant(self) -> Secant:
+        """The curvature of one record in a noised release.
+
+        By default over the least width that keeps its noise small enough; a function of the
+        privacy, the window and the bounds alone.
+        """
+        width = secant_width_of(self.study)
+        if width is not None:
+            return Secant(self.loss, width)
+        for width, most in WIDTHS.items():
+            secant = Secant(self.loss, width)
+            channel = self._update_channels(secant).curvature
+            size = channel.standard_deviation if channel else 0.0
+            if size * math.sqrt(self.size / (AT_RELEASES * self.size)) / self.slots <= most:
+                break
+        return secant
+
+    @cached_property
     def initial_channels(self) -> Channels:
         """Channels of releases at model 0: one gradient for each group, unweighted, no curvature.
 
@@ -85,8 +110,11 @@ class RenewableTask(Task):
     @cached_property
     def update_channels(self) -> Channels:
         """Channels of releases at any later model: weighted gradient and curvature."""
+        return self._update_channels(self.secant)
+
+    def _update_channels(self, secant: Secant) -> Channels:
         split, weight = self.split, self.largest_weight
-        slope, curvature_weight = weight * self.loss.slope_bound, weight * self.loss.curvature_bound
+        slope, curvature_weight = weight * self.loss.slope_bound, weight * secant.bound
         return self._channels(
             slope, curvature_weight, split.gradient, split.curvature, self.counted(1)
         )

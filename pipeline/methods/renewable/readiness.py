@@ -1,0 +1,96 @@
+"""Whether a private stream can give intervals, how far it is on the way, and what would help.
+
+Every condition is a share in [0, 1] that grows in proportion to the releases: at 1 it holds. So
+each says by itself how many records are missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.estimators.estimate import Progress
+from pipeline.methods.renewable.bread import Bread
+from pipeline.methods.renewable.precision import READY, RELEASES_PER_COEFFICIENT
+from pipeline.methods.renewable.task import RenewableTask
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What intervals need: how much of it there is, in [0, 1], and what to say meanwhile."""
+
+    share: float
+    reason: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether intervals need nothing more here."""
+        return self.share >= 1
+
+
+def progress_of(conditions: Sequence[Condition], slots: int) -> Progress:
+    """Return how far a stream of so many record slots is on the way to all its intervals."""
+    share = min((c.share for c in conditions), default=1.0)
+    if share >= 1:
+        return Progress(1.0, 0)
+    missing = slots * (1 / share - 1) if share > 0 else math.inf
+    return Progress(share, math.ceil(missing) if missing < 1e15 else None)
+
+
+def enough_releases(task: RenewableTask, releases: float) -> Condition:
+    """Return whether the spread between releases is known.
+
+    Parameters
+    ----------
+    releases
+        Effective number of those of the last epochs.
+    """
+    needed = RELEASES_PER_COEFFICIENT * task.size
+    reason = f"intervals need {needed} recent releases; {int(releases)} have come"
+    if task.study.estimator.forgetting is not None:
+        reason += ", weighed by their age: a longer half-life keeps more"
+    return Condition(min(1.0, releases / needed), reason)
+
+
+def known_curvature(task: RenewableTask, bread: Bread, slots: int) -> Condition:
+    """Return whether all coefficients can be told apart beside the noise, or which cannot."""
+    least, wanted = float(bread.certain.min()), READY * bread.noise
+    if not bread.unknown.any():
+        return Condition(1.0, "")
+    share = min(0.999, (max(least, 0.0) / wanted) ** 2)
+    unknown = np.array(task.study.coefficient_names)[bread.unknown]
+    names = "any coefficient" if bread.unknown.all() else ", ".join(unknown)
+    told = (
+        f"no interval for {names}: the noise of the curvature still hides what the records say of "
+        f"{bread.hidden} of {task.size} combinations of features."
+    )
+    return Condition(share, f"{told} {_ways(task, share, wanted - least, slots)}")
+
+
+def _ways(task: RenewableTask, share: float, lacking: float, slots: int) -> str:
+    """Say what would make the last unknown direction known: each of these alone."""
+    estimator, epsilon = task.study.estimator, task.study.privacy.epsilon or 0.0
+    missing = progress_of([Condition(share, "")], slots).records
+    ways = []
+    if missing is not None and missing < 1e9:
+        ways.append(f"about {_rounded(missing):,.0f} more record slots")
+    ways.append(f"estimator.ridge = {_rounded(estimator.ridge + lacking):g}")
+    times = share**-0.5 if share > 0 else math.inf
+    if epsilon * times <= 20:
+        ways.append(f"privacy.epsilon = {_rounded(epsilon * times):g}")
+    shorter = task.norm_bound / math.sqrt(times)
+    if shorter > 1.1:
+        ways.append(f"estimator.norm_bound = {math.floor(100 * shorter) / 100:g}")
+    return (
+        f"What would give one: {', or '.join(ways)}. A larger ridge pulls coefficients towards 0 "
+        "and can be tried on the same log (`veilstream replay --ridge`)"
+    )
+
+
+def _rounded(value: float) -> float:
+    """Return a positive number with two digits, rounded up."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return math.ceil(value / unit - 1e-9) * unit

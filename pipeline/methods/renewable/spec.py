@@ -1,0 +1,65 @@
+"""What a study of this method says of its own: `[estimator.method]`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from pipeline.errors import ConfigError
+from pipeline.study import Study
+from pipeline.study.tables import strict
+
+#: Losses whose curvature jumps: theirs is released over a width, of others at the predictor itself.
+JUMPS = ("gdwd",)
+#: Raised where the rule for the default width changes.
+WIDTH_SEMANTICS = 1
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[estimator.method]` of renewable estimation."""
+
+    secant_width: Annotated[
+        Annotated[float, Meta(ge=0, le=100)] | None,
+        Meta(
+            description="the curvature of a record is its mean over so far to either side of the "
+            "predictor, in [0, 100]; 0 is the curvature at the predictor itself; default for gdwd "
+            "0.5, 1 or 2: the larger the noise, the wider",
+            examples=[1.0],
+        ),
+    ] = None
+
+
+def check(study: Study) -> None:
+    """Refuse keys that do not go together.
+
+    Raises
+    ------
+    ConfigError
+        Naming them and the way out.
+    """
+    if _spec_of(study).secant_width and study.estimator.smoothing is not None:
+        raise ConfigError(
+            "estimator.method.secant_width and estimator.smoothing: both smooth the curvature; "
+            "remove one of them"
+        )
+
+
+def secant_width_of(study: Study) -> float | None:
+    """Return the width over which a record's curvature is taken, >= 0; None: as the noise asks.
+
+    Raises
+    ------
+    ConfigError
+        If the table has a key that is not allowed.
+    """
+    given = _spec_of(study).secant_width
+    if given is not None:
+        return given
+    jumps = study.estimator.loss in JUMPS and study.estimator.smoothing is None
+    return None if jumps and study.noised else 0.0
+
+
+def _spec_of(study: Study) -> Spec:
+    return strict(study.estimator.method or {}, Spec, at="estimator.method")
