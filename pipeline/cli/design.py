@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from pipeline.cli.context import AS_JSON, put, say
 from pipeline.errors import ConfigError
 from pipeline.library.planning import POWER, Plan, Row, plan
 from pipeline.study import edited, parse_study, with_features, with_keys
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 RECORDS = click.option(
@@ -99,6 +101,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _show(found: Plan) -> None:
+    # `study check` takes the verdict from here, and must start without a terminal's library
+    from rich.console import Console  # noqa: PLC0415
+
     own, study = found.own, found.study
     delta = "" if study.privacy.delta is None else f", delta {study.privacy.delta:g}"
     click.echo(
@@ -122,6 +127,8 @@ def _show(found: Plan) -> None:
 
 
 def _table(found: Plan, kind: str) -> Table:
+    from rich.table import Table  # noqa: PLC0415
+
     rows = [row for row in found.rows if row.kind == kind]
     table = Table(title=f"{kind}, {rows[0].loss}, {rows[0].neighbours}", expand=False)
     for name in ("epsilon", "window", "ridge", "certain", "usual", "+- most", "+- usual", "finds"):

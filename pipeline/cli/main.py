@@ -17,7 +17,7 @@ COMMANDS = {
         "local", "Show for each service whether it runs, where, and whether it answers."
     ),
     "logs": Lazy("local", "Print the last lines that a SERVICE wrote."),
-    "study": Lazy("study", "Check a study file, or begin one."),
+    "study": Lazy("study", "Check a study file, plan one, or begin one."),
     "doctor": Lazy(
         "doctor", "Ask a study on simulated records whether its results can be trusted."
     ),
