@@ -98,7 +98,7 @@ def test_at_epsilon_one_the_private_stream_comes_within_two_points(shuttle, plai
 def test_the_private_study_has_intervals_that_hold_the_exact_fit(shuttle, private):
     found = counts(private, shuttle.exact())
     assert private.status == "ready"
-    # of 12 runs all had 10 intervals and each held the fit; 3 or 4 excluded zero
+    # of 3 runs all had 10 intervals and each held the fit; 3, 4 and 4 excluded zero
     assert found["intervals"] >= 8
     assert found["covering_fit"] >= 8
     assert found["excluding_zero"] >= 2

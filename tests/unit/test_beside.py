@@ -69,7 +69,7 @@ def test_in_the_end_all_records_are_predicted_by_the_last_coefficients() -> None
     for other in result.beside.others:
         task = task_of(load(other.kind).beside(STUDY, 0))
         fit, tally = load(other.kind).fit(task, past), Tally()
-        tally.add(judge, y[sound], x[sound] @ fit.coefficients[1:] + fit.coefficients[0])
+        tally.add(judge, y[sound], judge.predictor(x[sound], fit.coefficients))
         assert other.after == tally.scores
         assert (other.before is None) != load(other.kind).online
         assert other.guarantee == load(other.kind).guarantee(task, 3).guarantee
@@ -78,7 +78,7 @@ def test_in_the_end_all_records_are_predicted_by_the_last_coefficients() -> None
     # the study's own estimate, on the same records
     values = np.array([row.value for row in result.estimate.coefficients])
     own = Tally()
-    own.add(judge, y[sound], x[sound] @ values[1:] + values[0])
+    own.add(judge, y[sound], judge.predictor(x[sound], values))
     assert result.beside.own == own.scores
 
 
