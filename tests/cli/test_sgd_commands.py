@@ -30,8 +30,9 @@ def write_csv(path: Path, count: int) -> Path:
 def test_fit_shows_all_intervals_with_what_each_needs_and_the_json_says_the_same(
     tmp_path: Path,
 ) -> None:
-    stage = stage_of(tmp_path, path=f"behind = 0, {ALL}")
-    source = write_csv(tmp_path / "records.csv", 12_000)
+    # steps that fall so slowly that the path mixes, too
+    stage = stage_of(tmp_path, path=f"behind = 0, alpha = 0.501, eta0 = 20, {ALL}")
+    source = write_csv(tmp_path / "records.csv", 20_000)
     done = stage.run("fit", stage.study, "--input", source, "--intervals")
     assert done.returncode == 0, done.stderr
     shown = " ".join(done.stdout.split())

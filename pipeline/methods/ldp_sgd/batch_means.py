@@ -18,8 +18,8 @@ from pipeline.errors import NumericError
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.types import Matrix, Vector
 
-#: Batches of steps that fall faster are as for this decay.
-LONGEST = 0.9
+#: Batches of steps that fall faster are as for this decay: theirs would be empty at first.
+LONGEST = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
