@@ -15,7 +15,7 @@ from pipeline.records.windows import Window
 from pipeline.release.task import Task
 from pipeline.release.usable import Jumps
 from pipeline.releasing import release_of
-from pipeline.scheduling.policy import Directive, Discard, OpenWindow, Release, ready
+from pipeline.scheduling.policy import Directive, Discard, OpenWindow, Send, ready
 from producers.admission import Admission
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.event_time import EventTimes
@@ -181,7 +181,7 @@ class Client:
     def _settle(self, now: float, *, ended: bool = False) -> None:
         """Do with the open window what the policy says."""
         decision = self._policy.decide(self._open_window(ended=ended), self._directive(), now)
-        if isinstance(decision, Release):
+        if isinstance(decision, Send):
             self._close()
         elif isinstance(decision, Discard):
             self._window = Window(self._task.slots)

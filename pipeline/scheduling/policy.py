@@ -56,7 +56,7 @@ class Directive:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Send:
     """The window leaves now; its empty slots stay empty."""
 
 
@@ -81,7 +81,7 @@ class Discard:
     """
 
 
-Decision: TypeAlias = Release | Wait | Discard
+Decision: TypeAlias = Send | Wait | Discard
 
 
 class ReleasePolicy(Protocol):
@@ -118,10 +118,10 @@ class WhenFull:
         if 0 < self.most_in_flight <= directive.in_flight:
             return Wait("a newer model")
         if window.full or (window.ended and window.taken):
-            return Release()
+            return Send()
         if self.seconds is None or window.opened is None:
             return Wait()
-        return Release() if now - window.opened >= self.seconds else Wait()
+        return Send() if now - window.opened >= self.seconds else Wait()
 
 
 def ready(

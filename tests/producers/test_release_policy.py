@@ -19,8 +19,8 @@ from pipeline.scheduling.policy import (
     Directive,
     Discard,
     OpenWindow,
-    Release,
     ReleasePolicy,
+    Send,
     Wait,
     WhenFull,
     ready,
@@ -43,13 +43,13 @@ START = Directive(0, 0)
     [
         (WhenFull(), EMPTY, START, 99.0, Wait()),
         (WhenFull(), PART, START, 99.0, Wait()),
-        (WhenFull(), FULL, START, 10.0, Release()),
+        (WhenFull(), FULL, START, 10.0, Send()),
         (WhenFull(2.0), EMPTY, START, 99.0, Wait()),
         (WhenFull(2.0), PART, START, 11.9, Wait()),
-        (WhenFull(2.0), PART, START, 12.0, Release()),
-        (WhenFull(), replace(PART, ended=True), START, 10.0, Release()),
+        (WhenFull(2.0), PART, START, 12.0, Send()),
+        (WhenFull(), replace(PART, ended=True), START, 10.0, Send()),
         (WhenFull(), replace(EMPTY, ended=True), START, 10.0, Wait()),
-        (WhenFull(None, 2), FULL, Directive(5, 1), 10.0, Release()),
+        (WhenFull(None, 2), FULL, Directive(5, 1), 10.0, Send()),
         (WhenFull(None, 2), FULL, Directive(5, 2), 10.0, Wait("a newer model")),
         # too far ahead holds back whatever there is, old or last
         (WhenFull(1.0, 2), replace(PART, ended=True), Directive(5, 3), 99.0, Wait("a newer model")),
@@ -92,7 +92,7 @@ class EveryThird:
             return Wait()
         if window.discarded < 2:
             return Discard()
-        return Wait("the next model") if self.patient and directive.in_flight else Release()
+        return Wait("the next model") if self.patient and directive.in_flight else Send()
 
 
 class ThinnedTask(RenewableTask):
@@ -210,7 +210,7 @@ class Fickle:
             return Wait()
         self.asked.append(1)
         # every turn asks once for each window of a group before it reads, then once for each full
-        return Wait("a second thought") if len(self.asked) == loop.GROUP + 2 else Release()
+        return Wait("a second thought") if len(self.asked) == loop.GROUP + 2 else Send()
 
 
 def test_a_full_window_that_must_wait_loses_no_slot(
