@@ -3,8 +3,9 @@
 - `method`: what the rest knows of it. `task`: its public numbers; `channels`: its noise.
 - `client`, `gradients`: a window to the gradients of its records.
 - `server`: how releases become a path; `state`, `stored`: the paths of a partition, and as bytes.
-- `settings`: the public rule of a study's path (`rule`); `steps`: step sizes and their two caps;
-  `scaling`: the matrix before the gradients. `forecast`: when intervals can be hoped for.
+- `spec`, `refusals`: what a study says, and what it may not. `settings`: the public rule of its
+  path; `steps`: step sizes and their two caps; `scaling`: the matrix before the gradients.
+  `forecast`: when intervals can be hoped for.
 - `path`, `sums`, `running`: the recursion and its sums, whole batches of releases at once.
 - `estimate`, `readiness`: the estimate, and which coefficients have an interval.
 - `critical`: critical values of random scaling, of one path or of several pooled.

@@ -9,9 +9,10 @@ import numpy as np
 
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes
 from pipeline.methods.ldp_sgd import design, facts
+from pipeline.methods.ldp_sgd.refusals import check
 from pipeline.methods.ldp_sgd.server import GradientServer
 from pipeline.methods.ldp_sgd.simulation import GradientStream
-from pipeline.methods.ldp_sgd.spec import LOSSES, check, enter, spec_of
+from pipeline.methods.ldp_sgd.spec import LOSSES, enter, spec_of
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.release.task import Task
 from pipeline.study import Study

@@ -1,0 +1,98 @@
+"""Studies that this method refuses, with the way out."""
+
+from __future__ import annotations
+
+from pipeline.errors import ConfigError
+from pipeline.methods.ldp_sgd.spec import INTERVALS, LOSSES, Path, spec_of
+from pipeline.study import Study
+
+
+def check(study: Study) -> None:
+    """Refuse what does not go with the method.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key, what is allowed and the way out.
+    """
+    estimator = study.estimator
+    if estimator.loss not in LOSSES:
+        raise ConfigError(f'estimator.loss: kind = "ldp-sgd" has {", ".join(LOSSES)}')
+    if estimator.ridge > 0:
+        raise ConfigError(
+            'estimator.ridge: kind = "ldp-sgd" has no penalty; the default is 1e-3, so write '
+            "ridge = 0"
+        )
+    if estimator.loss != "logistic" and estimator.residual_bound is None:
+        raise ConfigError(
+            "estimator.residual_bound: must be given, as the noise is in proportion to it: about "
+            "1.345 times a public guess of the residuals' scale, in the response's unit"
+        )
+    for key in ("class_weights", "norm_bound", "noise_scale", "forgetting"):
+        if getattr(estimator, key) is not None:
+            instead = "; use estimator.path.clipping_norm" if key == "norm_bound" else ""
+            raise ConfigError(f'estimator.{key}: kind = "ldp-sgd" has none; remove it{instead}')
+    if study.noised and study.privacy.neighbours != "replace-one":
+        raise ConfigError(
+            "privacy.neighbours: the releases of single records are private against any other "
+            'value of the record; set neighbours = "replace-one"'
+        )
+    path = spec_of(study)
+    _check_personal(study, path)
+    _check_partitions(study, path)
+    if path.shown not in path.intervals:
+        raise ConfigError(
+            f'estimator.path.interval: "{path.shown}" is read from releases = '
+            f'"{INTERVALS[path.shown]}", and this study has "{path.releases}"; set '
+            f"estimator.path.releases to that, which shares the budget of a record among them, or "
+            f"choose one of {', '.join(path.intervals)}"
+        )
+    if path.matrices == 2 and study.privacy.split is not None:
+        raise ConfigError(
+            "privacy.split: gradient, curvature and products share the budget equally, as their "
+            'paper has them; remove it, or set estimator.path.releases = "gradients+curvature"'
+        )
+
+
+def _check_partitions(study: Study, path: Path) -> None:
+    """Refuse several partitions without a way to bring them together, and the other way round."""
+    several = path.partitions
+    if study.stream.partitions > 1 and several is None:
+        raise ConfigError(
+            'stream.partitions: kind = "ldp-sgd" moves one path through all records in their '
+            "order; set partitions = 1 (the default is 2), or say how several of them go together: "
+            'estimator.path.partitions = "shared" or "pooled"'
+        )
+    if study.stream.partitions == 1 and several is not None:
+        raise ConfigError(
+            "estimator.path.partitions: a stream of one partition has nothing to bring together; "
+            "remove it, or raise stream.partitions"
+        )
+
+
+def _check_personal(study: Study, path: Path) -> None:
+    """Refuse levels of privacy where they would not mean what they say."""
+    personal = study.privacy.personal
+    if personal is None:
+        return
+    if not study.noised:
+        raise ConfigError('privacy.personal: goes with noise; remove it, or mechanism = "none"')
+    if study.privacy.unit != "record":
+        raise ConfigError(
+            'privacy.personal: a level is one of a record; set unit = "record", or remove it'
+        )
+    if path.matrices:
+        raise ConfigError(
+            "privacy.personal: sums of a window have one noise for all its records; set "
+            'estimator.path.releases = "gradients", or remove it'
+        )
+    if study.privacy.epsilon != max(personal.levels.values()):
+        raise ConfigError(
+            "privacy.personal.levels: the largest must be privacy.epsilon, which is what the study "
+            f"may cost any record; here it is {max(personal.levels.values()):g}"
+        )
+    if personal.column in (*study.data.features, study.data.response.name):
+        raise ConfigError(
+            "privacy.personal.column: must be a column of its own, not a feature or the response: "
+            "the noise of a record shows its level to everybody"
+        )
