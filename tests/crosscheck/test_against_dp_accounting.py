@@ -196,7 +196,7 @@ def test_renyi_curves_compose_to_what_the_accountant_of_the_same_orders_says(
 
 def test_a_pure_event_beside_a_curve_is_counted_as_randomised_response() -> None:
     epsilon, mu, count, delta = 0.3, 0.4, 30, 1e-6
-    accountant = rdp.RdpAccountant(ORDERS, NeighboringRelation.REPLACE_SPECIAL)
+    accountant = rdp.RdpAccountant(ORDERS, NeighboringRelation.REPLACE_ONE)
     accountant.compose(RandomizedResponseDpEvent(2 / (1 + math.exp(epsilon)), 2), count)
     accountant.compose(GaussianDpEvent(1 / mu))
     curve = Renyi(ORDERS, tuple(order * mu**2 / 2 for order in ORDERS))
