@@ -49,6 +49,7 @@ def study_text(
     norm_bound: float | None = None,
     maximum: float | None = None,
     publish: int = 8,
+    width: float | None = None,
 ) -> str:
     """Return a study file; `reach` is the end of every feature's range, kept in its own unit."""
     lines = [
@@ -62,6 +63,8 @@ def study_text(
         lines.append(f"norm_bound = {norm_bound}")
     if maximum is not None:
         lines.append(f"class_weights = {{ maximum = {maximum} }}")
+    if width is not None:
+        lines.append(f"method = {{ secant_width = {width} }}")
     lines.append(f'[privacy]\nmechanism = "{mechanism}"\nepsilon = {epsilon or EPSILON[mechanism]}')
     lines.append(f'neighbours = "{neighbours}"')
     if mechanism == "discrete-gaussian":
@@ -101,9 +104,13 @@ def knee(task: Task) -> Model:
 
 
 def steep(task: Task) -> Model:
-    """Return a model at which a record with y = 1 has its full curvature and a quarter slope."""
+    """Return a model at which a record with y = 1 has its full curvature and a small slope.
+
+    A secant is largest where its lower end is the knee.
+    """
     loss = task.loss
-    return intercept(task, loss.knee + loss.smoothing)  # type: ignore[attr-defined]
+    width = task.secant.width or loss.smoothing  # type: ignore[attr-defined]
+    return intercept(task, loss.knee + width)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +144,8 @@ RELEASES = {
         Release("start", _start),
         Release("step", knee),
         Release("step, mostly gradient", knee, {"split": GRADIENT}),
-        Release("step, mostly curvature", steep, {"split": CURVATURE}),
+        # at a point: a secant comes no nearer to its bound than 0.89 at this width
+        Release("step, mostly curvature", steep, {"split": CURVATURE, "width": 0}),
         Release("step, mostly counts", knee, {"split": COUNTS}),
         Release("start, clipped", _start, CLIPPED),
         Release("step, clipped", knee, CLIPPED),

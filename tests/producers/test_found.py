@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from producers.reconcile import Found, Stamp
+from types import SimpleNamespace
+from typing import Any
+
+from producers.reconcile import Found
+
+
+def header(ledger: str, seq: int) -> Any:
+    return SimpleNamespace(ledger=ledger, seq=seq)
 
 
 def test_the_newest_release_of_the_own_ledger_is_found_whatever_stands_beside_it() -> None:
@@ -11,13 +18,13 @@ def test_the_newest_release_of_the_own_ledger_is_found_whatever_stands_beside_it
     for offset, (ledger, seq) in enumerate(
         [("mine", 3), ("mine", 4), ("theirs", 900), ("mine", 5), ("mine", 4)], start=70
     ):
-        found.take(Stamp(ledger, seq), offset, "mine")
-    assert found.newest == Stamp("mine", 5)
+        found.take(header(ledger, seq), offset, "mine")
+    assert found.newest == header("mine", 5)
     assert (found.first, found.offset, found.others) == (70, 73, True)
 
 
 def test_a_log_of_the_own_ledger_alone_names_no_other() -> None:
     found = Found()
-    found.take(Stamp("mine", 0), 5, "mine")
+    found.take(header("mine", 0), 5, "mine")
     assert not found.others
-    assert found.newest == Stamp("mine", 0)
+    assert found.newest == header("mine", 0)

@@ -78,7 +78,7 @@ def test_no_attack_with_ten_times_the_draws_learns_more_than_was_promised(
 
 @every_mechanism
 @every_neighbours
-@pytest.mark.parametrize(("users", "floor"), [("together", 0.6), ("spread", 0.35)])
+@pytest.mark.parametrize(("users", "floor"), [("together", 0.6), ("spread", 0.3)])
 def test_no_attack_learns_more_about_a_user_than_was_promised(
     users: Literal["together", "spread"], floor: float, neighbours: Neighbours, mechanism: Mechanism
 ) -> None:

@@ -18,7 +18,7 @@ from pipeline.estimators.pooled import TOLERANCE, pooled_fit
 from pipeline.estimators.target import study_rows, target
 from pipeline.losses import GeneralisedDWD, Linear, Logistic
 from pipeline.records.encode import stack
-from pipeline.study import parse_study, read_study
+from pipeline.study import parse_study, read_study, with_keys
 from tests.builders import simulate
 from tests.builders import study_text as renewable
 from tests.sgd import drawn, rows_of, task_of
@@ -53,6 +53,9 @@ def golden() -> dict[str, Any]:
 def test_a_backtest_finds_what_it_found(name: str, golden: dict[str, Any]) -> None:
     text = STUDIES["classes"].replace("logistic", "gdwd") if name == "gdwd" else STUDIES[name]
     study = read_study(text)
+    if study.estimator.kind == "renewable":
+        # the ridge that was the default then; it follows the noise now
+        study = with_keys(study, {"estimator.ridge": 1e-3}, name=name)
     found = backtest(study, history(study, 2_000)).pooled.coefficients
     # its last step was 1e-7 at most, and responses are up to 40 wide
     assert found == pytest.approx(golden["backtest"][name], abs=4e-6)
