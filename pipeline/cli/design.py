@@ -44,8 +44,9 @@ def design(
     """Propose settings for STUDY at an expected size, and say what it can find with them.
 
     No data are read: when intervals come and how long they are follows from the public ranges,
-    bounds and budget alone. "certain" and "most" hold whatever the records say; "usual" is for
-    independent features that are as their ranges and typical values say.
+    bounds and budget alone. "by ridge" and "most" are for slopes, whatever the records say; "usual"
+    is for independent features that are as their ranges and typical values say. The intercept has
+    no ridge: it, and slopes that go with it, may need more.
     """
     if (study is None) == (features is None):
         raise ConfigError("give a study file, or --features and a number, and not both")
@@ -70,11 +71,14 @@ def verdict(found: Plan) -> str:
     """Say in one line whether intervals are to be expected, and what it would take."""
     outlook, size = found.own.outlook, f"{found.records:,} records"
     if outlook.latest is not None and outlook.latest <= found.records:
-        return f"intervals come after {outlook.latest:,} of {size} at the latest"
+        return (
+            f"the ridge is enough for intervals of slopes after {outlook.latest:,} of {size}; the "
+            "intercept has none, and it and slopes that go with it may need more"
+        )
     if outlook.usual <= found.records:
         return (
             f"intervals come after about {outlook.usual:,} of {size} if features are independent "
-            "and as their ranges and typical values say; they are not certain"
+            "and as their ranges and typical values say; the ridge alone is not enough"
         )
     needs = []
     if found.enough_records is not None:
@@ -118,9 +122,10 @@ def _show(found: Plan) -> None:
     for kind in dict.fromkeys(row.kind for row in found.rows):
         Console().print(_table(found, kind))
     click.echo(
-        "Each row has a design of its own. certain, usual: record slots after which there are "
-        "intervals, whatever the records say, and where features are independent and as their "
-        "ranges and typical values say; +- most, +- usual: half the interval of a slope at the "
+        "Each row has a design of its own; the file is as it was unless --write names one. "
+        "by ridge: record slots after which the ridge is enough for intervals of slopes; usual: "
+        "for all, where features are independent and as their ranges and typical values say; "
+        "+- most, +- usual: half the interval of a slope at the "
         f"end, likewise; finds: slopes that {POWER:.0%} of such studies tell from zero. These are "
         "formulas; `veilstream doctor coverage` simulates."
     )
@@ -131,7 +136,7 @@ def _table(found: Plan, kind: str) -> Table:
 
     rows = [row for row in found.rows if row.kind == kind]
     table = Table(title=f"{kind}, {rows[0].loss}, {rows[0].neighbours}", expand=False)
-    for name in ("epsilon", "window", "ridge", "certain", "usual", "+- most", "+- usual", "finds"):
+    for name in ("epsilon", "window", "ridge", "by ridge", "usual", "+- most", "+- usual", "finds"):
         table.add_column(name, justify="right")
     for row in rows:
         own = (row.kind, row.epsilon) == (found.own.kind, found.own.epsilon)

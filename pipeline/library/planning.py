@@ -183,7 +183,7 @@ def when(outlook: Outlook) -> str:
         "ranges and typical values say"
     )
     if outlook.latest is None:
-        return f"{usual}; nothing makes them certain"
+        return f"{usual}; the ridge alone is never enough"
     if outlook.latest <= outlook.usual:
-        return f"after {outlook.latest:,} record slots, whatever the records say"
-    return f"{usual}, and after {outlook.latest:,} whatever the records say"
+        return f"after {outlook.latest:,} record slots by the ridge alone, the intercept aside"
+    return f"{usual}, and after {outlook.latest:,} by the ridge alone, the intercept aside"

@@ -62,8 +62,8 @@ class Outlook:
     Attributes
     ----------
     latest
-        Record slots after which there are intervals whatever the records say; None: no number of
-        them makes it certain.
+        Record slots after which the ridge alone is enough for intervals of slopes; None: no number
+        of them is. What has no ridge, the intercept, and slopes that go with it may need more.
     usual
         The same for independent features that are as their ranges and typical values say.
     longest, usual_half

@@ -98,11 +98,11 @@ def design(study: Study, records: int, clients: int) -> Design:
     )
     changes["estimator.ridge"] = min(max(_up(certain), LEAST_RIDGE), LARGEST_RIDGE)
     reasons["estimator.ridge"] = (
-        f"the least with which intervals are certain from {begin:.0%} of the records on; they are "
-        "those of the penalised coefficients"
+        f"the least that is enough for intervals of slopes from {begin:.0%} of the records on; "
+        "they are those of the penalised coefficients"
         if certain <= LARGEST_RIDGE
-        else f"intervals would be certain with {_up(certain):g} at all records, which leaves "
-        "little of any coefficient; with less they need features that vary"
+        else f"{_up(certain):g} would be enough at all records, but leaves little of each; "
+        "with less, intervals need features that vary"
     )
     return Design(changes, reasons)
 

@@ -54,8 +54,8 @@ class Noise:
         return self.curvature * math.sqrt(self.size / releases) / self.slots
 
     def certain_ridge(self, releases: float) -> float:
-        """Return the least ridge with which intervals are certain, whatever the records say."""
-        return READY * self.of_curvature(releases)
+        """Return the least ridge that is enough for intervals of slopes without any curvature."""
+        return READY * self.of_curvature(RECENT * releases)
 
     def ample_ridge(self) -> float:
         """Return a ridge for which intervals come soon, rounded up to two digits."""
@@ -69,10 +69,10 @@ class Noise:
         Parameters
         ----------
         least
-            >= 0; with the ridge, how many suffice whatever the records say. 0 gives infinity.
+            >= 0; with the ridge, how many suffice for slopes without curvature. 0 gives infinity.
         """
         needed = RELEASES_PER_COEFFICIENT * self.size / RECENT
-        return max(needed, self._squared(least))
+        return max(needed, self._squared(least) / RECENT)
 
     def slope_error(self, releases: float, ridge: float, norm_bound: float) -> float:
         """Return what the privacy part of a slope's standard error is at most.
