@@ -12,6 +12,9 @@ from pipeline.types import Matrix, Vector
 if TYPE_CHECKING:
     from pipeline.release.task import Task
 
+#: Smallest norm that is divided by.
+TINY = 1e-150
+
 
 def clipped_to_norm(features: Matrix, task: Task) -> Matrix:
     """Shorten records to the public bound of their norm where the ranges allow longer ones.
@@ -22,8 +25,9 @@ def clipped_to_norm(features: Matrix, task: Task) -> Matrix:
         return features
     # a hair below the bound, so that the rounding of the product cannot pass it
     room = np.sqrt(task.norm_bound**2 - 1.0) * (1.0 - 2.0**-40)
-    norms = np.linalg.norm(features, axis=1)
-    rows: Matrix = features * np.minimum(1.0, room / np.maximum(norms, room))[:, None]
+    # a record of zeros stays one, however little room there is
+    norms = np.maximum(np.linalg.norm(features, axis=1), max(float(room), TINY))
+    rows: Matrix = features * np.minimum(1.0, room / norms)[:, None]
     return rows
 
 

@@ -7,6 +7,7 @@ from data, and two programs find the same numbers.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Literal
 
@@ -20,6 +21,8 @@ Law = Literal["typical", "uniform"]
 RECORDS, SEED = 2**14, 20_26
 #: Share of the population whose norm a typical bound keeps.
 KEPT = 0.99
+#: The least bound that is proposed: some room for features.
+LEAST_NORM = 1.01
 #: Numbers that are held at once.
 _NUMBERS = 2**22
 
@@ -105,10 +108,15 @@ def _moments_of(encoding: Encoding, name: str, law: Law) -> Matrix:
 
 @lru_cache(maxsize=16)
 def typical_norm_bound(encoding: Encoding) -> float:
-    """Return the norm of (1, features) that 99 % of the population keep, to four digits."""
+    """Return the norm of (1, features) that 99 % of the population keep, up to four digits.
+
+    At least `LEAST_NORM`: a bound of 1 would leave no room for any feature.
+    """
     found = np.sort(norms(encoding))
+    norm = max(float(found[int(KEPT * len(found))]), LEAST_NORM)
+    unit = 10.0 ** (math.floor(math.log10(norm)) - 3)
     # rounded, so that no difference in the last bit of a transform can show in a revision
-    return float(f"{found[int(KEPT * len(found))]:.4g}")
+    return float(f"{math.ceil(norm / unit - 1e-6) * unit:.4g}")
 
 
 def _records(encoding: Encoding) -> int:

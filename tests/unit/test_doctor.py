@@ -224,7 +224,8 @@ def test_logistic_paths_that_noise_bends_are_not_trusted() -> None:
     """Spec (f): bias over deviation of 1.1 at eta0 = 2 without a cap, mu = 1, n = 200,000."""
     text = gradients(
         loss="logistic", epsilon=4.887, records=100,
-        path='releases = "gradients", kappa = 100, alpha = 0.501, eta0 = 2, behind = 1, clipping_norm = 1.4143',
+        path='releases = "gradients", kappa = 100, alpha = 0.501, eta0 = 2, behind = 1, '
+        "clipping_norm = 1.4143",
     )  # fmt: skip
     trusted, words = asked(parse_study(text), 200_000, 60, clients=1)
     assert trusted is False

@@ -21,6 +21,7 @@ from pipeline.prediction import LinearClassifier
 from pipeline.records.batches import Batch, BatchEncoder
 from pipeline.records.columns import values_of
 from pipeline.records.encode import Encoder, dummy_of
+from pipeline.release.rows import clipped_to_norm
 from pipeline.study import Study, parse_study, revision_of, without_privacy
 from pipeline.study.reference import KEPT, moments, norms, sample, typical_norm_bound
 from pipeline.study.steps import steps_of
@@ -427,3 +428,21 @@ def test_a_sliver_is_one_of_the_encoded_range() -> None:
         plain.fit(amounts, labels)
     spread = "a = { min = 0, max = 1e7, transform = 'asinh', unit = 100 }"
     StreamClassifier(study_of(spread, private=False)).fit(amounts, labels)
+
+
+def test_a_typical_norm_leaves_room_however_small_the_ranges_are() -> None:
+    """Rounded to 1 it would divide nothing by nothing, and a record of zeros would show."""
+    text = study_text(
+        declared=("r = { min = 0, max = 0.01 }", "s = { min = 0, max = 0.02 }"),
+        norm_bound="typical", scaling="none",
+    )  # fmt: skip
+    task = make_task(parse_study(text))
+    assert typical_norm_bound(task.encoding) >= 1.01
+    assert_array_equal(clipped_to_norm(np.zeros((2, 2)), task), np.zeros((2, 2)))
+
+
+def test_a_typical_norm_is_rounded_up_and_keeps_records_that_it_is_made_for() -> None:
+    encoding = STUDY.encoding
+    found = np.sort(norms(encoding))
+    kept = found[int(KEPT * len(found))]
+    assert kept <= typical_norm_bound(encoding) <= kept * 1.001

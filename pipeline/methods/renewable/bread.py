@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from pipeline.methods.renewable.precision import FLOOR, READY, Noise
 from pipeline.types import Matrix, Vector
 
-#: A coefficient that lies in unknown directions to this share has no interval: steps along them
-#: are too short by an unknown factor.
-UNKNOWN_SHARE = 0.4
+#: A coefficient of whose variance this share can lie in unknown directions has no interval: steps
+#: along them are too short by an unknown factor.
+UNKNOWN_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,9 @@ class Bread:
     certain
         What is certain of M in the direction of each of its eigenvectors, shape (d,).
     loadings
-        How much of each coefficient lies in directions that are not known, in [0, 1], shape (d,).
+        The share of each coefficient's variance that can lie in directions that are not known, in
+        [0, 1], shape (d,). A direction counts by what is certain of it: one that is spread evenly
+        over all coefficients can rule the variance of each.
     noise
         s.
     """
@@ -73,11 +75,13 @@ def bread_of(mean: Matrix, releases: float, penalty: Vector, noise: Noise) -> Br
     held = penalty @ vectors**2
     certain = held + np.maximum(values - held - size, 0.0)
     hidden = certain < READY * size
+    # noise goes through the inverse of M; what is not certain at all counts as 1e-6 of the rest
+    shares = vectors**2 / np.maximum(certain, 1e-6 * max(float(certain.max()), size)) ** 2
     return Bread(
         matrix=_assembled(vectors, np.maximum(values, FLOOR * size)),
         curvature=curvature,
         certain=certain,
-        loadings=(vectors[:, hidden] ** 2).sum(axis=1),
+        loadings=shares[:, hidden].sum(axis=1) / shares.sum(axis=1),
         noise=size,
     )
 
