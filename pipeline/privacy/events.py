@@ -17,8 +17,10 @@ from msgspec import Meta
 
 from pipeline.errors import PrivacyError
 
-_Cost = Annotated[float, Meta(gt=0, le=1e9)]
-_Times = Annotated[int, Meta(ge=1, le=2**53)]
+#: No event costs more, or happens more often: what is beyond is refused, not rounded.
+_MOST_COST, _MOST_TIMES = 1e9, 2**53
+_Cost = Annotated[float, Meta(gt=0, le=_MOST_COST)]
+_Times = Annotated[int, Meta(ge=1, le=_MOST_TIMES)]
 
 #: How often a study pays. "record": each record enters one release, so that the first release pays
 #: for all. "release": records may enter several, so that each release pays.
@@ -83,7 +85,7 @@ class Composed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="com
                tag_field="kind"):  # fmt: skip
     """Several releases about the same records; each may depend on what those before it gave."""
 
-    parts: tuple[Repeated, ...]
+    parts: Annotated[tuple[Repeated, ...], Meta(min_length=1)]
 
 
 Event: TypeAlias = Gaussian | Pure | Renyi | NonPrivate | Composed
@@ -102,19 +104,35 @@ def parts(event: Event) -> Iterator[tuple[Single, int]]:
 def compose(events: Mapping[Event, int] | Iterable[Event]) -> Event:
     """Return one event for several, in a canonical form: the same for every order of them.
 
+    Several of which one protects nobody protect nobody.
+
     Parameters
     ----------
     events
         One or more; a mapping says how often each happened.
+
+    Raises
+    ------
+    PrivacyError
+        If there is none, or one happened more often than can be written down.
     """
-    counts: Counter[Single] = Counter()
-    for event, times in Counter(events).items():
-        for single, each in parts(event):
-            counts[single] += times * each
+    counts = _counted(events)
+    if NonPrivate() in counts:
+        return NonPrivate()
+    if not counts or not all(1 <= times <= _MOST_TIMES for times in counts.values()):
+        raise PrivacyError("privacy events: give at least one, each 1 to 2^53 times")
     found = [Repeated(single, counts[single]) for single in sorted(counts, key=encode)]
     if len(found) == 1 and found[0].times == 1:
         return found[0].event
     return Composed(tuple(found))
+
+
+def _counted(events: Mapping[Event, int] | Iterable[Event]) -> Counter[Single]:
+    counts: Counter[Single] = Counter()
+    for event, times in Counter(events).items():
+        for single, each in parts(event):
+            counts[single] += times * each
+    return counts
 
 
 def worse(one: Event, other: Event) -> Event:
@@ -124,9 +142,9 @@ def worse(one: Event, other: Event) -> Event:
     the larger of both k-th largest. Curves have no such order, so that all different ones count.
     Nothing that protects nobody is worse than anything.
     """
-    if NonPrivate() in (one, other):
+    both = (_counted([one]), _counted([other]))
+    if any(NonPrivate() in count for count in both):
         return NonPrivate()
-    both = (Counter(dict(parts(one))), Counter(dict(parts(other))))
     found: Counter[Event] = Counter()
     for kind in (Gaussian, Pure):
         counts = [
@@ -156,7 +174,7 @@ def group(event: Event, size: int) -> Event:
     Raises
     ------
     PrivacyError
-        If a curve has no order that is large enough.
+        If a curve has no order that is large enough, or a cost is larger than can be written down.
     """
     counts: Counter[Event] = Counter()
     for single, times in parts(event):
@@ -168,12 +186,12 @@ def _grouped(single: Single, size: int) -> Event:
     if size == 1 or isinstance(single, NonPrivate):
         return single
     if isinstance(single, Gaussian):
-        return Gaussian(size * single.mu)
+        return Gaussian(_payable(size * single.mu, size))
     if isinstance(single, Pure):
-        return Pure(size * single.epsilon)
+        return Pure(_payable(size * single.epsilon, size))
     doublings = math.ceil(math.log2(size))
     kept = [
-        (order / 2**doublings, 3**doublings * epsilon)
+        (order / 2**doublings, _payable(3**doublings * epsilon, size))
         for order, epsilon in zip(single.orders, single.epsilons, strict=True)
         if order >= 2 ** (doublings + 1)
     ]
@@ -186,6 +204,15 @@ def _grouped(single: Single, size: int) -> Event:
     return Renyi(orders, epsilons)
 
 
+def _payable(cost: float, size: int) -> float:
+    if cost > _MOST_COST:
+        raise PrivacyError(
+            f"a release costs {size} records together more than {_MOST_COST:g}, which protects "
+            "nobody: declare a unit of fewer records, or a smaller privacy.epsilon"
+        )
+    return cost
+
+
 def _size(event: Event) -> float:
     return event.mu if isinstance(event, Gaussian) else getattr(event, "epsilon", math.inf)
 
@@ -196,7 +223,7 @@ def encode(event: Event) -> str:
 
 
 def decode(text: str | bytes) -> Event:
-    """Read an event.
+    """Read an event, in the form that `compose` gives it, however it was written.
 
     Raises
     ------
@@ -204,7 +231,7 @@ def decode(text: str | bytes) -> Event:
         If its kind or version is not known, or it is damaged.
     """
     try:
-        return _DECODER.decode(text)
+        return compose([_DECODER.decode(text)])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PrivacyError(
             f"a privacy event cannot be read ({error}), so nobody can tell what was spent: use the "

@@ -19,6 +19,7 @@ from pipeline.privacy.events import (
     NonPrivate,
     Pure,
     Renyi,
+    Repeated,
     compose,
     decode,
     encode,
@@ -65,6 +66,7 @@ def test_several_events_have_one_form_in_any_order_and_any_nesting(events: list[
         '{"kind": "renyi/1", "orders": [1.0], "epsilons": [0.1]}',
         '{"kind": "composed/1", "parts": [{"event": {"kind": "non-private/1"}, "times": 0}]}',
         '{"kind": "composed/1", "parts": [{"event": {"kind": "sampled/1"}, "times": 1}]}',
+        '{"kind": "composed/1", "parts": []}',
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_refused(text: str) -> None:
@@ -110,10 +112,42 @@ def test_the_larger_of_two_costs_of_a_kind_is_the_worse() -> None:
     assert worse(NonPrivate(), Gaussian(0.3)) == NonPrivate() == worse(Pure(9.0), NonPrivate())
 
 
+def test_releases_of_which_one_protects_nobody_protect_nobody() -> None:
+    for events in ([NonPrivate()] * 2, [Gaussian(1.0), NonPrivate()], {NonPrivate(): 2**60}):
+        assert compose(events) == NonPrivate()
+    twice = Composed((Repeated(NonPrivate(), 2),))
+    assert worse(twice, Gaussian(1.0)) == worse(Gaussian(1.0), twice) == NonPrivate()
+    assert decode(encode(twice)) == NonPrivate()
+
+
+@pytest.mark.parametrize("single", [Gaussian(1.0), Pure(1.0), CURVE])
+def test_a_cost_that_is_written_in_two_parts_counts_as_one(single: Gaussian | Pure | Renyi) -> None:
+    parts = Composed((Repeated(single, 3), Repeated(single, 1)))
+    assert worse(parts, parts) == worse(parts, single) == worse(single, parts)
+    assert worse(parts, parts) == decode(encode(parts)) == compose({single: 4})
+    assert decode(encode(Composed((Repeated(single, 1),)))) == single
+
+
+def test_what_could_not_be_read_again_is_not_made() -> None:
+    for count in (0, 2**53 + 1):
+        with pytest.raises(PrivacyError, match="2\\^53"):
+            compose({Pure(0.1): count})
+    with pytest.raises(PrivacyError, match="at least one"):
+        compose([])
+    largest = compose({Gaussian(0.5): 2**53, Pure(0.5): 1})
+    assert decode(encode(group(largest, 2 * 10**9))) == group(largest, 2 * 10**9)
+    for event in (Gaussian(0.5), Pure(0.5), compose({Gaussian(0.5): 2**53})):
+        with pytest.raises(PrivacyError, match="unit of fewer records"):
+            group(event, 2 * 10**9 + 1)
+    with pytest.raises(PrivacyError, match="unit of fewer records"):
+        group(Renyi((8.0,), (0.5e9,)), 2)
+
+
 def test_a_group_pays_for_each_single_event() -> None:
-    whole = compose({Gaussian(0.3): 2, Pure(0.1): 3, NonPrivate(): 1})
-    assert group(whole, 4) == compose({Gaussian(1.2): 2, Pure(0.4): 3, NonPrivate(): 1})
+    whole = compose({Gaussian(0.3): 2, Pure(0.1): 3})
+    assert group(whole, 4) == compose({Gaussian(1.2): 2, Pure(0.4): 3})
     assert group(whole, 1) == whole
+    assert group(compose([whole, NonPrivate()]), 4) == NonPrivate()
     # Mironov 2017, proposition 2: of two records, order 8 says something of order 4
     assert group(CURVE, 2) == Renyi((2.0, 4.0), (3 * 0.2, 3 * 0.4))
     assert group(compose({CURVE: 5}), 2) == compose({group(CURVE, 2): 5})
