@@ -16,8 +16,8 @@ from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.release.task import Task
 from pipeline.types import Integers
 
-#: The highest number of a release.
-SEQ_LIMIT = 2**62 - 1
+#: The highest number of a release: the gaps of 2^23 clients together stay below 2^63.
+SEQ_LIMIT = 2**40
 #: The longest id of a client, in characters.
 LONGEST_NAME = 200
 

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.form import identity
+from pipeline.messages.incoming import SEQ_LIMIT
 from pipeline.messages.release import MAX_RELEASE_BYTES, described, read
 from pipeline.reducer import Partition, Reducer, combine, differences, estimate_of
 from pipeline.release.layout import Field, Layout
@@ -203,6 +204,25 @@ def test_the_newest_time_is_that_of_folded_releases_alone() -> None:
     assert state.head.newest == 1001 * 1000
 
 
+@pytest.mark.parametrize(("seq", "dead"), [(SEQ_LIMIT, 0), (2**62 - 1, 5)])
+def test_gaps_of_several_clients_can_be_counted_and_stored(seq: int, dead: int) -> None:
+    log = relogged(sample_log(PRIVATE, releases=5, clients=5))
+    state = Partition.empty(PRIVATE)
+    letters = Reducer(PRIVATE).fold(state, [fields(seq=seq)(entry) for entry in log])
+    assert [letter.fault.reason for letter in letters] == ["undecodable"] * dead
+    assert state.head.missing == (5 - dead) * seq
+    assert state.fields(everything=True)
+    assert (
+        differences(
+            state,
+            Partition.decode(
+                PRIVATE, state.fields(everything=True), state.client_fields(everything=True)
+            ),
+        )
+        == []
+    )
+
+
 # --- bad payloads ----------------------------------------------------------------------------
 
 Fault = tuple[str, Callable[[LogEntry], LogEntry]]
@@ -240,7 +260,7 @@ PRIVATE_FAULTS: dict[str, Fault] = {
     ),
     "client": ("wrong-key", fields(client="client-9")),
     "negative-seq": ("undecodable", fields(seq=-1)),
-    "seq-beyond": ("undecodable", fields(seq=2**62)),
+    "seq-beyond": ("undecodable", fields(seq=SEQ_LIMIT + 1)),
     "negative-version": ("undecodable", fields(version=-1)),
     "version-beyond": ("undecodable", fields(version=2**40)),
     "negative-watermark": ("undecodable", fields(model_watermark=-1)),
