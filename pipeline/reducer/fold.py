@@ -56,6 +56,9 @@ class LogRecord(Protocol):
 
 #: Releases joined at once: more would only fill the processor's cache.
 CHUNK = 2048
+#: Record times are held within [0, this], milliseconds: whoever sends a record may write any time
+#: into it, and messages cannot name a year after 9999.
+LATEST = 253_402_300_799_000
 
 
 class Reducer:
@@ -112,7 +115,8 @@ class Reducer:
             rows, places = rows[found.accepted], places[found.accepted]
         forgotten, newest = 0, 0
         if len(rows):
-            times = np.array([record.timestamp for record in records])[places]
+            stamps = np.array([record.timestamp for record in records], dtype=np.int64)
+            times = np.clip(stamps[places], 0, LATEST)
             forgotten, newest = self._add(state, rows, times), int(times.max()) * 1000
         faults = {**incoming.faults, **found.faults}
         head = state.head

@@ -13,6 +13,7 @@ from pipeline.messages.form import identity
 from pipeline.messages.incoming import SEQ_LIMIT
 from pipeline.messages.release import MAX_RELEASE_BYTES, described, read
 from pipeline.reducer import Partition, Reducer, combine, differences, estimate_of
+from pipeline.reducer.fold import LATEST
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import COEFFICIENT_LIMIT
 from pipeline.release.task import Task
@@ -202,6 +203,16 @@ def test_the_newest_time_is_that_of_folded_releases_alone() -> None:
     bad = LogEntry(2, b"x", b"junk", timestamp=10**9)
     state = folded(PRIVATE, [*log[:2], bad])
     assert state.head.newest == 1001 * 1000
+
+
+def test_times_that_no_calendar_has_are_held_at_its_ends() -> None:
+    entry = LOGS["private"][0]
+    for timestamp, newest in ((2**63 - 1, LATEST * 1000), (-(2**63), 0), (-1, 0)):
+        state = folded(PRIVATE, [dataclasses.replace(entry, timestamp=timestamp)])
+        assert state.fields(everything=True)
+        assert state.head.newest == newest
+        _, message = combine(PRIVATE, {0: state}, topic="t", model_version=None, published_at=0.0)
+        assert (message.event_time or "").startswith("9999-12-31T23:59:59") is bool(newest)
 
 
 @pytest.mark.parametrize(("seq", "dead"), [(SEQ_LIMIT, 0), (2**62 - 1, 5)])
