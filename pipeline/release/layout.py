@@ -8,6 +8,10 @@ from typing import Literal, NamedTuple
 
 from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT
 
+#: The most numbers of a release, its point included: 8 MiB, which is what the topic takes, without
+#: 4 KiB for header and MAC, and for the key and the headers that Kafka counts too.
+MOST_NUMBERS = 2**20 - 512
+
 
 class Field(NamedTuple):
     """Some numbers of a release that have one name, one unit and one bound.

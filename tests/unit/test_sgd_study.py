@@ -12,6 +12,8 @@ from scipy.special import ndtr
 
 from pipeline.errors import ConfigError, PayloadError, PrivacyError, StateError
 from pipeline.messages.estimate import read_estimate, write_estimate
+from pipeline.messages.form import form_of
+from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients, record_gradients
@@ -75,6 +77,20 @@ def test_a_stored_path_of_another_form_is_refused() -> None:
     assert rule_of(other).steps.cap < rule_of(task).steps.cap
     with pytest.raises(StateError, match="rebuild"):
         SgdState.decode(rule_of(other), {"path": fields[name]})
+
+
+@pytest.mark.parametrize("mechanism", ["discrete-gaussian", "none"])
+@pytest.mark.parametrize("releases", ["gradients", "gradients+curvature"])
+def test_windows_whose_release_could_not_be_sent_are_refused(mechanism: str, releases: str) -> None:
+    path = f'releases = "{releases}"'
+    with pytest.raises(ConfigError, match=r"window\.records.* at most \d+$") as refused:
+        task_of(p=99, mechanism=mechanism, path=path, records=20_000)
+    most = int(str(refused.value).split()[-1])
+    size = form_of(task_of(p=99, mechanism=mechanism, path=path, records=most)).dtype.itemsize
+    # room for the longest key, and for headers; none for one more record and as much again
+    assert size + 2000 < MAX_RELEASE_BYTES < size + 2 * 100 * 8 + 4096
+    with pytest.raises(ConfigError, match=f"at most {most}$"):
+        task_of(p=99, mechanism=mechanism, path=path, records=most + 1)
 
 
 def test_the_path_is_that_of_the_formula() -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.errors import PrivacyError
+from pipeline.errors import ConfigError, PrivacyError
 from pipeline.methods.ldp_sgd import client
 from pipeline.methods.ldp_sgd.channels import Channels, of_single_records
 from pipeline.methods.ldp_sgd.gradients import mallows
@@ -17,7 +17,7 @@ from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.records.blocks import with_intercept
 from pipeline.records.encode import Arrays
 from pipeline.release.budget import Budget
-from pipeline.release.layout import Field, Layout
+from pipeline.release.layout import MOST_NUMBERS, Field, Layout
 from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Model
 from pipeline.release.query import OpenQuery, Query
 from pipeline.release.task import Task
@@ -31,6 +31,8 @@ _ROUNDING = 2.0**-30
 class GradientTask(Task):
     """As `Task`: the gradients of single records, and sums of matrices beside them.
 
+    ConfigError too where a release of so many records would be too large to be sent.
+
     Attributes
     ----------
     path
@@ -40,6 +42,14 @@ class GradientTask(Task):
     def __init__(self, study: Study, level: str | None = None) -> None:
         self.path = spec_of(study)
         super().__init__(study, level)
+        # when a release is sent it is too late: what it costs has been spent
+        beside = self.layout.point.length + self.extra_numbers
+        most = (MOST_NUMBERS - beside) // self.size
+        if self.slots > most:
+            raise ConfigError(
+                f"window.records: a release holds {self.size} numbers for each record, and Kafka "
+                f"takes no release of {self.slots} records; use at most {most}"
+            )
 
     # gradients keep their slots: one that cannot be used would else move all behind it, and the
     # release would tell neighbours apart by far more than one gradient
