@@ -134,6 +134,7 @@ def _start(task: Task) -> Model:
     return start_model(task.size)
 
 
+POINTWISE = "gradient = 0.7, curvature = 0.25, counts = 0.05"
 GRADIENT = "gradient = 0.98, curvature = 0.01, counts = 0.01"
 CURVATURE = "gradient = 0.01, curvature = 0.98, counts = 0.01"
 COUNTS = "gradient = 0.01, curvature = 0.01, counts = 0.98"
@@ -143,6 +144,7 @@ RELEASES = {
     for release in (
         Release("start", _start),
         Release("step", knee),
+        Release("step, at a point", knee, {"split": POINTWISE, "width": 0}),
         Release("step, mostly gradient", knee, {"split": GRADIENT}),
         # at a point: a secant comes no nearer to its bound than 0.89 at this width
         Release("step, mostly curvature", steep, {"split": CURVATURE, "width": 0}),
