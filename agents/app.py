@@ -41,19 +41,12 @@ def create_app(
 ) -> faust.App:
     """Build the application; nothing is opened before it starts.
 
-    Parameters
-    ----------
-    instance
-        Name of this worker within the group, stable over restarts: a worker that comes back under
-        its name resumes its partitions at once.
-    folder
-        Where Faust may keep its own files.
-    health
-        Host and port of `/healthz` and `/metrics`, or None for neither.
-    fatal
-        Called with any error of the infrastructure, before anything is acknowledged.
-    say
-        Told what the worker waits for.
+    instance: Name of this worker within the group, stable over restarts: a worker that comes back
+        under its name resumes its partitions at once.
+    folder: Where Faust may keep its own files.
+    health: Host and port of `/healthz` and `/metrics`, or None for neither.
+    fatal: Called with any error of the infrastructure, before anything is acknowledged.
+    say: Told what the worker waits for.
     """
     topics = Topics.of(task.study)
     store = RedisStore(redis_client(settings), task)

@@ -30,19 +30,12 @@ Report = Callable[[int, int], None]
 class Checked:
     """What a check has found.
 
-    Attributes
-    ----------
-    compared, different
-        How many estimates were compared, and how many of them differ.
-    apart
-        How many were not compared, by reason.
-    first, message
-        The first difference, and the published estimate that has it.
-    differing
-        Offsets, in the topic of estimates, of those that differ.
-    impossible
-        Likewise, of those that stand for positions that the log does not have: somebody else wrote
-        them, or the log was made anew.
+    compared, different: How many estimates were compared, and how many of them differ.
+    apart: How many were not compared, by reason.
+    first, message: The first difference, and the published estimate that has it.
+    differing: Offsets, in the topic of estimates, of those that differ.
+    impossible: Likewise, of those that stand for positions that the log does not have: somebody
+        else wrote them, or the log was made anew.
     """
 
     compared: int = 0
@@ -62,12 +55,8 @@ class Checked:
 class Follower:
     """The states of all partitions, moved on from one set of log positions to the next.
 
-    Parameters
-    ----------
-    history
-        The releases topic.
-    starts
-        Where each partition begins: 0, or its first record that is left.
+    history: The releases topic.
+    starts: Where each partition begins: 0, or its first record that is left.
     """
 
     def __init__(
@@ -115,14 +104,8 @@ def check(
     """Compare every published estimate of a study with a fold of the log to its positions.
 
     Positions of estimates grow. Where they went back, as after a rebuild, the log is folded again
-    for those estimates.
-
-    Raises
-    ------
-    OffsetGap
-        If retention took the start of the log, and that is not accepted.
-    BrokerError, StoreError
-        If Kafka or Redis fails.
+    for those estimates. Raises OffsetGap if retention took the start of the log, and that is not
+    accepted; BrokerError, StoreError if Kafka or Redis fails.
     """
     erased = RedisStore(redis_client(settings), task).erased()
     topics, found = Topics.of(task.study), Checked()

@@ -29,14 +29,10 @@ Send = Callable[
 class Folding:
     """The partitions that this worker owns.
 
-    Parameters
-    ----------
-    task, topics, store
-        The study, its topics and where its snapshots are.
-    send
-        For dead letters; it returns when Kafka has them.
-    reread, bounds
-        Makes the consumer go back to an offset of a partition; asks how far the log reaches.
+    task, topics, store: The study, its topics and where its snapshots are.
+    send: For dead letters; it returns when Kafka has them.
+    reread, bounds: Makes the consumer go back to an offset of a partition; asks how far the log
+        reaches.
     """
 
     def __init__(
@@ -68,12 +64,8 @@ class Folding:
     def assign(self, bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
         """Load the snapshots of the assigned partitions and return their watermarks.
 
-        Raises
-        ------
-        OffsetGap
-            If the log no longer holds what follows a watermark, or ends before it.
-        StateError
-            If a snapshot cannot be used.
+        Raises OffsetGap if the log no longer holds what follows a watermark, or ends before it;
+        StateError if a snapshot cannot be used.
         """
         loaded = {}
         for partition, (first, after) in bounds.items():
@@ -92,13 +84,10 @@ class Folding:
     async def handle(self, partition: int, records: Sequence[LogRecord]) -> bool:
         """Fold a batch of one partition and commit it; return whether it may be acknowledged.
 
-        Dead letters go out before the commit: a crash in between repeats them, and never loses
-        one. Their headers name topic, partition and offset, so that a repeat is seen as one.
-
-        Raises
-        ------
-        StaleSnapshot, StoreError, BrokerError, OffsetGap, StateError
-            The worker must stop without acknowledging.
+        Dead letters go out before the commit: a crash in between repeats them, and never loses one.
+        Their headers name topic, partition and offset, so that a repeat is seen as one. Raises
+        StaleSnapshot, StoreError, BrokerError, OffsetGap, StateError: the worker must stop without
+        acknowledging.
         """
         state = self.partitions.get(partition)
         if state is None:
@@ -179,12 +168,8 @@ def _set_aside(before: Head, after: Head) -> int:
 def check_log(topic: str, partition: int, watermark: int, first: int, after: int) -> None:
     """Refuse to continue where the log does not.
 
-    Raises
-    ------
-    OffsetGap
-        If retention has passed the watermark.
-    StateError
-        If the log ends before it: the topic was made anew.
+    Raises OffsetGap if retention has passed the watermark; StateError if the log ends before it:
+    the topic was made anew.
     """
     if watermark < first:
         raise OffsetGap(

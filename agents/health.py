@@ -18,10 +18,7 @@ from agents.publishing import Publishing
 class Health:
     """The worker's small web server.
 
-    Parameters
-    ----------
-    folding, publishing, progress
-        What is reported on.
+    folding, publishing, progress: What is reported on.
     """
 
     def __init__(self, folding: Folding, publishing: Publishing, progress: Progress) -> None:

@@ -40,12 +40,8 @@ class Interrupted(Exception):
 class History:
     """The log of one topic.
 
-    Parameters
-    ----------
-    topic, partitions
-        Its name, and how many partitions it must have.
-    stopped
-        Asked now and then; reading ends with `Interrupted` when it says so.
+    topic, partitions: Its name, and how many partitions it must have.
+    stopped: Asked now and then; reading ends with `Interrupted` when it says so.
     """
 
     def __init__(
@@ -67,12 +63,7 @@ class History:
     def __enter__(self) -> History:
         """Connect.
 
-        Raises
-        ------
-        BrokerError
-            If Kafka does not answer.
-        ConfigError
-            As `infra.topics.check_partitions`.
+        Raises BrokerError if Kafka does not answer; ConfigError as `infra.topics.check_partitions`.
         """
         try:
             check_partitions(self._settings, self.topic, len(self._topic_partitions))
@@ -137,16 +128,9 @@ class History:
     def more(self, number: int) -> list[LogRecord]:
         """Return the next records of a partition, none at the end of its span.
 
-        What comes of others meanwhile is held for them.
-
-        Raises
-        ------
-        BrokerError
-            If Kafka fails or is silent.
-        OffsetGap
-            If retention takes away what is still to be read.
-        Interrupted
-            If that was asked for.
+        What comes of others meanwhile is held for them. Raises BrokerError if Kafka fails or is
+        silent; OffsetGap if retention takes away what is still to be read; Interrupted if that was
+        asked for.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
         topic_partition, stop = self._topic_partitions[number], self._stops[number]

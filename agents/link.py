@@ -22,12 +22,8 @@ PATIENCE_SECONDS = 20.0
 class ReleasesLog:
     """Where the consumer stands in the releases topic.
 
-    Parameters
-    ----------
-    consumer
-        Gives Faust's consumer, which does not exist before the application starts.
-    topic
-        The releases topic.
+    consumer: Gives Faust's consumer, which does not exist before the application starts.
+    topic: The releases topic.
     """
 
     def __init__(self, consumer: Callable[[], Any], topic: str) -> None:
@@ -58,10 +54,7 @@ class ReleasesLog:
         The end of a transaction takes an offset that nobody is handed: where the consumer is at
         the end, and all that it handed over is folded, nothing is left.
 
-        Parameters
-        ----------
-        folded
-            Watermarks; partitions that have been taken away are left out of the answer.
+        folded: Watermarks; partitions that have been taken away are left out of the answer.
         """
         found = dict[int, int]()
         topic_partitions = {

@@ -61,12 +61,8 @@ class File(Output):
     The lines go to a file beside it, which gets its name when it is whole. A file that is no
     regular one, such as a pipe, is written as it comes.
 
-    Parameters
-    ----------
-    path
-        Its name; one that ends in .parquet becomes Parquet.
-    written
-        How many bytes of an interrupted replay stay.
+    path: Its name; one that ends in .parquet becomes Parquet.
+    written: How many bytes of an interrupted replay stay.
     """
 
     def __init__(self, path: Path, written: int = 0) -> None:
@@ -130,12 +126,8 @@ class File(Output):
 class TopicOf(Output):
     """A topic of its own, made if it is not there.
 
-    Raises
-    ------
-    ConfigError
-        If the name is that of a study's own topic, or Kafka allows none such.
-    BrokerError
-        If Kafka fails.
+    Raises ConfigError if the name is that of a study's own topic, or Kafka allows none such;
+    BrokerError if Kafka fails.
     """
 
     def __init__(self, name: str, study: Study, settings: Settings, revision: str) -> None:

@@ -28,14 +28,9 @@ class Mark:
 class Progress:
     """Watches the partitions that a worker owns.
 
-    Parameters
-    ----------
-    folding
-        Whose partitions.
-    left
-        Asks Kafka what is left.
-    now
-        A clock in seconds that never goes back.
+    folding: Whose partitions.
+    left: Asks Kafka what is left.
+    now: A clock in seconds that never goes back.
     """
 
     def __init__(self, folding: Folding, left: Left, now: Callable[[], float] = monotonic) -> None:

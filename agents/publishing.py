@@ -47,18 +47,12 @@ class Published:
 class Publishing:
     """Publishes estimates and models of one study; the owner of partition 0 does it alone.
 
-    Parameters
-    ----------
-    task, topics, store, folding
-        The study, its topics, its snapshots, and this worker's partitions.
-    send
-        As in `agents.folding`.
-    read
-        Returns all messages that a small topic holds.
-    ends
-        Tells how long the releases topic is.
-    now
-        A clock in seconds that never goes back.
+    task, topics, store, folding: The study, its topics, its snapshots, and this worker's
+        partitions.
+    send: As in `agents.folding`.
+    read: Returns all messages that a small topic holds.
+    ends: Tells how long the releases topic is.
+    now: A clock in seconds that never goes back.
     """
 
     def __init__(
@@ -226,12 +220,8 @@ class Publishing:
     ) -> tuple[int, bytes] | None:
         """Return version and payload of the newest believable model among some messages.
 
-        Parameters
-        ----------
-        releases
-            Length of the releases topic.
-        known
-            Whether Redis has a model as well: then they must be explained by the logs.
+        releases: Length of the releases topic.
+        known: Whether Redis has a model as well: then they must be explained by the logs.
         """
         newest: tuple[int, bytes] | None = None
         believed = Newest(self._task, lambda: releases, time.time)

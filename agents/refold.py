@@ -39,23 +39,12 @@ def refold(
 
     The consumer joins no group and commits nothing.
 
-    Parameters
-    ----------
-    until
-        Stop before this offset; None is the end of the log as it is now.
-    accept_loss
-        Begin at the oldest record that is left, if the first ones are gone.
-    erased
-        Clients whose releases are passed over.
+    until: Stop before this offset; None is the end of the log as it is now.
+    accept_loss: Begin at the oldest record that is left, if the first ones are gone.
+    erased: Clients whose releases are passed over.
 
-    Raises
-    ------
-    OffsetGap
-        If the log no longer begins at 0 and the loss is not accepted.
-    StateError
-        If the log ends before `until`.
-    BrokerError
-        If Kafka fails.
+    Raises OffsetGap if the log no longer begins at 0 and the loss is not accepted; StateError if
+    the log ends before `until`; BrokerError if Kafka fails.
     """
     reducer, state = Reducer(task), Partition.empty(task, erased)
     with history_of(task, settings) as history:

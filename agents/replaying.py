@@ -37,20 +37,13 @@ Report = Callable[[int, int], None]
 class Job:
     """What a replay is to do.
 
-    Attributes
-    ----------
-    start, stop
-        Where it begins and ends.
-    rhythm
-        When estimates are due.
-    speed
-        Times the pace of the log; 0: as fast as it goes.
-    accept_loss, accept_others
-        Go on without what retention took; pass over releases of other revisions.
-    memo
-        The file that keeps its position; None: it cannot go on after a stop.
-    command
-        What was asked for, by option, for that file.
+    start, stop: Where it begins and ends.
+    rhythm: When estimates are due.
+    speed: Times the pace of the log; 0: as fast as it goes.
+    accept_loss, accept_others: Go on without what retention took; pass over releases of other
+        revisions.
+    memo: The file that keeps its position; None: it cannot go on after a stop.
+    command: What was asked for, by option, for that file.
     """
 
     start: Bound
@@ -67,18 +60,11 @@ class Job:
 class Outcome:
     """What a replay has done.
 
-    Attributes
-    ----------
-    replay
-        Its state at the end.
-    estimates
-        How many were written, before an interruption too.
-    records, seconds
-        Offsets that this run read, and how long that took.
-    last
-        The last estimate of this run.
-    interrupted
-        Whether it was asked to stop before its end.
+    replay: Its state at the end.
+    estimates: How many were written, before an interruption too.
+    records, seconds: Offsets that this run read, and how long that took.
+    last: The last estimate of this run.
+    interrupted: Whether it was asked to stop before its end.
     """
 
     replay: Replay
@@ -120,17 +106,10 @@ def run_replay(
 ) -> Outcome:
     """Replay a study's releases.
 
-    Parameters
-    ----------
-    task, live
-        The study as the replay has it, and as its file has it.
-    output_at
-        Opens the output behind so many bytes of an interrupted replay.
+    task, live: The study as the replay has it, and as its file has it.
+    output_at: Opens the output behind so many bytes of an interrupted replay.
 
-    Raises
-    ------
-    VeilstreamError
-        Whatever keeps it from its end.
+    Raises VeilstreamError: whatever keeps it from its end.
     """
     erased = RedisStore(redis_client(settings), live).erased()
     saved = None
@@ -218,12 +197,8 @@ def _keep(job: Job, outcome: Outcome, output: Output) -> None:
 def _spans(history: History, job: Job) -> dict[int, Span]:
     """Return what is to be read.
 
-    Raises
-    ------
-    OffsetGap
-        If retention took some of it, and that is not accepted.
-    NumericError
-        If there is nothing.
+    Raises OffsetGap if retention took some of it, and that is not accepted; NumericError if there
+    is nothing.
     """
     extents = history.extents()
     spans, lost = resolve(job.start, job.stop, extents, history.at)

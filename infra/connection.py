@@ -33,17 +33,10 @@ def kafka_options(settings: Settings) -> dict[str, Any]:
 def log_reader(settings: Settings, *, wait_ms: int) -> KafkaConsumer:
     """Return a consumer that reads a log from a position of its own, without a group.
 
-    Parameters
-    ----------
-    wait_ms
-        How long the broker may hold back an answer while there is nothing to read.
+    wait_ms: How long the broker may hold back an answer while there is nothing to read.
 
-    Raises
-    ------
-    ConfigError, BrokerError
-        As `infra.preflight.check_servers`.
-    KafkaError
-        If Kafka does not answer.
+    Raises ConfigError, BrokerError as `infra.preflight.check_servers`; KafkaError if Kafka does not
+    answer.
     """
     check_servers(settings)
     return KafkaConsumer(

@@ -17,13 +17,9 @@ def told(
 ) -> VeilstreamError:
     """Return the error that a fault of a Kafka library stands for.
 
-    Parameters
-    ----------
-    otherwise
-        What to say where Kafka can be talked to and permits it: a fault that may pass.
-    what, operation
-        What was asked for, such as "topic a", and the operation that Kafka must permit, such as
-        "Write", as its access control lists name both.
+    otherwise: What to say where Kafka can be talked to and permits it: a fault that may pass.
+    what, operation: What was asked for, such as "topic a", and the operation that Kafka must
+        permit, such as "Write", as its access control lists name both.
     """
     if isinstance(error, VeilstreamError):
         return error
@@ -48,12 +44,8 @@ def told(
 def asking(settings: Settings, what: str, operation: str) -> Iterator[None]:
     """Turn faults of kafka-python into ours, while it does something; parameters as `told`.
 
-    Raises
-    ------
-    ConfigError
-        If a setting is wrong, or Kafka does not permit it.
-    BrokerError
-        If Kafka is out of reach or refuses.
+    Raises ConfigError if a setting is wrong, or Kafka does not permit it; BrokerError if Kafka is
+    out of reach or refuses.
     """
     try:
         yield

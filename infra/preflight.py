@@ -31,12 +31,8 @@ class Hung(Exception):
 def check_servers(settings: Settings) -> None:
     """Refuse servers none of which can be talked to with these settings.
 
-    Raises
-    ------
-    ConfigError
-        If a setting is wrong: its protocol, certificate, mechanism, user or password.
-    BrokerError
-        If no server is there, or answers.
+    Raises ConfigError if a setting is wrong: its protocol, certificate, mechanism, user or
+    password; BrokerError if no server is there, or answers.
     """
     faults: list[VeilstreamError] = []
     for server in settings.kafka.split(","):

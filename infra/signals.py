@@ -9,10 +9,7 @@ from types import FrameType
 class Stopping:
     """From now on, SIGINT and SIGTERM of this process ask for an orderly end.
 
-    Attributes
-    ----------
-    asked
-        Whether one of them has come.
+    asked: Whether one of them has come.
     """
 
     def __init__(self) -> None:

@@ -51,19 +51,10 @@ def known_revision(task: Task, settings: Settings) -> str | None:
 def announce(task: Task, settings: Settings, *, overrule: bool, say: Callable[[str], None]) -> None:
     """Write the record of a study, unless it is there.
 
-    Parameters
-    ----------
-    overrule
-        Whether this revision is right whatever the record says.
-    say
-        Told of a record that was overruled.
+    overrule: Whether this revision is right whatever the record says.
+    say: Told of a record that was overruled.
 
-    Raises
-    ------
-    ConfigError
-        If the record names another revision.
-    BrokerError
-        If Kafka does not answer.
+    Raises ConfigError if the record names another revision; BrokerError if Kafka does not answer.
     """
     held = known_revision(task, settings)
     if held == task.revision:

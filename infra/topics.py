@@ -26,12 +26,8 @@ FOR_EVER_MS = 2**63 - 1
 def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
     """Create the topics that do not exist, and return their names.
 
-    Raises
-    ------
-    ConfigError
-        If a topic exists with another number of partitions or another clean-up policy.
-    BrokerError
-        If Kafka is out of reach or refuses.
+    Raises ConfigError if a topic exists with another number of partitions or another clean-up
+    policy; BrokerError if Kafka is out of reach or refuses.
     """
     wanted = {topic.name: topic for topic in topics}
     with asking(settings, "the cluster", "Describe"), _admin(settings) as admin:
@@ -50,12 +46,7 @@ def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
 def check_partitions(settings: Settings, name: str, partitions: int) -> None:
     """Refuse a topic that is to be read and does not exist, or has other partitions.
 
-    Raises
-    ------
-    ConfigError
-        Saying which of both.
-    BrokerError
-        If Kafka is out of reach or refuses.
+    Raises ConfigError, saying which of both; BrokerError if Kafka is out of reach or refuses.
     """
     with asking(settings, f"topic {name}", "Describe"), _admin(settings) as admin:
         if name not in admin.list_topics():
@@ -76,12 +67,9 @@ def check_partitions(settings: Settings, name: str, partitions: int) -> None:
 class TimeRules:
     """What a topic does with the times that clients give.
 
-    Attributes
-    ----------
-    appended
-        Whether Kafka puts its own times in their place.
-    keeps_ms
-        How old a record may be, in milliseconds, before it is refused or removed; None: any age.
+    appended: Whether Kafka puts its own times in their place.
+    keeps_ms: How old a record may be, in milliseconds, before it is refused or removed; None: any
+        age.
     """
 
     appended: bool

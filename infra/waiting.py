@@ -14,12 +14,8 @@ _NUMBER = re.compile(r"\d+")
 class Waiting:
     """What a command waits for.
 
-    Parameters
-    ----------
-    first
-        Seconds before a wait is said.
-    clock
-        Seconds since 1970.
+    first: Seconds before a wait is said.
+    clock: Seconds since 1970.
     """
 
     def __init__(self, first: float = FIRST, clock: Callable[[], float] = time.time) -> None:
@@ -29,10 +25,7 @@ class Waiting:
     def hint(self, what: str) -> str:
         """Return what to say now, mostly nothing.
 
-        Parameters
-        ----------
-        what
-            What is waited for, such as "Kafka"; empty: nothing. Numbers in it may change.
+        what: What is waited for, such as "Kafka"; empty: nothing. Numbers in it may change.
         """
         now, kind = self._clock(), _NUMBER.sub("", what)
         if kind != self._kind:

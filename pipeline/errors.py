@@ -56,12 +56,8 @@ class RecordError(VeilstreamError):
 class PayloadError(VeilstreamError):
     """One message is bad; it becomes a dead letter.
 
-    Parameters
-    ----------
-    reason
-        A short stable code, such as ``wrong-revision``: the label of a metric.
-    detail
-        One sentence for the operator, free of payload contents.
+    reason: A short stable code, such as ``wrong-revision``: the label of a metric.
+    detail: One sentence for the operator, free of payload contents.
     """
 
     exit_code = 22

@@ -11,15 +11,9 @@ from pipeline.errors import ConfigError
 def extra(module: str, wanted_by: str) -> Any:
     """Import a module of the extra `backtest`.
 
-    Parameters
-    ----------
-    wanted_by
-        What cannot go on without it, such as "--report" or "to_pandas".
+    wanted_by: What cannot go on without it, such as "--report" or "to_pandas".
 
-    Raises
-    ------
-    ConfigError
-        If it is not installed.
+    Raises ConfigError if it is not installed.
     """
     try:
         return import_module(module)

@@ -59,10 +59,7 @@ def upper_is_diagonal(size: int) -> NDArray[np.bool_]:
 def condition_number(matrix: Matrix, eigenvalues: Vector | None = None) -> float:
     """Return the largest over the least absolute eigenvalue of a symmetric matrix; may be inf.
 
-    Parameters
-    ----------
-    eigenvalues
-        Those of the matrix, if they are known already.
+    eigenvalues: Those of the matrix, if they are known already.
     """
     sizes = np.abs(np.linalg.eigvalsh(matrix) if eigenvalues is None else eigenvalues)
     least = float(sizes.min())
@@ -72,16 +69,10 @@ def condition_number(matrix: Matrix, eigenvalues: Vector | None = None) -> float
 class Floored(NamedTuple):
     """A symmetric matrix with no eigenvalue below a minimum.
 
-    Attributes
-    ----------
-    matrix
-        Shape (d, d).
-    raised
-        How many eigenvalues had to be raised.
-    eigenvalues
-        Those of `matrix`, shape (d,), if it took them to make it.
-    loadings
-        How much of each axis lies in the raised directions, in [0, 1], shape (d,).
+    matrix: Shape (d, d).
+    raised: How many eigenvalues had to be raised.
+    eigenvalues: Those of `matrix`, shape (d,), if it took them to make it.
+    loadings: How much of each axis lies in the raised directions, in [0, 1], shape (d,).
     """
 
     matrix: Matrix

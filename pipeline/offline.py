@@ -45,27 +45,15 @@ class OfflineRun:
     `add` does a window from end to end. Whoever puts time between the steps calls them one by one:
     `release` at the client, `fold` and `publish` at the worker.
 
-    Parameters
-    ----------
-    task
-        The study.
-    trace
-        As `Server.empty` has it: of gradient descent all iterates, 8 d bytes for each record, for
-        the interval that needs them.
-    timed
-        Whether the caller gives `fold` the times of releases.
+    task: The study.
+    trace: As `Server.empty` has it: of gradient descent all iterates, 8 d bytes for each record,
+        for the interval that needs them.
+    timed: Whether the caller gives `fold` the times of releases.
 
-    Attributes
-    ----------
-    model
-        The newest one.
-    waiting
-        Releases folded since the last publication.
+    model: The newest one.
+    waiting: Releases folded since the last publication.
 
-    Raises
-    ------
-    ConfigError
-        If the study forgets by the time of the log, and there is none.
+    Raises ConfigError if the study forgets by the time of the log, and there is none.
     """
 
     def __init__(self, task: Task, *, trace: bool = False, timed: bool = False) -> None:

@@ -26,23 +26,14 @@ def release_of(
 ) -> bytes:
     """Make the release of one window; call it once for a window, as it draws noise.
 
-    Parameters
-    ----------
-    rows
-        The encoded records, at most `task.slots`; None, and fewer of them, mean empty slots.
-    model
-        The newest model that the client knows.
-    stream
-        Where noise comes from; by default a stream of the release's own: under a fresh key, so
+    rows: The encoded records, at most `task.slots`; None, and fewer of them, mean empty slots.
+    model: The newest model that the client knows.
+    stream: Where noise comes from; by default a stream of the release's own: under a fresh key, so
         that a resumed copy of a process cannot repeat its noise, or under the study's seed in a
         simulation.
-    client, ledger, seq
-        The identity that goes into the payload.
+    client, ledger, seq: The identity that goes into the payload.
 
-    Raises
-    ------
-    PrivacyError
-        If a sum does not fit its lattice.
+    Raises PrivacyError if a sum does not fit its lattice.
     """
     window = stack(rows, task.size - 1)
     if not task.study.noised:

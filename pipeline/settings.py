@@ -25,20 +25,15 @@ SASL = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 class Settings:
     """What the environment says; empty where it says nothing.
 
-    Attributes
-    ----------
-    kafka
-        Bootstrap servers, `host:port[,host:port]`; default: the local runtime's.
-    redis
-        URL, `redis://`, `rediss://` or `unix://`; default: the local runtime's.
-    folder
-        Where the local runtime and the clients' databases live.
-    ledger_topic
-        "on" or "off": whether clients tell on the topic veil.ledger.v1 what they have spent.
-    kafka_security, kafka_sasl
-        As Kafka names them. `kafka_ca`, `kafka_certificate`, `kafka_key` are PEM files.
-    kafka_home, kafka_archive, cache, java
-        For the local runtime: a Kafka installation, its archive, the folder for downloads, a Java.
+    kafka: Bootstrap servers, `host:port[,host:port]`; default: the local runtime's.
+    redis: URL, `redis://`, `rediss://` or `unix://`; default: the local runtime's.
+    folder: Where the local runtime and the clients' databases live.
+    ledger_topic: "on" or "off": whether clients tell on the topic veil.ledger.v1 what they have
+        spent.
+    kafka_security, kafka_sasl: As Kafka names them. `kafka_ca`, `kafka_certificate`, `kafka_key`
+        are PEM files.
+    kafka_home, kafka_archive, cache, java: For the local runtime: a Kafka installation, its
+        archive, the folder for downloads, a Java.
     """
 
     kafka: str = ""

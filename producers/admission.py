@@ -17,16 +17,10 @@ WHOLE = "whole"
 class Admission:
     """The source of one run, as the folder's register knows it.
 
-    Parameters
-    ----------
-    folder
-        Where the clients' databases are.
-    client, name
-        Client id, and the source's name in its ledger.
-    spec
-        As `producers.sources.open_source` takes it.
-    other_data
-        See `KnownSources.check`.
+    folder: Where the clients' databases are.
+    client, name: Client id, and the source's name in its ledger.
+    spec: As `producers.sources.open_source` takes it.
+    other_data: See `KnownSources.check`.
     """
 
     def __init__(
@@ -41,19 +35,10 @@ class Admission:
     def enter(self, *, released: bool) -> None:
         """Refuse a source that another client or name has released; see `KnownSources.check`.
 
-        Parameters
-        ----------
-        released
-            Whether this client has released it under this name.
+        released: Whether this client has released it under this name.
 
-        Raises
-        ------
-        ConfigError
-            Naming who has it.
-        DataError
-            If it cannot be opened.
-        LocalStoreError
-            If the register cannot be used.
+        Raises ConfigError, naming who has it; DataError if it cannot be opened; LocalStoreError if
+        the register cannot be used.
         """
         # nothing of standard input has been read yet
         if self._spec != "-":

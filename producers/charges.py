@@ -24,16 +24,10 @@ _INHERITED = """
 class Charge:
     """What one study has cost a record.
 
-    Attributes
-    ----------
-    event
-        All of its releases together.
-    neighbours
-        The change that this is for; None where nobody is protected.
-    noise_per_record
-        As `Budget` has it.
-    own
-        Whether this very ledger has made the releases.
+    event: All of its releases together.
+    neighbours: The change that this is for; None where nobody is protected.
+    noise_per_record: As `Budget` has it.
+    own: Whether this very ledger has made the releases.
     """
 
     study: str
@@ -52,10 +46,7 @@ class Charge:
 def spent_by(rows: Rows, study: str) -> Event | None:
     """Return what the releases of a study have cost a record together; None before the first.
 
-    Raises
-    ------
-    LocalStoreError
-        If an event is of a kind or version that this program does not know.
+    Raises LocalStoreError if an event is of a kind or version that this program does not know.
     """
     found = Counter({known(text): times for text, times in rows(_OWN, study)})
     return compose(found) if found else None
@@ -65,11 +56,7 @@ def charges(rows: Rows, source: str) -> list[Charge]:
     """Return all that has been charged to a source.
 
     What was told of a study of this ledger counts where it is more than the ledger knows itself.
-
-    Raises
-    ------
-    LocalStoreError
-        As `spent_by`.
+    Raises LocalStoreError as `spent_by`.
     """
     studies = rows(
         "SELECT study, neighbours, noise_per_record FROM charged WHERE source = ?", source
@@ -95,10 +82,7 @@ def protecting(found: Iterable[Charge], unit: Unit) -> list[Event]:
 def known(text: str) -> Event:
     """Return a stored event.
 
-    Raises
-    ------
-    LocalStoreError
-        If it is of a kind or version that this program does not know.
+    Raises LocalStoreError if it is of a kind or version that this program does not know.
     """
     try:
         return decode(text)

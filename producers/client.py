@@ -45,26 +45,16 @@ class Progress:
 class Client:
     """One client of one study.
 
-    Parameters
-    ----------
-    task, source, store, sender, models
-        The study, its records, the database, and the two ends at Kafka.
-    admission
-        Asked before anything is released; None: nobody else can have these records.
-    publish
-        Tells what was spent, once it is; before the release leaves.
-    rate
-        Slots per second at most; None for as fast as they come. For demonstrations.
-    times
-        The times of the records, where releases carry those; None: the client's own clock.
-    ahead
-        Seconds until the first slot is due at that rate; below 0 some are due at once.
-    opened
-        When the first slot came, if somebody has seen it already.
-    say
-        Told when the share of unusable records jumps.
-    clock
-        Monotonic seconds.
+    task, source, store, sender, models: The study, its records, the database, and the two ends at
+        Kafka.
+    admission: Asked before anything is released; None: nobody else can have these records.
+    publish: Tells what was spent, once it is; before the release leaves.
+    rate: Slots per second at most; None for as fast as they come. For demonstrations.
+    times: The times of the records, where releases carry those; None: the client's own clock.
+    ahead: Seconds until the first slot is due at that rate; below 0 some are due at once.
+    opened: When the first slot came, if somebody has seen it already.
+    say: Told when the share of unusable records jumps.
+    clock: Monotonic seconds.
     """
 
     def __init__(
@@ -111,10 +101,8 @@ class Client:
     def turn(self) -> bool:
         """Do one round; return False when the source has ended and its last window is out.
 
-        Raises
-        ------
-        VeilstreamError
-            Any fault after which this process must stop; everything released is kept.
+        Raises VeilstreamError: any fault after which this process must stop; everything released is
+        kept.
         """
         self._sender.pump()
         self._models.poll()

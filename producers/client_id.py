@@ -27,17 +27,10 @@ def check_id(client: str, database: Path, say: Callable[[str], None]) -> None:
 
     Its ledger belongs to the id for ever, so that another id would release its records again.
 
-    Parameters
-    ----------
-    database
-        Where the client's database is, or would be.
-    say
-        Told of an id that no new client may have.
+    database: Where the client's database is, or would be.
+    say: Told of an id that no new client may have.
 
-    Raises
-    ------
-    ConfigError
-        Saying what an id is.
+    Raises ConfigError, saying what an id is.
     """
     if is_plain(client):
         return

@@ -34,10 +34,7 @@ NO_LIMIT = Limit()
 class ClientStore:
     """The database of one client.
 
-    Parameters
-    ----------
-    path, client
-        As `Database` takes them, with its errors.
+    path, client: As `Database` takes them, with its errors.
     """
 
     def __init__(self, path: Path, client: str) -> None:
@@ -91,28 +88,18 @@ class ClientStore:
     ) -> Stream:
         """Return where a study stands, registering it and its source on first sight.
 
-        Parameters
-        ----------
-        source
-            Stable name of the data source: all studies that read it share its budget.
-        limit
-            What all studies together may spend on the source; by default what was set before, or
+        source: Stable name of the data source: all studies that read it share its budget.
+        limit: What all studies together may spend on the source; by default what was set before, or
             the first study's own budget. It is never lowered below what is spent.
-        location
-            The file behind it, if it is one: a file has one name.
-        event_time
-            The column that holds the times of records; None: releases carry the client's own.
-        rebind
-            Whether a study that has released nothing may take another source: not where releases
-            are lost, which came from the one that is named here.
+        location: The file behind it, if it is one: a file has one name.
+        event_time: The column that holds the times of records; None: releases carry the client's
+            own.
+        rebind: Whether a study that has released nothing may take another source: not where
+            releases are lost, which came from the one that is named here.
 
-        Raises
-        ------
-        ConfigError
-            If the study was begun under another revision, on another source or by other times, the
-            limit is below what is spent, or the file has another name.
-        LocalStoreError
-            If the rows of a study do not agree with each other.
+        Raises ConfigError if the study was begun under another revision, on another source or by
+        other times, the limit is below what is spent, or the file has another name; LocalStoreError
+        if the rows of a study do not agree with each other.
         """
         name = task.study.name
         with self._db.transaction():
@@ -159,26 +146,15 @@ class ClientStore:
     ) -> None:  # fmt: skip
         """Spend, store and move on: one durable transaction, or nothing.
 
-        Parameters
-        ----------
-        group
-            Releases with consecutive numbers, from the stream's next one on.
-        position
-            Where the source continues behind the last of them.
-        events
-            What each of them costs a record; None: each what the study's budget says.
-        latest
-            Event time of the last of them, in milliseconds since 1970, where they have one.
-        guard
-            Asked once the budget allows them; its error leaves everything as it was.
+        group: Releases with consecutive numbers, from the stream's next one on.
+        position: Where the source continues behind the last of them.
+        events: What each of them costs a record; None: each what the study's budget says.
+        latest: Event time of the last of them, in milliseconds since 1970, where they have one.
+        guard: Asked once the budget allows them; its error leaves everything as it was.
 
-        Raises
-        ------
-        BudgetExceeded
-            If the source has no budget left for this study; nothing is spent and the position
-            stays. The refusal itself is noted.
-        LocalStoreError
-            If the disk is full or fails; nothing is spent and the position stays.
+        Raises BudgetExceeded if the source has no budget left for this study; nothing is spent and
+        the position stays; LocalStoreError if the disk is full or fails; nothing is spent and the
+        position stays. The refusal itself is noted.
         """
         study, at = task.study.name, rfc3339(now)
         seqs = [outgoing.seq for outgoing in group]
@@ -208,14 +184,9 @@ class ClientStore:
     ) -> None:  # fmt: skip
         """Charge releases that this database has lost; their slots are owed from then on.
 
-        Parameters
-        ----------
-        seqs
-            Their numbers, from the stream's next one on.
-        owed
-            How many slots they can have held.
-        sent
-            As `Stream.sent`, if the releases topic has one of them.
+        seqs: Their numbers, from the stream's next one on.
+        owed: How many slots they can have held.
+        sent: As `Stream.sent`, if the releases topic has one of them.
         """
         study, at = task.study.name, rfc3339(now)
         with self._db.transaction():
@@ -238,10 +209,7 @@ class ClientStore:
     def unsent(self, study: str, after: int, limit: int) -> list[Outgoing]:
         """Return stored releases with a number above `after`, in order.
 
-        Raises
-        ------
-        LocalStoreError
-            If the bytes are not those that were stored.
+        Raises LocalStoreError if the bytes are not those that were stored.
         """
         rows = self._db.rows(
             "SELECT seq, payload, headers, crc FROM outbox WHERE study = ? AND seq > ? "
@@ -264,10 +232,7 @@ class ClientStore:
     def sent(self, study: str, numbers: Sequence[int], place: tuple[int, int] | None) -> None:
         """Drop the bytes of acknowledged releases; their ledger rows stay.
 
-        Parameters
-        ----------
-        place
-            Partition and offset of the last of them in the releases topic.
+        place: Partition and offset of the last of them in the releases topic.
         """
         with self._db.transaction():
             self._db.write_many(

@@ -14,10 +14,7 @@ ANY = ""
 class Counts:
     """The releases of every study of one client.
 
-    Parameters
-    ----------
-    database
-        Whose; its folder's memory is kept up to date.
+    database: Whose; its folder's memory is kept up to date.
     """
 
     def __init__(self, database: Database) -> None:
@@ -35,10 +32,7 @@ class Counts:
     def add(self, study: str, releases: int, *, lost: bool = False) -> None:
         """Count releases that the database has now.
 
-        Parameters
-        ----------
-        lost
-            Whether they are older than that: then the folder may have counted them already.
+        lost: Whether they are older than that: then the folder may have counted them already.
         """
         before = self._held.get(study, 0)
         self._held[study] = before + releases

@@ -19,28 +19,14 @@ from producers.upgrades import SCHEMA, STEPS, upgrade
 class Database:
     """An SQLite file that one process holds.
 
-    Parameters
-    ----------
-    path
-        The file; it is made if it does not exist.
-    client
-        The client id; a file belongs to one client for ever.
+    path: The file; it is made if it does not exist.
+    client: The client id; a file belongs to one client for ever.
 
-    Attributes
-    ----------
-    ledger
-        The ledger's id.
-    memory
-        What the folder remembers of the ledger.
+    ledger: The ledger's id.
+    memory: What the folder remembers of the ledger.
 
-    Raises
-    ------
-    AlreadyRunning
-        If another process has it open.
-    ConfigError
-        If the file belongs to another client or was written by another version.
-    LocalStoreError
-        If it cannot be read or written.
+    Raises AlreadyRunning if another process has it open; ConfigError if the file belongs to another
+    client or was written by another version; LocalStoreError if it cannot be read or written.
     """
 
     def __init__(self, path: Path, client: str) -> None:

@@ -22,26 +22,15 @@ from pipeline.study import Study
 class EventTimes:
     """The times of the windows of one client.
 
-    Parameters
-    ----------
-    study, column
-        The study, and the column that holds the time of each record.
-    latest
-        Time of the newest release so far, in milliseconds since 1970; None before the first.
-    rules
-        What the releases topic does with times.
-    clock
-        Seconds since 1970.
+    study, column: The study, and the column that holds the time of each record.
+    latest: Time of the newest release so far, in milliseconds since 1970; None before the first.
+    rules: What the releases topic does with times.
+    clock: Seconds since 1970.
 
-    Attributes
-    ----------
-    closed
-        Time of the window that was closed last, in milliseconds; None before the first.
+    closed: Time of the window that was closed last, in milliseconds; None before the first.
 
-    Raises
-    ------
-    ConfigError
-        If the column is one that the study protects, or the topic keeps no times of clients.
+    Raises ConfigError if the column is one that the study protects, or the topic keeps no times of
+    clients.
     """
 
     def __init__(
@@ -88,12 +77,8 @@ class EventTimes:
     def at_close(self) -> int:
         """Return the time of the window that closes now, in milliseconds, a whole second.
 
-        Raises
-        ------
-        DataError
-            If no record has had a time yet.
-        ConfigError
-            If Kafka would remove the release at once.
+        Raises DataError if no record has had a time yet; ConfigError if Kafka would remove the
+        release at once.
         """
         if self._latest is None:
             raise DataError(

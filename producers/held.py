@@ -11,10 +11,7 @@ from producers.sources import Slot, Source
 class Held:
     """A source whose first slots have been read: they are handed out again, first.
 
-    Attributes
-    ----------
-    opened
-        When the first of them came, in monotonic seconds; None if none has.
+    opened: When the first of them came, in monotonic seconds; None if none has.
     """
 
     source: Source

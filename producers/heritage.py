@@ -43,10 +43,7 @@ _TAKE = """
 def account(rows: Rows) -> SpendsMessage:
     """Return the whole account of a client, with the names of its sources.
 
-    Parameters
-    ----------
-    rows
-        Asks the client's database.
+    rows: Asks the client's database.
     """
     [(client, ledger)] = rows("SELECT client, ledger FROM identity")
     limits = rows("SELECT source, epsilon, delta, unit_records, neighbours FROM sources")
@@ -61,10 +58,7 @@ def account(rows: Rows) -> SpendsMessage:
 def check_file(message: SpendsMessage, client: str) -> None:
     """Refuse an account that cannot be charged to a client.
 
-    Raises
-    ------
-    ConfigError
-        If it is another client's, or its names are hashed.
+    Raises ConfigError if it is another client's, or its names are hashed.
     """
     if message.client != client:
         raise ConfigError(
@@ -107,27 +101,16 @@ class Heritage:
     ) -> int:
         """Charge what the ledger topic says of sources that are known here by name.
 
-        Parameters
-        ----------
-        source
-            The source that is to be released; it need not be known yet.
-        messages
-            All accounts of this client on the topic; none where it is not used.
-        begun
-            Whether the study has been charged already: then nothing is refused.
-        other_data
-            Whether the data owner says that the records are none of those that were released
-            elsewhere. That is remembered for this source.
+        source: The source that is to be released; it need not be known yet.
+        messages: All accounts of this client on the topic; none where it is not used.
+        begun: Whether the study has been charged already: then nothing is refused.
+        other_data: Whether the data owner says that the records are none of those that were
+            released elsewhere. That is remembered for this source.
 
-        Returns
-        -------
-        int
-            How many spends that changed.
+        Returns: How many spends that changed.
 
-        Raises
-        ------
-        ConfigError
-            If there are sources of which nobody can tell whether they hold these records.
+        Raises ConfigError if there are sources of which nobody can tell whether they hold these
+        records.
         """
         client, changed = self._db.client, 0
         # the folder knows the records of what it has released, and no others, by their content

@@ -24,10 +24,7 @@ def encoded(
 
     Whatever is wrong, one record is encoded: in place of one that is not there, a public one.
 
-    Parameters
-    ----------
-    note
-        Told of a record before anything else is looked at, for the time that it states: that is
+    note: Told of a record before anything else is looked at, for the time that it states: that is
         public, so no other column may decide whether it counts. It may refuse the record.
     """
     # the reason without its line: a count for each line would grow without bound

@@ -44,16 +44,10 @@ TABLES = (
 class Looks:
     """What a source can be known by.
 
-    Attributes
-    ----------
-    kind
-        "file", "packaged" or "input".
-    location
-        The file's path, the packaged source's specification, or "".
-    device, inode
-        Of a file, as the system numbers them.
-    marks
-        Of its first records, see `heads`.
+    kind: "file", "packaged" or "input".
+    location: The file's path, the packaged source's specification, or "".
+    device, inode: Of a file, as the system numbers them.
+    marks: Of its first records, see `heads`.
     """
 
     kind: str
@@ -87,17 +81,10 @@ Earlier = Callable[[], list[tuple[str, str, Looks]]]
 class KnownSources:
     """The file of one clients' folder; every use of it is one short transaction.
 
-    Parameters
-    ----------
-    folder
-        Where the clients' databases are.
-    earlier
-        Asked once, when the file is made.
+    folder: Where the clients' databases are.
+    earlier: Asked once, when the file is made.
 
-    Raises
-    ------
-    LocalStoreError
-        By every method, if the file cannot be used.
+    Raises LocalStoreError: by every method, if the file cannot be used.
     """
 
     def __init__(self, folder: Path, earlier: Earlier) -> None:
@@ -109,18 +96,11 @@ class KnownSources:
     ) -> None:
         """Refuse records that are known under another client or name.
 
-        Parameters
-        ----------
-        releases
-            Whether they are being released, or have been: then they are known from now on.
-        other_data
-            Whether the data owner says that they are others than those which begin alike. That is
-            remembered.
+        releases: Whether they are being released, or have been: then they are known from now on.
+        other_data: Whether the data owner says that they are others than those which begin alike.
+            That is remembered.
 
-        Raises
-        ------
-        ConfigError
-            Naming who has them.
+        Raises ConfigError, naming who has them.
         """
         with self._transaction() as database:
             entries = [_entry(row) for row in database.execute("SELECT * FROM known ORDER BY id")]

@@ -26,10 +26,7 @@ HAIR = 1e-6
 class Limit:
     """What the data owner allows on one source, by flags; None where none was given.
 
-    Attributes
-    ----------
-    epsilon, delta
-        What all studies together may spend on one unit.
+    epsilon, delta: What all studies together may spend on one unit.
     """
 
     epsilon: float | None = None
@@ -54,10 +51,8 @@ class Ledger:
     def open_source(self, task: Task, source: str, location: str | None, limit: Limit) -> None:
         """Register a source on first sight, and take over a new limit.
 
-        Raises
-        ------
-        ConfigError
-            If the limit is below what is spent, or the file is known under another name.
+        Raises ConfigError if the limit is below what is spent, or the file is known under another
+        name.
         """
         privacy = task.study.privacy
         self._name_once(source, location)
@@ -103,20 +98,13 @@ class Ledger:
 
         A client whose records may have a looser level of privacy than before pays what that costs.
 
-        Parameters
-        ----------
-        events
-            What each release costs a record, by its number.
-        refuse
-            Whether to refuse what is beyond the limit; releases that have left already are charged
-            in any case.
+        events: What each release costs a record, by its number.
+        refuse: Whether to refuse what is beyond the limit; releases that have left already are
+            charged in any case.
 
-        Raises
-        ------
-        BudgetExceeded
-            If the source's limit, or the study's own promise, does not allow it.
-        LocalStoreError
-            If one of them has been charged, or the ledger has an event that nobody here knows.
+        Raises BudgetExceeded if the source's limit, or the study's own promise, does not allow it;
+        LocalStoreError if one of them has been charged, or the ledger has an event that nobody here
+        knows.
         """
         study, privacy, budget = task.study, task.study.privacy, task.budget
         before = spent_by(self._db.rows, study.name)

@@ -38,19 +38,12 @@ MOST = 900_000
 class LedgerTopic:
     """One client's account on the topic; where it is switched off nothing is read or written.
 
-    Parameters
-    ----------
-    settings
-        Where Kafka is, and whether the topic is used.
-    client, heritage
-        Whose account, and where it stands.
-    say
-        Told of messages that are passed over.
+    settings: Where Kafka is, and whether the topic is used.
+    client, heritage: Whose account, and where it stands.
+    say: Told of messages that are passed over.
 
-    Raises
-    ------
-    BrokerError, ConfigError
-        By every method, if Kafka does not answer, or does not permit it.
+    Raises BrokerError, ConfigError: by every method, if Kafka does not answer, or does not permit
+    it.
     """
 
     def __init__(

@@ -21,14 +21,9 @@ from pipeline.errors import AlreadyRunning
 class Remembered:
     """What a lock file says.
 
-    Attributes
-    ----------
-    ledger
-        The ledger's id; empty if none was ever made here.
-    releases
-        How many releases the ledger has, at least.
-    studies
-        How many of them each study has, at least; a file of an older version names none.
+    ledger: The ledger's id; empty if none was ever made here.
+    releases: How many releases the ledger has, at least.
+    studies: How many of them each study has, at least; a file of an older version names none.
     """
 
     ledger: str = ""
@@ -39,24 +34,12 @@ class Remembered:
 class Memory:
     """The lock file of a client, held by one process at a time.
 
-    Parameters
-    ----------
-    path
-        The file; it is made if it does not exist.
-    client
-        For messages.
+    path: The file; it is made if it does not exist.
+    client: For messages.
 
-    Attributes
-    ----------
-    says
-        What is in it.
+    says: What is in it.
 
-    Raises
-    ------
-    AlreadyRunning
-        If another process holds it.
-    OSError
-        If it cannot be made or read.
+    Raises AlreadyRunning if another process holds it; OSError if it cannot be made or read.
     """
 
     def __init__(self, path: Path, client: str) -> None:

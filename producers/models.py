@@ -35,28 +35,15 @@ class ModelFeed:
     So is a model that no worker can have published: releases at it could be unreadable, or worth
     nothing, and cost budget.
 
-    Parameters
-    ----------
-    task, settings, topics
-        The study and where Kafka is.
-    client
-        Whose models: those of one partition can have a point of their own.
-    say
-        Told, once, of a model that nobody can have published.
+    task, settings, topics: The study and where Kafka is.
+    client: Whose models: those of one partition can have a point of their own.
+    say: Told, once, of a model that nobody can have published.
 
-    Attributes
-    ----------
-    newest
-        The newest believable one.
-    ignored, refused
-        Messages that are no models of this study; models that are not believed.
+    newest: The newest believable one.
+    ignored, refused: Messages that are no models of this study; models that are not believed.
 
-    Raises
-    ------
-    BrokerError
-        If Kafka does not answer.
-    ConfigError
-        If the study's record names another revision.
+    Raises BrokerError if Kafka does not answer; ConfigError if the study's record names another
+    revision.
     """
 
     def __init__(
@@ -91,12 +78,8 @@ class ModelFeed:
     def poll(self, seconds: float = 0.0) -> Model:
         """Take what has come, waiting at most `seconds`, and return the newest model.
 
-        Raises
-        ------
-        BrokerError
-            If Kafka fails in a way that a retry cannot mend.
-        ConfigError
-            If the study's record names another revision.
+        Raises BrokerError if Kafka fails in a way that a retry cannot mend; ConfigError if the
+        study's record names another revision.
         """
         records = self._read(int(seconds * 1000))
         if records and not seconds:

@@ -39,14 +39,10 @@ def pass_over(
 ) -> bool:
     """Pass over the slots that are owed, as far as the source goes; return whether all are.
 
-    Parameters
-    ----------
-    say
-        Told how many there are, and how many remain.
-    stopped
-        Whether this process has been asked to end: a source that grows may have to be waited for.
-    meanwhile
-        Called between two steps.
+    say: Told how many there are, and how many remain.
+    stopped: Whether this process has been asked to end: a source that grows may have to be waited
+        for.
+    meanwhile: Called between two steps.
     """
     study = task.study.name
     owed = store.peek(study).owed

@@ -40,12 +40,8 @@ BATCH = 5000
 class Lost:
     """Releases that were made under this ledger and that its database does not know.
 
-    Attributes
-    ----------
-    seqs
-        Their numbers, from the stream's next one on.
-    sent
-        Partition and offset of the newest of them in the releases topic; None if it has none.
+    seqs: Their numbers, from the stream's next one on.
+    sent: Partition and offset of the newest of them in the releases topic; None if it has none.
     """
 
     seqs: range
@@ -81,21 +77,12 @@ def lost_releases(
 ) -> Lost:
     """Return the releases that topic or folder know of and the database does not.
 
-    Parameters
-    ----------
-    say
-        Told what cannot be checked, and of a search that takes long.
-    stopped
-        Whether this process has been asked to end: then what is returned means nothing.
+    say: Told what cannot be checked, and of a search that takes long.
+    stopped: Whether this process has been asked to end: then what is returned means nothing.
 
-    Raises
-    ------
-    LedgerBehind
-        If another ledger has released as this client, or a number cannot be true.
-    ConfigError
-        If the lost releases are of another revision of the study.
-    BrokerError
-        If Kafka does not answer.
+    Raises LedgerBehind if another ledger has released as this client, or a number cannot be true;
+    ConfigError if the lost releases are of another revision of the study; BrokerError if Kafka does
+    not answer.
     """
     study, first_lost = task.study.name, stream.next_seq
     topic = Topics.of(task.study).releases
@@ -145,12 +132,8 @@ def lost_releases(
 def refuse(task: Task, lost: Lost, missing: dict[str, int]) -> LedgerBehind:
     """Return the error for a database that is behind.
 
-    Parameters
-    ----------
-    lost
-        What the database has lost of this study.
-    missing
-        How many releases of each study this folder remembers, and the database has not.
+    lost: What the database has lost of this study.
+    missing: How many releases of each study this folder remembers, and the database has not.
     """
     known = "the releases topic has" if lost.sent else "this folder remembers"
     found = (
@@ -176,14 +159,9 @@ def named(missing: dict[str, int]) -> str:
 class Search:
     """A search of one partition for the releases of one client.
 
-    Parameters
-    ----------
-    consumer, topic_partition
-        What reads, and the partition that it has been assigned.
-    store
-        Whose releases.
-    say, stopped
-        As `lost_releases` takes them.
+    consumer, topic_partition: What reads, and the partition that it has been assigned.
+    store: Whose releases.
+    say, stopped: As `lost_releases` takes them.
     """
 
     def __init__(

@@ -42,27 +42,17 @@ Report = Callable[[Progress, float | None], None]
 class Job:
     """What one producer is to do.
 
-    Attributes
-    ----------
-    client
-        Client id: the Kafka key, and the name of its database.
-    source
-        As `producers.sources.open_source` takes it.
-    source_name
-        Name of the source in the privacy ledger; None for the source's own.
-    limit
-        What all studies together may spend on the source; see `ClientStore.open_stream`.
-    skip_lost
-        Go on behind what a database that was restored from an old copy has lost.
-    event_time
-        The column with the times of the records, for histories; None: releases carry the time of
-        now.
-    accept
-        Begin with a source that is refused otherwise, because its records cannot be used.
-    begin
-        When the first record is due at that rate, in seconds since 1970; None: at once.
-    other_data
-        The source holds other records than those which begin alike; see `KnownSources.check`.
+    client: Client id: the Kafka key, and the name of its database.
+    source: As `producers.sources.open_source` takes it.
+    source_name: Name of the source in the privacy ledger; None for the source's own.
+    limit: What all studies together may spend on the source; see `ClientStore.open_stream`.
+    skip_lost: Go on behind what a database that was restored from an old copy has lost.
+    event_time: The column with the times of the records, for histories; None: releases carry the
+        time of now.
+    accept: Begin with a source that is refused otherwise, because its records cannot be used.
+    begin: When the first record is due at that rate, in seconds since 1970; None: at once.
+    other_data: The source holds other records than those which begin alike; see
+        `KnownSources.check`.
     """
 
     client: str
@@ -101,19 +91,12 @@ def run_client(
 ) -> Progress:
     """Run one client until its source ends or a signal asks it to stop.
 
-    Parameters
-    ----------
-    report, say
-        Told of progress, and of what people should know.
-    started
-        Called when the study and its source are registered, before anything is read.
-    stream
-        What to read as standard input.
+    report, say: Told of progress, and of what people should know.
+    started: Called when the study and its source are registered, before anything is read.
+    stream: What to read as standard input.
 
-    Raises
-    ------
-    VeilstreamError
-        Whatever keeps it from going on; what was released is kept and sent at the next start.
+    Raises VeilstreamError: whatever keeps it from going on; what was released is kept and sent at
+    the next start.
     """
     require_live(task.study, "a client")
     path = vault_path(settings.home, job.client)

@@ -35,17 +35,10 @@ class Pending:
 class Sender:
     """Sends the outbox of one study.
 
-    Parameters
-    ----------
-    store, study
-        Whose outbox.
-    settings, topics
-        Where to.
+    store, study: Whose outbox.
+    settings, topics: Where to.
 
-    Raises
-    ------
-    BrokerError
-        If Kafka does not answer at the start.
+    Raises BrokerError if Kafka does not answer at the start.
     """
 
     def __init__(self, store: ClientStore, study: str, settings: Settings, topics: Topics) -> None:

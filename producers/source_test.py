@@ -80,15 +80,9 @@ def look(
 ) -> tuple[int, Counter[str]] | None:  # fmt: skip
     """Read the first slots of a source, or what there is before a window falls due.
 
-    Parameters
-    ----------
-    report
-        Told again and again how many are still awaited.
+    report: Told again and again how many are still awaited.
 
-    Returns
-    -------
-    tuple or None
-        How many can be used, and the faults of the others; None if it was to stop before.
+    Returns: How many can be used, and the faults of the others; None if it was to stop before.
     """
     note = None if times is None else times.time_of
     encoder, faults = Encoder(task.study), Counter[str]()
@@ -120,22 +114,12 @@ def passed(
 ) -> Held | None:  # fmt: skip
     """Test a source at the first start of a study; return it with what was read.
 
-    Parameters
-    ----------
-    name, stamp
-        Of the source: for people, and as `stamp_of` gives it.
-    accept
-        Whether the source is to be taken as it is.
+    name, stamp: Of the source: for people, and as `stamp_of` gives it.
+    accept: Whether the source is to be taken as it is.
 
-    Returns
-    -------
-    Held or None
-        None if it was to stop before.
+    Returns: None if it was to stop before.
 
-    Raises
-    ------
-    DataError
-        If it is refused; nothing was spent.
+    Raises DataError if it is refused; nothing was spent.
     """
     held, study, trial = Held(source), task.study.name, Trial.of(task)
     if tests.passed(study):

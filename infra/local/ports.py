@@ -19,10 +19,7 @@ PORTS = range(20_000, 32_768)
 def free_port(avoid: Container[int] = ()) -> int:
     """Choose a loopback port that nobody listens on.
 
-    Parameters
-    ----------
-    avoid
-        Ports that are promised to somebody who does not listen yet.
+    avoid: Ports that are promised to somebody who does not listen yet.
     """
     # Random, so that two runtimes that start at once do not both take the first free one.
     for port in random.sample(PORTS, k=1000):
@@ -46,12 +43,7 @@ def is_free(port: int) -> bool:
 def require_free(service: str, port: int) -> None:
     """Refuse a port that another process holds.
 
-    Raises
-    ------
-    ConfigError
-        The number is no port.
-    RuntimeSetupError
-        Somebody listens on it.
+    Raises ConfigError: the number is no port; RuntimeSetupError: somebody listens on it.
     """
     if not 1024 <= port <= 65_535:
         raise ConfigError(f"{service} port {port} is not between 1024 and 65535")

@@ -78,10 +78,7 @@ def send(process: Identity, number: signal.Signals) -> None:
 def stop(processes: Iterable[Identity], grace: float) -> None:
     """End processes together: ask, wait for ``grace`` seconds, then kill; return when all are gone.
 
-    Raises
-    ------
-    RuntimeSetupError
-        The system does not let go of one of them even after SIGKILL.
+    Raises RuntimeSetupError: the system does not let go of one of them even after SIGKILL.
     """
     pending = list(processes)
     for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, KILL_SECONDS)):

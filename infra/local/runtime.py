@@ -59,17 +59,12 @@ class LocalRuntime:
 
         Each keeps the port and the data that it had before.
 
-        Parameters
-        ----------
-        kafka_port, redis_port
-            Where to listen; by default the port of the last time, at first a free one.
+        kafka_port, redis_port: Where to listen; by default the port of the last time, at first a
+            free one.
 
-        Raises
-        ------
-        AlreadyRunning
-            A service runs on another port than the one asked for.
-        RuntimeSetupError
-            Something that is needed is missing, a port is taken, or a service does not start.
+        Raises AlreadyRunning if a service runs on another port than the one asked for;
+        RuntimeSetupError if something that is needed is missing, a port is taken, or a service does
+        not start.
         """
         if kafka_port is not None and kafka_port == redis_port:
             raise ConfigError(f"kafka and redis cannot both listen on port {kafka_port}")
@@ -110,10 +105,7 @@ class LocalRuntime:
     def addresses(self) -> Addresses:
         """Return the addresses of a runtime that is up.
 
-        Raises
-        ------
-        RuntimeSetupError
-            It has never been up.
+        Raises RuntimeSetupError if it has never been up.
         """
         records = read_state(self.folder)
         for name in self._services:

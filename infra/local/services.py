@@ -60,12 +60,8 @@ MEMORY = ("-Xms256m", "-Xmx512m")
 class Service(Protocol):
     """What the runtime needs to know about a server.
 
-    Attributes
-    ----------
-    name
-        Its name in commands and in the state file.
-    log
-        Both outputs of its process.
+    name: Its name in commands and in the state file.
+    log: Both outputs of its process.
     """
 
     name: str
@@ -84,14 +80,9 @@ class Service(Protocol):
 class Kafka:
     """One Kafka node, broker and controller in one JVM.
 
-    Parameters
-    ----------
-    folder
-        Its data, settings and log.
-    program_paths
-        Where to find Java and the jars.
-    java_options
-        Its memory, and whatever else is to differ from the quick start.
+    folder: Its data, settings and log.
+    program_paths: Where to find Java and the jars.
+    java_options: Its memory, and whatever else is to differ from the quick start.
     """
 
     name = "kafka"
@@ -168,10 +159,7 @@ class Kafka:
 class Redis:
     """One redis-server with an append-only file.
 
-    Parameters
-    ----------
-    folder
-        Its data and log.
+    folder: Its data and log.
     """
 
     name = "redis"

@@ -17,12 +17,8 @@ from pipeline.errors import AlreadyRunning, RuntimeSetupError
 class Record(msgspec.Struct):
     """One service. Its port outlives its process, so that clients find it again.
 
-    Attributes
-    ----------
-    port
-        Where it listens.
-    process
-        None when it was ended on purpose; one that died stays here until it is started again.
+    port: Where it listens.
+    process: None when it was ended on purpose; one that died stays here until it is started again.
     """
 
     port: int
@@ -35,10 +31,7 @@ Records = dict[str, Record]
 def read_state(folder: Path) -> Records:
     """Read the records; none when there is no file yet.
 
-    Raises
-    ------
-    RuntimeSetupError
-        The file is not one that this project wrote.
+    Raises RuntimeSetupError: the file is not one that this project wrote.
     """
     path = folder / "runtime.json"
     try:
@@ -63,10 +56,7 @@ def write_state(folder: Path, records: Records) -> None:
 def hold(folder: Path, name: str, *, wait: bool = True) -> Iterator[None]:
     """Hold a lock in the folder; the system lets go of it when the process ends, however it ends.
 
-    Raises
-    ------
-    AlreadyRunning
-        Another process holds it, and ``wait`` is False.
+    Raises AlreadyRunning: another process holds it, and ``wait`` is False.
     """
     # Never removed: a lock file that comes and goes can be held by two processes at once.
     descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)

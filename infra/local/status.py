@@ -21,14 +21,9 @@ class Addresses:
 class ServiceStatus:
     """One service as it is now.
 
-    Attributes
-    ----------
-    running
-        Its process exists.
-    answers
-        It takes requests.
-    pid, address
-        None when it does not run.
+    running: Its process exists.
+    answers: It takes requests.
+    pid, address: None when it does not run.
     """
 
     name: str

@@ -21,19 +21,12 @@ STEADY_SECONDS = 60.0
 def supervise(runtime: LocalRuntime, stop: threading.Event, say: Callable[[str], None]) -> None:
     """Watch a runtime that is up until ``stop`` is set or somebody takes it down; then end both.
 
-    Parameters
-    ----------
-    runtime
-        The runtime.
-    stop
-        Set by a signal handler or another thread.
-    say
-        Takes a line for the operator.
+    runtime: The runtime.
+    stop: Set by a signal handler or another thread.
+    say: Takes a line for the operator.
 
-    Raises
-    ------
-    AlreadyRunning
-        Another process supervises this folder; it goes on, and both services stay up.
+    Raises AlreadyRunning: another process supervises this folder; it goes on, and both services
+    stay up.
     """
     with hold(runtime.folder, "supervisor.lock", wait=False):
         try:

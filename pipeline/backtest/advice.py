@@ -41,14 +41,9 @@ WORDS = {
 class Advice:
     """A recommendation.
 
-    Attributes
-    ----------
-    cell
-        The setting to take; None if none was scored.
-    reason
-        Why, in sentences.
-    warnings
-        What to look at before it is taken.
+    cell: The setting to take; None if none was scored.
+    reason: Why, in sentences.
+    warnings: What to look at before it is taken.
     """
 
     cell: Cell | None

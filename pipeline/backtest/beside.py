@@ -30,17 +30,11 @@ from pipeline.types import Integers, Matrix, Vector
 class Other:
     """One method beside the study.
 
-    Attributes
-    ----------
-    kind, method
-        `estimator.kind`, and what it is in the field's words.
-    before
-        Scores of records that were predicted before they were learnt; None of a method that is not
-        online.
-    after
-        Scores of all records in the end; None without an estimate, and `reason` says why.
-    guarantee
-        What the method really keeps private.
+    kind, method: `estimator.kind`, and what it is in the field's words.
+    before: Scores of records that were predicted before they were learnt; None of a method that is
+        not online.
+    after: Scores of all records in the end; None without an estimate, and `reason` says why.
+    guarantee: What the method really keeps private.
     """
 
     kind: str
@@ -61,12 +55,8 @@ class Beside:
     def compared(self, score: str, before: Scores) -> Iterator[tuple[str, str, str]]:
         """Yield "this study" and each kind, with a score before learning and in the end.
 
-        Parameters
-        ----------
-        score
-            Its name in `Scores`.
-        before
-            The study's own prequential scores.
+        score: Its name in `Scores`.
+        before: The study's own prequential scores.
         """
         yield "this study", _told(before, score), _told(self.own, score)
         for other in self.others:
@@ -111,12 +101,8 @@ def beside(
 ) -> Beside:
     """Read the history again and run all methods; all of its records are held in memory.
 
-    Parameters
-    ----------
-    tasks
-        Of `tasks_beside`.
-    coefficients
-        The study's own last estimate, on encoded features, shape (d,).
+    tasks: Of `tasks_beside`.
+    coefficients: The study's own last estimate, on encoded features, shape (d,).
     """
     records = _Records.read(task, history, options, form)
     judge = Judge(task)

@@ -26,10 +26,7 @@ RULES = "round-robin, blocks:N, range:FEATURE or dirichlet:ALPHA"
 class Clients(ABC):
     """Deals records to clients.
 
-    Attributes
-    ----------
-    names
-        The clients by number, in the order in which they were first seen.
+    names: The clients by number, in the order in which they were first seen.
     """
 
     def __init__(self) -> None:
@@ -60,10 +57,7 @@ class OneClient(Clients):
 class ByColumn(Clients):
     """A column names the client; a slot without a record belongs to the client before it.
 
-    Parameters
-    ----------
-    column
-        Its name.
+    column: Its name.
     """
 
     def __init__(self, column: str) -> None:
@@ -132,21 +126,12 @@ class Dealt(Clients):
       law; a small ALPHA gives clients with hardly more than one class. For numbers and counts
       tenths of the public range stand for classes. Source: Hsu, Qi and Brown 2019.
 
-    Parameters
-    ----------
-    count
-        How many clients, >= 1.
-    rule
-        One of the above.
-    seed
-        Of dirichlet, >= 0.
-    study
-        Its public ranges say where a slice begins.
+    count: How many clients, >= 1.
+    rule: One of the above.
+    seed: Of dirichlet, >= 0.
+    study: Its public ranges say where a slice begins.
 
-    Raises
-    ------
-    ConfigError
-        If the rule is none of these.
+    Raises ConfigError if the rule is none of these.
     """
 
     def __init__(self, count: int, rule: str, *, seed: int, study: Study) -> None:

@@ -40,19 +40,11 @@ class EventTime:
     record is late: refused, or counted as arriving at the newest time before it. One without a
     readable time keeps its slot at that time too, as a record that cannot be used.
 
-    Parameters
-    ----------
-    column
-        Its name.
-    keep_late
-        Whether late records are kept.
+    column: Its name.
+    keep_late: Whether late records are kept.
 
-    Attributes
-    ----------
-    newest
-        The newest time so far, seconds since 1970; None before the first.
-    late, untimed
-        How many records were late, and had no readable time.
+    newest: The newest time so far, seconds since 1970; None before the first.
+    late, untimed: How many records were late, and had no readable time.
     """
 
     def __init__(self, column: str, *, keep_late: bool = False) -> None:
@@ -63,20 +55,11 @@ class EventTime:
     def read(self, values: NDArray[Any], lost: NDArray[np.bool_]) -> tuple[Vector, Vector]:
         """Return the times of the next records, and the same with NaN where there is none.
 
-        Parameters
-        ----------
-        values, lost
-            The column, and which slots hold no record; shape (n,).
+        values, lost: The column, and which slots hold no record; shape (n,).
 
-        Returns
-        -------
-        tuple
-            Arrival times, shape (n,), finite and never falling, and which of them were read.
+        Returns: Arrival times, shape (n,), finite and never falling, and which of them were read.
 
-        Raises
-        ------
-        DataError
-            If records are late and not kept, or nothing says when the history begins.
+        Raises DataError if records are late and not kept, or nothing says when the history begins.
         """
         found = self._parse(values)
         known = ~np.isnan(found)

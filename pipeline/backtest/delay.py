@@ -17,14 +17,10 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 class Delay:
     """How late something comes.
 
-    Attributes
-    ----------
-    mean
-        >= 0, in seconds of event time or in records of the history.
-    of
-        "seconds" or "records".
-    exponential
-        Whether each delay is drawn from an exponential law with this mean; else all are equal.
+    mean: >= 0, in seconds of event time or in records of the history.
+    of: "seconds" or "records".
+    exponential: Whether each delay is drawn from an exponential law with this mean; else all are
+        equal.
     """
 
     mean: float = 0.0

@@ -59,36 +59,22 @@ _Event = Closed | _Arrival | _News | _Look | _Freeze
 class Engine:
     """One study over one history.
 
-    Parameters
-    ----------
-    task
-        The study.
-    timed
-        Whether the clock is event time in seconds; else it counts records, windows close only when
-        they are full, and the worker publishes by the number of releases alone, as `OfflineRun`.
-    names
-        The clients by number; it may grow while records come.
-    network, labels
-        How late releases and publications come, in the unit of the clock; and how late the label
-        of a record, in either unit.
-    seed
-        Of the delays, >= 0.
-    bins
-        The most bins of time.
-    freeze
-        When an estimate stops to learn beside the one that goes on; None: never.
+    task: The study.
+    timed: Whether the clock is event time in seconds; else it counts records, windows close only
+        when they are full, and the worker publishes by the number of releases alone, as
+        `OfflineRun`.
+    names: The clients by number; it may grow while records come.
+    network, labels: How late releases and publications come, in the unit of the clock; and how late
+        the label of a record, in either unit.
+    seed: Of the delays, >= 0.
+    bins: The most bins of time.
+    freeze: When an estimate stops to learn beside the one that goes on; None: never.
 
-    Attributes
-    ----------
-    run
-        The study's state.
-    timeline
-        What happened, by time.
-    after, frozen
-        Scores of the updating and of the frozen estimate on the same records: those that came
-        after `freeze`.
-    publications, failures
-        How many estimates were published, and how often none could be formed.
+    run: The study's state.
+    timeline: What happened, by time.
+    after, frozen: Scores of the updating and of the frozen estimate on the same records: those that
+        came after `freeze`.
+    publications, failures: How many estimates were published, and how often none could be formed.
     """
 
     def __init__(
@@ -130,12 +116,8 @@ class Engine:
     def feed(self, part: Part) -> None:
         """Take the next records: predict each before anything is learnt from it.
 
-        Raises
-        ------
-        ConfigError
-            If an estimate is to be frozen before there is one.
-        PrivacyError
-            If a sum does not fit its lattice.
+        Raises ConfigError if an estimate is to be frozen before there is one; PrivacyError if a sum
+        does not fit its lattice.
         """
         if not len(part.clock):
             return

@@ -40,14 +40,9 @@ MOST = 0.8
 class Run:
     """One backtest of a grid.
 
-    Attributes
-    ----------
-    setting, label
-        Number of its setting, and the same in words.
-    draw
-        Number of its draw of the noise; None for the run without privacy.
-    result
-        What came out.
+    setting, label: Number of its setting, and the same in words.
+    draw: Number of its draw of the noise; None for the run without privacy.
+    result: What came out.
     """
 
     setting: int
@@ -98,12 +93,8 @@ class Mean:
 class Cell:
     """A setting with what its runs came to.
 
-    Attributes
-    ----------
-    runs
-        One for each draw.
-    open
-        The run without privacy; None where the study itself keeps none.
+    runs: One for each draw.
+    open: The run without privacy; None where the study itself keeps none.
     """
 
     setting: Setting
@@ -130,14 +121,9 @@ class Cell:
 class GridResult:
     """What a grid came to.
 
-    Attributes
-    ----------
-    axes
-        The keys and their values.
-    cells
-        One for each setting, in the order of the axes.
-    seconds
-        How long all took.
+    axes: The keys and their values.
+    cells: One for each setting, in the order of the axes.
+    seconds: How long all took.
     """
 
     axes: tuple[Axis, ...]
@@ -163,27 +149,16 @@ def run_grid(
 ) -> GridResult:
     """Backtest all settings of a grid.
 
-    Parameters
-    ----------
-    study, history, form
-        As in `backtest`; each run reads the history for itself.
-    axes
-        Keys of the study file with their values; none: the study as it is.
-    options
-        Of every run. With `simulate`, the draws are from that seed on, the same for all settings.
-    draws
-        How many times the noise of a setting is drawn, >= 1. Without privacy there is none: one.
-    executor
-        Where runs go; by default one after the other in this process. Numbers are the same.
-    report
-        Told of each run.
+    study, history, form: As in `backtest`; each run reads the history for itself.
+    axes: Keys of the study file with their values; none: the study as it is.
+    options: Of every run. With `simulate`, the draws are from that seed on, the same for all
+        settings.
+    draws: How many times the noise of a setting is drawn, >= 1. Without privacy there is none: one.
+    executor: Where runs go; by default one after the other in this process. Numbers are the same.
+    report: Told of each run.
 
-    Raises
-    ------
-    ConfigError
-        If an axis, an option or a number is not allowed.
-    DataError
-        If the history cannot be read, or nothing of it can be used.
+    Raises ConfigError if an axis, an option or a number is not allowed; DataError if the history
+    cannot be read, or nothing of it can be used.
     """
     if draws < 1:
         raise ConfigError("--draws: it must be at least 1")

@@ -27,29 +27,16 @@ RECORDS = 65_536
 class Reading:
     """One pass over a history: its parts, and what was counted on the way.
 
-    Parameters
-    ----------
-    study, options
-        What to read, and how.
-    history
-        Where from.
-    form
-        What standard input holds: "csv" or "jsonl".
+    study, options: What to read, and how.
+    history: Where from.
+    form: What standard input holds: "csv" or "jsonl".
 
-    Attributes
-    ----------
-    names
-        The clients by number.
-    records, unusable
-        Record slots within the range of time, and those without a sound record.
-    clipped
-        How many values of each feature of sound records were clipped, shape (p,).
-    classes
-        Sound records with a negative and with a positive response.
-    span
-        When the first and the last record arrived; None before any.
-    share
-        How much of the history has been read, 0 to 1; None where that is not known.
+    names: The clients by number.
+    records, unusable: Record slots within the range of time, and those without a sound record.
+    clipped: How many values of each feature of sound records were clipped, shape (p,).
+    classes: Sound records with a negative and with a positive response.
+    span: When the first and the last record arrived; None before any.
+    share: How much of the history has been read, 0 to 1; None where that is not known.
     """
 
     def __init__(self, study: Study, options: Options, history: History, form: str) -> None:

@@ -15,42 +15,23 @@ from pipeline.study import Study, require_live, require_no_level_column, simulat
 class Options:
     """How a backtest is run.
 
-    Attributes
-    ----------
-    client_column
-        Column that says whose record it is; default: all belong to one client.
-    split, by
-        Deal records to so many clients by a rule instead; see `clients.Dealt`.
-    event_time
-        Column with the time of each record, RFC 3339 or seconds since 1970.
-    late
-        What becomes of a record whose time lies before an earlier one's: "refuse" or "keep".
-    start, end
-        Only records with an event time from `start` on and before `end`.
-    delay
-        Of the network, each way: "30s", "exponential:30s" or "500 records".
-    label_delay
-        How long after a record its response is known: "1000 records" or "3600s".
-    freeze
-        Also score the estimate of this time, which learns no more, on all later records; without
-        event time the number of a record.
-    without_privacy
-        Run the same study without noise.
-    simulate
-        Draw noise of the same size from this seed: repeatable, and it protects nobody.
-    seed
-        Of delays and of the rule "dirichlet".
-    bins
-        The most bins of time, in [2, 1000].
-    pooled
-        Whether to fit all records without privacy as well, and see which intervals hold that.
-    beside
-        Kinds of methods that run over files alone, to score on the same records.
+    client_column: Column that says whose record it is; default: all belong to one client.
+    split, by: Deal records to so many clients by a rule instead; see `clients.Dealt`.
+    event_time: Column with the time of each record, RFC 3339 or seconds since 1970.
+    late: What becomes of a record whose time lies before an earlier one's: "refuse" or "keep".
+    start, end: Only records with an event time from `start` on and before `end`.
+    delay: Of the network, each way: "30s", "exponential:30s" or "500 records".
+    label_delay: How long after a record its response is known: "1000 records" or "3600s".
+    freeze: Also score the estimate of this time, which learns no more, on all later records;
+        without event time the number of a record.
+    without_privacy: Run the same study without noise.
+    simulate: Draw noise of the same size from this seed: repeatable, and it protects nobody.
+    seed: Of delays and of the rule "dirichlet".
+    bins: The most bins of time, in [2, 1000].
+    pooled: Whether to fit all records without privacy as well, and see which intervals hold that.
+    beside: Kinds of methods that run over files alone, to score on the same records.
 
-    Raises
-    ------
-    ConfigError
-        If options do not go together.
+    Raises ConfigError if options do not go together.
     """
 
     client_column: str | None = None
@@ -112,10 +93,7 @@ class Options:
     def clock(self, value: str | float | None, option: str) -> float | None:
         """Return a time of an option, seconds since 1970, or the number of a record.
 
-        Raises
-        ------
-        ConfigError
-            If it is no time.
+        Raises ConfigError if it is no time.
         """
         if value is None or isinstance(value, (int, float)):
             return value
@@ -128,10 +106,7 @@ class Options:
     def study_of(self, study: Study) -> Study:
         """Return the study that is run.
 
-        Raises
-        ------
-        ConfigError
-            If its kind has no live stream, or its noise cannot be simulated.
+        Raises ConfigError if its kind has no live stream, or its noise cannot be simulated.
         """
         require_live(study, "a backtest")
         require_no_level_column(study, "a backtest")

@@ -29,19 +29,11 @@ SAMPLE = 20_000
 def pooled_estimate(task: Task, read: Read, count: int, weights: tuple[float, float]) -> Estimate:
     """Return the pooled fit on encoded features, with the intervals that it has itself.
 
-    Parameters
-    ----------
-    read
-        Called once for each pass.
-    count
-        How many usable records there are, >= 1.
-    weights
-        Of the negative and the positive class.
+    read: Called once for each pass.
+    count: How many usable records there are, >= 1.
+    weights: Of the negative and the positive class.
 
-    Raises
-    ------
-    NumericError
-        If there is no unique fit, or the passes do not suffice.
+    Raises NumericError if there is no unique fit, or the passes do not suffice.
     """
 
     def rows() -> Iterable[Rows]:

@@ -22,17 +22,10 @@ from pipeline.messages.envelope import rfc3339
 def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
     """Return the report as the text of an HTML file.
 
-    Parameters
-    ----------
-    history
-        What to call the history.
-    created_at
-        Seconds since 1970.
+    history: What to call the history.
+    created_at: Seconds since 1970.
 
-    Raises
-    ------
-    ConfigError
-        If jinja2 or matplotlib is not installed.
+    Raises ConfigError if jinja2 or matplotlib is not installed.
     """
     jinja2 = extra("jinja2", "--report")
     advice = advise(grid)

@@ -20,17 +20,12 @@ LEAST = 1e-15
 class Scores:
     """What predictions of some records came to; None where a score has no meaning.
 
-    Attributes
-    ----------
-    records
-        How many were scored.
-    accuracy, balanced_accuracy, auc
-        Of classes, in [0, 1]; the last two need both classes. Scores of `auc` are compared in half
-        precision.
-    log_loss
-        Mean of -log of the probability of the true class; for losses with a probability.
-    mean_absolute_error, root_mean_square_error
-        Of numbers and counts, in the response's unit, against the response as it was written.
+    records: How many were scored.
+    accuracy, balanced_accuracy, auc: Of classes, in [0, 1]; the last two need both classes. Scores
+        of `auc` are compared in half precision.
+    log_loss: Mean of -log of the probability of the true class; for losses with a probability.
+    mean_absolute_error, root_mean_square_error: Of numbers and counts, in the response's unit,
+        against the response as it was written.
     """
 
     records: int

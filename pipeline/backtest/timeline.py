@@ -18,20 +18,12 @@ from pipeline.types import Vector
 class Snapshot:
     """What an estimate said when it was published.
 
-    Attributes
-    ----------
-    clock
-        When: seconds since 1970, or a record's number.
-    status
-        Of the estimate.
-    records, releases
-        Behind it.
-    privacy_share
-        Share of the variance due to privacy, median over coefficients.
-    coefficients
-        On encoded features, shape (d,).
-    ends
-        Lower and upper ends of the intervals on encoded features, each (d,), with NaN where one
+    clock: When: seconds since 1970, or a record's number.
+    status: Of the estimate.
+    records, releases: Behind it.
+    privacy_share: Share of the variance due to privacy, median over coefficients.
+    coefficients: On encoded features, shape (d,).
+    ends: Lower and upper ends of the intervals on encoded features, each (d,), with NaN where one
         is not known; None without intervals.
     """
 
@@ -79,16 +71,10 @@ class Snapshot:
 class Span:
     """What happened in one bin.
 
-    Attributes
-    ----------
-    arrived, unusable
-        Record slots, and those among them without a sound record.
-    unscored
-        Sound records that came before the first estimate.
-    tally, frozen
-        Scores of the updating estimate, and of the frozen one.
-    last
-        The newest estimate that was published in it.
+    arrived, unusable: Record slots, and those among them without a sound record.
+    unscored: Sound records that came before the first estimate.
+    tally, frozen: Scores of the updating estimate, and of the frozen one.
+    last: The newest estimate that was published in it.
     """
 
     arrived: int = 0
@@ -111,12 +97,8 @@ class Span:
 class Timeline:
     """Bins of equal width; neighbours are joined in pairs when there would be too many.
 
-    Parameters
-    ----------
-    most
-        How many bins there may be.
-    width
-        Of a bin at first, in the unit of the clock, > 0.
+    most: How many bins there may be.
+    width: Of a bin at first, in the unit of the clock, > 0.
     """
 
     def __init__(self, most: int, width: float) -> None:

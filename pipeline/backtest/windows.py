@@ -16,16 +16,10 @@ from pipeline.types import Integers, Matrix, Vector
 class Part:
     """The next records of a history, encoded and placed in time.
 
-    Attributes
-    ----------
-    first
-        Number of the first record in the whole history, from 0.
-    clock
-        When each record arrives, shape (n,), never falling: seconds since 1970, or its number.
-    clients
-        Number of the client of each record, shape (n,).
-    features, responses, written, usable
-        As in `Encoded`.
+    first: Number of the first record in the whole history, from 0.
+    clock: When each record arrives, shape (n,), never falling: seconds since 1970, or its number.
+    clients: Number of the client of each record, shape (n,).
+    features, responses, written, usable: As in `Encoded`.
     """
 
     first: int
@@ -76,12 +70,8 @@ class _Open:
 class Windows:
     """The open windows of all clients.
 
-    Parameters
-    ----------
-    slots
-        Of one window.
-    seconds
-        A window closes this long after its first slot; None: only when it is full.
+    slots: Of one window.
+    seconds: A window closes this long after its first slot; None: only when it is full.
     """
 
     def __init__(self, slots: int, seconds: float | None) -> None:

@@ -19,12 +19,8 @@ from producers.run import clients_of, vault_path
 def export_account(home: Path, client: str | None, path: Path) -> None:
     """Write the account of a client of a folder, which may be running.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such client, or there are several and none is named.
-    LocalStoreError
-        If the database cannot be read, or the file not be written.
+    Raises ConfigError if there is no such client, or there are several and none is named;
+    LocalStoreError if the database cannot be read, or the file not be written.
     """
     names = clients_of(home)
     if client is None and len(names) != 1:
@@ -46,12 +42,8 @@ def export_account(home: Path, client: str | None, path: Path) -> None:
 def import_account(home: Path, client: str | None, path: Path) -> None:
     """Charge what a file says, making the client's database if there is none.
 
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, is no account, or is of another client.
-    AlreadyRunning
-        If the client's producer runs.
+    Raises ConfigError if the file cannot be read, is no account, or is of another client;
+    AlreadyRunning if the client's producer runs.
     """
     try:
         message = read_spends(path.read_bytes())

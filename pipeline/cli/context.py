@@ -38,17 +38,11 @@ def task_of(path: Path) -> Task:
 def live_task_of(path: Path, doing: str, level: str | None = None) -> Task:
     """Load a study file for a live stream, as `task_of`.
 
-    Parameters
-    ----------
-    doing
-        Who asks, such as "a worker".
-    level
-        As `Task` takes it.
+    doing: Who asks, such as "a worker".
+    level: As `Task` takes it.
 
-    Raises
-    ------
-    ConfigError
-        If its kind of estimator runs in `veilstream fit` alone, or it has no such level.
+    Raises ConfigError if its kind of estimator runs in `veilstream fit` alone, or it has no such
+    level.
     """
     study = load_study(path)
     require_live(study, doing)
@@ -67,12 +61,8 @@ def _said(task: Task) -> Task:
 def save_model(task: Task, message: EstimateMessage | FitMessage, path: Path) -> None:
     """Write an estimate as a model file, and say so.
 
-    Raises
-    ------
-    ConfigError
-        If it belongs to another study or revision, or the file cannot be written.
-    NumericError
-        If nothing has been folded yet.
+    Raises ConfigError if it belongs to another study or revision, or the file cannot be written;
+    NumericError if nothing has been folded yet.
     """
     rule_of(task, message).save(path)
     say(f"wrote {path}")

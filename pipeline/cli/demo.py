@@ -32,14 +32,9 @@ from pipeline.study import load_study
 class Demonstration(Protocol):
     """Real data, dealt to clients, and what is said about the estimate at the end.
 
-    Attributes
-    ----------
-    sites
-        The clients.
-    seconds
-        How long the stream is to last.
-    ahead
-        Seconds until all clients begin at once; None if each may begin when it is up.
+    sites: The clients.
+    seconds: How long the stream is to last.
+    ahead: Seconds until all clients begin at once; None if each may begin when it is up.
     """
 
     sites: Sequence[Site]
@@ -49,10 +44,7 @@ class Demonstration(Protocol):
     def close(self, final: EstimateMessage, same: bool) -> dict[str, object]:
         """Say what came out; return what the last line tells of it.
 
-        Parameters
-        ----------
-        same
-            Whether the log, folded again, gave the same bits.
+        same: Whether the log, folded again, gave the same bits.
         """
 
 

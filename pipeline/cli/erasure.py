@@ -60,14 +60,9 @@ def without(
 ) -> dict[int, Partition]:
     """Return all partitions as they would be if the client's releases had been passed over.
 
-    Only those that know the client are folded again, up to their watermarks.
-
-    Raises
-    ------
-    StateError
-        If no partition knows the client.
-    OffsetGap
-        If the log no longer holds all that such a partition was folded from.
+    Only those that know the client are folded again, up to their watermarks. Raises StateError if
+    no partition knows the client; OffsetGap if the log no longer holds all that such a partition
+    was folded from.
     """
     stored = {number: store.load(number) for number in range(task.study.stream.partitions)}
     if not any(client in state.clients for state in stored.values()):

@@ -39,10 +39,7 @@ Slot: TypeAlias = tuple[str, Row | None]
 class Flights:
     """The flights of 2013, each airline a client.
 
-    Parameters
-    ----------
-    task
-        The study.
+    task: The study.
     """
 
     seconds: float = 48.0
@@ -99,10 +96,7 @@ class Flights:
     def stream(self, task: Task, shuffle: int | None = None) -> EstimateMessage:
         """Stream all flights through `task`, in this process and without delay.
 
-        Parameters
-        ----------
-        shuffle
-            Seed of a random order of all flights; None for the order of time.
+        shuffle: Seed of a random order of all flights; None for the order of time.
         """
         order: Sequence[int] = range(len(self.slots))
         if shuffle is not None:

@@ -17,12 +17,8 @@ import click
 class Lazy(NamedTuple):
     """Where a command is, and what the list of commands says of it.
 
-    Attributes
-    ----------
-    module
-        The module of this package that has it, under its own name.
-    line
-        First sentence of the command's own help.
+    module: The module of this package that has it, under its own name.
+    line: First sentence of the command's own help.
     """
 
     module: str
@@ -32,10 +28,7 @@ class Lazy(NamedTuple):
 class LazyGroup(click.Group):
     """A group that imports a command when it is asked for.
 
-    Parameters
-    ----------
-    table
-        The commands by name, in the order in which they are listed.
+    table: The commands by name, in the order in which they are listed.
     """
 
     def __init__(self, *args: Any, table: Mapping[str, Lazy], **settings: Any) -> None:

@@ -34,14 +34,9 @@ Said: TypeAlias = tuple[list[object], str | None]
 class Summary:
     """Counts over all records.
 
-    Attributes
-    ----------
-    records, predicted
-        How many records came, and how many got a prediction.
-    outside
-        How many values were outside their public range, by feature.
-    score
-        Yields what those come to whose response is known, for people.
+    records, predicted: How many records came, and how many got a prediction.
+    outside: How many values were outside their public range, by feature.
+    score: Yields what those come to whose response is known, for people.
     """
 
     records: int = 0
@@ -63,12 +58,8 @@ class Summary:
 class Lines(ABC):
     """What a rule says of records, as columns.
 
-    Attributes
-    ----------
-    outside
-        Where values outside their public range are counted, by feature.
-    columns
-        Names between line number and reason; the first is empty without a prediction.
+    outside: Where values outside their public range are counted, by feature.
+    columns: Names between line number and reason; the first is empty without a prediction.
     """
 
     columns: list[str]
@@ -152,17 +143,10 @@ class NumberLines(Lines):
 def write_predictions(model: Rule, source: Source, out: TextIO, *, as_json: bool) -> Summary:
     """Write a line for each record of a source; memory does not grow with their number.
 
-    Parameters
-    ----------
-    out
-        Where lines go; flushed whenever the source has to be waited for.
-    as_json
-        JSON lines instead of CSV with a header.
+    out: Where lines go; flushed whenever the source has to be waited for.
+    as_json: JSON lines instead of CSV with a header.
 
-    Raises
-    ------
-    DataError
-        If the source has a header without a feature of the model, or cannot be read.
+    Raises DataError if the source has a header without a feature of the model, or cannot be read.
     """
     if source.columns is not None:
         model.features.check_columns(source.columns)

@@ -17,12 +17,8 @@ from pipeline.errors import VeilstreamError
 class Processes:
     """Child processes that run `veilstream` commands.
 
-    Parameters
-    ----------
-    logs
-        Folder for their output.
-    environment
-        Variables on top of the inherited ones.
+    logs: Folder for their output.
+    environment: Variables on top of the inherited ones.
     """
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:

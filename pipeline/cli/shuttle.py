@@ -26,12 +26,8 @@ CLIENTS = 8
 class Shuttle:
     """The Shuttle stream as the demonstration splits it.
 
-    Parameters
-    ----------
-    task
-        The study.
-    clients
-        Among how many clients the first 40,000 records are dealt, in turn.
+    task: The study.
+    clients: Among how many clients the first 40,000 records are dealt, in turn.
     """
 
     seconds: float = 20.0

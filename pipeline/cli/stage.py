@@ -34,12 +34,8 @@ LINE_SECONDS = 3.0
 class Site:
     """One client of a demonstration.
 
-    Attributes
-    ----------
-    name, source
-        Client id, and its source as `veilstream produce` takes it.
-    records
-        How many records the source has.
+    name, source: Client id, and its source as `veilstream produce` takes it.
+    records: How many records the source has.
     """
 
     name: str
@@ -51,12 +47,9 @@ class Site:
 class Stage:
     """The running system, as the audience sees it.
 
-    Attributes
-    ----------
-    recovery
-        Seconds from the start of the worker that followed the crash to its first commit.
-    first_intervals
-        Record slots behind the first estimate with an interval; None while there is none.
+    recovery: Seconds from the start of the worker that followed the crash to its first commit.
+    first_intervals: Record slots behind the first estimate with an interval; None while there is
+        none.
     """
 
     task: Task
@@ -78,12 +71,8 @@ class Stage:
     def open(self, seconds: float, ahead: float | None = None) -> None:
         """Start the worker and the clients.
 
-        Parameters
-        ----------
-        seconds
-            How long the stream of each client is to last, whatever its size.
-        ahead
-            Seconds until all streams begin at once; None: each begins when its client is up.
+        seconds: How long the stream of each client is to last, whatever its size.
+        ahead: Seconds until all streams begin at once; None: each begins when its client is up.
         """
         say(f"starting one worker and {len(self.sites)} clients as processes of their own ...")
         self._start_worker()

@@ -17,12 +17,8 @@ from pipeline.types import Matrix, Vector
 class StreamResult:
     """The end of one stream.
 
-    Attributes
-    ----------
-    coefficients
-        Shape (d,), in encoded units.
-    ends
-        Lower and upper ends of the intervals by method, each of shape (d,) with NaN where a
+    coefficients: Shape (d,), in encoded units.
+    ends: Lower and upper ends of the intervals by method, each of shape (d,) with NaN where a
         coefficient has none; empty unless "ready".
     """
 
@@ -36,14 +32,10 @@ class StreamResult:
 class IntervalCoverage:
     """How often one kind of interval held the target, in streams that gave it.
 
-    Attributes
-    ----------
-    coverage, error
-        Share of covered coefficients, and its Monte Carlo error.
-    worst, worst_coverage, worst_error
-        The coefficient that is covered least, how often, and the error of that.
-    length
-        Mean length over the coefficients, in the unit in which estimates print them.
+    coverage, error: Share of covered coefficients, and its Monte Carlo error.
+    worst, worst_coverage, worst_error: The coefficient that is covered least, how often, and the
+        error of that.
+    length: Mean length over the coefficients, in the unit in which estimates print them.
     """
 
     method: str
@@ -59,21 +51,14 @@ class IntervalCoverage:
 class Coverage:
     """What all streams said.
 
-    Attributes
-    ----------
-    replications
-        How many streams there were.
-    ready, ready_error
-        Share whose last estimate was "ready", and its Monte Carlo error.
-    level
-        What the intervals promise.
-    intervals
-        One entry for each kind that came, the study's own first; empty below two ready streams.
-    biased, bias, bias_error
-        The coefficient whose mean over all streams is furthest from the target, by how many of its
-        own standard deviations, and the error of that.
-    reason
-        What the last stream that gave a reason said of being ready or not.
+    replications: How many streams there were.
+    ready, ready_error: Share whose last estimate was "ready", and its Monte Carlo error.
+    level: What the intervals promise.
+    intervals: One entry for each kind that came, the study's own first; empty below two ready
+        streams.
+    biased, bias, bias_error: The coefficient whose mean over all streams is furthest from the
+        target, by how many of its own standard deviations, and the error of that.
+    reason: What the last stream that gave a reason said of being ready or not.
     """
 
     replications: int

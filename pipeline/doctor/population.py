@@ -37,12 +37,9 @@ _NUMBERS = 2**22
 class Population:
     """What records are drawn from.
 
-    Attributes
-    ----------
-    truth
-        Coefficients of the linear predictor in encoded units, shape (d,).
-    residual
-        Standard deviation of a number about it, in encoded units; unused by classes and counts.
+    truth: Coefficients of the linear predictor in encoded units, shape (d,).
+    residual: Standard deviation of a number about it, in encoded units; unused by classes and
+        counts.
     """
 
     task: Task
@@ -55,19 +52,12 @@ class Population:
     ) -> Population:
         """Return the population of a study.
 
-        Parameters
-        ----------
-        truth
-            Coefficients as estimates print them, in the response's unit, shape (d,); by default
+        truth: Coefficients as estimates print them, in the response's unit, shape (d,); by default
             those of `default_truth`.
-        residual
-            In the response's unit; by default `noise_scale`, or `residual_bound` / 1.345, or 0.1 in
-            encoded units.
+        residual: In the response's unit; by default `noise_scale`, or `residual_bound` / 1.345, or
+            0.1 in encoded units.
 
-        Raises
-        ------
-        ConfigError
-            If there is another number of coefficients, or a number is out of range.
+        Raises ConfigError if there is another number of coefficients, or a number is out of range.
         """
         centre, unit = task.response_scale
         if residual is not None and not 0 < residual < math.inf:
@@ -105,10 +95,7 @@ class Population:
     def sample(self, points: Matrix) -> tuple[Matrix, Vector, Vector]:
         """Return features, responses and weights of a sample that stands for the population.
 
-        Parameters
-        ----------
-        points
-            In (0, 1), shape (n, k + 1): each gives two records with the same features, of both
+        points: In (0, 1), shape (n, k + 1): each gives two records with the same features, of both
             classes with their probabilities, or of residuals on both sides of the median.
         """
         features = draw(self.task.encoding, points[:, :-1], law_of(self.task.encoding))
@@ -143,12 +130,8 @@ class Population:
 class Target:
     """What the estimate aims at.
 
-    Attributes
-    ----------
-    coefficients
-        In encoded units, shape (d,).
-    error
-        How far two samples that stand for the population disagree, at most, in encoded units.
+    coefficients: In encoded units, shape (d,).
+    error: How far two samples that stand for the population disagree, at most, in encoded units.
     """
 
     coefficients: Vector

@@ -30,10 +30,7 @@ from pipeline.types import Matrix, Vector
 class Size:
     """How large a stream is.
 
-    Attributes
-    ----------
-    records, clients
-        In all, both >= 1; records beyond the last full window are left out.
+    records, clients: In all, both >= 1; records beyond the last full window are left out.
     """
 
     records: int

@@ -25,10 +25,7 @@ CHANCE, CHANCE_WORST = 2.0, 3.5
 class Verdict:
     """What to think of a study's intervals at a size.
 
-    Attributes
-    ----------
-    trusted
-        None where there were too few streams to tell.
+    trusted: None where there were too few streams to tell.
     """
 
     trusted: bool | None

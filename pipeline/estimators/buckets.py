@@ -18,10 +18,7 @@ from pipeline.estimators.forgetting import KEPT
 class State(Protocol):
     """Sums over the releases of one bucket of one partition.
 
-    Attributes
-    ----------
-    dirty
-        Names of the fields that changed since they were last stored.
+    dirty: Names of the fields that changed since they were last stored.
     """
 
     dirty: set[str]
@@ -49,14 +46,9 @@ class State(Protocol):
 class Buckets:
     """The states of the buckets of one or more partitions.
 
-    Attributes
-    ----------
-    make
-        Makes an empty state.
-    states
-        By bucket, at most `KEPT`; one that is not there is empty.
-    removed
-        Names of stored fields that are to be removed.
+    make: Makes an empty state.
+    states: By bucket, at most `KEPT`; one that is not there is empty.
+    removed: Names of stored fields that are to be removed.
     """
 
     make: Callable[[], State]
@@ -110,15 +102,9 @@ class Buckets:
     ) -> Buckets:
         """Rebuild the buckets from all fields that `encode` gave.
 
-        Parameters
-        ----------
-        read
-            Rebuilds the state of one bucket from its fields.
+        read: Rebuilds the state of one bucket from its fields.
 
-        Raises
-        ------
-        StateError
-            If a field is missing, unknown or of the wrong length.
+        Raises StateError if a field is missing, unknown or of the wrong length.
         """
         grouped: dict[int, dict[str, bytes]] = {}
         for full, data in fields.items():

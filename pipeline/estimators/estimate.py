@@ -28,12 +28,8 @@ Status = Literal["empty", "starting", "warming", "ready"]
 class Progress:
     """How far a stream is on the way to an interval for every coefficient.
 
-    Attributes
-    ----------
-    share
-        In [0, 1]; 1 where all have one.
-    records
-        About how many record slots are missing; None where more of them do not help.
+    share: In [0, 1]; 1 where all have one.
+    records: About how many record slots are missing; None where more of them do not help.
     """
 
     share: float
@@ -44,41 +40,28 @@ class Progress:
 class Estimate:
     """Coefficients with the two sources of their variance.
 
-    Attributes
-    ----------
-    coefficients
-        Shape (d,), the intercept first, on encoded features.
-    covariance, privacy_covariance
-        Total, and the part that the privacy noise causes; shape (d, d), or None without intervals.
-    weights
-        Class weights for the next model: negative, positive.
-    status, reason
-        Whether intervals are given, and if not, why and what would help.
-    records, releases
-        Record slots and releases folded.
-    condition
-        Condition number of the curvature after its repair; None before the first release.
-    floored
-        How many eigenvalues of the noisy curvature were raised.
-    dispersion
-        Mean squared slope over mean curvature: the residual variance of a linear regression in
-        encoded units, 1 for counts that are truly Poisson; None where it is not estimated.
-    effective_records
-        (sum w n)^2 / sum w^2 n over the releases that the coefficients rest on, n record slots of
-        weight w each: their number where nothing is forgotten. None where it is not known.
-    point
-        Where clients linearise next, if not at the coefficients, shape (d,).
-    widths
-        Half the length of the intervals at a level, by method, where they are not those of a normal
-        estimate with `covariance`.
-    staleness
-        How many records late the models of releases were on average; None where it is not known.
-    interval
-        By what method the intervals that are shown are made.
-    needs
-        What the intervals of each method of `widths` are read from, and what that costs, in words.
-    progress
-        Towards intervals; None where the method has no measure of it.
+    coefficients: Shape (d,), the intercept first, on encoded features.
+    covariance, privacy_covariance: Total, and the part that the privacy noise causes; shape (d, d),
+        or None without intervals.
+    weights: Class weights for the next model: negative, positive.
+    status, reason: Whether intervals are given, and if not, why and what would help.
+    records, releases: Record slots and releases folded.
+    condition: Condition number of the curvature after its repair; None before the first release.
+    floored: How many eigenvalues of the noisy curvature were raised.
+    dispersion: Mean squared slope over mean curvature: the residual variance of a linear regression
+        in encoded units, 1 for counts that are truly Poisson; None where it is not estimated.
+    effective_records: (sum w n)^2 / sum w^2 n over the releases that the coefficients rest on, n
+        record slots of weight w each: their number where nothing is forgotten. None where it is not
+        known.
+    point: Where clients linearise next, if not at the coefficients, shape (d,).
+    widths: Half the length of the intervals at a level, by method, where they are not those of a
+        normal estimate with `covariance`.
+    staleness: How many records late the models of releases were on average; None where it is not
+        known.
+    interval: By what method the intervals that are shown are made.
+    needs: What the intervals of each method of `widths` are read from, and what that costs, in
+        words.
+    progress: Towards intervals; None where the method has no measure of it.
     """
 
     coefficients: Vector
@@ -134,10 +117,7 @@ class Estimate:
     def intervals(self, level: float, method: str | None = None) -> tuple[Vector, Vector] | None:
         """Return lower and upper ends of the intervals at `level`, each (d,), or None.
 
-        Parameters
-        ----------
-        method
-            A key of `widths`; anything else means the normal intervals of the covariance. By
+        method: A key of `widths`; anything else means the normal intervals of the covariance. By
             default those that are shown.
         """
         method = self.interval if method is None else method
@@ -157,12 +137,8 @@ def is_far(loss: Loss, distance: float, variances: Vector) -> bool:
     It moves predictors by about half the mean square of their distance from where scores were
     taken, times the loss's `remainder`, and the same way for all records.
 
-    Parameters
-    ----------
-    distance
-        That mean square.
-    variances
-        Of the coefficients, shape (d,); NaN where unknown.
+    distance: That mean square.
+    variances: Of the coefficients, shape (d,); NaN where unknown.
     """
     if np.isnan(variances).all():
         return False

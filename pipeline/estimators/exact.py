@@ -31,14 +31,9 @@ RECORDS_PER_COEFFICIENT = 10
 class Spread:
     """How precise a pooled fit is.
 
-    Attributes
-    ----------
-    covariance, bread
-        Of the coefficients, and the summed curvature with the penalty; shape (d, d).
-    dispersion
-        Mean squared slope over mean curvature, as `Estimate` has it.
-    records
-        How many rows there were.
+    covariance, bread: Of the coefficients, and the summed curvature with the penalty; shape (d, d).
+    dispersion: Mean squared slope over mean curvature, as `Estimate` has it.
+    records: How many rows there were.
     """
 
     covariance: Matrix
@@ -53,15 +48,9 @@ def spread_of(loss: Loss, read: Read, penalty: Vector, point: Vector) -> Spread:
     Where a loss bends in a kink and features have few levels, many rows can lie at the kink at
     once; then estimates are not normal and intervals are too short (docs/methods/renewable.md).
 
-    Parameters
-    ----------
-    penalty, point
-        As given to `pooled_fit`, and as found by it; shape (d,).
+    penalty, point: As given to `pooled_fit`, and as found by it; shape (d,).
 
-    Raises
-    ------
-    NumericError
-        If the rows do not determine all coefficients.
+    Raises NumericError if the rows do not determine all coefficients.
     """
     size, records = len(point), 0
     bread, meat = np.zeros((2, size, size))
@@ -82,12 +71,8 @@ def spread_of(loss: Loss, read: Read, penalty: Vector, point: Vector) -> Spread:
 def exact_fit(task: Task, read: Callable[[], Iterable[Arrays]]) -> Estimate:
     """Fit a study to all its records, with intervals; `read` is called once for each pass.
 
-    Raises
-    ------
-    NumericError
-        If the records do not determine the coefficients.
-    DataError
-        If there is none.
+    Raises NumericError if the records do not determine the coefficients; DataError if there is
+    none.
     """
     negative = positive = 0
     if task.classes:

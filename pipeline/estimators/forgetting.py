@@ -25,12 +25,8 @@ LEAST_WEIGHT = 2.0**-500
 def bucket_of(forgetting: Forgetting | None, *, watermark: int, milliseconds: int) -> int:
     """Return the bucket of a release, >= 0; without forgetting there is one.
 
-    Parameters
-    ----------
-    watermark
-        Record slots that had been folded when the model of the release was published, >= 0.
-    milliseconds
-        Time of its record in the log, since 1970; what lies before that counts as 0.
+    watermark: Record slots that had been folded when the model of the release was published, >= 0.
+    milliseconds: Time of its record in the log, since 1970; what lies before that counts as 0.
     """
     if forgetting is None:
         return 0
@@ -43,10 +39,7 @@ def bucket_weights(
 ) -> dict[int, float]:
     """Return the weight of each bucket, in [`LEAST_WEIGHT`, 1].
 
-    Parameters
-    ----------
-    slots
-        Record slots that have come in all partitions. A model cannot have seen more: a release
+    slots: Record slots that have come in all partitions. A model cannot have seen more: a release
         that says so counts as new, and does not age the others.
     """
     present = sorted(buckets)
@@ -62,10 +55,7 @@ def bucket_weights(
 def effective(total: float, squares: float) -> float:
     """Return (sum w n)^2 / sum w^2 n: how many records, or releases, of weight 1 tell as much.
 
-    Parameters
-    ----------
-    total, squares
-        sum w n and sum w^2 n, both >= 0.
+    total, squares: sum w n and sum w^2 n, both >= 0.
     """
     # in this order, equal weights of 1 give the number itself, without rounding
     return total * (total / squares) if squares > 0 else 0.0

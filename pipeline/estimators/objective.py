@@ -38,14 +38,9 @@ Read = Callable[[], Iterable[Rows]]
 class Sums:
     """The mean penalised loss at a point: (sum w V) / n + penalty' point^2 / 2.
 
-    Attributes
-    ----------
-    gradient, curvature
-        Shapes (d,) and (d, d): the generalised Hessian, without smoothing.
-    score
-        Largest entry of the gradient in units of its column's root mean square.
-    separated
-        Whether the point puts every row strictly on the side of its class.
+    gradient, curvature: Shapes (d,) and (d, d): the generalised Hessian, without smoothing.
+    score: Largest entry of the gradient in units of its column's root mean square.
+    separated: Whether the point puts every row strictly on the side of its class.
     """
 
     point: Vector
@@ -86,12 +81,8 @@ class _Facts:
 class Objective:
     """The mean penalised loss over rows.
 
-    Parameters
-    ----------
-    read
-        Called once for each point.
-    penalty
-        For each coefficient, >= 0, shape (d,).
+    read: Called once for each point.
+    penalty: For each coefficient, >= 0, shape (d,).
     """
 
     def __init__(self, loss: Loss, read: Read, penalty: Vector) -> None:
@@ -178,10 +169,7 @@ class Objective:
     def refuse_endless(self, sums: Sums) -> None:
         """Refuse a point from which the loss falls all the way to infinity.
 
-        Raises
-        ------
-        NumericError
-            If, without a penalty, it separates the classes.
+        Raises NumericError if, without a penalty, it separates the classes.
         """
         if sums.separated and not self.penalty.any():
             raise NumericError(

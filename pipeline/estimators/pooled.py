@@ -50,25 +50,15 @@ def pooled_fit(
 ) -> Pooled:
     """Minimise (sum w V) / n + penalty' theta^2 / 2 over rows.
 
-    Parameters
-    ----------
-    read
-        Called once for each pass.
-    penalty
-        For each coefficient, >= 0, shape (d,).
-    start, share
-        Where to begin, by default at zero, and with which share of the majoriser: a start that is
-        near the end needs little.
-    tolerance
-        Of the score of the result.
+    read: Called once for each pass.
+    penalty: For each coefficient, >= 0, shape (d,).
+    start, share: Where to begin, by default at zero, and with which share of the majoriser: a start
+        that is near the end needs little.
+    tolerance: Of the score of the result.
 
-    Raises
-    ------
-    NumericError
-        If there is no unique minimiser (one class only, collinear columns or separable classes,
-        where no penalty helps), or the passes do not suffice.
-    DataError
-        If there is no row.
+    Raises NumericError if there is no unique minimiser (one class only, collinear columns or
+    separable classes, where no penalty helps), or the passes do not suffice; DataError if there is
+    no row.
     """
     objective = Objective(loss, read, penalty)
     here, steps = objective.at(np.zeros(len(penalty)) if start is None else start), 0

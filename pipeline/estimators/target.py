@@ -23,17 +23,9 @@ def target(
 ) -> Pooled:
     """Return the pooled fit of a study to rows of `study_rows`, on encoded features.
 
-    Parameters
-    ----------
-    start
-        By default the public start of the study; the rest is as in `pooled_fit`.
+    start: By default the public start of the study; the rest is as in `pooled_fit`.
 
-    Raises
-    ------
-    NumericError
-        If the records do not determine it.
-    DataError
-        If there is none.
+    Raises NumericError if the records do not determine it; DataError if there is none.
     """
     begin = task.first_model.coefficients if start is None else start
     return pooled_fit(task.loss, read, task.penalty, start=begin, share=share, passes=passes)
@@ -44,12 +36,8 @@ def study_rows(
 ) -> Rows:
     """Return records as clients see them: clipped, or weighted by their length.
 
-    Parameters
-    ----------
-    features, responses
-        Shapes (n, p) and (n,), encoded.
-    weights
-        Of the negative and the positive class.
+    features, responses: Shapes (n, p) and (n,), encoded.
+    weights: Of the negative and the positive class.
     """
     design, weight = task.reference_rows(features, responses, weights)
     return Rows(design, responses, weight)

@@ -25,15 +25,10 @@ PIECE = 8192
 class ExactFit:
     """All records of a study, encoded, and the fit that its estimates aim at.
 
-    Parameters
-    ----------
-    task
-        The study, private or not: the fit minimises its loss, with its clipping and its bounds.
+    task: The study, private or not: the fit minimises its loss, with its clipping and its bounds.
 
-    Raises
-    ------
-    ConfigError
-        If it has no such fit: a published method has its own, and one that forgets aims at none.
+    Raises ConfigError if it has no such fit: a published method has its own, and one that forgets
+    aims at none.
     """
 
     def __init__(self, task: Task) -> None:
@@ -66,17 +61,10 @@ class ExactFit:
     def message(self, published_at: float) -> EstimateMessage:
         """Return the fit with its sandwich intervals, as an estimate of the study without privacy.
 
-        Parameters
-        ----------
-        published_at
-            Seconds since 1970.
+        published_at: Seconds since 1970.
 
-        Raises
-        ------
-        NumericError
-            If the records do not determine the coefficients.
-        DataError
-            If there is none.
+        Raises NumericError if the records do not determine the coefficients; DataError if there is
+        none.
         """
         self._join()
         estimate = exact_fit(self._task, lambda: self._parts)

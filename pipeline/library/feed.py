@@ -26,17 +26,10 @@ PATIENCE_SECONDS = 3.0
 class Feed:
     """The estimates topic of a study.
 
-    Parameters
-    ----------
-    beginning
-        Start from the oldest estimate; else from the newest that exists.
-    topic
-        Another topic of estimates than the one that has them all.
+    beginning: Start from the oldest estimate; else from the newest that exists.
+    topic: Another topic of estimates than the one that has them all.
 
-    Raises
-    ------
-    BrokerError
-        If Kafka does not answer.
+    Raises BrokerError if Kafka does not answer.
     """
 
     def __init__(
@@ -120,12 +113,7 @@ class Feed:
 def newest_estimate(study: Study, settings: Settings) -> EstimateMessage:
     """Return the newest estimate, from the topic that keeps it for ever.
 
-    Raises
-    ------
-    BrokerError
-        If Kafka does not answer.
-    NumericError
-        If there is none.
+    Raises BrokerError if Kafka does not answer; NumericError if there is none.
     """
     feed = Feed(study, settings, beginning=False, topic=Topics.of(study).latest.name)
     try:

@@ -54,12 +54,8 @@ def expected(task: Task) -> dict[str, object]:
 def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
     """Return the same of the records of a file, and features that use a sliver of their range.
 
-    The file needs the features alone. None of it is private.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, lacks a column, or has no record that can be used.
+    The file needs the features alone. None of it is private. Raises DataError if the file cannot be
+    read, lacks a column, or has no record that can be used.
     """
     features = Features.of(task.study)
     values, read = _values(features, path, form)

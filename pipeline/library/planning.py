@@ -33,11 +33,8 @@ SHARED = ("level", "residual_bound", "tau", "noise_scale")
 class Row:
     """One kind of study at one budget, with the settings that its method proposes there.
 
-    Attributes
-    ----------
-    detectable
-        The smallest slope that four of five studies tell from zero where features are as usual, in
-        the unit in which estimates print it; None as `usual_half`.
+    detectable: The smallest slope that four of five studies tell from zero where features are as
+        usual, in the unit in which estimates print it; None as `usual_half`.
     """
 
     kind: str
@@ -53,15 +50,11 @@ class Row:
 class Plan:
     """What a study of a size should set, and what it can then find.
 
-    Attributes
-    ----------
-    study
-        With the settings that are proposed.
-    own, rows
-        At the study's own budget, and at others, for every kind that can estimate it.
-    enough_records, enough_epsilon
-        With how many records, or at which budget, intervals are to be expected, each with its own
-        design; None where the study has enough as it is, or where nothing allowed is enough.
+    study: With the settings that are proposed.
+    own, rows: At the study's own budget, and at others, for every kind that can estimate it.
+    enough_records, enough_epsilon: With how many records, or at which budget, intervals are to be
+        expected, each with its own design; None where the study has enough as it is, or where
+        nothing allowed is enough.
     """
 
     study: Study
@@ -81,12 +74,8 @@ class Plan:
 def plan(study: Study, records: int, clients: int) -> Plan:
     """Plan a study for an expected number of records, all clients together.
 
-    Raises
-    ------
-    ConfigError
-        If the study keeps no privacy, or is of a kind that runs over a file.
-    PrivacyError
-        If its budget cannot be kept.
+    Raises ConfigError if the study keeps no privacy, or is of a kind that runs over a file;
+    PrivacyError if its budget cannot be kept.
     """
     require_live(study, "a plan")
     epsilon = study.privacy.epsilon

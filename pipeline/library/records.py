@@ -26,27 +26,16 @@ Rows: TypeAlias = Iterator[tuple[str, Row | None]]
 class Records:
     """The encoded records of one source, read once.
 
-    Parameters
-    ----------
-    task
-        The study.
-    data
-        The path of a .csv, .jsonl, .ndjson or .parquet file, "-" for standard input, a data frame,
-        a mapping from names to columns; or, with `y`, an array (n, p) in the study's order of
-        features, or a data frame without the response.
-    y
-        The responses, shape (n,), where `data` does not hold them.
-    client_column
-        Column that says whose record it is; None: all are one client's.
-    form
-        What standard input holds: "csv" or "jsonl".
+    task: The study.
+    data: The path of a .csv, .jsonl, .ndjson or .parquet file, "-" for standard input, a data
+        frame, a mapping from names to columns; or, with `y`, an array (n, p) in the study's order
+        of features, or a data frame without the response.
+    y: The responses, shape (n,), where `data` does not hold them.
+    client_column: Column that says whose record it is; None: all are one client's.
+    form: What standard input holds: "csv" or "jsonl".
 
-    Attributes
-    ----------
-    count, faults
-        Record slots that have been read, and those without a sound record.
-    name
-        What messages call the source.
+    count, faults: Record slots that have been read, and those without a sound record.
+    name: What messages call the source.
     """
 
     def __init__(
@@ -76,12 +65,8 @@ class Records:
     def __iter__(self) -> Rows:
         """Yield the rows.
 
-        Raises
-        ------
-        DataError
-            If the source cannot be read, lacks a column, or has columns of different lengths.
-        ConfigError
-            If it is Parquet and pyarrow is not installed, or `y` goes with a file.
+        Raises DataError if the source cannot be read, lacks a column, or has columns of different
+        lengths; ConfigError if it is Parquet and pyarrow is not installed, or `y` goes with a file.
         """
         client = CLIENT
         for record in self._of_file() if self._is_file else self._of_table():

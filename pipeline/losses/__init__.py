@@ -32,10 +32,7 @@ NAMES = tuple(FAMILIES)
 def build(name: str, terms: Terms | None = None) -> Loss:
     """Return the loss called `name` for a study with these terms.
 
-    Raises
-    ------
-    ConfigError
-        If no loss has this name, or a term is outside its range.
+    Raises ConfigError if no loss has this name, or a term is outside its range.
     """
     if name not in FAMILIES:
         raise ConfigError(f"estimator.loss must be one of {', '.join(NAMES)}")

@@ -95,12 +95,8 @@ class Regression(Loss, Protocol):
     def intercept_of(self, slope: float, spread: float) -> float:
         """Return the intercept of the best model without features.
 
-        Parameters
-        ----------
-        slope
-            Mean slope at the public start, with noise.
-        spread
-            Standard deviation of that noise.
+        slope: Mean slope at the public start, with noise.
+        spread: Standard deviation of that noise.
         """
 
     def mean(self, predictor: Vector) -> Vector:

@@ -16,17 +16,10 @@ class Expectile:
     At tau = 1/2 it is half the loss of a linear regression; a larger tau explains a higher part of
     the response's distribution.
 
-    Parameters
-    ----------
-    tau
-        In (0, 1).
-    residual_bound
-        Threshold, > 0, in units of the encoded response; None for none.
+    tau: In (0, 1).
+    residual_bound: Threshold, > 0, in units of the encoded response; None for none.
 
-    Raises
-    ------
-    ConfigError
-        If one of them is out of range.
+    Raises ConfigError if one of them is out of range.
     """
 
     name = "expectile"

@@ -21,22 +21,14 @@ from pipeline.types import Vector
 class GeneralisedDWD:
     """V(u) = 1 - u below u0 = q / (q + 1), then a power tail; u = response times predictor.
 
-    Parameters
-    ----------
-    q
-        Exponent of the tail, in [1e-6, 1e6]; 1 is classical DWD, large values approach the hinge.
-    smoothing
-        How far above u0 the ramp ends, 0 < smoothing <= u0; the default is
-        u0 min(1/2, 1/(q + 1)), so that the ramp ends where the curvature still is of its order.
-        A wider ramp lowers the largest curvature, and so the noise of a private Hessian.
-    ramp
-        Where the ramp starts: "equal-area", or the paper's "symmetric" point u0 - smoothing, which
-        is there to reproduce the paper.
+    q: Exponent of the tail, in [1e-6, 1e6]; 1 is classical DWD, large values approach the hinge.
+    smoothing: How far above u0 the ramp ends, 0 < smoothing <= u0; the default is u0 min(1/2, 1/(q
+        + 1)), so that the ramp ends where the curvature still is of its order. A wider ramp lowers
+        the largest curvature, and so the noise of a private Hessian.
+    ramp: Where the ramp starts: "equal-area", or the paper's "symmetric" point u0 - smoothing,
+        which is there to reproduce the paper.
 
-    Raises
-    ------
-    ConfigError
-        If a parameter is outside its range.
+    Raises ConfigError if a parameter is outside its range.
     """
 
     name = "gdwd"

@@ -17,15 +17,9 @@ class Linear:
     Without a threshold this is least squares. A private release needs one, because the slope of a
     record is its residual: the noise is in proportion to the largest.
 
-    Parameters
-    ----------
-    residual_bound
-        Threshold, > 0, in units of the encoded response; None for none.
+    residual_bound: Threshold, > 0, in units of the encoded response; None for none.
 
-    Raises
-    ------
-    ConfigError
-        If the threshold is not a positive number.
+    Raises ConfigError if the threshold is not a positive number.
     """
 
     name = "linear"

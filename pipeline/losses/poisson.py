@@ -21,17 +21,10 @@ class Poisson:
     [-largest, largest] and curvatures in [0, largest]: public bounds. Where the true means are
     within the limit the minimiser is the same as without it.
 
-    Parameters
-    ----------
-    largest
-        Largest count, >= 1.
-    limit
-        Largest mean, > 0; None for exp(50), which is no limit.
+    largest: Largest count, >= 1.
+    limit: Largest mean, > 0; None for exp(50), which is no limit.
 
-    Raises
-    ------
-    ConfigError
-        If one of them is outside its range.
+    Raises ConfigError if one of them is outside its range.
     """
 
     name = "poisson"

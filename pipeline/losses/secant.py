@@ -18,10 +18,7 @@ from pipeline.types import Vector
 class Secant:
     """The curvature of `loss` over predictors of +-`width`; a width of 0 leaves the loss's own.
 
-    Attributes
-    ----------
-    width
-        h >= 0, in units of the linear predictor.
+    width: h >= 0, in units of the linear predictor.
     """
 
     loss: Loss

@@ -9,20 +9,13 @@ from dataclasses import dataclass
 class Terms:
     """What a study file says about its loss; each loss reads what is its own.
 
-    Attributes
-    ----------
-    q, smoothing
-        Tail and ramp of generalised DWD; a smoothing of None lets the loss choose.
-    noised
-        Whether slopes and curvatures will carry noise: they must then have public bounds, and the
-        smaller these are the smaller the noise.
-    residual_bound
-        Largest residual that a regression of a number counts in full, in units of the encoded
-        response; None for the default.
-    tau
-        Level of an expectile, in (0, 1).
-    largest
-        Largest count that the public range allows, >= 1.
+    q, smoothing: Tail and ramp of generalised DWD; a smoothing of None lets the loss choose.
+    noised: Whether slopes and curvatures will carry noise: they must then have public bounds, and
+        the smaller these are the smaller the noise.
+    residual_bound: Largest residual that a regression of a number counts in full, in units of the
+        encoded response; None for the default.
+    tau: Level of an expectile, in (0, 1).
+    largest: Largest count that the public range allows, >= 1.
     """
 
     q: float = 1.0

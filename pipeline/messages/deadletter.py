@@ -11,14 +11,9 @@ from pipeline.errors import PayloadError
 class DeadLetter:
     """A record of the log that could not be folded.
 
-    Attributes
-    ----------
-    offset
-        Where it stands in its partition.
-    key, value, headers
-        As they came.
-    fault
-        Why; free of payload contents.
+    offset: Where it stands in its partition.
+    key, value, headers: As they came.
+    fault: Why; free of payload contents.
     """
 
     offset: int

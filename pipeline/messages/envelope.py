@@ -17,18 +17,11 @@ def headers(
 ) -> Headers:
     """Return the headers of a message.
 
-    Parameters
-    ----------
-    identity
-        Unique within the source: a client's `<client>/<study>/<seq>`.
-    source
-        Who sent it, as a URI reference.
-    kind
-        Reverse-DNS-like type, such as `veilstream.release`.
-    schema
-        Name and version of the payload's schema, such as `model/2`.
-    time
-        RFC 3339.
+    identity: Unique within the source: a client's `<client>/<study>/<seq>`.
+    source: Who sent it, as a URI reference.
+    kind: Reverse-DNS-like type, such as `veilstream.release`.
+    schema: Name and version of the payload's schema, such as `model/2`.
+    time: RFC 3339.
     """
     return [
         ("ce_specversion", b"1.0"),
@@ -44,14 +37,9 @@ def headers(
 def json_headers(schema: str, study: str, identity: str, time: str, *, by: str = "") -> Headers:
     """Return the headers of a message of ours as JSON.
 
-    Parameters
-    ----------
-    schema
-        Such as "model/2"; what comes before the slash is its type.
-    identity
-        What comes behind the study's name in its identity.
-    by
-        Who sent it, behind the study's address, where that is no worker.
+    schema: Such as "model/2"; what comes before the slash is its type.
+    identity: What comes behind the study's name in its identity.
+    by: Who sent it, behind the study's address, where that is no worker.
     """
     return headers(
         identity=f"{study}/{identity}", source=f"/veilstream/{study}{by}",

@@ -81,32 +81,20 @@ class ProgressMessage(msgspec.Struct, frozen=True):
 class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="type"):
     """A live estimate with its provenance.
 
-    Attributes
-    ----------
-    records
-        Record slots behind it: with windows cut early, an upper bound of the records.
-    class_weights
-        Weights of the two classes; empty for other responses.
-    intervals
-        All intervals that the estimator has, by method, in the order of the coefficients; without
-        those that some coefficient lacks, and empty until "ready".
-    interval_needs
-        What each of them is read from, and what that costs one record, in words.
-    dispersion
-        Residual variance of a linear regression, in the response's unit squared; variance over mean
-        for counts; null for classes, and until it can be told from its noise.
-    state_version
-        Log positions consumed in all partitions: it grows with the state, and the same version of
-        the same watermark always means the same bits.
-    model_version
-        The model that was published together with this estimate; null while clients are at the
-        public start.
-    watermark
-        The log positions that the estimate stands for; empty for a fit without Kafka.
-    event_time
-        Time of the newest release in it; null before the first.
-    progress
-        Towards intervals; null where the method has no measure of it.
+    records: Record slots behind it: with windows cut early, an upper bound of the records.
+    class_weights: Weights of the two classes; empty for other responses.
+    intervals: All intervals that the estimator has, by method, in the order of the coefficients;
+        without those that some coefficient lacks, and empty until "ready".
+    interval_needs: What each of them is read from, and what that costs one record, in words.
+    dispersion: Residual variance of a linear regression, in the response's unit squared; variance
+        over mean for counts; null for classes, and until it can be told from its noise.
+    state_version: Log positions consumed in all partitions: it grows with the state, and the same
+        version of the same watermark always means the same bits.
+    model_version: The model that was published together with this estimate; null while clients are
+        at the public start.
+    watermark: The log positions that the estimate stands for; empty for a fit without Kafka.
+    event_time: Time of the newest release in it; null before the first.
+    progress: Towards intervals; null where the method has no measure of it.
     """
 
     study: str
@@ -211,10 +199,7 @@ def write_estimate(message: EstimateMessage) -> bytes:
 def read_estimate(payload: bytes) -> EstimateMessage:
     """Read an estimate.
 
-    Raises
-    ------
-    msgspec.DecodeError
-        If the payload is none.
+    Raises msgspec.DecodeError if the payload is none.
     """
     return msgspec.json.decode(payload, type=EstimateMessage)
 

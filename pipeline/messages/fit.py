@@ -19,26 +19,16 @@ from pipeline.release.task import Task
 class FitMessage(msgspec.Struct, frozen=True, tag="fit/1", tag_field="type"):
     """Coefficients of an offline method, how it ended, and what it keeps private.
 
-    Attributes
-    ----------
-    estimator, method
-        `estimator.kind`, and what it is with the paper's name.
-    interval_method
-        "sandwich, record scores", or "none": errors and intervals are then null.
-    records
-        Record slots, empty ones included.
-    rounds
-        Steps over all records, or batches of an online method.
-    score
-        Largest entry of the mean penalised gradient over all records, each in units of its column's
-        root mean square; null where the method is noised.
-    class_weights
-        Of the last round.
-    status
-        "converged", "unconverged" (the rule was not met, or there is no minimiser), or "one-pass"
-        (an online method: it has no stopping rule).
-    reason
-        Why there are no intervals, or what is wrong; empty otherwise.
+    estimator, method: `estimator.kind`, and what it is with the paper's name.
+    interval_method: "sandwich, record scores", or "none": errors and intervals are then null.
+    records: Record slots, empty ones included.
+    rounds: Steps over all records, or batches of an online method.
+    score: Largest entry of the mean penalised gradient over all records, each in units of its
+        column's root mean square; null where the method is noised.
+    class_weights: Of the last round.
+    status: "converged", "unconverged" (the rule was not met, or there is no minimiser), or
+        "one-pass" (an online method: it has no stopping rule).
+    reason: Why there are no intervals, or what is wrong; empty otherwise.
     """
 
     study: str
@@ -72,12 +62,8 @@ def compose_fit(
 ) -> FitMessage:
     """Join a fit with the study that it is of.
 
-    Parameters
-    ----------
-    slots, clients
-        Record slots, empty ones included, and clients.
-    published_at
-        Seconds since 1970.
+    slots, clients: Record slots, empty ones included, and clients.
+    published_at: Seconds since 1970.
     """
     study = task.study
     negative, positive = fit.weights

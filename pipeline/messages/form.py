@@ -42,17 +42,10 @@ MAC = ("mac", "<u8", (2,))
 class Form:
     """The form of one study's releases.
 
-    Parameters
-    ----------
-    revision
-        The one that they name, 16 hexadecimal digits.
+    revision: The one that they name, 16 hexadecimal digits.
 
-    Attributes
-    ----------
-    dtype
-        Of a whole payload.
-    blank
-        What every release of the study has in common, the rest zeros: shape (1,).
+    dtype: Of a whole payload.
+    blank: What every release of the study has in common, the rest zeros: shape (1,).
     """
 
     def __init__(self, task: Task, revision: str) -> None:

@@ -30,18 +30,11 @@ Judged = tuple[PayloadError, Mask]
 class Incoming:
     """Sound releases of a batch, in order, and what is wrong with the others.
 
-    Attributes
-    ----------
-    rows
-        The releases.
-    places
-        Which payloads of the batch they are, shape (n,).
-    clients
-        Which of `names` has sent each, shape (n,).
-    names
-        Client ids, in the order in which their keys come first.
-    faults
-        By place in the batch.
+    rows: The releases.
+    places: Which payloads of the batch they are, shape (n,).
+    clients: Which of `names` has sent each, shape (n,).
+    names: Client ids, in the order in which their keys come first.
+    faults: By place in the batch.
     """
 
     rows: Rows
@@ -54,10 +47,7 @@ class Incoming:
 class Decoder:
     """Reads batches of one study.
 
-    Parameters
-    ----------
-    revision
-        The one that releases must name; default: the task's.
+    revision: The one that releases must name; default: the task's.
     """
 
     def __init__(self, task: Task, revision: str = "") -> None:

@@ -41,12 +41,9 @@ class Weights(msgspec.Struct, frozen=True):
 class PartitionPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a model says to the clients of one partition.
 
-    Attributes
-    ----------
-    watermark
-        Record slots of this partition that had been folded; a release says it again.
-    coefficients
-        The expansion point of its clients, in the order of the model's; empty if it is the model's.
+    watermark: Record slots of this partition that had been folded; a release says it again.
+    coefficients: The expansion point of its clients, in the order of the model's; empty if it is
+        the model's.
     """
 
     watermark: Annotated[int, Meta(ge=0, le=WATERMARK_LIMIT)]
@@ -58,12 +55,9 @@ class ModelMessage(
 ):
     """An expansion point; values are exact multiples of 2^-12, weights of 2^-10.
 
-    Attributes
-    ----------
-    watermark
-        Record slots that had been folded; a release at this model says it again.
-    partitions
-        One entry for each partition where locally private gradients come in several, else none.
+    watermark: Record slots that had been folded; a release at this model says it again.
+    partitions: One entry for each partition where locally private gradients come in several, else
+        none.
     """
 
     study: str

@@ -38,23 +38,16 @@ class NamedFeature(Feature, frozen=True, kw_only=True, omit_defaults=True):
 class ModelFile(msgspec.Struct, frozen=True, tag=TYPE, tag_field="type"):
     """One estimate, ready for predictions.
 
-    Attributes
-    ----------
-    response
-        The response column with its classes or its public range, as the study file declares it.
-    coefficients
-        The intercept, then one for each column of the features in their order, and of their
-        interactions, on the scaling and in the unit of the response.
-    level
-        Confidence level of the intervals.
-    class_weights
-        Of the classes at the time of the estimate: probabilities are those under them.
-    privacy
-        The guarantee of the releases behind the coefficients; it holds for the file as well.
-    status
-        That of a live estimate; of a published method "ready" with intervals and "point" without.
-    state_version, published_at
-        Which estimate it was.
+    response: The response column with its classes or its public range, as the study file declares
+        it.
+    coefficients: The intercept, then one for each column of the features in their order, and of
+        their interactions, on the scaling and in the unit of the response.
+    level: Confidence level of the intervals.
+    class_weights: Of the classes at the time of the estimate: probabilities are those under them.
+    privacy: The guarantee of the releases behind the coefficients; it holds for the file as well.
+    status: That of a live estimate; of a published method "ready" with intervals and "point"
+        without.
+    state_version, published_at: Which estimate it was.
     """
 
     study: str
@@ -83,12 +76,8 @@ class _Kind(msgspec.Struct):
 def compose_model_file(task: Task, message: EstimateMessage | FitMessage) -> ModelFile:
     """Join an estimate, or the fit of a published method, with what its study declares.
 
-    Raises
-    ------
-    ConfigError
-        If the estimate belongs to another study or revision.
-    NumericError
-        If nothing has been folded yet.
+    Raises ConfigError if the estimate belongs to another study or revision; NumericError if nothing
+    has been folded yet.
     """
     check_origin(task, message.study, message.study_revision, "the estimate")
     live = message if isinstance(message, EstimateMessage) else None

@@ -32,21 +32,12 @@ def is_possible(version: int, now: float) -> bool:
 class Newest:
     """The newest believable model among those that it is shown, in the order of the log.
 
-    Parameters
-    ----------
-    task
-        The study.
-    ends
-        Returns how far the releases topic reaches: the sum of the next offsets of its partitions.
-    clock
-        Seconds since 1970.
+    task: The study.
+    ends: Returns how far the releases topic reaches: the sum of the next offsets of its partitions.
+    clock: Seconds since 1970.
 
-    Attributes
-    ----------
-    model
-        The newest; at first the public start.
-    explained
-        Whether the logs can hold what led to it.
+    model: The newest; at first the public start.
+    explained: Whether the logs can hold what led to it.
     """
 
     def __init__(self, task: Task, ends: Callable[[], int], clock: Callable[[], float]) -> None:
@@ -60,15 +51,9 @@ class Newest:
     def take(self, offset: int, model: Model) -> Outcome:
         """Look at one model, and say what became of it.
 
-        Parameters
-        ----------
-        offset
-            Where it stands in the models topic.
+        offset: Where it stands in the models topic.
 
-        Returns
-        -------
-        str
-            "refused" is one that would be the newest, and that nobody can have published.
+        Returns: "refused" is one that would be the newest, and that nobody can have published.
         """
         if not self._fits(offset, model):
             ends = self._ends()

@@ -36,27 +36,19 @@ MAX_RELEASE_BYTES = 8 * 2**20
 class Header:
     """Who sent a release, of what study and at which model.
 
-    Attributes
-    ----------
-    revision
-        The study revision it was made under, 16 hexadecimal digits.
-    study, claim, layout
-        Digests, as hexadecimal digits: of the study's name; of the policy that the client kept, as
-        `Guarantee.claim` words it; of names, lengths and units of the numbers.
-    partitions
-        Of the topic, as the client's study file says.
-    records
-        Public number of record slots; of a study without privacy, how many records entered.
-    client, ledger
-        Digests of who sent it, whose id is the record's key, and of the ledger that vouches for it.
-    seq
-        Number of the release, gap-free from 0.
-    version
-        Of the model at which it was taken.
-    model_watermark
-        Record slots folded before that model, as its message says: the age of the release.
-    partition_watermark
-        Of these, the slots of the client's own partition, where the study has several paths.
+    revision: The study revision it was made under, 16 hexadecimal digits.
+    study, claim, layout: Digests, as hexadecimal digits: of the study's name; of the policy that
+        the client kept, as `Guarantee.claim` words it; of names, lengths and units of the numbers.
+    partitions: Of the topic, as the client's study file says.
+    records: Public number of record slots; of a study without privacy, how many records entered.
+    client, ledger: Digests of who sent it, whose id is the record's key, and of the ledger that
+        vouches for it.
+    seq: Number of the release, gap-free from 0.
+    version: Of the model at which it was taken.
+    model_watermark: Record slots folded before that model, as its message says: the age of the
+        release.
+    partition_watermark: Of these, the slots of the client's own partition, where the study has
+        several paths.
     """
 
     study: str
@@ -77,12 +69,8 @@ class Header:
 class Release:
     """One release.
 
-    Attributes
-    ----------
-    point
-        Where it was taken, as stored: shape (d,).
-    parts
-        The numbers by name, as stored; the task's layout has their units.
+    point: Where it was taken, as stored: shape (d,).
+    parts: The numbers by name, as stored; the task's layout has their units.
     """
 
     header: Header
@@ -93,13 +81,8 @@ class Release:
 def seal(task: Task, answer: Answer | OpenAnswer, *, client: str, ledger: str, seq: int) -> bytes:
     """Write a sealed answer as the payload of a release.
 
-    Raises
-    ------
-    TypeError
-        If it is anything but what `privatise` or `disclose` made.
-    PrivacyError
-        If it was made for another study: one of the other kind, or whose releases hold other
-        numbers.
+    Raises TypeError if it is anything but what `privatise` or `disclose` made; PrivacyError if it
+    was made for another study: one of the other kind, or whose releases hold other numbers.
     """
     if type(answer) is not Answer and type(answer) is not OpenAnswer:
         raise TypeError("only answers that privatise or disclose made can be written")
@@ -129,11 +112,8 @@ def seal(task: Task, answer: Answer | OpenAnswer, *, client: str, ledger: str, s
 def header_of(payload: bytes) -> Header:
     """Read the header of a release of any study.
 
-    Raises
-    ------
-    PayloadError
-        If it is no release of this form. What is wrong stays out of the message: it can echo the
-        payload.
+    Raises PayloadError if it is no release of this form. What is wrong stays out of the message: it
+    can echo the payload.
     """
     if len(payload) >= HEADER.itemsize:
         row = np.frombuffer(payload, HEADER, count=1)
@@ -145,10 +125,7 @@ def header_of(payload: bytes) -> Header:
 def read(task: Task, payload: bytes) -> Release:
     """Read a release of a study, without judging it: `incoming` does.
 
-    Raises
-    ------
-    PayloadError
-        As `header_of`, or if it is not as long as the study's releases are.
+    Raises PayloadError as `header_of`, or if it is not as long as the study's releases are.
     """
     header, form = header_of(payload), form_of(task)
     size = form.dtype.itemsize
@@ -163,10 +140,7 @@ def read(task: Task, payload: bytes) -> Release:
 def described(task: Task, payload: bytes) -> dict[str, object]:
     """Return a release for people: its header, and its numbers in real units.
 
-    Raises
-    ------
-    PayloadError
-        As `read`.
+    Raises PayloadError as `read`.
     """
     release = read(task, payload)
     header, layout = release.header, task.layout

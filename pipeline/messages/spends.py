@@ -39,18 +39,11 @@ _Neighbours = Literal["zero-out", "replace-one"]
 class Spend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one study has cost one record.
 
-    Attributes
-    ----------
-    ledger
-        Id of the ledger that released it.
-    noise_per_record
-        Whether every record has noise of its own.
-    slots
-        Record slots of a release.
-    releases
-        How many there were when this was written.
-    event
-        What all of them cost a record together.
+    ledger: Id of the ledger that released it.
+    noise_per_record: Whether every record has noise of its own.
+    slots: Record slots of a release.
+    releases: How many there were when this was written.
+    event: What all of them cost a record together.
     """
 
     ledger: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
@@ -76,12 +69,8 @@ class Spend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SourceSpends(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What studies have spent on one source, and the most that they may.
 
-    Attributes
-    ----------
-    source
-        Its name, or the hash of it.
-    epsilon, delta
-        The limit; epsilon null: none.
+    source: Its name, or the hash of it.
+    epsilon, delta: The limit; epsilon null: none.
     """
 
     source: _Name
@@ -97,10 +86,7 @@ class SpendsMessage(
 ):
     """The account of one client.
 
-    Attributes
-    ----------
-    ledger
-        Id of the ledger that writes it.
+    ledger: Id of the ledger that writes it.
     """
 
     client: _Name
@@ -170,13 +156,9 @@ _UNKNOWN = re.compile(r"Invalid value ('(?:spends|[a-z-]+)/\d+')")
 def read_spends(payload: bytes) -> SpendsMessage:
     """Read an account, of this version or the one before.
 
-    Raises
-    ------
-    ConfigError
-        If it is of a version, or has an event of a kind, that is not known here: what it says was
-        spent must not pass for nothing.
-    msgspec.DecodeError
-        If it is no account at all, naming the field and what is allowed there.
+    Raises ConfigError if it is of a version, or has an event of a kind, that is not known here:
+    what it says was spent must not pass for nothing; msgspec.DecodeError if it is no account at
+    all, naming the field and what is allowed there.
     """
     try:
         message = _DECODER.decode(payload)

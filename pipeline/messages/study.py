@@ -29,12 +29,8 @@ def write_study(task: Task, published_at: float) -> tuple[bytes, Headers]:
 class Known:
     """What the records of a study's topic say so far: the newest that can be read counts.
 
-    Attributes
-    ----------
-    revision
-        The revision of the study; None if there is none.
-    ignored
-        How many records were no record of this study.
+    revision: The revision of the study; None if there is none.
+    ignored: How many records were no record of this study.
     """
 
     def __init__(self, study: str) -> None:

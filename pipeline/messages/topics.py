@@ -17,10 +17,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 class Topic:
     """One topic as it is to be created.
 
-    Attributes
-    ----------
-    config
-        Topic settings in Kafka's own names.
+    config: Topic settings in Kafka's own names.
     """
 
     name: str

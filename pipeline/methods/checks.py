@@ -36,10 +36,7 @@ PAIRS, ROUNDING = 200, 1e-6
 class Case:
     """A study and encoded records that fit it.
 
-    Attributes
-    ----------
-    windows
-        Full windows, each at most `window.records` long; at least six, of which two differ.
+    windows: Full windows, each at most `window.records` long; at least six, of which two differ.
     """
 
     study: Study

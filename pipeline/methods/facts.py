@@ -11,23 +11,17 @@ from typing import Any
 class Sizes:
     """What formulas expect of a study at a number of records; None where there is no formula.
 
-    Attributes
-    ----------
-    records_for_intervals
-        With fewer records intervals hardly appear; often it takes up to twice as many.
-    epsilon_for_intervals
-        The epsilon at which the records at hand would do; None if none in the allowed range does.
-    slope_error
-        Standard error of a slope from the noise alone, in the unit in which estimates print it.
-    cloud
-        Variance of the linear predictor under the iterate's jitter, over its public scale: the
+    records_for_intervals: With fewer records intervals hardly appear; often it takes up to twice as
+        many.
+    epsilon_for_intervals: The epsilon at which the records at hand would do; None if none in the
+        allowed range does.
+    slope_error: Standard error of a slope from the noise alone, in the unit in which estimates
+        print it.
+    cloud: Variance of the linear predictor under the iterate's jitter, over its public scale: the
         largest slope for losses of numbers, 1 for classes. Formulas hold where it is small.
-    relative_bias
-        Of logistic coefficients: by what share the jitter makes them too large.
-    late
-        Whether it is models that may be late which keep the steps short, and not noise.
-    sooner
-        What makes intervals come sooner besides more records or a larger epsilon, in words.
+    relative_bias: Of logistic coefficients: by what share the jitter makes them too large.
+    late: Whether it is models that may be late which keep the steps short, and not noise.
+    sooner: What makes intervals come sooner besides more records or a larger epsilon, in words.
     """
 
     records_for_intervals: int
@@ -43,12 +37,8 @@ class Sizes:
 class Missed:
     """Intervals that cover less than they promise, in a simulation.
 
-    Attributes
-    ----------
-    biased
-        Whether the estimates miss the target by more than chance.
-    covering
-        Other kinds of intervals, which covered there.
+    biased: Whether the estimates miss the target by more than chance.
+    covering: Other kinds of intervals, which covered there.
     """
 
     biased: bool
@@ -59,18 +49,14 @@ class Missed:
 class Outlook:
     """What intervals a study will have, by formulas, before there are data.
 
-    Attributes
-    ----------
-    latest
-        Record slots after which the ridge alone is enough for intervals of slopes; None: no number
-        of them is. What has no ridge, the intercept, and slopes that go with it may need more.
-    usual
-        The same for independent features that are as their ranges and typical values say.
-    longest, usual_half
-        Half the length of a slope's interval at the size that was asked for, in the unit in which
-        estimates print it: at most, and for such features. None where nothing bounds it.
-    why
-        What it hangs on, in words; empty if there is nothing to say.
+    latest: Record slots after which the ridge alone is enough for intervals of slopes; None: no
+        number of them is. What has no ridge, the intercept, and slopes that go with it may need
+        more.
+    usual: The same for independent features that are as their ranges and typical values say.
+    longest, usual_half: Half the length of a slope's interval at the size that was asked for, in
+        the unit in which estimates print it: at most, and for such features. None where nothing
+        bounds it.
+    why: What it hangs on, in words; empty if there is nothing to say.
     """
 
     latest: int | None
@@ -84,12 +70,8 @@ class Outlook:
 class Design:
     """What a method proposes for a study of a size.
 
-    Attributes
-    ----------
-    changes
-        Keys of the study file, as in "window.records", with their values.
-    reasons
-        Why, by key.
+    changes: Keys of the study file, as in "window.records", with their values.
+    reasons: Why, by key.
     """
 
     changes: Mapping[str, Any]

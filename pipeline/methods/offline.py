@@ -25,21 +25,13 @@ Clients = Mapping[str, Arrays]
 class OfflineFit:
     """What a method gives over records that are all at hand.
 
-    Attributes
-    ----------
-    coefficients
-        Shape (d,), the intercept first, on encoded features.
-    status, reason
-        How far to trust the coefficients, and why there are no intervals.
-    rounds
-        Steps over all records, or batches of an online method.
-    score
-        Largest entry of the mean penalised gradient over all records, each in units of its column's
-        root mean square; None where the method is noised, as noise does not cover it.
-    weights
-        Class weights in the end: negative, positive.
-    covariance
-        Shape (d, d), or None where the method has no valid intervals.
+    coefficients: Shape (d,), the intercept first, on encoded features.
+    status, reason: How far to trust the coefficients, and why there are no intervals.
+    rounds: Steps over all records, or batches of an online method.
+    score: Largest entry of the mean penalised gradient over all records, each in units of its
+        column's root mean square; None where the method is noised, as noise does not cover it.
+    weights: Class weights in the end: negative, positive.
+    covariance: Shape (d, d), or None where the method has no valid intervals.
     """
 
     coefficients: Vector
@@ -95,10 +87,8 @@ def offline_method(study: Study) -> OfflineMethod | None:
 def offline_methods(kinds: Iterable[str], option: str) -> list[OfflineMethod]:
     """Return methods by their kinds.
 
-    Raises
-    ------
-    ConfigError
-        If one is unknown, naming the option that it came with, and all that are known.
+    Raises ConfigError if one is unknown, naming the option that it came with, and all that are
+    known.
     """
     for kind in kinds:
         if kind not in OFFLINE:
@@ -109,10 +99,8 @@ def offline_methods(kinds: Iterable[str], option: str) -> list[OfflineMethod]:
 def guarantee_of(task: Task) -> Guarantee:
     """Return what a study keeps private, whatever its kind.
 
-    Raises
-    ------
-    ConfigError, PrivacyError
-        If the noise of its method cannot be scaled with these parameters.
+    Raises ConfigError, PrivacyError if the noise of its method cannot be scaled with these
+    parameters.
     """
     method = offline_method(task.study)
     return task.budget.guarantee if method is None else method.guarantee(task)

@@ -35,12 +35,8 @@ from pipeline.privacy.events import (
 class Unit:
     """Whose data a budget protects, and against which change.
 
-    Attributes
-    ----------
-    records
-        At most so many records of one source belong to one unit.
-    neighbours
-        The change that is hidden: "zero-out" or "replace-one".
+    records: At most so many records of one source belong to one unit.
+    neighbours: The change that is hidden: "zero-out" or "replace-one".
     """
 
     records: int
@@ -54,12 +50,8 @@ class Unit:
         so where noise does not depend on whether a record is there: see `Budget.shows_absence`.
 
         Records that share noise pay as a group. Records that have noise of their own pay as
-        compositions do, but two changes of one record are a group in either case.
-
-        Raises
-        ------
-        PrivacyError
-            As `events.group`.
+        compositions do, but two changes of one record are a group in either case. Raises
+        PrivacyError as `events.group`.
         """
         twice = self.neighbours == "replace-one" and neighbours == "zero-out"
         changes = 2 if twice else 1
@@ -80,12 +72,8 @@ def mu_of_pure(epsilon: float) -> float:
 def event_of(mu: float | None, epsilon: float | None) -> Event:
     """Return the event of a cost as older ledgers and accounts have it.
 
-    Parameters
-    ----------
-    mu
-        The release is mu-GDP; None: it protects nobody.
-    epsilon
-        It is epsilon-DP without a delta, too; None where no such epsilon holds.
+    mu: The release is mu-GDP; None: it protects nobody.
+    epsilon: It is epsilon-DP without a delta, too; None where no such epsilon holds.
     """
     if mu is None:
         return NonPrivate()
@@ -105,22 +93,13 @@ def total_mu(events: Iterable[Event]) -> float:
 def total_epsilon(events: Iterable[Event], delta: float) -> float:
     """Return an epsilon that holds at `delta` for all events together.
 
-    Parameters
-    ----------
-    delta
-        In [0, 1); with 0 only pure events have an answer.
+    delta: In [0, 1); with 0 only pure events have an answer.
 
-    Returns
-    -------
-    float
-        The smallest of three valid bounds: all as mu-GDP, or by their Renyi divergences where one
-        of them has nothing else; all as pure sums; the pure ones as a sum beside the others.
-        Infinite if none holds.
+    Returns: The smallest of three valid bounds: all as mu-GDP, or by their Renyi divergences where
+    one of them has nothing else; all as pure sums; the pure ones as a sum beside the others.
+    Infinite if none holds.
 
-    Raises
-    ------
-    PrivacyError
-        If delta is outside its range.
+    Raises PrivacyError if delta is outside its range.
     """
     if not 0 <= delta < 1:
         raise PrivacyError("delta must lie in [0, 1)")

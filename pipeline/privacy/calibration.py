@@ -27,21 +27,13 @@ UNITS = 2.0**-10, 2.0**80
 class Question:
     """What is to be noised.
 
-    Attributes
-    ----------
-    mechanism
-        "gaussian" and "laplace" are the continuous laws, whose guarantee real numbers would keep;
-        the discrete ones are what a computer can keep.
-    sensitivity
-        Distance between neighbours: L2 for Gaussian noise, L1 for Laplace noise; > 0.
-    dimension
-        Numbers in one release, >= 1.
-    records
-        At most so many records belong to one unit (group privacy), >= 1.
-    releases
-        Each record enters so many releases of this kind (composition), >= 1.
-    lattice
-        Unit of the lattice that all values lie on already; None to let one be chosen, with
+    mechanism: "gaussian" and "laplace" are the continuous laws, whose guarantee real numbers would
+        keep; the discrete ones are what a computer can keep.
+    sensitivity: Distance between neighbours: L2 for Gaussian noise, L1 for Laplace noise; > 0.
+    dimension: Numbers in one release, >= 1.
+    records: At most so many records belong to one unit (group privacy), >= 1.
+    releases: Each record enters so many releases of this kind (composition), >= 1.
+    lattice: Unit of the lattice that all values lie on already; None to let one be chosen, with
         rounding to it inside the sensitivity. For the discrete mechanisms.
     """
 
@@ -55,10 +47,7 @@ class Question:
     def __post_init__(self) -> None:
         """Refuse what has no meaning.
 
-        Raises
-        ------
-        PrivacyError
-            Naming the field and its range.
+        Raises PrivacyError, naming the field and its range.
         """
         if self.mechanism not in get_args(Name):
             raise PrivacyError(f"mechanism must be one of {', '.join(get_args(Name))}")
@@ -87,18 +76,12 @@ class Question:
 class Answer:
     """A calibrated mechanism.
 
-    Attributes
-    ----------
-    scale
-        sigma of Gaussian noise, b of Laplace noise, in the units of the sensitivity.
-    epsilon, delta
-        What all releases together keep, for one unit.
-    mu
-        They are mu-GDP too; for "discrete-gaussian" up to what `how` says.
-    lattice, lattice_scale
-        Unit of the lattice, and the scale in such units; None for the continuous laws.
-    how
-        Which curve was used, and whether it is exact or a bound.
+    scale: sigma of Gaussian noise, b of Laplace noise, in the units of the sensitivity.
+    epsilon, delta: What all releases together keep, for one unit.
+    mu: They are mu-GDP too; for "discrete-gaussian" up to what `how` says.
+    lattice, lattice_scale: Unit of the lattice, and the scale in such units; None for the
+        continuous laws.
+    how: Which curve was used, and whether it is exact or a bound.
     """
 
     question: Question
@@ -120,10 +103,7 @@ def solve(
 ) -> Answer:
     """Find the one of epsilon, delta and scale that is missing; Laplace noise has no delta.
 
-    Raises
-    ------
-    PrivacyError
-        If not exactly one is missing, or one is outside its range, or none fits.
+    Raises PrivacyError if not exactly one is missing, or one is outside its range, or none fits.
     """
     given = {"epsilon": epsilon, "delta": delta, "scale": scale}
     if not question.gaussian:

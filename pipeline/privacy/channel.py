@@ -51,14 +51,10 @@ class Noise(Protocol):
 class Channel:
     """A vector of sums that leaves as noised integers on a public lattice.
 
-    Attributes
-    ----------
-    exponent
-        The lattice unit is 2^exponent.
-    sensitivity
-        Distance between neighbours in the mechanism's norm, in real units, rounding included.
-    noise
-        What is added, in lattice units.
+    exponent: The lattice unit is 2^exponent.
+    sensitivity: Distance between neighbours in the mechanism's norm, in real units, rounding
+        included.
+    noise: What is added, in lattice units.
     """
 
     exponent: int
@@ -78,13 +74,9 @@ class Channel:
     def round(self, integers: Integers, exponents: Integers) -> Integers:
         """Round integers[i] * 2^exponents[i] to the nearest lattice point, in lattice units.
 
-        Integer arithmetic throughout, so two values differ after rounding by at most one unit
-        more than before.
-
-        Raises
-        ------
-        PrivacyError
-            If a value does not fit: a public bound is far too large for its budget.
+        Integer arithmetic throughout, so two values differ after rounding by at most one unit more
+        than before. Raises PrivacyError if a value does not fit: a public bound is far too large
+        for its budget.
         """
         shift = self.exponent - exponents
         down, up = np.maximum(np.minimum(shift, 62), 0), np.minimum(np.maximum(-shift, 0), 42)
@@ -130,17 +122,10 @@ class Channel:
 def gaussian(sensitivity: float, rounding: float, mu: float) -> Channel:
     """Choose lattice and noise so that the release of a vector is mu-GDP.
 
-    Parameters
-    ----------
-    sensitivity
-        L2 distance between neighbours before rounding, > 0.
-    rounding
-        What rounding can add to that distance, in lattice units, >= 0.
-    mu
-        > 0.
+    sensitivity: L2 distance between neighbours before rounding, > 0.
+    rounding: What rounding can add to that distance, in lattice units, >= 0.
+    mu: > 0.
 
-    Notes
-    -----
     Rounded to integers, a Gaussian of variance tau^2 is post-processing of the Gaussian mechanism.
     The discrete Gaussian of variance tau^2 + 1/12 has the same law up to a factor within
     exp(+-16 / sigma^4) per coordinate (docs/privacy/discrete-gaussian.md); `slack` pays for that.
@@ -155,15 +140,9 @@ def gaussian(sensitivity: float, rounding: float, mu: float) -> Channel:
 def laplace(sensitivity: float, rounding: float, epsilon: float) -> Channel:
     """Choose lattice and noise so that the release of a vector is epsilon-differentially private.
 
-    Parameters
-    ----------
-    sensitivity, rounding
-        As for `gaussian`, in the L1 norm.
-    epsilon
-        > 0.
+    sensitivity, rounding: As for `gaussian`, in the L1 norm.
+    epsilon: > 0.
 
-    Notes
-    -----
     Exact: the ratio of two discrete Laplace laws at L1 distance D is at most exp(D / scale).
     """
     exponent, whole = _lattice(sensitivity, rounding, epsilon)

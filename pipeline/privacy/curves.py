@@ -21,19 +21,11 @@ LARGEST_SIGMA = 2.0**16
 def discrete_gaussian_delta(sigma: float, sensitivity: int, epsilon: float) -> float:
     """Return the exact delta of one integer with discrete Gaussian noise.
 
-    Parameters
-    ----------
-    sigma
-        Scale in lattice units, in (0, 2^16].
-    sensitivity
-        Distance of neighbours in lattice units, >= 1.
-    epsilon
-        >= 0.
+    sigma: Scale in lattice units, in (0, 2^16].
+    sensitivity: Distance of neighbours in lattice units, >= 1.
+    epsilon: >= 0.
 
-    Raises
-    ------
-    PrivacyError
-        If sigma is outside its range.
+    Raises PrivacyError if sigma is outside its range.
     """
     if not 0 < sigma <= LARGEST_SIGMA:
         raise PrivacyError("the exact curve is for a scale in (0, 65536] lattice units")
@@ -52,12 +44,8 @@ def discrete_gaussian_delta(sigma: float, sensitivity: int, epsilon: float) -> f
 def discrete_laplace_delta(scale: float, sensitivity: int, epsilon: float) -> float:
     """Return the exact delta of one integer with discrete Laplace noise.
 
-    Parameters
-    ----------
-    scale
-        In lattice units, > 0.
-    sensitivity, epsilon
-        As for the discrete Gaussian.
+    scale: In lattice units, > 0.
+    sensitivity, epsilon: As for the discrete Gaussian.
     """
     if epsilon >= sensitivity / scale:
         return 0.0
@@ -70,13 +58,9 @@ def discrete_laplace_delta(scale: float, sensitivity: int, epsilon: float) -> fl
 def concentrated_delta(rho: float, epsilon: float) -> float:
     """Return an upper bound of the delta at `epsilon` of a rho-zCDP mechanism.
 
-    Parameters
-    ----------
-    rho
-        > 0; discrete Gaussian vectors at L2 distance D, in any dimension, have D^2 / (2 sigma^2),
+    rho: > 0; discrete Gaussian vectors at L2 distance D, in any dimension, have D^2 / (2 sigma^2),
         and rhos of several releases add up.
-    epsilon
-        >= 0.
+    epsilon: >= 0.
     """
 
     def logarithm(order: float) -> float:
@@ -97,17 +81,10 @@ def concentrated_delta(rho: float, epsilon: float) -> float:
 def smallest(holds: Callable[[float], bool], start: float) -> float:
     """Return a number at which a condition holds, within 1e-12 of the smallest such number.
 
-    Parameters
-    ----------
-    holds
-        False below some positive number, and true from there on.
-    start
-        Where to look first, > 0.
+    holds: False below some positive number, and true from there on.
+    start: Where to look first, > 0.
 
-    Raises
-    ------
-    PrivacyError
-        If it holds nowhere below 1e300.
+    Raises PrivacyError if it holds nowhere below 1e300.
     """
     high = start
     while not holds(high):

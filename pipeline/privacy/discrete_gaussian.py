@@ -30,15 +30,9 @@ SMALLEST, LARGEST = 0.1, 2.0**40
 class DiscreteGaussian:
     """A sampler of the discrete Gaussian.
 
-    Parameters
-    ----------
-    sigma
-        Scale in lattice units, in [0.1, 2^40).
+    sigma: Scale in lattice units, in [0.1, 2^40).
 
-    Raises
-    ------
-    PrivacyError
-        If sigma is outside its range.
+    Raises PrivacyError if sigma is outside its range.
     """
 
     def __init__(self, sigma: float) -> None:

@@ -28,15 +28,9 @@ SMALLEST, LARGEST = 0.02, 2.0**38
 class DiscreteLaplace:
     """A sampler of the discrete Laplace law.
 
-    Parameters
-    ----------
-    scale
-        In lattice units, in [0.02, 2^38).
+    scale: In lattice units, in [0.02, 2^38).
 
-    Raises
-    ------
-    PrivacyError
-        If the scale is outside its range.
+    Raises PrivacyError if the scale is outside its range.
     """
 
     def __init__(self, scale: float) -> None:

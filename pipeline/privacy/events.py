@@ -45,12 +45,8 @@ class Renyi(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="renyi/
             tag_field="kind"):  # fmt: skip
     """A release of which a curve of Renyi divergences is known (Mironov 2017).
 
-    Attributes
-    ----------
-    orders
-        Orders alpha > 1, rising.
-    epsilons
-        The release is (orders[i], epsilons[i])-RDP; not falling.
+    orders: Orders alpha > 1, rising.
+    epsilons: The release is (orders[i], epsilons[i])-RDP; not falling.
     """
 
     orders: tuple[Annotated[float, Meta(gt=1, le=1e9)], ...]
@@ -106,15 +102,9 @@ def compose(events: Mapping[Event, int] | Iterable[Event]) -> Event:
 
     Several of which one protects nobody protect nobody.
 
-    Parameters
-    ----------
-    events
-        One or more; a mapping says how often each happened.
+    events: One or more; a mapping says how often each happened.
 
-    Raises
-    ------
-    PrivacyError
-        If there is none, or one happened more often than can be written down.
+    Raises PrivacyError if there is none, or one happened more often than can be written down.
     """
     counts = _counted(events)
     if NonPrivate() in counts:
@@ -170,11 +160,8 @@ def group(event: Event, size: int) -> Event:
     One after the other is exchanged: mu and epsilon grow with the size (Dong, Roth and Su 2022,
     theorem 5; Dwork and Roth 2014, theorem 2.2). A curve grows by Mironov 2017, proposition 2: with
     2^c >= size, (alpha, epsilon) becomes (alpha / 2^c, 3^c epsilon) where alpha >= 2^(c + 1).
-
-    Raises
-    ------
-    PrivacyError
-        If a curve has no order that is large enough, or a cost is larger than can be written down.
+    Raises PrivacyError if a curve has no order that is large enough, or a cost is larger than can
+    be written down.
     """
     counts: Counter[Event] = Counter()
     for single, times in parts(event):
@@ -225,10 +212,7 @@ def encode(event: Event) -> str:
 def decode(text: str | bytes) -> Event:
     """Read an event, in the form that `compose` gives it, however it was written.
 
-    Raises
-    ------
-    PrivacyError
-        If its kind or version is not known, or it is damaged.
+    Raises PrivacyError if its kind or version is not known, or it is damaged.
     """
     try:
         return compose([_DECODER.decode(text)])

@@ -18,12 +18,8 @@ from pipeline.errors import PrivacyError
 def delta_of(mu: float, epsilon: float) -> float:
     """Return the smallest delta that a mu-GDP mechanism reaches at `epsilon`.
 
-    Parameters
-    ----------
-    mu
-        > 0.
-    epsilon
-        >= 0.
+    mu: > 0.
+    epsilon: >= 0.
     """
     first = float(log_ndtr(-epsilon / mu + mu / 2))
     second = float(log_ndtr(-epsilon / mu - mu / 2)) + epsilon
@@ -34,10 +30,7 @@ def delta_of(mu: float, epsilon: float) -> float:
 def mu_of(epsilon: float, delta: float) -> float:
     """Return the largest mu whose mechanism is (epsilon, delta)-differentially private.
 
-    Raises
-    ------
-    PrivacyError
-        If epsilon <= 0 or delta is outside (0, 1).
+    Raises PrivacyError if epsilon <= 0 or delta is outside (0, 1).
     """
     check_budget(epsilon, delta)
     low, high = 1e-12, 1.0
@@ -82,10 +75,7 @@ def _last_true(holds: Callable[[float], bool], low: float, high: float) -> float
 def check_budget(epsilon: float, delta: float) -> None:
     """Refuse a budget that no Gaussian mechanism can keep.
 
-    Raises
-    ------
-    PrivacyError
-        If epsilon is not finite and > 0, or delta is outside (0, 1).
+    Raises PrivacyError if epsilon is not finite and > 0, or delta is outside (0, 1).
     """
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise PrivacyError("privacy.epsilon must be a finite number > 0, for example 1.0")

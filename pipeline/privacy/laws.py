@@ -16,14 +16,10 @@ from typing import Protocol
 class Weights:
     """Bounds of the weights of consecutive integers, all in one unit.
 
-    Attributes
-    ----------
-    first
-        The integer that the first weight belongs to.
-    low, high
-        Lower and upper bounds of the weights.
-    left, right
-        Upper bounds of what lies to the left and to the right of the list; lower bounds are 0.
+    first: The integer that the first weight belongs to.
+    low, high: Lower and upper bounds of the weights.
+    left, right: Upper bounds of what lies to the left and to the right of the list; lower bounds
+        are 0.
     """
 
     first: int

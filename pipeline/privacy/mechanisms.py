@@ -25,10 +25,7 @@ DISCRETE_SHARE = 1e-7
 class Mechanism(Protocol):
     """One way of noising the parts of a release.
 
-    Attributes
-    ----------
-    order
-        The norm in which it wants sensitivities.
+    order: The norm in which it wants sensitivities.
     """
 
     order: ClassVar[Order]
@@ -36,10 +33,7 @@ class Mechanism(Protocol):
     def budget(self, numbers: int) -> float:
         """Return what all releases about one unit may cost together, in the mechanism's own terms.
 
-        Parameters
-        ----------
-        numbers
-            How many noised numbers one unit can touch.
+        numbers: How many noised numbers one unit can touch.
         """
         ...
 
@@ -67,10 +61,8 @@ class GaussianMechanism:
     def budget(self, numbers: int) -> float:
         """Return mu; see `Mechanism.budget`.
 
-        Raises
-        ------
-        PrivacyError
-            If delta or epsilon is below what the discrete law differs from the continuous one.
+        Raises PrivacyError if delta or epsilon is below what the discrete law differs from the
+        continuous one.
         """
         lost = epsilon, delta = channel.slack(numbers, self.epsilon)
         if epsilon >= DISCRETE_SHARE * self.epsilon:

@@ -10,25 +10,16 @@ import msgspec
 class Guarantee(msgspec.Struct, frozen=True, omit_defaults=False):
     """What holds for every release of a study, and so for all that is computed from them.
 
-    Attributes
-    ----------
-    mu
-        The stream of releases is mu-GDP for one unit; None without privacy.
-    unit
-        Whose data the promise is about: "record", or "user" (at most `unit_records` records).
-    neighbours
-        Which change of the data it hides: "zero-out" (one record becomes a null record) or
+    mu: The stream of releases is mu-GDP for one unit; None without privacy.
+    unit: Whose data the promise is about: "record", or "user" (at most `unit_records` records).
+    neighbours: Which change of the data it hides: "zero-out" (one record becomes a null record) or
         "replace-one".
-    adversary
-        Who may look: everybody beyond the client, with all releases and estimates.
-    guarantee
-        The sentence for people.
-    counts
-        How numbers of records are treated: which leave with noise, which are public, which never
-        leave.
-    levels
-        Epsilon of each level of privacy that a record can have, the largest being `epsilon`; None
-        where all records have the same.
+    adversary: Who may look: everybody beyond the client, with all releases and estimates.
+    guarantee: The sentence for people.
+    counts: How numbers of records are treated: which leave with noise, which are public, which
+        never leave.
+    levels: Epsilon of each level of privacy that a record can have, the largest being `epsilon`;
+        None where all records have the same.
     """
 
     mechanism: str
@@ -113,17 +104,11 @@ def guarantee_of(
 ) -> Guarantee:
     """State the guarantee of noised releases.
 
-    Parameters
-    ----------
-    counted
-        What leaves with noise beside gradient and curvature; empty for nothing.
-    releases
-        How many releases a record may enter.
-    parts
-        What a record's gradient, curvature and product cost, where single records release them:
+    counted: What leaves with noise beside gradient and curvature; empty for nothing.
+    releases: How many releases a record may enter.
+    parts: What a record's gradient, curvature and product cost, where single records release them:
         mu, or epsilon if delta is 0.
-    levels
-        Epsilon by level where records have one each.
+    levels: Epsilon by level where records have one each.
     """
     who = "one record" if unit == "record" else f"one user with at most {records} records"
     enters = (

@@ -21,10 +21,7 @@ Order = Literal[1, 2]
 class Bounds:
     """Public bounds of one record (1, x).
 
-    Attributes
-    ----------
-    l1, l2
-        Upper bounds of its norms.
+    l1, l2: Upper bounds of its norms.
     """
 
     l1: float

@@ -20,12 +20,8 @@ from pipeline.types import Integers
 class SeededStream(SecureStream):
     """A reproducible generator; it serves simulations alone.
 
-    Parameters
-    ----------
-    seed
-        >= 0, from the study file.
-    client, seq
-        The release: each has noise of its own, and the same one in every run.
+    seed: >= 0, from the study file.
+    client, seq: The release: each has noise of its own, and the same one in every run.
     """
 
     def __init__(self, seed: int, client: str, seq: int) -> None:
@@ -56,10 +52,8 @@ class SimulatedGaussian:
     def draw(self, count: int, stream: SecureStream) -> Integers:
         """Return `count` draws, int64 of shape (count,).
 
-        Raises
-        ------
-        PrivacyError
-            If the stream is the cryptographic one: this noise must not look like real noise.
+        Raises PrivacyError if the stream is the cryptographic one: this noise must not look like
+        real noise.
         """
         if not isinstance(stream, SeededStream):
             raise PrivacyError("insecure-simulation draws from a seeded generator only")

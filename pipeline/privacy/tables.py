@@ -37,10 +37,7 @@ LARGEST = 2**45
 class Table:
     """A sampler of one law.
 
-    Parameters
-    ----------
-    law
-        Its tables are made once and shared: they depend on public numbers only.
+    law: Its tables are made once and shared: they depend on public numbers only.
     """
 
     def __init__(self, law: Law) -> None:
@@ -112,12 +109,8 @@ def table(law: Law) -> Table:
 def resolve(law: Law, leading: int, stream: SecureStream) -> int:
     """Return the draw whose uniform number starts with these 64 bits.
 
-    Parameters
-    ----------
-    leading
-        The first 64 bits.
-    stream
-        Where further bits come from.
+    leading: The first 64 bits.
+    stream: Where further bits come from.
     """
     bits = 64
     while True:

@@ -19,14 +19,9 @@ from pipeline.types import Integers, Matrix, Vector
 class Batch:
     """Records of a history, in its order, by column.
 
-    Attributes
-    ----------
-    columns
-        Name to values, each of shape (n,): numbers, text, or objects with None for missing.
-    lost
-        Which slots hold no record at all, such as a line that cannot be read; shape (n,).
-    share
-        How much of the history lies behind its end, 0 to 1; None where that is not known.
+    columns: Name to values, each of shape (n,): numbers, text, or objects with None for missing.
+    lost: Which slots hold no record at all, such as a line that cannot be read; shape (n,).
+    share: How much of the history lies behind its end, 0 to 1; None where that is not known.
     """
 
     columns: Mapping[str, NDArray[Any]]
@@ -41,16 +36,10 @@ class Batch:
 class Encoded:
     """A batch, encoded.
 
-    Attributes
-    ----------
-    features
-        Clipped and encoded, shape (n, p); rows that are not usable hold anything.
-    responses, written
-        The response encoded, and as it was written in its own unit; shape (n,).
-    usable
-        Which slots hold a sound record, shape (n,).
-    beyond
-        Which values lay outside the public range of their feature, shape (n, k).
+    features: Clipped and encoded, shape (n, p); rows that are not usable hold anything.
+    responses, written: The response encoded, and as it was written in its own unit; shape (n,).
+    usable: Which slots hold a sound record, shape (n,).
+    beyond: Which values lay outside the public range of their feature, shape (n, k).
     """
 
     features: Matrix

@@ -71,18 +71,12 @@ def exact_sums(
 ) -> tuple[Integers, Integers]:
     """Sum slopes times rows, and curvatures times products of rows; the design is overwritten.
 
-    Parameters
-    ----------
-    design
-        Rows in units of their last bit of a gradient, shape (n, d).
-    slopes, curvature_weights
-        Whole numbers of at most the bits above, shapes (n,) or (k, n), k >= 0, and (n,).
+    design: Rows in units of their last bit of a gradient, shape (n, d).
+    slopes, curvature_weights: Whole numbers of at most the bits above, shapes (n,) or (k, n), k >=
+        0, and (n,).
 
-    Returns
-    -------
-    tuple
-        Whole numbers in units of the factors' times the rows' last bits, shapes (d,) or (k, d),
-        and (d, d).
+    Returns: Whole numbers in units of the factors' times the rows' last bits, shapes (d,) or (k,
+    d), and (d, d).
     """
     size = design.shape[1]
     gradient = np.zeros((*slopes.shape[:-1], size), dtype=np.int64)

@@ -32,19 +32,11 @@ NAMED = 8
 class Codes:
     """The declared texts of one column, each with the number that stands for it.
 
-    Parameters
-    ----------
-    name
-        The column.
-    what
-        What a text is, in words: "class" or "level".
-    codes
-        Each text, as the study file writes it, with its number.
+    name: The column.
+    what: What a text is, in words: "class" or "level".
+    codes: Each text, as the study file writes it, with its number.
 
-    Attributes
-    ----------
-    numbers
-        The texts that are numbers; empty if two are the same one.
+    numbers: The texts that are numbers; empty if two are the same one.
     """
 
     def __init__(self, name: str, what: str, codes: Mapping[str, float]) -> None:
@@ -57,10 +49,7 @@ class Codes:
     def code(self, value: object) -> float:
         """Return the number of the text that a value stands for.
 
-        Raises
-        ------
-        RecordError
-            If there is no value, or it stands for none.
+        Raises RecordError if there is no value, or it stands for none.
         """
         value = plain(value)
         if isinstance(value, bool):

@@ -23,17 +23,12 @@ Table: TypeAlias = Any
 def values_of(X: Table, features: Features) -> Matrix:
     """Return the values of all features, shape (n, k), every one finite: see `Features`.
 
-    Parameters
-    ----------
-    X
-        An array or nested lists of shape (n, k), in the order in which the study names its
-        features; a data frame with a column for each of them (further columns are not read); or
-        a sequence of mappings from names to numbers or text.
+    X: An array or nested lists of shape (n, k), in the order in which the study names its features;
+        a data frame with a column for each of them (further columns are not read); or a sequence of
+        mappings from names to numbers or text.
 
-    Raises
-    ------
-    DataError
-        If the shape is wrong, a column is missing, or a value is no finite number or no level.
+    Raises DataError if the shape is wrong, a column is missing, or a value is no finite number or
+    no level.
     """
     names = features.names
     if isinstance(X, (Mapping, str, bytes)):
@@ -63,10 +58,7 @@ def values_of(X: Table, features: Features) -> Matrix:
 def labels_of(y: Any, count: int) -> list[object]:
     """Return the labels of `count` records as a list.
 
-    Raises
-    ------
-    DataError
-        If there is another number of them.
+    Raises DataError if there is another number of them.
     """
     labels = list(y.tolist() if hasattr(y, "tolist") else y)
     if len(labels) != count:
@@ -77,10 +69,7 @@ def labels_of(y: Any, count: int) -> list[object]:
 def by_row(convert: Callable[[Any], Any], items: Sequence[object]) -> list[Any]:
     """Convert items one by one; a fault names its row.
 
-    Raises
-    ------
-    DataError
-        If one of them cannot be converted.
+    Raises DataError if one of them cannot be converted.
     """
     found = []
     for row, item in enumerate(items):

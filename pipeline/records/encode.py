@@ -39,12 +39,8 @@ class Row:
 class Arrays(NamedTuple):
     """Encoded records as arrays, one for each slot.
 
-    Attributes
-    ----------
-    features, responses
-        Shapes (n, p) and (n,); the response of an empty slot is NaN.
-    levels
-        Places of their levels of privacy, (n,); None: all have that of empty slots.
+    features, responses: Shapes (n, p) and (n,); the response of an empty slot is NaN.
+    levels: Places of their levels of privacy, (n,); None: all have that of empty slots.
     """
 
     features: Matrix
@@ -68,10 +64,7 @@ Rows: TypeAlias = Sequence[Row | None] | Arrays
 class Encoder:
     """Encodes the records of one study with its public ranges only.
 
-    Attributes
-    ----------
-    dummy
-        A record that anybody could make up: to be encoded where there is none, so that it takes
+    dummy: A record that anybody could make up: to be encoded where there is none, so that it takes
         as long.
     """
 
@@ -108,21 +101,15 @@ class Encoder:
     def check_columns(self, columns: Sequence[str]) -> None:
         """Refuse a source that lacks a column of the study.
 
-        Raises
-        ------
-        DataError
-            Naming the columns that are missing.
+        Raises DataError, naming the columns that are missing.
         """
         self.features.check_columns(columns, self.response.name, *self.level_columns)
 
     def encode(self, record: Record) -> Row:
         """Encode one record.
 
-        Raises
-        ------
-        RecordError
-            If a column is missing, a value is no finite number, or the response is none that the
-            study knows. The message names the column, never the value.
+        Raises RecordError if a column is missing, a value is no finite number, or the response is
+        none that the study knows. The message names the column, never the value.
         """
         row, fault = self.attempt(record)
         if fault is not None:
@@ -154,12 +141,8 @@ class Encoder:
     def rows(self, values: Matrix, responses: Sequence[tuple[float, bool]]) -> list[Row]:
         """Encode records whose values have been read.
 
-        Parameters
-        ----------
-        values
-            Finite values in their own units, shape (n, p).
-        responses
-            For each record the encoded response, and whether it was clipped.
+        values: Finite values in their own units, shape (n, p).
+        responses: For each record the encoded response, and whether it was clipped.
         """
         inside = self.features.clip(values)
         clipped = np.count_nonzero(inside != values, axis=1).tolist()

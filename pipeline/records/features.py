@@ -23,21 +23,12 @@ class Features:
 
     A value is a number in the feature's own unit, or the place of a level, counted from 0.
 
-    Parameters
-    ----------
-    features
-        By name, in the order of the study.
-    interactions
-        Each as "a:b".
-    unit
-        Whether ranges are mapped to [-1, 1]; else values keep their units.
+    features: By name, in the order of the study.
+    interactions: Each as "a:b".
+    unit: Whether ranges are mapped to [-1, 1]; else values keep their units.
 
-    Attributes
-    ----------
-    names
-        The columns of a source, k of them.
-    encoding
-        How their values become columns of the predictor.
+    names: The columns of a source, k of them.
+    encoding: How their values become columns of the predictor.
     """
 
     def __init__(
@@ -65,10 +56,7 @@ class Features:
     def check_columns(self, columns: Sequence[str], *others: str) -> None:
         """Refuse a source that lacks a feature, or one of the `others`.
 
-        Raises
-        ------
-        DataError
-            Naming the columns that are missing.
+        Raises DataError, naming the columns that are missing.
         """
         needed = (*self.names, *others)
         missing = [name for name in needed if name not in columns]
@@ -81,10 +69,7 @@ class Features:
     def value(self, name: str, given: object) -> float:
         """Return one value of a feature.
 
-        Raises
-        ------
-        RecordError
-            If it is missing, no finite number, or no level that the study declares.
+        Raises RecordError if it is missing, no finite number, or no level that the study declares.
         """
         codes = self._codes.get(name)
         return number_of(given, name) if codes is None else codes.code(given)
@@ -97,10 +82,7 @@ class Features:
     def values(self, record: Record) -> Vector:
         """Return the values of one record, shape (k,).
 
-        Raises
-        ------
-        RecordError
-            As `value`.
+        Raises RecordError as `value`.
         """
         return np.array([self.value(name, record.get(name)) for name in self.names])
 

@@ -9,10 +9,7 @@ from pipeline.study.personal import Personal
 class Levels:
     """Places of levels, 0 for the strictest.
 
-    Parameters
-    ----------
-    personal
-        The study's levels; None where it has none.
+    personal: The study's levels; None where it has none.
     """
 
     def __init__(self, personal: Personal | None) -> None:

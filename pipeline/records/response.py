@@ -32,19 +32,13 @@ class Response(Protocol):
     def of_record(self, record: Record) -> tuple[float, bool]:
         """Return the encoded response of a record, and whether it was clipped.
 
-        Raises
-        ------
-        RecordError
-            If the column is missing or holds a value that the study does not know.
+        Raises RecordError if the column is missing or holds a value that the study does not know.
         """
 
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return the same of a value that a caller holds.
 
-        Raises
-        ------
-        RecordError
-            As `of_record`.
+        Raises RecordError as `of_record`.
         """
 
     def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
@@ -63,20 +57,12 @@ def response_of(study: Study) -> Response:
 class NumberResponse:
     """A number or a count with its public range.
 
-    Parameters
-    ----------
-    name
-        The column.
-    low, high
-        The ends of the range; values beyond are clipped.
-    whole
-        Whether it is a count: a whole number >= 0, which keeps its unit; else the range is mapped
-        to [-1, 1].
+    name: The column.
+    low, high: The ends of the range; values beyond are clipped.
+    whole: Whether it is a count: a whole number >= 0, which keeps its unit; else the range is
+        mapped to [-1, 1].
 
-    Attributes
-    ----------
-    centre, unit
-        A response is centre + unit times its encoded form.
+    centre, unit: A response is centre + unit times its encoded form.
     """
 
     def __init__(self, name: str, low: float, high: float, *, whole: bool) -> None:
@@ -87,20 +73,14 @@ class NumberResponse:
     def of_record(self, record: Record) -> tuple[float, bool]:
         """As `Response.of_record`.
 
-        Raises
-        ------
-        RecordError
-            If it is missing, no finite number, or for a count negative or not whole.
+        Raises RecordError if it is missing, no finite number, or for a count negative or not whole.
         """
         return self.of_label(record.get(self.name))
 
     def of_label(self, label: object) -> tuple[float, bool]:
         """As `Response.of_label`.
 
-        Raises
-        ------
-        RecordError
-            As `of_record`.
+        Raises RecordError as `of_record`.
         """
         value = self.value_of(label)
         inside = min(max(value, self._low), self._high)
@@ -121,10 +101,7 @@ class NumberResponse:
     def value_of(self, label: object) -> float:
         """Return the response in its own unit, as it was written: without any clipping.
 
-        Raises
-        ------
-        RecordError
-            As `of_record`.
+        Raises RecordError as `of_record`.
         """
         value = number_of(label, self.name)
         if self._whole and (value < 0 or value != math.floor(value)):
@@ -135,12 +112,8 @@ class NumberResponse:
 class ClassResponse:
     """The response column with its classes: +1 for the positive one, -1 for the negative one.
 
-    Parameters
-    ----------
-    name
-        The column.
-    positive, negative
-        The two values, as the study file writes them.
+    name: The column.
+    positive, negative: The two values, as the study file writes them.
     """
 
     def __init__(self, name: str, positive: str, negative: str) -> None:
@@ -150,20 +123,14 @@ class ClassResponse:
     def of_record(self, record: Record) -> tuple[float, bool]:
         """Return the class of a record as +1 or -1; it is never clipped.
 
-        Raises
-        ------
-        RecordError
-            If the column is missing, or holds another value than the two classes.
+        Raises RecordError if the column is missing, or holds another value than the two classes.
         """
         return self._classes.code(record.get(self.name)), False
 
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return the class of a label as +1 or -1, by the same rule.
 
-        Raises
-        ------
-        RecordError
-            As `of_record`.
+        Raises RecordError as `of_record`.
         """
         return self._classes.code(label), False
 
@@ -175,10 +142,7 @@ class ClassResponse:
     def labels(self, like: object = "") -> tuple[Label, Label]:
         """Return the labels of the negative and the positive class, in the type of `like`.
 
-        Parameters
-        ----------
-        like
-            A label as the caller writes it: 1 for whole numbers, True for truth values, and so
+        like: A label as the caller writes it: 1 for whole numbers, True for truth values, and so
             on. Classes that are no numbers stay text.
         """
         like = plain(like)

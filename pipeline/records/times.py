@@ -30,16 +30,11 @@ def parse_rfc3339(text: str) -> int | None:
 def time_of(value: object, column: str) -> int:
     """Return the time that a field of a record says, in milliseconds since 1970, rounded down.
 
-    Parameters
-    ----------
-    value
-        RFC 3339 with a zone, each record with its own; or a number of seconds since 1970, of
+    value: RFC 3339 with a zone, each record with its own; or a number of seconds since 1970, of
         milliseconds from `MILLISECONDS_FROM` on; or a `datetime` with a zone.
 
-    Raises
-    ------
-    RecordError
-        If it is none of these, or before 1970. The message names the column, never the value.
+    Raises RecordError if it is none of these, or before 1970. The message names the column, never
+    the value.
     """
     found = milliseconds_of(value)
     if found is None:

@@ -28,10 +28,7 @@ def plain(value: object) -> object:
 def text_of(value: object, name: str) -> str:
     """Return a value as text without blanks at its ends; true and false are "1" and "0".
 
-    Raises
-    ------
-    RecordError
-        If there is none.
+    Raises RecordError if there is none.
     """
     if isinstance(value, str):
         return value.strip()
@@ -46,10 +43,7 @@ def text_of(value: object, name: str) -> str:
 def number_of(value: object, name: str) -> float:
     """Return a value as a finite number.
 
-    Raises
-    ------
-    RecordError
-        If it is missing or no finite number.
+    Raises RecordError if it is missing or no finite number.
     """
     if not isinstance(value, (str, float, int)):
         value = plain(value)

@@ -11,16 +11,10 @@ from pipeline.records.encode import Row
 class Window:
     """Slots that have come so far; what is bad or missing stays an empty slot.
 
-    Attributes
-    ----------
-    size
-        Public number of slots.
-    opened
-        When the first slot came, in seconds of the caller's clock; None while empty.
-    slots
-        The encoded records, None for those that were set aside.
-    position
-        Where the source continues after the last slot.
+    size: Public number of slots.
+    opened: When the first slot came, in seconds of the caller's clock; None while empty.
+    slots: The encoded records, None for those that were set aside.
+    position: Where the source continues after the last slot.
     """
 
     size: int

@@ -64,12 +64,8 @@ LATEST = 253_402_300_799_000
 class Reducer:
     """Folds log records of one study; it keeps no state of its own.
 
-    Parameters
-    ----------
-    task
-        The study's public numbers.
-    revision
-        The one that releases must name; default: the task's.
+    task: The study's public numbers.
+    revision: The one that releases must name; default: the task's.
     """
 
     def __init__(self, task: Task, revision: str = "") -> None:
@@ -86,16 +82,11 @@ class Reducer:
         Folding a batch equals folding its records one by one, bit for bit. Records below the
         watermark are in the state already and are passed over.
 
-        Parameters
-        ----------
-        allow_gaps
-            Whether the caller knows that offsets missing here are missing in the log: the ends of
-            transactions take an offset and are never handed out.
+        allow_gaps: Whether the caller knows that offsets missing here are missing in the log: the
+            ends of transactions take an offset and are never handed out.
 
-        Raises
-        ------
-        OffsetGap
-            If the batch does not continue the log where the state ends; nothing is changed.
+        Raises OffsetGap if the batch does not continue the log where the state ends; nothing is
+        changed.
         """
         fresh = records[known(records, state.head.next_offset) :]
         if not fresh:
@@ -138,10 +129,7 @@ class Reducer:
     def _add(self, state: Partition, rows: Rows, times: Integers) -> int:
         """Add releases, each to its bucket, and return how many are too old by now.
 
-        Parameters
-        ----------
-        times
-            Of their records, in milliseconds since 1970.
+        times: Of their records, in milliseconds since 1970.
         """
         if self._forgetting is None:
             self._server.fold(state.sums.at(0), rows)
@@ -166,10 +154,7 @@ def known(records: Sequence[LogRecord], watermark: int) -> int:
 def check_continuity(expected: int, records: Sequence[LogRecord]) -> None:
     """Refuse a batch with a gap.
 
-    Raises
-    ------
-    OffsetGap
-        Naming the offsets.
+    Raises OffsetGap, naming the offsets.
     """
     first, last = records[0].offset, records[-1].offset
     if first != expected:

@@ -15,27 +15,17 @@ HEAD, SUMS = "head", "sums."
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The counters of a snapshot, each a function of the log alone.
 
-    Attributes
-    ----------
-    next_offset
-        Watermark: the state holds exactly the log below it.
-    duplicates, dead_letters
-        Records of the log that changed no sum.
-    forgotten
-        Releases that are in no sum any more, or never were, because they are too old.
-    erased
-        Releases of erased clients that have been passed over.
-    slots
-        Record slots of all releases that came, forgotten and erased ones included: what models
+    next_offset: Watermark: the state holds exactly the log below it.
+    duplicates, dead_letters: Records of the log that changed no sum.
+    forgotten: Releases that are in no sum any more, or never were, because they are too old.
+    erased: Releases of erased clients that have been passed over.
+    slots: Record slots of all releases that came, forgotten and erased ones included: what models
         tell clients as `watermark`. It never goes back, or new releases would look old.
-    newest
-        Time of the newest release, in microseconds since 1970; 0 before the first.
-    missing
-        Releases of all clients below their highest numbers that have not come.
-    furthest
-        The highest number of a release of any client; -1 before the first.
-    clients, erased_clients, buckets
-        How many of each belong to the snapshot: a store that lost some is found out.
+    newest: Time of the newest release, in microseconds since 1970; 0 before the first.
+    missing: Releases of all clients below their highest numbers that have not come.
+    furthest: The highest number of a release of any client; -1 before the first.
+    clients, erased_clients, buckets: How many of each belong to the snapshot: a store that lost
+        some is found out.
     """
 
     schema: int = SCHEMA
@@ -62,10 +52,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 def read_head(task: Task, fields: dict[str, bytes]) -> Head:
     """Return the head among the stored fields of a partition.
 
-    Raises
-    ------
-    StateError
-        If it was written under another schema or study revision, or is damaged.
+    Raises StateError if it was written under another schema or study revision, or is damaged.
     """
     try:
         head = msgspec.msgpack.decode(fields[HEAD], type=Head)

@@ -29,19 +29,11 @@ def combine(
 ) -> tuple[Estimate, EstimateMessage]:
     """Merge partitions in the order of their numbers and estimate.
 
-    Parameters
-    ----------
-    partitions
-        By number; those that nothing came to may be left out.
-    topic
-        Name of the releases topic, or None for a fit without Kafka.
-    published_at
-        Seconds since 1970. Nothing but this field depends on it.
+    partitions: By number; those that nothing came to may be left out.
+    topic: Name of the releases topic, or None for a fit without Kafka.
+    published_at: Seconds since 1970. Nothing but this field depends on it.
 
-    Raises
-    ------
-    NumericError
-        If no finite estimate exists.
+    Raises NumericError if no finite estimate exists.
     """
     ordered = [partitions[number] for number in sorted(partitions)]
     estimate = estimate_of(task, ordered, sorted(partitions))
@@ -75,10 +67,7 @@ def estimate_of(
 ) -> Estimate:
     """Merge the sums of some partitions and estimate; the partitions stay as they are.
 
-    Parameters
-    ----------
-    numbers
-        Of the partitions, by default 0, 1, ...
+    numbers: Of the partitions, by default 0, 1, ...
     """
     merged = empty_sums(task)
     if len(partitions) == 1 and partitions[0].sums.states:
@@ -104,17 +93,10 @@ def model_after(
 ) -> Model:
     """Return the model that clients linearise at after an estimate.
 
-    Parameters
-    ----------
-    partitions
-        All partitions of the study, by number.
-    watermark
-        Record slots folded so far.
+    partitions: All partitions of the study, by number.
+    watermark: Record slots folded so far.
 
-    Raises
-    ------
-    NumericError
-        If a coefficient is not a finite number.
+    Raises NumericError if a coefficient is not a finite number.
     """
     model = round_model(version, estimate.expansion, estimate.weights, watermark)
     server = server_of(task)
@@ -128,10 +110,7 @@ def model_after(
 def start_is_over(task: Task, partitions: Iterable[Summed]) -> bool:
     """Whether the first model may go out.
 
-    Parameters
-    ----------
-    partitions
-        All partitions of the study.
+    partitions: All partitions of the study.
     """
     states: list[State] = []
     furthest = 0

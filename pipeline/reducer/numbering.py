@@ -17,16 +17,10 @@ from pipeline.types import Integers
 class Numbered:
     """What becomes of sound releases.
 
-    Attributes
-    ----------
-    accepted, erased
-        Which come for the first time, and which are of erased clients.
-    faults
-        By place in the batch.
-    duplicates
-        How many have come before.
-    missing
-        How many more releases are missing now than before; fewer if it is below 0.
+    accepted, erased: Which come for the first time, and which are of erased clients.
+    faults: By place in the batch.
+    duplicates: How many have come before.
+    missing: How many more releases are missing now than before; fewer if it is below 0.
     """
 
     accepted: Mask

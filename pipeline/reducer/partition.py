@@ -20,15 +20,10 @@ from pipeline.release.task import Task
 class Partition:
     """Everything that one worker keeps for one partition of the releases topic.
 
-    Attributes
-    ----------
-    changed
-        Clients whose progress moved since it was last stored.
-    erased
-        Clients, of all partitions, whose releases enter nothing.
-    midway
-        Whether the log before its first record is left out on purpose: what a client has sent there
-        is not missing. It is not stored.
+    changed: Clients whose progress moved since it was last stored.
+    erased: Clients, of all partitions, whose releases enter nothing.
+    midway: Whether the log before its first record is left out on purpose: what a client has sent
+        there is not missing. It is not stored.
     """
 
     task: Task
@@ -88,10 +83,7 @@ class Partition:
     ) -> Partition:
         """Rebuild a partition from all its fields.
 
-        Raises
-        ------
-        StateError
-            If it was written under another schema or study revision, or is damaged.
+        Raises StateError if it was written under another schema or study revision, or is damaged.
         """
         head = read_head(task, fields)
         if head.clients != len(clients):
@@ -134,10 +126,7 @@ class Snapshot:
     def decode(cls, task: Task, fields: dict[str, bytes]) -> Snapshot:
         """Rebuild a snapshot from the fields of a partition.
 
-        Raises
-        ------
-        StateError
-            As `Partition.decode`.
+        Raises StateError as `Partition.decode`.
         """
         head = read_head(task, fields)
         return cls(head, stored_sums(task, head, fields))
@@ -160,10 +149,7 @@ class Summed(Protocol):
 def stored_sums(task: Task, head: Head, fields: dict[str, bytes]) -> Buckets:
     """Rebuild the sums of a partition from its fields.
 
-    Raises
-    ------
-    StateError
-        If they are not those that its head counts.
+    Raises StateError if they are not those that its head counts.
     """
     sums = read_sums(
         task, {n.removeprefix(SUMS): d for n, d in fields.items() if n.startswith(SUMS)}
@@ -186,10 +172,7 @@ def empty_sums(task: Task, *, trace: bool = False) -> Buckets:
 def read_sums(task: Task, fields: dict[str, bytes]) -> Buckets:
     """Rebuild the sums of a study from the fields that they were stored as.
 
-    Raises
-    ------
-    StateError
-        If a field is missing, unknown or of the wrong length.
+    Raises StateError if a field is missing, unknown or of the wrong length.
     """
     server = server_of(task)
     return Buckets.decode(server.empty, server.read, fields)

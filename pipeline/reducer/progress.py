@@ -18,14 +18,9 @@ MAX_GAPS = 1000
 class Progress:
     """Progress of one client.
 
-    Attributes
-    ----------
-    ledger
-        The privacy ledger that its first release named.
-    highest
-        Highest sequence number folded; -1 before the first.
-    gaps
-        Ranges [first, last] of numbers below `highest` that have not come, in order.
+    ledger: The privacy ledger that its first release named.
+    highest: Highest sequence number folded; -1 before the first.
+    gaps: Ranges [first, last] of numbers below `highest` that have not come, in order.
     """
 
     ledger: str
@@ -40,11 +35,8 @@ class Progress:
     def accept(self, ledger: str, seq: int) -> Outcome:
         """Note a release as folded, unless it is a duplicate.
 
-        Raises
-        ------
-        PayloadError
-            If another ledger vouches for it, so that two producers use one client id; or if it
-            would leave more gaps than an honest client can.
+        Raises PayloadError if another ledger vouches for it, so that two producers use one client
+        id; or if it would leave more gaps than an honest client can.
         """
         if ledger != self.ledger:
             raise PayloadError(
@@ -79,10 +71,7 @@ class Progress:
     def decode(cls, data: bytes) -> Progress:
         """Read what `encode` wrote.
 
-        Raises
-        ------
-        StateError
-            If it is not that.
+        Raises StateError if it is not that.
         """
         try:
             ledger, highest, gaps = msgspec.msgpack.decode(

@@ -21,16 +21,10 @@ from pipeline.types import Integers, Vector
 class RecordBounds:
     """What is declared of encoded records (1, x), and of the responses beside them.
 
-    Attributes
-    ----------
-    encoding
-        The columns of the features.
-    size
-        Number of coefficients d, the intercept included.
-    slots
-        Record slots of one window.
-    largest_weight
-        The most that a class may weigh; 1 without class weights.
+    encoding: The columns of the features.
+    size: Number of coefficients d, the intercept included.
+    slots: Record slots of one window.
+    largest_weight: The most that a class may weigh; 1 without class weights.
     """
 
     def __init__(self, study: Study) -> None:

@@ -22,37 +22,23 @@ from pipeline.study import Study
 class Budget:
     """The budget of a study's releases: its mechanism, its personal levels and its guarantee.
 
-    Parameters
-    ----------
-    level
-        Of a client with personal levels: the loosest one that its records may have. By default the
-        loosest of all where a column says which, else the strictest.
-    touched
-        Most noised numbers that one record can touch.
-    noise_per_record
-        Whether each record has noise of its own alone, so that a user's records compose.
-    counted
-        What leaves with noise beside sums of gradients, in words; empty where there is nothing.
-    shares
-        Shares of the budget that the parts of a record have, by name, where single records release
-        several; they sum to one.
-    scope
-        How often the study pays. "record": each record enters one release, so that the first one
+    level: Of a client with personal levels: the loosest one that its records may have. By default
+        the loosest of all where a column says which, else the strictest.
+    touched: Most noised numbers that one record can touch.
+    noise_per_record: Whether each record has noise of its own alone, so that a user's records
+        compose.
+    counted: What leaves with noise beside sums of gradients, in words; empty where there is
+        nothing.
+    shares: Shares of the budget that the parts of a record have, by name, where single records
+        release several; they sum to one.
+    scope: How often the study pays. "record": each record enters one release, so that the first one
         pays for all; "release": each pays, until together they reach the study's epsilon.
-    releases
-        How many releases share the study's epsilon, where each pays.
+    releases: How many releases share the study's epsilon, where each pays.
 
-    Attributes
-    ----------
-    levels
-        Names of the personal levels, the strictest first; without them there is one, unnamed.
-    ceiling
-        Place of the loosest level that records of this client may have.
+    levels: Names of the personal levels, the strictest first; without them there is one, unnamed.
+    ceiling: Place of the loosest level that records of this client may have.
 
-    Raises
-    ------
-    ConfigError
-        If the study has no such level.
+    Raises ConfigError if the study has no such level.
     """
 
     def __init__(
@@ -77,10 +63,7 @@ class Budget:
     def mechanism(self) -> Mechanism:
         """What noises the releases of this study.
 
-        Raises
-        ------
-        PrivacyError
-            If the study has no noise.
+        Raises PrivacyError if the study has no noise.
         """
         return self.mechanism_of(self._study.privacy.epsilon)
 

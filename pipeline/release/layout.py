@@ -16,14 +16,9 @@ MOST_NUMBERS = 2**20 - 512
 class Field(NamedTuple):
     """Some numbers of a release that have one name, one unit and one bound.
 
-    Attributes
-    ----------
-    length
-        How many there are.
-    exponent
-        The unit as a power of two: a real value is the stored number times 2^exponent.
-    largest
-        The most that an honest client can send, as an absolute stored number.
+    length: How many there are.
+    exponent: The unit as a power of two: a real value is the stored number times 2^exponent.
+    largest: The most that an honest client can send, as an absolute stored number.
     """
 
     name: str
@@ -38,14 +33,9 @@ class Layout:
 
     All releases of a study are equally long: what one at the public start has less is zeros.
 
-    Attributes
-    ----------
-    number
-        Type of all numbers: integers on a lattice, or floats of a study without privacy.
-    point
-        The expansion point.
-    start, later
-        What follows it at the public start, and at any later model.
+    number: Type of all numbers: integers on a lattice, or floats of a study without privacy.
+    point: The expansion point.
+    start, later: What follows it at the public start, and at any later model.
     """
 
     number: Literal["<i8", "<f8"]
@@ -59,12 +49,8 @@ class Layout:
     ) -> Layout:
         """Return the layout of a study with noise.
 
-        Parameters
-        ----------
-        size
-            Number of coefficients.
-        start
-            By default as `later`.
+        size: Number of coefficients.
+        start: By default as `later`.
         """
         point = Field("point", size, COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT)
         return cls("<i8", point, tuple(later if start is None else start), tuple(later))

@@ -26,12 +26,8 @@ WATERMARK_LIMIT = 2**53 - 1
 class Part:
     """What a model says to the clients of one partition, where the study has several paths.
 
-    Attributes
-    ----------
-    partition_watermark
-        Record slots of this partition that had been folded.
-    lattice
-        The point of its own path, as in `Model`; None if all partitions share one.
+    partition_watermark: Record slots of this partition that had been folded.
+    lattice: The point of its own path, as in `Model`; None if all partitions share one.
     """
 
     partition_watermark: int
@@ -42,20 +38,12 @@ class Part:
 class Model:
     """An expansion point; version 0 is the public start, with unit weights.
 
-    Attributes
-    ----------
-    version
-        0 for the start, then rising by one with each publication.
-    lattice
-        Coefficients in units of 2^-12, int64 of shape (d,), the intercept first.
-    weights
-        Weights of the negative and the positive class, in units of 2^-10.
-    watermark
-        Record slots that had been folded when it was published; clients pass it on.
-    parts
-        One for each partition, or none.
-    partition_watermark
-        As in `Part`, in the model of one partition; clients pass it on.
+    version: 0 for the start, then rising by one with each publication.
+    lattice: Coefficients in units of 2^-12, int64 of shape (d,), the intercept first.
+    weights: Weights of the negative and the positive class, in units of 2^-10.
+    watermark: Record slots that had been folded when it was published; clients pass it on.
+    parts: One for each partition, or none.
+    partition_watermark: As in `Part`, in the model of one partition; clients pass it on.
     """
 
     version: int
@@ -105,15 +93,9 @@ def round_model(
 
     The estimate itself stays as it is; only the point at which clients linearise is rounded.
 
-    Parameters
-    ----------
-    watermark
-        Record slots folded so far, cut at `WATERMARK_LIMIT`.
+    watermark: Record slots folded so far, cut at `WATERMARK_LIMIT`.
 
-    Raises
-    ------
-    NumericError
-        If a coefficient is not a finite number.
+    Raises NumericError if a coefficient is not a finite number.
     """
     lattice = on_lattice(coefficients)
     negative, positive = (math.floor(math.ldexp(w, -WEIGHT_EXPONENT)) for w in weights)
@@ -123,10 +105,7 @@ def round_model(
 def on_lattice(coefficients: Vector) -> Integers:
     """Round coefficients to the public lattice, within its limits.
 
-    Raises
-    ------
-    NumericError
-        If one is not a finite number.
+    Raises NumericError if one is not a finite number.
     """
     if not np.all(np.isfinite(coefficients)):
         raise NumericError("the estimate holds a number that is not finite")

@@ -48,14 +48,9 @@ class Parts(Mapping[str, Numbers], Generic[Numbers]):
 class Answer:
     """Noised integers on the study's public lattices: safe to send under its policy.
 
-    Attributes
-    ----------
-    model
-        Expansion point and its version.
-    slots
-        Public number of record slots of the window, full or empty.
-    parts
-        Lattice integers by name, in the order of the release; the units are the task's.
+    model: Expansion point and its version.
+    slots: Public number of record slots of the window, full or empty.
+    parts: Lattice integers by name, in the order of the release; the units are the task's.
     """
 
     model: Model
@@ -74,16 +69,10 @@ class Answer:
 class OpenAnswer:
     """Sums of raw records, sent as they are because the study says mechanism "none".
 
-    Attributes
-    ----------
-    model
-        The model that the client knew.
-    records
-        How many records entered.
-    expansion
-        Where the sums were taken, shape (d,).
-    parts
-        Floats by name, in the order of the release.
+    model: The model that the client knew.
+    records: How many records entered.
+    expansion: Where the sums were taken, shape (d,).
+    parts: Floats by name, in the order of the release.
     """
 
     model: Model
@@ -101,12 +90,8 @@ class OpenAnswer:
 def privatise(task: Task, query: Query, stream: SecureStream) -> Answer:
     """Round to the lattices and add the noise of the study's mechanism.
 
-    Call it once for a window: a second call would be a second release of the same records.
-
-    Raises
-    ------
-    PrivacyError
-        If the study has no noise, or a sum does not fit its lattice.
+    Call it once for a window: a second call would be a second release of the same records. Raises
+    PrivacyError if the study has no noise, or a sum does not fit its lattice.
     """
     if not task.study.noised:
         raise PrivacyError('privacy.mechanism is "none": there is no noise to add')
@@ -124,10 +109,7 @@ def privatise(task: Task, query: Query, stream: SecureStream) -> Answer:
 def disclose(task: Task, query: OpenQuery) -> OpenAnswer:
     """Pass raw sums on, for a study whose file says mechanism "none".
 
-    Raises
-    ------
-    PrivacyError
-        If the study's releases are noised.
+    Raises PrivacyError if the study's releases are noised.
     """
     if task.study.noised:
         raise PrivacyError("releases of this study are noised: its sums can only leave with noise")

@@ -34,10 +34,7 @@ NOTHING = Exact(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 class Piece(NamedTuple):
     """Numbers that one channel noises: where they stand in their part, and on which lattice point.
 
-    Attributes
-    ----------
-    entries
-        Which entries of the part they are: a mask or a slice.
+    entries: Which entries of the part they are: a mask or a slice.
     """
 
     entries: slice | NDArray[np.bool_]
@@ -51,19 +48,13 @@ class Part(Protocol):
     def pieces(self) -> Sequence[Piece]:
         """Return all numbers, rounded to their lattice and without noise.
 
-        Raises
-        ------
-        PrivacyError
-            If a number does not fit the lattice.
+        Raises PrivacyError if a number does not fit the lattice.
         """
 
     def noised(self, stream: SecureStream) -> Integers:
         """Return the numbers on their public lattice with noise from `stream`.
 
-        Raises
-        ------
-        PrivacyError
-            If a number does not fit the lattice.
+        Raises PrivacyError if a number does not fit the lattice.
         """
 
 
@@ -71,10 +62,7 @@ class Part(Protocol):
 class VectorPart:
     """A vector whose entries all have the same noise.
 
-    Attributes
-    ----------
-    slots
-        Most records that contribute to one entry.
+    slots: Most records that contribute to one entry.
     """
 
     sums: Exact
@@ -95,12 +83,8 @@ class VectorPart:
 class MatrixPart:
     """A symmetric matrix as its packed upper triangle, with noise that is isotropic in svec form.
 
-    Attributes
-    ----------
-    diagonal, off_diagonal
-        What noises its entries.
-    size, slots
-        Rows of the matrix; most records that contribute to one entry.
+    diagonal, off_diagonal: What noises its entries.
+    size, slots: Rows of the matrix; most records that contribute to one entry.
     """
 
     sums: Exact
@@ -124,10 +108,7 @@ class MatrixPart:
 def with_noise(pieces: Sequence[Piece], slots: int, stream: SecureStream) -> Integers:
     """Return the numbers of some pieces at their indices, each with the noise of its channel.
 
-    Parameters
-    ----------
-    slots
-        Most records that contribute to one number.
+    slots: Most records that contribute to one number.
     """
     if len(pieces) == 1:
         # one channel noises all: nothing has to be put together
@@ -142,12 +123,8 @@ def with_noise(pieces: Sequence[Piece], slots: int, stream: SecureStream) -> Int
 class Query:
     """The sums of one window of clipped records, exact.
 
-    Attributes
-    ----------
-    model
-        The model at which they were taken.
-    parts
-        What leaves with noise, by name, in the order of the release.
+    model: The model at which they were taken.
+    parts: What leaves with noise, by name, in the order of the release.
     """
 
     model: Model
@@ -158,16 +135,11 @@ class Query:
 class OpenQuery:
     """The sums of one window of a study without privacy.
 
-    Attributes
-    ----------
-    model
-        The model that the client knew.
-    records
-        How many records entered.
-    expansion
-        Where the sums were taken, shape (d,): the model's point, or a fit of the window's own.
-    parts
-        What leaves as it is, by name, in the order of the release.
+    model: The model that the client knew.
+    records: How many records entered.
+    expansion: Where the sums were taken, shape (d,): the model's point, or a fit of the window's
+        own.
+    parts: What leaves as it is, by name, in the order of the release.
     """
 
     model: Model

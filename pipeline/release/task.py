@@ -26,17 +26,10 @@ class Task(RecordBounds, ABC):
 
     Client and worker build it from the same file; the revision in each release says that they did.
 
-    Parameters
-    ----------
-    level
-        As `Budget` takes it.
+    level: As `Budget` takes it.
 
-    Raises
-    ------
-    PrivacyError
-        If the budget cannot be kept with the bounds that the study declares.
-    ConfigError
-        If the study has no such level.
+    Raises PrivacyError if the budget cannot be kept with the bounds that the study declares;
+    ConfigError if the study has no such level.
     """
 
     def __init__(self, study: Study, level: str | None = None) -> None:
@@ -60,25 +53,16 @@ class Task(RecordBounds, ABC):
     def check_fit(self) -> None:
         """Refuse a study whose largest possible sums would not fit the lattice.
 
-        Raises
-        ------
-        PrivacyError
-            Naming the key that must change.
+        Raises PrivacyError, naming the key that must change.
         """
 
     @abstractmethod
     def query(self, window: Arrays, model: Model) -> Query:
         """Return the exact, bounded sums of one window with the noise that they need.
 
-        Parameters
-        ----------
-        window
-            At most `slots` records; with those of empty slots if `keeps_slots`.
+        window: At most `slots` records; with those of empty slots if `keeps_slots`.
 
-        Raises
-        ------
-        PrivacyError
-            If there are more records than slots.
+        Raises PrivacyError if there are more records than slots.
         """
 
     @abstractmethod
@@ -122,10 +106,7 @@ class Task(RecordBounds, ABC):
     ) -> tuple[Matrix, Vector]:
         """Return (1, x) and weights of records as the estimate sees them, (n, d) and (n,).
 
-        Parameters
-        ----------
-        weights
-            Of the negative and the positive class.
+        weights: Of the negative and the positive class.
         """
         design = with_intercept(clipped_to_norm(features, self))
         return design, np.broadcast_to(weight_of(weights, responses), len(responses))

@@ -25,12 +25,8 @@ JUMP, ERRORS = 0.1, 4.0
 class Trial:
     """The test of the first slots of a source.
 
-    Attributes
-    ----------
-    slots
-        How many are looked at, where the source has so many.
-    scale
-        Of the discrete Laplace noise on the count of those that can be used; 0: no noise.
+    slots: How many are looked at, where the source has so many.
+    scale: Of the discrete Laplace noise on the count of those that can be used; 0: no noise.
     """
 
     slots: int
@@ -62,12 +58,8 @@ class Trial:
     def refuses(self, usable: int, tested: int, noise: int) -> bool:
         """Whether a source is refused.
 
-        Parameters
-        ----------
-        usable, tested
-            How many of so many slots hold a record that can be used.
-        noise
-            A draw of the noise.
+        usable, tested: How many of so many slots hold a record that can be used.
+        noise: A draw of the noise.
         """
         threshold = self.threshold(tested)
         return threshold > 0 and usable + noise < threshold
@@ -83,10 +75,7 @@ def worded(faults: Counter[str], most: int = 4) -> str:
 class Jumps:
     """Watches the share of unusable slots, and tells of each jump once.
 
-    Parameters
-    ----------
-    slots, unusable
-        What has come before.
+    slots, unusable: What has come before.
     """
 
     def __init__(self, slots: int = 0, unusable: int = 0) -> None:

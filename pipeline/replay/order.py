@@ -19,12 +19,8 @@ def in_order(
     A partition's own order stays: a record that says an earlier time than one before it counts as
     of that one's time. Only one record of each partition is held.
 
-    Parameters
-    ----------
-    streams
-        The records of each partition, in the order of their offsets.
-    clocks
-        The latest time of each partition before its first record here; 0 where it is not named.
+    streams: The records of each partition, in the order of their offsets.
+    clocks: The latest time of each partition before its first record here; 0 where it is not named.
     """
     timed = [_timed(n, streams[n], clocks.get(n, 0)) for n in sorted(streams)]
     return heapq.merge(*timed)

@@ -45,12 +45,8 @@ Bound = Moment | Offsets | None
 class Extent:
     """What the log of one partition holds.
 
-    Attributes
-    ----------
-    first, after
-        Its first offset, and the next one after its end.
-    oldest
-        Time of its first record, in milliseconds since 1970; None if there is none.
+    first, after: Its first offset, and the next one after its end.
+    oldest: Time of its first record, in milliseconds since 1970; None if there is none.
     """
 
     first: int
@@ -69,19 +65,11 @@ class Span:
 def parse_bound(text: str, option: str, *, now: float, partitions: int) -> Bound:
     """Return the bound that a text means.
 
-    Parameters
-    ----------
-    option
-        Its name, for messages.
-    now
-        Seconds since 1970.
-    partitions
-        How many partitions the log has.
+    option: Its name, for messages.
+    now: Seconds since 1970.
+    partitions: How many partitions the log has.
 
-    Raises
-    ------
-    ConfigError
-        If it means none.
+    Raises ConfigError if it means none.
     """
     if text in ("beginning", "end"):
         if text != {"--from": "beginning", "--to": "end"}.get(option, text):
@@ -128,16 +116,10 @@ def resolve(
 ) -> tuple[dict[int, Span], list[str]]:
     """Return the offsets to read of each partition, and a sentence on each loss of the log.
 
-    Parameters
-    ----------
-    at
-        Gives the first offset of each partition at or after a time in milliseconds; the log's end
+    at: Gives the first offset of each partition at or after a time in milliseconds; the log's end
         where there is none.
 
-    Raises
-    ------
-    ConfigError
-        If a bound lies behind the end of the log.
+    Raises ConfigError if a bound lies behind the end of the log.
     """
     starts = _offsets(start, "--from", extents, at, dict.fromkeys(extents, 0))
     stops = _offsets(stop, "--to", extents, at, {n: e.after for n, e in extents.items()})

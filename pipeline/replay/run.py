@@ -26,28 +26,17 @@ GROUP = 2048
 class Replay:
     """The state of a replay; what it yields depends on the log and on this alone.
 
-    Attributes
-    ----------
-    task
-        The study, as it would have been.
-    topic
-        The releases topic, which estimates name.
-    revision
-        The study revision under which the releases were made.
-    spans
-        What is read of each partition.
-    rhythm
-        When estimates are due.
-    others
-        Whether releases of other revisions are passed over, as a worker does, or end the replay.
-    partitions
-        The states, by number.
-    clocks
-        The latest time of each partition so far, in milliseconds.
-    since
-        Releases since the last estimate.
-    tick
-        When the next estimate is due, in milliseconds; 0 before the first record.
+    task: The study, as it would have been.
+    topic: The releases topic, which estimates name.
+    revision: The study revision under which the releases were made.
+    spans: What is read of each partition.
+    rhythm: When estimates are due.
+    others: Whether releases of other revisions are passed over, as a worker does, or end the
+        replay.
+    partitions: The states, by number.
+    clocks: The latest time of each partition so far, in milliseconds.
+    since: Releases since the last estimate.
+    tick: When the next estimate is due, in milliseconds; 0 before the first record.
     """
 
     task: Task
@@ -101,17 +90,10 @@ class Replay:
     ) -> Iterator[EstimateMessage]:
         """Fold the rest of the range and yield estimates at the rhythm, and one at the end.
 
-        Parameters
-        ----------
-        streams
-            The records of each partition, from its `next_offset` up to the end of its span.
-        wait
-            Returns when it is time for records of this time, in milliseconds; None: at once.
+        streams: The records of each partition, from its `next_offset` up to the end of its span.
+        wait: Returns when it is time for records of this time, in milliseconds; None: at once.
 
-        Raises
-        ------
-        ConfigError
-            If a release was made under another revision of the study.
+        Raises ConfigError if a release was made under another revision of the study.
         """
         every = self.rhythm.releases
         for time, number, _, record in self._ordered(streams):

@@ -30,12 +30,8 @@ class SavedPartition(msgspec.Struct, frozen=True):
 class Saved(msgspec.Struct, frozen=True):
     """An interrupted replay.
 
-    Attributes
-    ----------
-    command
-        What was asked for, by option: only the same can go on.
-    written, estimates
-        Bytes and estimates that the output holds.
+    command: What was asked for, by option: only the same can go on.
+    written, estimates: Bytes and estimates that the output holds.
     """
 
     command: dict[str, str]
@@ -78,19 +74,11 @@ class Saved(msgspec.Struct, frozen=True):
     def decode(cls, data: bytes, command: dict[str, str], erased: frozenset[str]) -> Saved:
         """Read what `encode` wrote.
 
-        Parameters
-        ----------
-        command
-            What is asked for now.
-        erased
-            The clients that are taken out now.
+        command: What is asked for now.
+        erased: The clients that are taken out now.
 
-        Raises
-        ------
-        StateError
-            If it is not that, or a client has been taken out since.
-        ConfigError
-            If something else is asked for.
+        Raises StateError if it is not that, or a client has been taken out since; ConfigError if
+        something else is asked for.
         """
         try:
             saved = msgspec.msgpack.decode(data, type=cls)

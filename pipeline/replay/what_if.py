@@ -68,16 +68,10 @@ def parse_forgetting(text: str) -> dict[str, Any] | None:
 def altered(study: Study, changes: Mapping[str, Any]) -> Study:
     """Return a study with some keys set otherwise; None unsets one.
 
-    Parameters
-    ----------
-    changes
-        Key, as in `estimator.level`, to its value.
+    changes: Key, as in `estimator.level`, to its value.
 
-    Raises
-    ------
-    ConfigError
-        If a key is not one of `SERVER_SIDE`, does not belong to this kind of study, or the value is
-        not allowed.
+    Raises ConfigError if a key is not one of `SERVER_SIDE`, does not belong to this kind of study,
+    or the value is not allowed.
     """
     method = method_of(study)
     allowed = {**SERVER_SIDE, **method.server_side}

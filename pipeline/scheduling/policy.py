@@ -14,17 +14,11 @@ from typing import Protocol, TypeAlias
 class OpenWindow:
     """The window that a client fills.
 
-    Attributes
-    ----------
-    taken, size
-        How many slots have come, and how many it has.
-    opened
-        When the first one came, in seconds of the client's clock; None while it is empty.
-    discarded
-        How many windows were dropped since the last release. A client that starts again stands
-        behind its last release: it is 0 then.
-    ended
-        Whether the source has ended, so that no more slots will come.
+    taken, size: How many slots have come, and how many it has.
+    opened: When the first one came, in seconds of the client's clock; None while it is empty.
+    discarded: How many windows were dropped since the last release. A client that starts again
+        stands behind its last release: it is 0 then.
+    ended: Whether the source has ended, so that no more slots will come.
     """
 
     taken: int
@@ -43,12 +37,8 @@ class OpenWindow:
 class Directive:
     """What the worker has told the client.
 
-    Attributes
-    ----------
-    version
-        Of the newest model.
-    in_flight
-        How many windows this client has released at it, in this run.
+    version: Of the newest model.
+    in_flight: How many windows this client has released at it, in this run.
     """
 
     version: int
@@ -64,10 +54,7 @@ class Send:
 class Wait:
     """It stays open; a full one keeps further records waiting in the source.
 
-    Attributes
-    ----------
-    reason
-        What for, where that is not more records: words for a progress line.
+    reason: What for, where that is not more records: words for a progress line.
     """
 
     reason: str = ""
@@ -90,10 +77,7 @@ class ReleasePolicy(Protocol):
     def decide(self, window: OpenWindow, directive: Directive, now: float) -> Decision:
         """Say what becomes of the open window.
 
-        Parameters
-        ----------
-        now
-            Seconds of the client's clock, as `OpenWindow.opened`.
+        now: Seconds of the client's clock, as `OpenWindow.opened`.
         """
         ...
 
@@ -102,12 +86,8 @@ class ReleasePolicy(Protocol):
 class WhenFull:
     """A window leaves when it is full, old, or the last; not too far ahead of the model.
 
-    Attributes
-    ----------
-    seconds
-        How old an open window may become; None: as old as it takes to fill it.
-    most_in_flight
-        How many windows may be released at one model; 0: any number.
+    seconds: How old an open window may become; None: as old as it takes to fill it.
+    most_in_flight: How many windows may be released at one model; 0: any number.
     """
 
     seconds: float | None = None
@@ -129,17 +109,10 @@ def ready(
 ) -> tuple[int, str]:
     """Return how many windows could leave or be dropped in a row if their slots came now.
 
-    Parameters
-    ----------
-    window
-        The first of them, as it is.
-    most
-        Where to stop counting.
+    window: The first of them, as it is.
+    most: Where to stop counting.
 
-    Returns
-    -------
-    tuple
-        The number, and what the next one waits for if that is fewer.
+    Returns: The number, and what the next one waits for if that is fewer.
     """
     window = replace(window, taken=window.size, opened=now)
     for number in range(most):

@@ -14,15 +14,10 @@ from pipeline.study.variants import with_keys
 def edited(text: str, changes: Mapping[str, Any]) -> str:
     """Return the text of a study file with some keys set.
 
-    Parameters
-    ----------
-    changes
-        Keys of a table, as in "window.records", with numbers, texts, or tables of these.
+    changes: Keys of a table, as in "window.records", with numbers, texts, or tables of these.
 
-    Raises
-    ------
-    ConfigError
-        If a table is not written as `[table]` with one key a line, so that it cannot be edited.
+    Raises ConfigError if a table is not written as `[table]` with one key a line, so that it cannot
+    be edited.
     """
     lines = text.splitlines()
     for key, value in changes.items():

@@ -27,35 +27,20 @@ Indices: TypeAlias = NDArray[np.intp]
 class Encoding:
     """The columns of the features of a study, k features to p columns.
 
-    Parameters
-    ----------
-    features
-        By name, in the order of the study; checked by `check_features`.
-    interactions
-        Each as "a:b".
-    unit
-        Whether numbers are centred and scaled; else they keep the unit of their transform.
+    features: By name, in the order of the study; checked by `check_features`.
+    interactions: Each as "a:b".
+    unit: Whether numbers are centred and scaled; else they keep the unit of their transform.
 
-    Attributes
-    ----------
-    names, columns
-        Of the features, (k,), and of the columns, (p,).
-    ends
-        Lower and upper ends of the columns, each of shape (p,).
-    magnitudes
-        Largest absolute value of each column, shape (p,).
-    reach
-        Largest norm of the columns of each feature and each interaction: of the columns of a
+    names, columns: Of the features, (k,), and of the columns, (p,).
+    ends: Lower and upper ends of the columns, each of shape (p,).
+    magnitudes: Largest absolute value of each column, shape (p,).
+    reach: Largest norm of the columns of each feature and each interaction: of the columns of a
         category at most one is not zero. All of them can be reached by one record.
-    exclusive
-        Columns of the features and interactions that have several: at most one is not zero.
-    range
-        Lower and upper ends of values that are kept, each (k,): the public range of a number, the
-        indices of the first and the last level.
-    centre, half
-        A scaled number is (t(x) - centre) / half, shapes (k,); 0 and 1 of a category.
-    scaled_ends
-        Lower and upper ends of scaled numbers, each (k,); of categories as in `range`.
+    exclusive: Columns of the features and interactions that have several: at most one is not zero.
+    range: Lower and upper ends of values that are kept, each (k,): the public range of a number,
+        the indices of the first and the last level.
+    centre, half: A scaled number is (t(x) - centre) / half, shapes (k,); 0 and 1 of a category.
+    scaled_ends: Lower and upper ends of scaled numbers, each (k,); of categories as in `range`.
     """
 
     def __init__(
@@ -225,10 +210,7 @@ class Encoding:
 def check_reach(encoding: Encoding) -> None:
     """Refuse interactions whose products are too large or too small to be summed.
 
-    Raises
-    ------
-    ConfigError
-        Naming the way out.
+    Raises ConfigError, naming the way out.
     """
     if not np.all((encoding.reach >= 1 / WIDEST) & (encoding.reach <= WIDEST)):
         raise ConfigError(

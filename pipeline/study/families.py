@@ -32,10 +32,7 @@ _OWNERS = {
 def check_response(study: Study) -> None:
     """Refuse a response and a loss that do not fit, and keys that belong to another.
 
-    Raises
-    ------
-    ConfigError
-        Naming the keys and the way out.
+    Raises ConfigError, naming the keys and the way out.
     """
     response, estimator = study.data.response, study.estimator
     check_keys(response)
@@ -75,10 +72,7 @@ def check_response(study: Study) -> None:
 def check_keys(response: Response) -> None:
     """Refuse a response whose keys do not go with its kind.
 
-    Raises
-    ------
-    ConfigError
-        Naming the key, with an example.
+    Raises ConfigError, naming the key, with an example.
     """
     given = {
         key for key in ("positive", "negative", "min", "max") if getattr(response, key) is not None

@@ -53,10 +53,7 @@ def main_columns(name: str, feature: Feature) -> tuple[str, ...]:
 def pair_of(interaction: str, features: Mapping[str, Feature]) -> tuple[str, str]:
     """Return the two features of an interaction "a:b".
 
-    Raises
-    ------
-    ConfigError
-        If it does not name two features of the study, or names them in two ways.
+    Raises ConfigError if it does not name two features of the study, or names them in two ways.
     """
     parts = interaction.split(":")
     splits = [(":".join(parts[:i]), ":".join(parts[i:])) for i in range(1, len(parts))]
@@ -73,10 +70,7 @@ def pair_of(interaction: str, features: Mapping[str, Feature]) -> tuple[str, str
 def check_range(key: str, low: float, high: float) -> None:
     """Refuse a range that is empty, endless, or too narrow to tell values apart.
 
-    Raises
-    ------
-    ConfigError
-        Naming the key.
+    Raises ConfigError, naming the key.
     """
     if not (abs(low) <= WIDEST and abs(high) <= WIDEST):
         raise ConfigError(f"{key}: min and max must be finite, within +-{WIDEST:g}")
@@ -89,10 +83,7 @@ def check_range(key: str, low: float, high: float) -> None:
 def check_features(features: Mapping[str, Feature], interactions: Sequence[str]) -> None:
     """Refuse features, or interactions of them, that cannot be encoded.
 
-    Raises
-    ------
-    ConfigError
-        Naming the key, what is allowed and the way out.
+    Raises ConfigError, naming the key, what is allowed and the way out.
     """
     for name, feature in features.items():
         key = f"data.features.{name}"

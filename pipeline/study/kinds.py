@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 def check_kind(study: Study) -> None:
     """Refuse an unknown kind, and keys that do not go with a known one.
 
-    Raises
-    ------
-    ConfigError
-        Naming the key, what is allowed and the way out.
+    Raises ConfigError, naming the key, what is allowed and the way out.
     """
     kind, estimator = study.estimator.kind, study.estimator
     if kind in OFFLINE:
@@ -69,15 +66,9 @@ def _with(wanted: object, of: Callable[[Method], Sequence[object]]) -> str:
 def require_live(study: Study, doing: str) -> None:
     """Refuse to stream a study whose kind needs what a stream of releases cannot give.
 
-    Parameters
-    ----------
-    doing
-        Who asks, such as "a worker".
+    doing: Who asks, such as "a worker".
 
-    Raises
-    ------
-    ConfigError
-        Saying why, and what to use instead.
+    Raises ConfigError, saying why, and what to use instead.
     """
     kind = study.estimator.kind
     if kind in OFFLINE:

@@ -23,10 +23,8 @@ LONGEST_HALF_LIFE = 1e15
 def load_study(path: Path | str) -> Study:
     """Read and check the study file at `path`.
 
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, is not TOML, or says something that is not allowed.
+    Raises ConfigError if the file cannot be read, is not TOML, or says something that is not
+    allowed.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -40,10 +38,7 @@ def load_study(path: Path | str) -> Study:
 def parse_study(text: str, *, name: str = "study file") -> Study:
     """Check the text of a study file; `name` stands in the messages.
 
-    Raises
-    ------
-    ConfigError
-        As `load_study`.
+    Raises ConfigError as `load_study`.
     """
     try:
         tables = tomllib.loads(text)
@@ -55,10 +50,7 @@ def parse_study(text: str, *, name: str = "study file") -> Study:
 def study_of(tables: dict[str, Any], *, name: str) -> Study:
     """Check the tables of a study; `name` stands in the messages.
 
-    Raises
-    ------
-    ConfigError
-        If they say something that is not allowed.
+    Raises ConfigError if they say something that is not allowed.
     """
     try:
         # nobody says which feature it is that is wrong
@@ -73,10 +65,7 @@ def study_of(tables: dict[str, Any], *, name: str) -> Study:
 def check_consistency(study: Study) -> None:
     """Refuse combinations that no single key shows.
 
-    Raises
-    ------
-    ConfigError
-        Naming the keys and the way out.
+    Raises ConfigError, naming the keys and the way out.
     """
     features, interactions = study.data.features, study.data.interactions
     check_features(features, interactions)
@@ -156,9 +145,6 @@ def _faulty_feature(tables: dict[str, Any]) -> str:
 def check_key(key: str) -> None:
     """Refuse a key, such as `estimator.level`, that no study file can have.
 
-    Raises
-    ------
-    ConfigError
-        Naming what is allowed in its place.
+    Raises ConfigError, naming what is allowed in its place.
     """
     check_known(key, Study)

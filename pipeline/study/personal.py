@@ -47,15 +47,9 @@ class Personal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def require_no_level_column(study: Study, doing: str) -> None:
     """Refuse a study in which a column says how private each record is.
 
-    Parameters
-    ----------
-    doing
-        What does not read it, such as "a backtest".
+    doing: What does not read it, such as "a backtest".
 
-    Raises
-    ------
-    ConfigError
-        If there is such a column.
+    Raises ConfigError if there is such a column.
     """
     personal = study.privacy.personal
     if personal is not None and personal.column is not None:

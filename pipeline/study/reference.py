@@ -36,10 +36,7 @@ def law_of(encoding: Encoding) -> Law:
 def draw(encoding: Encoding, points: Matrix, law: Law = "typical") -> Matrix:
     """Return encoded records, shape (n, p).
 
-    Parameters
-    ----------
-    points
-        In (0, 1), shape (n, k): one for each feature, random or evenly spread.
+    points: In (0, 1), shape (n, k): one for each feature, random or evenly spread.
     """
     low, high = encoding.scaled_ends
     scaled = low + points * (high - low)

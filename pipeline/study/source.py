@@ -15,10 +15,7 @@ StudySource: TypeAlias = Study | Path | str
 def read_study(source: StudySource) -> Study:
     """Return the study; a string with a line break is the text of its file, else its path.
 
-    Raises
-    ------
-    ConfigError
-        If it cannot be read, or says something that is not allowed.
+    Raises ConfigError if it cannot be read, or says something that is not allowed.
     """
     if isinstance(source, Study):
         return source

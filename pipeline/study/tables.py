@@ -34,17 +34,10 @@ def strict(
 ) -> Found:
     """Read tables as a struct that allows no other keys.
 
-    Parameters
-    ----------
-    at
-        Key of the table itself, as in `estimator.method`.
-    hidden
-        What to call a key of a table whose keys are free, where its value is wrong.
+    at: Key of the table itself, as in `estimator.method`.
+    hidden: What to call a key of a table whose keys are free, where its value is wrong.
 
-    Raises
-    ------
-    ConfigError
-        Naming the key, what is wrong, what is allowed and an example.
+    Raises ConfigError, naming the key, what is wrong, what is allowed and an example.
     """
     try:
         return msgspec.convert(tables, kind, strict=True)
@@ -58,10 +51,7 @@ def strict(
 def check_known(key: str, kind: type) -> None:
     """Refuse a key, such as `estimator.level`, that no tables of this kind can have.
 
-    Raises
-    ------
-    ConfigError
-        Naming what is allowed in its place.
+    Raises ConfigError, naming what is allowed in its place.
     """
     current: Any = kind
     steps = key.split(".")

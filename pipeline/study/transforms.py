@@ -15,14 +15,9 @@ from pipeline.types import Vector
 class Transform:
     """A monotone function of x / unit that is 0 at 0.
 
-    Attributes
-    ----------
-    forward, inverse
-        The function, and its inverse on what it gives.
-    signed
-        Whether it takes values below 0.
-    scaled
-        Whether a unit changes more than the unit of what it gives.
+    forward, inverse: The function, and its inverse on what it gives.
+    signed: Whether it takes values below 0.
+    scaled: Whether a unit changes more than the unit of what it gives.
     """
 
     forward: Callable[[Vector], Vector]

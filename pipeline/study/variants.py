@@ -24,10 +24,7 @@ def without_privacy(study: Study) -> Study:
 def simulated(study: Study, seed: int) -> Study:
     """Return the same study with noise of the same size from a seed, which protects nobody.
 
-    Raises
-    ------
-    ConfigError
-        If its noise is not Gaussian, or there is none.
+    Raises ConfigError if its noise is not Gaussian, or there is none.
     """
     if study.privacy.mechanism not in ("discrete-gaussian", "insecure-simulation"):
         raise ConfigError(
@@ -43,17 +40,10 @@ def simulated(study: Study, seed: int) -> Study:
 def with_keys(study: Study, changes: Mapping[str, Any], *, name: str) -> Study:
     """Return a study with some keys set otherwise; None unsets one.
 
-    Parameters
-    ----------
-    changes
-        Key with its tables, as in `privacy.epsilon`, to its value.
-    name
-        What messages call the changed study.
+    changes: Key with its tables, as in `privacy.epsilon`, to its value.
+    name: What messages call the changed study.
 
-    Raises
-    ------
-    ConfigError
-        If a study has no such key, or the value is not allowed.
+    Raises ConfigError if a study has no such key, or the value is not allowed.
     """
     if not changes:
         return study

@@ -82,27 +82,16 @@ def open_source(
 ) -> Source:
     """Open a source of raw records.
 
-    Parameters
-    ----------
-    spec
-        A path that ends in .csv, .jsonl or .ndjson; "-" for standard input; "shuttle:K/N"; or
+    spec: A path that ends in .csv, .jsonl or .ndjson; "-" for standard input; "shuttle:K/N"; or
         "flights:AIRLINE" with a code of two characters.
-    position
-        Behind which slot to resume; None is the start.
-    folder
-        The client's own folder; standard input is spooled there.
-    follow
-        Whether a file may still grow.
-    form
-        What standard input holds: "csv" or "jsonl". With CSV, the first call waits for the
-        header line.
-    stream
-        What to read as standard input.
+    position: Behind which slot to resume; None is the start.
+    folder: The client's own folder; standard input is spooled there.
+    follow: Whether a file may still grow.
+    form: What standard input holds: "csv" or "jsonl". With CSV, the first call waits for the header
+        line.
+    stream: What to read as standard input.
 
-    Raises
-    ------
-    DataError
-        If the source cannot be opened, or does not fit the position.
+    Raises DataError if the source cannot be opened, or does not fit the position.
     """
     if spec == "-":
         _check_form(form)
@@ -129,17 +118,10 @@ def open_source(
 def open_once(spec: str, *, form: str = "csv", stream: BinaryIO | None = None) -> Source:
     """Open a source for one pass from its start; nothing of standard input is written to disk.
 
-    Parameters
-    ----------
-    spec, form, stream
-        As in `open_source`; a path may end in .parquet as well.
+    spec, form, stream: As in `open_source`; a path may end in .parquet as well.
 
-    Raises
-    ------
-    DataError
-        If the source cannot be opened.
-    ConfigError
-        If it is Parquet and pyarrow is not installed.
+    Raises DataError if the source cannot be opened; ConfigError if it is Parquet and pyarrow is not
+    installed.
     """
     if Path(spec).suffix.lower() == ".parquet":
         return ParquetRows(Path(spec))

@@ -21,10 +21,7 @@ _Natural = Annotated[int, msgspec.Meta(ge=0)]
 class Slot:
     """One record slot: the record, or why there is none, and how to resume behind it.
 
-    Attributes
-    ----------
-    line
-        Where the record begins: a line of its file, or its number where there are no lines.
+    line: Where the record begins: a line of its file, or its number where there are no lines.
     """
 
     record: Mapping[str, object] | None
@@ -75,14 +72,9 @@ class Source(Protocol):
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a stored position holds, decoded.
 
-    Attributes
-    ----------
-    kind
-        The kind of source.
-    at, line
-        An offset, and a line number for messages.
-    mark
-        Of what lies before the offset; empty where nothing can be rewritten.
+    kind: The kind of source.
+    at, line: An offset, and a line number for messages.
+    mark: Of what lies before the offset; empty where nothing can be rewritten.
     """
 
     kind: str

@@ -15,17 +15,10 @@ from producers.sources.base import Position, Slot, decode_position
 class CountedRows(ABC):
     """Rows of which there is a known number, and which nobody rewrites; a subclass has them.
 
-    Parameters
-    ----------
-    identity
-        As `Source.identity`.
-    position
-        Behind which slot to resume; None is the start.
+    identity: As `Source.identity`.
+    position: Behind which slot to resume; None is the start.
 
-    Raises
-    ------
-    DataError
-        If the position is of another source, or lies behind the last row.
+    Raises DataError if the position is of another source, or lies behind the last row.
     """
 
     def __init__(self, identity: str, position: bytes | None) -> None:

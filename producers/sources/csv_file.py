@@ -16,14 +16,9 @@ _QUOTING = "quotes that do not close where the field ends, or a field that is to
 class CsvFile(RecordFile):
     """The records of a tape of CSV.
 
-    Parameters
-    ----------
-    tape
-        Where the bytes come from.
-    position
-        Behind which slot to resume; None is the start.
-    columns
-        The header, if it is not the first line of the tape.
+    tape: Where the bytes come from.
+    position: Behind which slot to resume; None is the start.
+    columns: The header, if it is not the first line of the tape.
     """
 
     form = "csv"

@@ -36,18 +36,11 @@ _DAMAGE = (
 class FlightRows(CountedRows):
     """The flights of one airline, in the order of their scheduled hours.
 
-    Parameters
-    ----------
-    airline
-        Its two-character code.
-    position
-        Behind which slot to resume; None is the start.
+    airline: Its two-character code.
+    position: Behind which slot to resume; None is the start.
 
-    Raises
-    ------
-    DataError
-        If there is no such airline, the package is missing, or the position is not one of this
-        source.
+    Raises DataError if there is no such airline, the package is missing, or the position is not one
+    of this source.
     """
 
     def __init__(self, airline: str, position: bytes | None) -> None:

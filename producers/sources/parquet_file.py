@@ -22,17 +22,9 @@ from producers.sources.counted import CountedRows
 class ParquetRows(CountedRows):
     """The records of a Parquet file, one slot each.
 
-    Parameters
-    ----------
-    path
-        The file.
+    path: The file.
 
-    Raises
-    ------
-    ConfigError
-        If pyarrow is not installed.
-    DataError
-        If the file cannot be read.
+    Raises ConfigError if pyarrow is not installed; DataError if the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,12 +59,8 @@ class ParquetRows(CountedRows):
 def parquet_batches(path: Path, columns: Sequence[str], size: int) -> Iterator[Batch]:
     """Yield the records of a file in batches of at most `size`, with these columns alone.
 
-    Raises
-    ------
-    ConfigError
-        If pyarrow is not installed.
-    DataError
-        If the file cannot be read, or lacks a column.
+    Raises ConfigError if pyarrow is not installed; DataError if the file cannot be read, or lacks a
+    column.
     """
     file = _open(path)
     try:

@@ -13,10 +13,7 @@ class Pipe(Tape):
 
     It waits for input as long as that takes, so records come as soon as they are there.
 
-    Parameters
-    ----------
-    stream
-        The input; read up to its first line.
+    stream: The input; read up to its first line.
     """
 
     def __init__(self, stream: BinaryIO) -> None:

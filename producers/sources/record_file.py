@@ -29,14 +29,9 @@ class Cut(NamedTuple):
 class RecordFile(ABC):
     """The slots of a tape; a subclass cuts and parses one record.
 
-    Parameters
-    ----------
-    tape
-        Where the bytes come from.
-    position
-        Behind which slot to resume; None is the start.
-    start
-        Offset and line number of the first record on the tape.
+    tape: Where the bytes come from.
+    position: Behind which slot to resume; None is the start.
+    start: Offset and line number of the first record on the tape.
     """
 
     form = ""

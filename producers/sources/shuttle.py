@@ -17,19 +17,11 @@ COLUMNS = [*(f"sensor_{i}" for i in range(1, 10)), "anomaly"]
 class ShuttleRows(CountedRows):
     """Every N-th of the streamed rows: client K has rows K, K + N, K + 2N, ...
 
-    Parameters
-    ----------
-    client
-        K, from 0.
-    clients
-        N.
-    position
-        Behind which slot to resume; None is the start.
+    client: K, from 0.
+    clients: N.
+    position: Behind which slot to resume; None is the start.
 
-    Raises
-    ------
-    DataError
-        If there is no such client, or the position is not one of this source.
+    Raises DataError if there is no such client, or the position is not one of this source.
     """
 
     def __init__(self, client: int, clients: int, position: bytes | None) -> None:

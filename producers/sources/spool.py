@@ -44,14 +44,9 @@ class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Spool(Tape):
     """Standard input as a tape; a thread pumps it to disk.
 
-    Parameters
-    ----------
-    folder
-        Where the spool lies; the caller must hold this folder for itself.
-    form
-        "csv" or "jsonl".
-    stream
-        The input.
+    folder: Where the spool lies; the caller must hold this folder for itself.
+    form: "csv" or "jsonl".
+    stream: The input.
     """
 
     prefix = "stdin:"

@@ -23,23 +23,14 @@ def read_batches(
 ) -> Iterator[Batch]:
     """Yield a history in batches, with these columns alone.
 
-    Parameters
-    ----------
-    spec
-        A path that ends in .csv, .jsonl, .ndjson or .parquet; "-" for standard input; or
+    spec: A path that ends in .csv, .jsonl, .ndjson or .parquet; "-" for standard input; or
         "shuttle:K/N".
-    columns
-        Their names. A Parquet file or a CSV header must have them all; in JSON lines a record
+    columns: Their names. A Parquet file or a CSV header must have them all; in JSON lines a record
         without one has None there.
-    form, stream
-        As in `open_source`.
+    form, stream: As in `open_source`.
 
-    Raises
-    ------
-    DataError
-        If it cannot be read, or lacks a column.
-    ConfigError
-        If it is Parquet and pyarrow is not installed.
+    Raises DataError if it cannot be read, or lacks a column; ConfigError if it is Parquet and
+    pyarrow is not installed.
     """
     if Path(spec).suffix.lower() == ".parquet":
         yield from parquet_batches(Path(spec), columns, PARQUET_RECORDS)

@@ -69,10 +69,7 @@ class OnlineBatches:
     def variance(self, sums: Sums) -> Vector:
         """Return the diagonal of the estimated limit covariance, shape (d,), at `sums`.
 
-        Raises
-        ------
-        NumericError
-            Before the first record after the burn-in.
+        Raises NumericError before the first record after the burn-in.
         """
         if sums.records == 0:
             raise NumericError("no record has come after the burn-in")
@@ -93,14 +90,9 @@ class OnlineBatches:
 def batch_means(path: Matrix, alpha: float, batches: int | None = None) -> Matrix:
     """Return the limit covariance (d, d) from a whole path (n, d) of iterates.
 
-    Parameters
-    ----------
-    path
-        Iterates 1, ..., n in order.
-    alpha
-        Decay of the steps, in (1/2, 1].
-    batches
-        M, by default floor(n^{1/4}).
+    path: Iterates 1, ..., n in order.
+    alpha: Decay of the steps, in (1/2, 1].
+    batches: M, by default floor(n^{1/4}).
     """
     count = len(path)
     m = math.floor(count**0.25) if batches is None else batches

@@ -16,14 +16,11 @@ from pipeline.privacy.sensitivity import Bounds, Neighbours
 class Channels:
     """The noised parts of a release.
 
-    Attributes
-    ----------
-    gradient
-        One vector for each record.
-    curvature, off_diagonal
-        Of the curvature's diagonal, and of its entries off the diagonal; None where not released.
-    products, products_off_diagonal
-        The same of the sum of the outer products of records' gradients; None where not released.
+    gradient: One vector for each record.
+    curvature, off_diagonal: Of the curvature's diagonal, and of its entries off the diagonal; None
+        where not released.
+    products, products_off_diagonal: The same of the sum of the outer products of records'
+        gradients; None where not released.
     """
 
     gradient: Channel
@@ -45,15 +42,11 @@ def of_single_records(
 ) -> Channels:
     """Return the channels of releases of single records' gradients, and of what is beside them.
 
-    Parameters
-    ----------
-    bounds
-        Of the norms of (1, features), of `size` entries.
-    clipping_norm
-        Bound of the weighted norm.
-    budget, shares
-        What one record's parts may cost together, in the mechanism's own terms, and the share of
-        each that is released: "gradients", and "curvature" and "products" of a window's sums.
+    bounds: Of the norms of (1, features), of `size` entries.
+    clipping_norm: Bound of the weighted norm.
+    budget, shares: What one record's parts may cost together, in the mechanism's own terms, and the
+        share of each that is released: "gradients", and "curvature" and "products" of a window's
+        sums.
     """
     order = mechanism.order
 

@@ -24,16 +24,10 @@ if TYPE_CHECKING:
 class RecordsPart:
     """The gradients of a window's slots, each with the noise of its own level of privacy.
 
-    Attributes
-    ----------
-    sums
-        One gradient of `size` entries for each slot.
-    channels
-        By level, the strictest first; all have one lattice.
-    levels
-        The level of each slot, shape (slots,).
-    ceiling
-        The loosest level that a slot may have.
+    sums: One gradient of `size` entries for each slot.
+    channels: By level, the strictest first; all have one lattice.
+    levels: The level of each slot, shape (slots,).
+    ceiling: The loosest level that a slot may have.
     """
 
     sums: Exact

@@ -21,17 +21,10 @@ from pipeline.types import Vector
 def critical_value(level: float, weights: tuple[float, ...] = (1.0,)) -> float:
     """Return q of the two-sided interval estimate +- q sqrt(V / n) at `level`.
 
-    Parameters
-    ----------
-    level
-        In (0, 1).
-    weights
-        Shares of the records of each path, > 0; they are scaled to sum to one.
+    level: In (0, 1).
+    weights: Shares of the records of each path, > 0; they are scaled to sum to one.
 
-    Raises
-    ------
-    ConfigError
-        If the level or a weight is out of range.
+    Raises ConfigError if the level or a weight is out of range.
     """
     if not 0 < level < 1:
         raise ConfigError("estimator.level must lie in (0, 1), for example 0.95")

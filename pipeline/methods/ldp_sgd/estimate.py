@@ -38,12 +38,8 @@ from pipeline.types import Matrix, Vector
 class _Paths:
     """The paths with records after their burn-in.
 
-    Attributes
-    ----------
-    begun
-        All paths, those in their burn-in, too.
-    burnt, parts, numbers
-        Those past it, the sums that count, and the numbers of their partitions.
+    begun: All paths, those in their burn-in, too.
+    burnt, parts, numbers: Those past it, the sums that count, and the numbers of their partitions.
     """
 
     task: GradientTask
@@ -68,18 +64,11 @@ class _Paths:
 def estimate_sgd(task: GradientTask, state: SgdState, partitions: Sequence[int] = (0,)) -> Estimate:
     """Estimate the coefficients of a study with locally private gradients.
 
-    Parameters
-    ----------
-    state
-        The paths of all partitions.
-    partitions
-        The number of each path's partition.
+    state: The paths of all partitions.
+    partitions: The number of each path's partition.
 
-    Returns
-    -------
-    Estimate
-        Without intervals until the status is "ready"; NaN in the covariance stands for a
-        coefficient that has none yet.
+    Returns: Without intervals until the status is "ready"; NaN in the covariance stands for a
+    coefficient that has none yet.
     """
     paths = state.paths
     covariance: Matrix | None = None

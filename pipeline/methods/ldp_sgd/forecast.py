@@ -60,10 +60,7 @@ def records_to_mix(rule: Rule, curvature: float, needed: float = MIXED) -> int:
 
     The sum is that of the stretch which counts: all but the first eighth, or the burn-in.
 
-    Parameters
-    ----------
-    curvature
-        A guess of the smallest eigenvalue of the mean curvature.
+    curvature: A guess of the smallest eigenvalue of the mean curvature.
     """
 
     def mixed(records: float) -> float:

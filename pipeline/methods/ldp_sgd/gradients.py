@@ -39,17 +39,11 @@ if TYPE_CHECKING:
 class RecordSums:
     """The gradients of a window's clipped records, exact; raw data, so nothing can encode it.
 
-    Attributes
-    ----------
-    model
-        The model at which they were taken.
-    gradient
-        d entries for each slot, one slot after the other.
-    curvature, products
-        Sums of curvatures, and of the outer products of gradients, packed; None where they are not
-        released.
-    levels
-        The place of each slot's level of privacy, 0 for the strictest, shape (slots,).
+    model: The model at which they were taken.
+    gradient: d entries for each slot, one slot after the other.
+    curvature, products: Sums of curvatures, and of the outer products of gradients, packed; None
+        where they are not released.
+    levels: The place of each slot's level of privacy, 0 for the strictest, shape (slots,).
     """
 
     model: Model
@@ -63,14 +57,9 @@ class RecordSums:
 class OpenSums:
     """The same as floats, for a study without privacy.
 
-    Attributes
-    ----------
-    records
-        How many records entered.
-    gradients
-        Shape (slots, d); zeros where there is no record.
-    curvature, products
-        Shape (d, d); None where they are not released.
+    records: How many records entered.
+    gradients: Shape (slots, d); zeros where there is no record.
+    curvature, products: Shape (d, d); None where they are not released.
     """
 
     records: int
@@ -84,12 +73,8 @@ def record_gradients(
 ) -> Matrix:
     """Return the weighted gradient of each record, shape (n, d), in float64.
 
-    Parameters
-    ----------
-    features, responses
-        Shapes (n, p) and (n,), encoded; n may be 0.
-    model
-        Where the gradients are taken.
+    features, responses: Shapes (n, p) and (n,), encoded; n may be 0.
+    model: Where the gradients are taken.
     """
     design = with_intercept(features)
     slope = task.loss.slope(predictors(design, model.coefficients), responses)
@@ -130,18 +115,11 @@ def bounded_gradients(
     response is NaN, and those behind the last one hold zeros: what leaves has the same length and
     noise for them.
 
-    Parameters
-    ----------
-    features, responses, model
-        As for `record_gradients`.
-    levels
-        The place of each record's level of privacy, shape (n,); by default that of slots without
-        a record.
+    features, responses, model: As for `record_gradients`.
+    levels: The place of each record's level of privacy, shape (n,); by default that of slots
+        without a record.
 
-    Raises
-    ------
-    PrivacyError
-        If there are more records than slots.
+    Raises PrivacyError if there are more records than slots.
     """
     if len(responses) > task.slots:
         raise PrivacyError(f"a window holds at most {task.slots} records (window.records)")

@@ -35,10 +35,7 @@ def plug_ins(task: GradientTask, parts: Sequence[Sums]) -> dict[str, PooledPlugI
 
     One that fails for one of several pooled paths fails for all.
 
-    Parameters
-    ----------
-    parts
-        The sums of each path, or of each log of a shared one, after its burn-in.
+    parts: The sums of each path, or of each log of a shared one, after its burn-in.
     """
     made: dict[str, Callable[[Sequence[Sums]], PlugIn]] = {"plug-in": plug_in.without_release}
     scaling = scaling_of(task)
@@ -76,13 +73,9 @@ def half_widths(
 
     A plug-in whose regressed curvature has directions below their noise gives none.
 
-    Parameters
-    ----------
-    paths, parts
-        Those with records after the burn-in, and the sums that count. Batch means of all iterates
-        take one path alone.
-    shared
-        Whether they are logs of one path.
+    paths, parts: Those with records after the burn-in, and the sums that count. Batch means of all
+        iterates take one path alone.
+    shared: Whether they are logs of one path.
     """
     found: dict[str, HalfWidth] = {"random-scaling": scaling.half_width}
     for name, plug in plugs.items():

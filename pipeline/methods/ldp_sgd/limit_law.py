@@ -22,16 +22,10 @@ def moments(
 ) -> tuple[Matrix, Matrix]:
     """Return the mean weighted curvature and the mean outer product of gradients, each (d, d).
 
-    Parameters
-    ----------
-    design
-        Records (1, x), shape (n, d).
-    responses
-        Encoded, shape (n,).
-    truth
-        theta*, shape (d,).
-    clipping_norm
-        Of the weights min(1, clipping_norm^2 / |(1, x)|^2).
+    design: Records (1, x), shape (n, d).
+    responses: Encoded, shape (n,).
+    truth: theta*, shape (d,).
+    clipping_norm: Of the weights min(1, clipping_norm^2 / |(1, x)|^2).
     """
     weights, predictor = mallows(design, clipping_norm), design @ truth
     curvature_weight = weights * loss.curvature(predictor, responses)
@@ -44,17 +38,10 @@ def moments(
 def covariance(curvature: Matrix, products: Matrix, noise: float, records: int) -> Matrix:
     """Return the covariance of an average over `records` records, shape (d, d).
 
-    Parameters
-    ----------
-    curvature, products
-        As `moments` gives them.
-    noise
-        Standard deviation of the noise of one gradient entry; 0 without.
+    curvature, products: As `moments` gives them.
+    noise: Standard deviation of the noise of one gradient entry; 0 without.
 
-    Raises
-    ------
-    NumericError
-        If the curvature is not positive definite.
+    Raises NumericError if the curvature is not positive definite.
     """
     return sandwich(curvature, products + noise * noise * np.eye(len(products))) / records
 
@@ -66,19 +53,11 @@ def standard_errors(
 
     Personal levels of privacy are taken to have equal shares of the records.
 
-    Parameters
-    ----------
-    features, responses
-        A population or a large sample of it, encoded, shapes (n, d - 1) and (n,).
-    truth
-        theta* of that population, encoded, shape (d,).
-    records
-        How many the average is over.
+    features, responses: A population or a large sample of it, encoded, shapes (n, d - 1) and (n,).
+    truth: theta* of that population, encoded, shape (d,).
+    records: How many the average is over.
 
-    Raises
-    ------
-    NumericError
-        As `covariance`.
+    Raises NumericError as `covariance`.
     """
     found = moments(task.loss, with_intercept(features), responses, truth, task.clipping_norm)
     noise = task.record_noise if task.study.noised else 0.0

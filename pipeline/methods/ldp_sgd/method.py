@@ -100,10 +100,7 @@ class LdpSgd:
 def own(task: Task) -> GradientTask:
     """Return a task as one of this method.
 
-    Raises
-    ------
-    TypeError
-        If it is another's.
+    Raises TypeError if it is another's.
     """
     if not isinstance(task, GradientTask):
         raise TypeError("a method serves tasks that it has made")

@@ -45,29 +45,18 @@ _CHUNK = 1 << 16
 class SgdPath:
     """One path: the iterate, its sums, and copies of the sums at possible ends of the burn-in.
 
-    Attributes
-    ----------
-    records, releases
-        How many came, the burn-in included.
-    theta
-        The newest iterate, shape (d,); of a shared path the sum of this partition's steps.
-    origin
-        m, the iterate at the end of the burn-in; zero before.
-    sums
-        The running sums.
-    marks
-        Copies of the sums, oldest first.
-    batches
-        Totals of the online batches, see `batch_means`.
-    diverged
-        The number of records after which the iterate passed its limit; None as long as it has not.
-        The path stands still from there.
-    kept
-        The iterates that the sums are of, in pieces of shape (n, d), where they are asked for by an
-        empty list; a worker has no room for them.
-    matrix, steps
-        P, shape (d, d) or None for the identity, and the steps with the cap that goes with it:
-        those of the newest copy of the sums.
+    records, releases: How many came, the burn-in included.
+    theta: The newest iterate, shape (d,); of a shared path the sum of this partition's steps.
+    origin: m, the iterate at the end of the burn-in; zero before.
+    sums: The running sums.
+    marks: Copies of the sums, oldest first.
+    batches: Totals of the online batches, see `batch_means`.
+    diverged: The number of records after which the iterate passed its limit; None as long as it has
+        not. The path stands still from there.
+    kept: The iterates that the sums are of, in pieces of shape (n, d), where they are asked for by
+        an empty list; a worker has no room for them.
+    matrix, steps: P, shape (d, d) or None for the identity, and the steps with the cap that goes
+        with it: those of the newest copy of the sums.
     """
 
     rule: Rule
@@ -118,20 +107,13 @@ class SgdPath:
     ) -> None:
         """Move along the gradients of some releases, and add them to the sums.
 
-        Parameters
-        ----------
-        gradients
-            Shape (releases, k, d): k noised gradients of each release, in order.
-        points
-            Shape (releases, d): where each release was linearised.
-        watermarks
-            How many records had come when each one's model was published, shape (releases,); by
-            default no model is late.
-        extra
-            What came beside the gradients, shape (releases, rule.extra); by default nothing.
-        clock
-            The same over all partitions, for the steps of a shared path: records that come at one
-            time count alike, whether their partition gets few or many.
+        gradients: Shape (releases, k, d): k noised gradients of each release, in order.
+        points: Shape (releases, d): where each release was linearised.
+        watermarks: How many records had come when each one's model was published, shape
+            (releases,); by default no model is late.
+        extra: What came beside the gradients, shape (releases, rule.extra); by default nothing.
+        clock: The same over all partitions, for the steps of a shared path: records that come at
+            one time count alike, whether their partition gets few or many.
         """
         releases, block, size = gradients.shape
         if watermarks is None:

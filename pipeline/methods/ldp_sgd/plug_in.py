@@ -32,22 +32,14 @@ HIDDEN = 0.05
 class PlugIn:
     """A covariance of the average iterate of one path.
 
-    Attributes
-    ----------
-    curvature
-        A after its repair, shape (d, d).
-    covariance
-        Of the average, shape (d, d).
-    floored
-        How many eigenvalues of A were raised.
-    records
-        How many the average is over.
-    centre
-        The average of the points, moved by A^-1 times the mean gradient: what it would be if the
-        path had come to rest. Shape (d,); None where A is regressed on the path itself.
-    width_error
-        Relative error of each standard error that the noise of a released curvature causes, shape
-        (d,); infinite where that noise hides more than `HIDDEN` of the variance.
+    curvature: A after its repair, shape (d, d).
+    covariance: Of the average, shape (d, d).
+    floored: How many eigenvalues of A were raised.
+    records: How many the average is over.
+    centre: The average of the points, moved by A^-1 times the mean gradient: what it would be if
+        the path had come to rest. Shape (d,); None where A is regressed on the path itself.
+    width_error: Relative error of each standard error that the noise of a released curvature
+        causes, shape (d,); infinite where that noise hides more than `HIDDEN` of the variance.
     """
 
     curvature: Matrix
@@ -66,10 +58,7 @@ class PlugIn:
 class PooledPlugIn:
     """A covariance of the pooled average of independent paths, weighted by their records.
 
-    Attributes
-    ----------
-    paths
-        The plug-in of each path; one where there is one path, or one that is shared.
+    paths: The plug-in of each path; one where there is one path, or one that is shared.
     """
 
     paths: tuple[PlugIn, ...]
@@ -123,15 +112,9 @@ def regressed_curvature(parts: Sequence[Sums]) -> Matrix:
 
     Logs have intercepts of their own: what one regresses on is the wandering within each.
 
-    Parameters
-    ----------
-    parts
-        Sums of the logs of one path: several where partitions share it.
+    parts: Sums of the logs of one path: several where partitions share it.
 
-    Raises
-    ------
-    NumericError
-        If the points do not span all directions yet.
+    Raises NumericError if the points do not span all directions yet.
     """
     used = [sums for sums in parts if sums.records]
     if not used:
@@ -152,10 +135,7 @@ def regressed_curvature(parts: Sequence[Sums]) -> Matrix:
 def plug_in(curvature: Matrix, middle: Matrix, records: int) -> PlugIn:
     """Return the sandwich of a curvature and a middle, both per record, shape (d, d).
 
-    Raises
-    ------
-    NumericError
-        If the curvature has no positive trace.
+    Raises NumericError if the curvature has no positive trace.
     """
     mean = float(np.trace(curvature)) / len(curvature)
     if not mean > 0:
@@ -167,10 +147,7 @@ def plug_in(curvature: Matrix, middle: Matrix, records: int) -> PlugIn:
 def without_release(parts: Sequence[Sums]) -> PlugIn:
     """Return PPI-0 of the average of one path, of whose logs these are the sums.
 
-    Raises
-    ------
-    NumericError
-        As `regressed_curvature` and `plug_in`.
+    Raises NumericError as `regressed_curvature` and `plug_in`.
     """
     curvature = regressed_curvature(parts)
     records = sum(sums.records for sums in parts)
@@ -181,16 +158,10 @@ def without_release(parts: Sequence[Sums]) -> PlugIn:
 def with_curvature(parts: Sequence[Sums], scaling: Scaling | None = None) -> PlugIn:
     """Return PPI-1: the curvature that was released, and the mean product of noised gradients.
 
-    Parameters
-    ----------
-    scaling
-        The public guess of the curvature and the noise of the released one, for `centre` and
+    scaling: The public guess of the curvature and the noise of the released one, for `centre` and
         `width_error`; None for the sandwich alone.
 
-    Raises
-    ------
-    NumericError
-        As `plug_in`.
+    Raises NumericError as `plug_in`.
     """
     records = sum(sums.records for sums in parts)
     middle: Matrix = np.sum([sums.gg for sums in parts], axis=0) / records
@@ -226,12 +197,8 @@ def moved(parts: Sequence[Sums], middle: Matrix, scaling: Scaling) -> PlugIn:
 def width_errors(inverse: Matrix, middle: Matrix, noise: float) -> Vector:
     """Return the relative error of each standard error, shape (d,), that noise of A causes.
 
-    Parameters
-    ----------
-    inverse
-        A^-1, shape (d, d).
-    noise
-        Deviation of a diagonal entry of A.
+    inverse: A^-1, shape (d, d).
+    noise: Deviation of a diagonal entry of A.
     """
     # the variance a' M a of a coefficient, a = A^-1 e_j, errs by 2 a' M A^-1 E a
     left = inverse @ middle @ inverse
@@ -247,17 +214,10 @@ def published(curvature: Matrix, products: Matrix, noise: float, records: int) -
     It costs sqrt 3 mu, not mu: gradient, curvature and product are three releases at mu each. The
     paper leaves its floors of eigenvalues open; here the product's are raised to zero.
 
-    Parameters
-    ----------
-    curvature, products
-        Means of the noised releases, shape (d, d).
-    noise
-        Variance of the noise of one gradient entry, 4 B^2 / mu^2.
+    curvature, products: Means of the noised releases, shape (d, d).
+    noise: Variance of the noise of one gradient entry, 4 B^2 / mu^2.
 
-    Raises
-    ------
-    NumericError
-        As `plug_in`.
+    Raises NumericError as `plug_in`.
     """
     return plug_in(curvature, published_middle(products, noise), records)
 
@@ -270,10 +230,7 @@ def published_middle(products: Matrix, noise: float) -> Matrix:
 def released_mean(parts: Sequence[Sums], number: int) -> Matrix:
     """Return the mean of a released matrix over all record slots, shape (d, d).
 
-    Parameters
-    ----------
-    number
-        0 for the curvature, 1 for the outer product.
+    number: 0 for the curvature, 1 for the outer product.
     """
     size = len(parts[0].g)
     packed = size * (size + 1) // 2

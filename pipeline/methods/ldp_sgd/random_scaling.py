@@ -25,14 +25,9 @@ from pipeline.types import Vector
 class RandomScaling:
     """A pooled average with the scale of its intervals.
 
-    Attributes
-    ----------
-    mean
-        The average iterate, shape (d,).
-    scale
-        sqrt(V_jj / n), shape (d,).
-    weights
-        Shares of the paths, which sum to one; one share for a shared path.
+    mean: The average iterate, shape (d,).
+    scale: sqrt(V_jj / n), shape (d,).
+    weights: Shares of the paths, which sum to one; one share for a shared path.
     """
 
     mean: Vector
@@ -47,17 +42,10 @@ class RandomScaling:
 def random_scaling(paths: Sequence[tuple[Sums, Vector]], *, shared: bool = False) -> RandomScaling:
     """Return the average of some paths and its scale.
 
-    Parameters
-    ----------
-    paths
-        For each path its sums after the burn-in, and their origin m, shape (d,).
-    shared
-        Whether they are logs of one path.
+    paths: For each path its sums after the burn-in, and their origin m, shape (d,).
+    shared: Whether they are logs of one path.
 
-    Raises
-    ------
-    NumericError
-        If no path has a record after its burn-in.
+    Raises NumericError if no path has a record after its burn-in.
     """
     used = [(sums, origin) for sums, origin in paths if sums.records]
     if not used:
@@ -97,10 +85,7 @@ def variance(sums: Sums) -> Vector:
 def contrast(sums: Sums, direction: Vector) -> tuple[float, float]:
     """Return direction' (thetabar - m) and its scale, for a path that keeps the whole matrix A.
 
-    Raises
-    ------
-    NumericError
-        If the path keeps the diagonal alone.
+    Raises NumericError if the path keeps the diagonal alone.
     """
     if sums.a.ndim != 2:
         raise NumericError("contrasts need the whole matrix: set estimator.path.full = true")

@@ -39,12 +39,8 @@ MIDDLE = 0.54
 class Lack:
     """What coefficients lack.
 
-    Attributes
-    ----------
-    coefficients
-        Which of them, shape (d,).
-    reason
-        Why, and what would help.
+    coefficients: Which of them, shape (d,).
+    reason: Why, and what would help.
     """
 
     coefficients: NDArray[np.bool_]
@@ -69,12 +65,8 @@ def relaxations(curvature: Matrix, matrix: Matrix | None, moved: float) -> Vecto
     That of a coefficient is the integrated one of theta_j: its variance of long averages over twice
     its stationary variance, with noise alike in all entries of gradients.
 
-    Parameters
-    ----------
-    curvature
-        A, positive definite, shape (d, d).
-    matrix
-        P in front of the gradients, shape (d, d); None for the identity.
+    curvature: A, positive definite, shape (d, d).
+    matrix: P in front of the gradients, shape (d, d); None for the identity.
     """
     size = len(curvature)
     values, vectors = np.linalg.eigh(np.eye(size) if matrix is None else matrix)

@@ -10,10 +10,7 @@ from pipeline.study import Study
 def check(study: Study) -> None:
     """Refuse what does not go with the method.
 
-    Raises
-    ------
-    ConfigError
-        Naming the key, what is allowed and the way out.
+    Raises ConfigError, naming the key, what is allowed and the way out.
     """
     estimator = study.estimator
     if estimator.loss not in LOSSES:

@@ -16,23 +16,14 @@ LEAST_MARK = 1000
 class Rule:
     """What is public about a path.
 
-    Attributes
-    ----------
-    steps
-        The step sizes.
-    burn_in
-        Records before the sums begin, >= 0; copies are kept at burn_in 2^j.
-    start
-        theta_0, shape (d,).
-        Zero in a shared path, whose start is added by who brings the parts together.
-    full
-        Whether A is a matrix, for intervals of contrasts, or its diagonal alone.
-    extra
-        How many numbers come beside the gradients of a release.
-    shared
-        Whether the path is one partition's part of a path that several move.
-    scaling
-        The matrix in front of the gradients; None for the identity.
+    steps: The step sizes.
+    burn_in: Records before the sums begin, >= 0; copies are kept at burn_in 2^j.
+    start: theta_0, shape (d,). Zero in a shared path, whose start is added by who brings the parts
+        together.
+    full: Whether A is a matrix, for intervals of contrasts, or its diagonal alone.
+    extra: How many numbers come beside the gradients of a release.
+    shared: Whether the path is one partition's part of a path that several move.
+    scaling: The matrix in front of the gradients; None for the identity.
     """
 
     steps: StepRule

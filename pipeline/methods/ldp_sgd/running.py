@@ -27,22 +27,13 @@ def sums_along(
 ) -> Callable[[int], Sums]:
     """Return the sums after each release, by its number.
 
-    Parameters
-    ----------
-    held
-        The sums before the first one.
-    gradients, by_entry
-        Shape (releases, k, d), and the same as (d, releases k).
-    points
-        Where each release was linearised, shape (releases, d).
-    path
-        theta - m after each record, shape (d, releases k).
-    steps
-        Shape (releases k,).
-    late
-        How many records late the models of the releases so far were, shape (releases,).
-    extra
-        What came beside the gradients, shape (releases, m).
+    held: The sums before the first one.
+    gradients, by_entry: Shape (releases, k, d), and the same as (d, releases k).
+    points: Where each release was linearised, shape (releases, d).
+    path: theta - m after each record, shape (d, releases k).
+    steps: Shape (releases k,).
+    late: How many records late the models of the releases so far were, shape (releases,).
+    extra: What came beside the gradients, shape (releases, m).
     """
     releases, block, size = gradients.shape
     c = accumulated(held.c, path)

@@ -28,14 +28,9 @@ _BITS = 30
 class Known:
     """A mean curvature after its repair.
 
-    Attributes
-    ----------
-    curvature
-        Shape (d, d).
-    floored
-        How many directions were raised.
-    hidden
-        The part of the inverse in those directions, shape (d, d).
+    curvature: Shape (d, d).
+    floored: How many directions were raised.
+    hidden: The part of the inverse in those directions, shape (d, d).
     """
 
     curvature: Matrix
@@ -47,14 +42,10 @@ class Known:
 class Scaling:
     """How the steps of a study are scaled.
 
-    Attributes
-    ----------
-    reference
-        R, the public guess of the mean curvature of a record, positive definite, shape (d, d).
-    cloud
-        Largest product of a step and the trace of the matrix; infinite without noise.
-    noise
-        Standard deviation of a diagonal entry of the mean of released curvatures over n records,
+    reference: R, the public guess of the mean curvature of a record, positive definite, shape (d,
+        d).
+    cloud: Largest product of a step and the trace of the matrix; infinite without noise.
+    noise: Standard deviation of a diagonal entry of the mean of released curvatures over n records,
         times the root of n.
     """
 

@@ -21,17 +21,11 @@ PATH = "path"
 class GradientBatch:
     """Validated releases of one study, in the order of the log.
 
-    Attributes
-    ----------
-    gradients
-        Real values, shape (releases, k, d).
-    points
-        Where they were taken, shape (releases, d).
-    watermarks, clock
-        Record slots that had been folded when each one's model was published, of this partition
-        and of all, shape (releases,).
-    extra
-        Packed matrices that came beside the gradients, shape (releases, m); m is 0 for none.
+    gradients: Real values, shape (releases, k, d).
+    points: Where they were taken, shape (releases, d).
+    watermarks, clock: Record slots that had been folded when each one's model was published, of
+        this partition and of all, shape (releases,).
+    extra: Packed matrices that came beside the gradients, shape (releases, m); m is 0 for none.
     """
 
     gradients: NDArray[np.float64]
@@ -45,12 +39,8 @@ class GradientBatch:
 class SgdState:
     """The path of one partition, and those that have been merged with it.
 
-    Attributes
-    ----------
-    slots
-        Record slots that have come.
-    dirty
-        Names of the fields that changed since they were last stored.
+    slots: Record slots that have come.
+    dirty: Names of the fields that changed since they were last stored.
     """
 
     rule: Rule
@@ -104,10 +94,7 @@ class SgdState:
     def decode(cls, rule: Rule, fields: dict[str, bytes]) -> SgdState:
         """Rebuild a state from what `encode` gave.
 
-        Raises
-        ------
-        StateError
-            If a field is missing, unknown, or cannot be read.
+        Raises StateError if a field is missing, unknown, or cannot be read.
         """
         if fields.keys() != {PATH}:
             raise StateError(f"stored state must have the one field {PATH!r}")

@@ -26,19 +26,11 @@ _TABLE = 1 << 14
 class StepRule:
     """A public rule of steps.
 
-    Attributes
-    ----------
-    eta0
-        Scale, > 0.
-    alpha
-        Decay, in (1/2, 1]; averages need no curvature below 1.
-    cap
-        Largest step, > 0; infinite for none.
+    eta0: Scale, > 0.
+    alpha: Decay, in (1/2, 1]; averages need no curvature below 1.
+    cap: Largest step, > 0; infinite for none.
 
-    Raises
-    ------
-    ConfigError
-        If one of them is out of range.
+    Raises ConfigError if one of them is out of range.
     """
 
     eta0: float = 1.0
@@ -83,18 +75,11 @@ def noise_cap(kappa: float, curvature: float, slope: float, noise: float, trace:
     covariance eta noise^2 P^2 / 2, and so x' theta with variance eta noise^2 tr(P) / (2 H), where
     A = H E[x x']. Without a matrix, d stands for the trace. Infinite without noise.
 
-    Parameters
-    ----------
-    kappa
-        0.5 to 1 for linear losses, 0.1 to 0.25 for others.
-    curvature
-        H, a public guess of a record's mean curvature, > 0.
-    slope
-        Largest slope of a record.
-    noise
-        Standard deviation of the noise of one gradient entry.
-    trace
-        tr(P).
+    kappa: 0.5 to 1 for linear losses, 0.1 to 0.25 for others.
+    curvature: H, a public guess of a record's mean curvature, > 0.
+    slope: Largest slope of a record.
+    noise: Standard deviation of the noise of one gradient entry.
+    trace: tr(P).
     """
     if noise == 0:
         return math.inf
@@ -104,11 +89,7 @@ def noise_cap(kappa: float, curvature: float, slope: float, noise: float, trace:
 def staleness_cap(largest_curvature: float, behind: float, *, rho: float = 1.0) -> float:
     """Return rho / (lambda_max behind): no overshoot from records linearised `behind` records ago.
 
-    Parameters
-    ----------
-    largest_curvature
-        A guess of the largest eigenvalue of the mean curvature, > 0.
-    behind
-        D + k: how many records late a model is at most, and how many a release holds.
+    largest_curvature: A guess of the largest eigenvalue of the mean curvature, > 0.
+    behind: D + k: how many records late a model is at most, and how many a release holds.
     """
     return rho / (largest_curvature * behind)

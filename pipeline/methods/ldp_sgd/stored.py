@@ -57,10 +57,7 @@ def encode(path: SgdPath) -> bytes:
 def decode(rule: Rule, data: bytes) -> SgdPath:
     """Read what `encode` wrote.
 
-    Raises
-    ------
-    StateError
-        If it is anything else, or of another rule.
+    Raises StateError if it is anything else, or of another rule.
     """
     try:
         held = msgspec.msgpack.decode(data, type=_Stored)

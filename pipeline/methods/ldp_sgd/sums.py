@@ -19,22 +19,13 @@ from pipeline.types import Matrix, Vector
 class Sums:
     """Running sums after the burn-in, of `records` records.
 
-    Attributes
-    ----------
-    behind
-        Sum over releases of how many records late their models were.
-    moved
-        Sum of the step sizes.
-    c, s, b
-        C, S and b, shape (d,).
-    a
-        A, shape (d, d), or its diagonal, shape (d,).
-    g, u
-        Sums of gradients and of the points they were taken at, shape (d,).
-    gu, uu, gg
-        Sums of their products, shape (d, d).
-    extra
-        Sums of the released curvatures and then outer products, each a packed upper triangle of
+    behind: Sum over releases of how many records late their models were.
+    moved: Sum of the step sizes.
+    c, s, b: C, S and b, shape (d,).
+    a: A, shape (d, d), or its diagonal, shape (d,).
+    g, u: Sums of gradients and of the points they were taken at, shape (d,).
+    gu, uu, gg: Sums of their products, shape (d, d).
+    extra: Sums of the released curvatures and then outer products, each a packed upper triangle of
         d (d + 1) / 2 entries; empty where neither is released.
     """
 

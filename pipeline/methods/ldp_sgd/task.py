@@ -33,10 +33,7 @@ class GradientTask(Task):
 
     ConfigError too where a release of so many records would be too large to be sent.
 
-    Attributes
-    ----------
-    path
-        The study's table of steps.
+    path: The study's table of steps.
     """
 
     def __init__(self, study: Study, level: str | None = None) -> None:

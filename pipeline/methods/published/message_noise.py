@@ -38,20 +38,13 @@ class MessageNoise:
     A message carries variance sigma^2 / M' with M' = M - tolerated, so that M' clients make up the
     whole noise; with M' = 1 each message carries it alone.
 
-    Attributes
-    ----------
-    epsilon, delta
-        Budget of a record over the whole stream.
-    l2_bound
-        Public bound > 1 of the norm of (1, x); records are clipped to it.
-    clients, tolerated
-        M >= 1 clients, each with one message in a round; of them so many may drop out or collude
-        with the server, 0 <= tolerated < M, else PrivacyError.
-    counts_share
-        Part of mu^2 that is spent on the counts; the curvature has a quarter, the gradient the
-        rest.
-    largest_weight
-        Public maximum of a class weight, >= 1.
+    epsilon, delta: Budget of a record over the whole stream.
+    l2_bound: Public bound > 1 of the norm of (1, x); records are clipped to it.
+    clients, tolerated: M >= 1 clients, each with one message in a round; of them so many may drop
+        out or collude with the server, 0 <= tolerated < M, else PrivacyError.
+    counts_share: Part of mu^2 that is spent on the counts; the curvature has a quarter, the
+        gradient the rest.
+    largest_weight: Public maximum of a class weight, >= 1.
     """
 
     epsilon: float

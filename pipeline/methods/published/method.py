@@ -35,20 +35,12 @@ _COMMON = ("loss", "q", "smoothing", "ridge", "norm_bound", "level")
 class Published:
     """One kind; the attributes on top of those of `OfflineMethod` say how it is made.
 
-    Attributes
-    ----------
-    keys
-        Type of its table [estimator.method].
-    run
-        It, over all records.
-    claim, counts
-        What it keeps private, by task and number of clients; and the same of counts.
-    start
-        The stream of an online method before its first batch; None of the others.
-    weighted
-        Whether it has class weights.
-    wide
-        Whether its loss has the smoother curvature, which needs less noise.
+    keys: Type of its table [estimator.method].
+    run: It, over all records.
+    claim, counts: What it keeps private, by task and number of clients; and the same of counts.
+    start: The stream of an online method before its first batch; None of the others.
+    weighted: Whether it has class weights.
+    wide: Whether its loss has the smoother curvature, which needs less noise.
     """
 
     kind: str
@@ -114,12 +106,8 @@ class Published:
     def fit(self, task: Task, clients: Clients) -> OfflineFit:
         """Run it over all records.
 
-        Raises
-        ------
-        DataError
-            If no slot holds a record.
-        NumericError, PrivacyError
-            If the method has no finite estimate for these records, or no scale of its noise.
+        Raises DataError if no slot holds a record; NumericError, PrivacyError if the method has no
+        finite estimate for these records, or no scale of its noise.
         """
         problem = self._problem(task, clients)
         # what overflows shows as a number that is not finite, and is refused below

@@ -35,12 +35,8 @@ LEAST_GAIN = 1e-9
 class Fit:
     """Coefficients (d,), the intercept first, after some rounds.
 
-    Attributes
-    ----------
-    score
-        Largest entry of the mean gradient there, each in units of its column's root mean square.
-    converged
-        Whether the stopping rule was met within the rounds allowed.
+    score: Largest entry of the mean gradient there, each in units of its column's root mean square.
+    converged: Whether the stopping rule was met within the rounds allowed.
     """
 
     coefficients: Vector
@@ -70,13 +66,9 @@ def majorised_fit(
 ) -> Fit:
     """Minimise the mean loss + penalty |slopes|^2 by steps against a bound of the curvature.
 
-    Parameters
-    ----------
-    penalty
-        kerndwd's lambda, >= 0: **half** the `Ridge.weight` that gives the same minimiser.
-    tolerance
-        Stop when a step is shorter than this, in squared length. 1e-5 is kerndwd's default; the
-        distance left to the minimiser is then visible in the third digit.
+    penalty: kerndwd's lambda, >= 0: **half** the `Ridge.weight` that gives the same minimiser.
+    tolerance: Stop when a step is shorter than this, in squared length. 1e-5 is kerndwd's default;
+        the distance left to the minimiser is then visible in the third digit.
     """
     objective, bound = objective_of(loss, [records], Ridge(2 * penalty)), loss.sharp_curvature_bound
     # kerndwd's own safeguard of collinear columns: 1e-7 on the diagonal of n times the matrix

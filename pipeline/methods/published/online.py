@@ -62,15 +62,10 @@ class ClassBalance:
 class OnlineFit:
     """Coefficients (d,), zero at the start, and summed curvature (d, d) of a stream of batches.
 
-    Parameters
-    ----------
-    size
-        d, the number of coefficients with the intercept.
-    first
-        "fitted" linearises the first batch at its own damped fit. "one-step" is the paper's: from
-        zero, where its loss has no curvature and the ridge alone sets the length of the step.
-    balance
-        Class weights of each batch from the counts of the batches before; None for none. It
+    size: d, the number of coefficients with the intercept.
+    first: "fitted" linearises the first batch at its own damped fit. "one-step" is the paper's:
+        from zero, where its loss has no curvature and the ridge alone sets the length of the step.
+    balance: Class weights of each batch from the counts of the batches before; None for none. It
         belongs to this fit, which adds to it.
     """
 

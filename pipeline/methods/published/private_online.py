@@ -32,18 +32,11 @@ FLOOR_NOISE = 0.5
 class PrivateOnlineFit:
     """Coefficients (d,), zero at the start, and noised curvature of a stream of rounds.
 
-    Parameters
-    ----------
-    noise
-        Budget, and who shares it. Records are clipped to its bound, and the noise of a round is
+    noise: Budget, and who shares it. Records are clipped to its bound, and the noise of a round is
         drawn as one draw of the summed variance of its `clients` messages.
-    balanced
-        Whether classes are weighted, from noised counts up to the largest weight of `noise`.
+    balanced: Whether classes are weighted, from noised counts up to the largest weight of `noise`.
 
-    Attributes
-    ----------
-    floored
-        How many eigenvalues of the curvature were raised in the last round.
+    floored: How many eigenvalues of the curvature were raised in the last round.
     """
 
     def __init__(

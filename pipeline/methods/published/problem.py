@@ -30,14 +30,9 @@ Keys = TypeVar("Keys", bound=Spec)
 class Problem(Generic[Keys]):
     """What a method runs on.
 
-    Attributes
-    ----------
-    keys
-        The study's table [estimator.method].
-    clients
-        Records of each client, empty slots left out.
-    batches, slots
-        Window b of every client, and how many slots those windows have.
+    keys: The study's table [estimator.method].
+    clients: Records of each client, empty slots left out.
+    batches, slots: Window b of every client, and how many slots those windows have.
     """
 
     task: Task

@@ -46,15 +46,11 @@ class TrustedNoise(Protocol):
 class LaplaceNoise:
     """Independent Laplace noise, Algorithm 2.
 
-    Attributes
-    ----------
-    epsilon
-        Claimed for each release, > 0.
-    l1_bound, l2_bound
-        Public bounds C1, C2 > 1 of the norms of (1, x); records are clipped to them.
-    step_bound, stabiliser
-        r >= 0, the assumed length of theta_b - theta_{b-1}, C_{p-1} / sqrt(N_{b-1}) in the paper;
-        and rho >= 0.
+    epsilon: Claimed for each release, > 0.
+    l1_bound, l2_bound: Public bounds C1, C2 > 1 of the norms of (1, x); records are clipped to
+        them.
+    step_bound, stabiliser: r >= 0, the assumed length of theta_b - theta_{b-1}, C_{p-1} /
+        sqrt(N_{b-1}) in the paper; and rho >= 0.
     """
 
     epsilon: float

@@ -25,20 +25,13 @@ UNKNOWN_SHARE = 0.8
 class Bread:
     """M, and what is known of it.
 
-    Attributes
-    ----------
-    matrix
-        M with its floor, shape (d, d).
-    curvature
-        The positive part of Abar, shape (d, d).
-    certain
-        What is certain of M in the direction of each of its eigenvectors, shape (d,).
-    loadings
-        The share of each coefficient's variance that can lie in directions that are not known, in
-        [0, 1], shape (d,). A direction counts by what is certain of it: one that is spread evenly
-        over all coefficients can rule the variance of each.
-    noise
-        s.
+    matrix: M with its floor, shape (d, d).
+    curvature: The positive part of Abar, shape (d, d).
+    certain: What is certain of M in the direction of each of its eigenvectors, shape (d,).
+    loadings: The share of each coefficient's variance that can lie in directions that are not
+        known, in [0, 1], shape (d,). A direction counts by what is certain of it: one that is
+        spread evenly over all coefficients can rule the variance of each.
+    noise: s.
     """
 
     matrix: Matrix
@@ -61,12 +54,8 @@ class Bread:
 def bread_of(mean: Matrix, releases: float, penalty: Vector, noise: Noise) -> Bread:
     """Return the bread.
 
-    Parameters
-    ----------
-    mean, releases
-        Mean noisy curvature of one record, and of how many releases it is.
-    penalty
-        Of each coefficient, shape (d,).
+    mean, releases: Mean noisy curvature of one record, and of how many releases it is.
+    penalty: Of each coefficient, shape (d,).
     """
     size = noise.of_curvature(releases)
     values, vectors = np.linalg.eigh(mean)

@@ -28,10 +28,7 @@ _HALF = 64
 class BigIntegers:
     """A vector of integers of 128 bits; they behave as Python integers that raise on overflow.
 
-    Attributes
-    ----------
-    low, high
-        Entry i is high[i] 2^64 + low[i]; shapes (m,).
+    low, high: Entry i is high[i] 2^64 + low[i]; shapes (m,).
     """
 
     low: NDArray[np.uint64]
@@ -78,10 +75,7 @@ def zeros(count: int) -> BigIntegers:
 def of(values: Sequence[int]) -> BigIntegers:
     """Return Python integers of less than 128 bits.
 
-    Raises
-    ------
-    OverflowError
-        If one does not fit.
+    Raises OverflowError if one does not fit.
     """
     data = b"".join([int(value).to_bytes(WIDTH, "little", signed=True) for value in values])
     return decode(data, len(values))
@@ -102,13 +96,8 @@ def column_sums(rows: Integers) -> BigIntegers:
 def gram(rows: Integers) -> BigIntegers:
     """Return the packed upper triangle of rows' rows, exactly.
 
-    Parameters
-    ----------
-    rows
-        Shape (n, m), absolute values below 2^42.
+    rows: Shape (n, m), absolute values below 2^42.
 
-    Notes
-    -----
     Each entry is split as high 2^22 + low with |low| <= 2^21 and |high| < 2^21; products of such
     parts summed over 512 rows stay below 2^52, where float64 matrix products are exact in any
     order of summation.
@@ -167,10 +156,7 @@ def encode(values: BigIntegers) -> bytes:
 def decode(data: bytes, count: int) -> BigIntegers:
     """Read what `encode` wrote.
 
-    Raises
-    ------
-    StateError
-        If the length is not that of `count` integers.
+    Raises StateError if the length is not that of `count` integers.
     """
     if len(data) != WIDTH * count:
         raise StateError(

@@ -109,10 +109,7 @@ class Renewable:
 def own(task: Task) -> RenewableTask:
     """Return a task as one of this method.
 
-    Raises
-    ------
-    TypeError
-        If it is another's.
+    Raises TypeError if it is another's.
     """
     if not isinstance(task, RenewableTask):
         raise TypeError("a method serves tasks that it has made")

@@ -50,10 +50,7 @@ Weighed = Sequence[tuple[float, OpenState]]
 def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
     """Estimate the coefficients of a study without privacy.
 
-    Parameters
-    ----------
-    sums
-        The sums of all partitions: one state, or those of the buckets with their weights.
+    sums: The sums of all partitions: one state, or those of the buckets with their weights.
     """
     size = task.size
     parts: Weighed = [(1.0, sums)] if isinstance(sums, OpenState) else sums

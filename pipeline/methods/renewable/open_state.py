@@ -24,12 +24,8 @@ SUMS, START = "sums", "start"
 class OpenRow:
     """One validated release: records, expansion (d,), gradient (d,), packed curvature and scores.
 
-    Attributes
-    ----------
-    counts
-        Records of the negative and the positive class.
-    start
-        Whether the client knew no model yet, and took the sums at a fit to these very records.
+    counts: Records of the negative and the positive class.
+    start: Whether the client knew no model yet, and took the sums at a fit to these very records.
     """
 
     records: int
@@ -45,17 +41,11 @@ class OpenRow:
 class OpenState:
     """Running float sums over the releases of one bucket.
 
-    Attributes
-    ----------
-    size
-        d, the number of coefficients.
-    sums
-        One vector: packed A, packed scores, packed sum of n t t', all of sum g t', then
-        b = sum (H t - g), then sum of n t, then records, releases, negatives, positives.
-    start
-        The same over releases at the start, which are not in `sums`.
-    dirty
-        Names of the fields that changed since they were last stored.
+    size: d, the number of coefficients.
+    sums: One vector: packed A, packed scores, packed sum of n t t', all of sum g t', then b = sum
+        (H t - g), then sum of n t, then records, releases, negatives, positives.
+    start: The same over releases at the start, which are not in `sums`.
+    dirty: Names of the fields that changed since they were last stored.
     """
 
     size: int
@@ -124,10 +114,7 @@ class OpenState:
     def decode(cls, size: int, fields: dict[str, bytes]) -> OpenState:
         """Rebuild a state from what `encode` gave.
 
-        Raises
-        ------
-        StateError
-            If a field is unknown or has the wrong length.
+        Raises StateError if a field is unknown or has the wrong length.
         """
         state = cls(size)
         if missing := {SUMS, START} - fields.keys():

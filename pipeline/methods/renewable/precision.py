@@ -30,14 +30,10 @@ RECENT = 0.75
 class Noise:
     """The noise of one release of a study.
 
-    Attributes
-    ----------
-    gradient, curvature
-        Standard deviation of an entry of the gradient, and of the curvature's diagonal; > 0.
-    size
-        d, the number of coefficients.
-    slots
-        Record slots of a window.
+    gradient, curvature: Standard deviation of an entry of the gradient, and of the curvature's
+        diagonal; > 0.
+    size: d, the number of coefficients.
+    slots: Record slots of a window.
     """
 
     gradient: float
@@ -66,10 +62,8 @@ class Noise:
     def releases_until(self, least: float) -> float:
         """Return how many releases it takes until M with this least eigenvalue is known.
 
-        Parameters
-        ----------
-        least
-            >= 0; with the ridge, how many suffice for slopes without curvature. 0 gives infinity.
+        least: >= 0; with the ridge, how many suffice for slopes without curvature. 0 gives
+            infinity.
         """
         needed = RELEASES_PER_COEFFICIENT * self.size / RECENT
         return max(needed, self._squared(least) / RECENT)
@@ -80,10 +74,7 @@ class Noise:
         A row of M^-1 is at most norm_bound / ridge long, since a ridge holds all but the
         intercept, and the mean of the features is within the norm bound.
 
-        Parameters
-        ----------
-        releases
-            > 0; the gradients of at least a share RECENT of them are used.
+        releases: > 0; the gradients of at least a share RECENT of them are used.
         """
         return self.of_gradient(RECENT * releases) * norm_bound / ridge if ridge else math.inf
 
@@ -94,10 +85,7 @@ class Noise:
 def noise_of(task: RenewableTask) -> Noise:
     """Return the noise of a study's releases behind the public start.
 
-    Raises
-    ------
-    PrivacyError
-        If the study has no noise, or its releases hold no curvature.
+    Raises PrivacyError if the study has no noise, or its releases hold no curvature.
     """
     curvature = task.update_channels.curvature
     if curvature is None:

@@ -66,15 +66,9 @@ COUNTS_NOISE = 3.0
 def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estimate:
     """Estimate the coefficients of a private study.
 
-    Parameters
-    ----------
-    sums
-        The sums of all partitions: one state, or those of the buckets with their weights.
+    sums: The sums of all partitions: one state, or those of the buckets with their weights.
 
-    Returns
-    -------
-    Estimate
-        Without intervals until the status is "ready". A deterministic function of the sums.
+    Returns: Without intervals until the status is "ready". A deterministic function of the sums.
     """
     parts: Weighed = [(1.0, sums)] if isinstance(sums, PrivateState) else sums
     releases = sum(state.releases for _, state in parts)

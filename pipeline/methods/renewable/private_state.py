@@ -31,24 +31,15 @@ COUNTS, START, EPOCH = "counts", "start", "epoch."
 class PrivateBatch:
     """Validated releases, each part with one row for each release that has it.
 
-    Attributes
-    ----------
-    counts
-        Class counts of all n releases, lattice integers of shape (n, 2); (n, 0) without classes.
-    start
-        Gradients of those at the start, shape (s, groups d).
-    versions
-        Model versions of the others, shape (m,) with m = n - s, all >= 1.
-    expansion, gradient
-        Lattice integers, shape (m, d).
-    curvature
-        Lattice integers, packed, shape (m, d (d + 1) / 2).
-    squares
-        Sums of squared slopes, shape (m, 1), or (m, 0) where they are not released.
-    slots
-        Public number of slots of every release of the study.
-    groups
-        Group of the client of each later release, shape (m,).
+    counts: Class counts of all n releases, lattice integers of shape (n, 2); (n, 0) without
+        classes.
+    start: Gradients of those at the start, shape (s, groups d).
+    versions: Model versions of the others, shape (m,) with m = n - s, all >= 1.
+    expansion, gradient: Lattice integers, shape (m, d).
+    curvature: Lattice integers, packed, shape (m, d (d + 1) / 2).
+    squares: Sums of squared slopes, shape (m, 1), or (m, 0) where they are not released.
+    slots: Public number of slots of every release of the study.
+    groups: Group of the client of each later release, shape (m,).
     """
 
     counts: Integers
@@ -66,14 +57,9 @@ class PrivateBatch:
 class Shape:
     """How many numbers the parts of a study's releases hold.
 
-    Attributes
-    ----------
-    size
-        d, the number of coefficients.
-    groups
-        Gradients of a release at the start: one for each class, else one.
-    squares
-        1 if later releases hold the sum of squared slopes, else 0.
+    size: d, the number of coefficients.
+    groups: Gradients of a release at the start: one for each class, else one.
+    squares: 1 if later releases hold the sum of squared slopes, else 0.
     """
 
     size: int
@@ -105,19 +91,12 @@ def epoch_of(version: int) -> int:
 class PrivateState:
     """Sums over the releases of one bucket of a private study.
 
-    Attributes
-    ----------
-    shape
-        How many numbers the parts hold.
-    counts
-        Sum of the class counts, then the number of releases, then of their slots.
-    start
-        Sum of the gradients at the start, then the number of those releases.
-    epochs
-        Epoch to packed Gram matrix of (g, n t, s, n, 1), behind it the packed curvature, and the
-        sums of (g, n t, 1) of each group of clients.
-    dirty
-        Names of the fields that changed since they were last stored.
+    shape: How many numbers the parts hold.
+    counts: Sum of the class counts, then the number of releases, then of their slots.
+    start: Sum of the gradients at the start, then the number of those releases.
+    epochs: Epoch to packed Gram matrix of (g, n t, s, n, 1), behind it the packed curvature, and
+        the sums of (g, n t, 1) of each group of clients.
+    dirty: Names of the fields that changed since they were last stored.
     """
 
     shape: Shape
@@ -204,10 +183,7 @@ class PrivateState:
     def decode(cls, shape: Shape, fields: dict[str, bytes]) -> PrivateState:
         """Rebuild a state from all fields that `encode` gave.
 
-        Raises
-        ------
-        StateError
-            If a field is missing, unknown or of the wrong length.
+        Raises StateError if a field is missing, unknown or of the wrong length.
         """
         state = cls(shape)
         if missing := {COUNTS, START} - fields.keys():

@@ -33,23 +33,14 @@ Weighed = Sequence[tuple[float, PrivateState]]
 class Moments:
     """Weighted moments of (g, n t, s, n) over some releases, in real units.
 
-    Attributes
-    ----------
-    gradient, expansion, slots
-        Sums of w g, w n t and w n.
-    slopes
-        Sum of w s, the squared slopes of a regression; None where they are not released.
-    squares
-        Sum of w^2: the noise of the weighted gradient is that of so many releases.
-    releases
-        Effective number of releases: their number, where all weigh the same.
-    records
-        Effective number of record slots.
-    second
-        Sum of w^2 z z' with z = (g, n t, n).
-    clients
-        Sums of w (g, n t, 1) and of w^2 (g, n t, 1) of each group of clients that has any, shapes
-        (k, 2 d + 1).
+    gradient, expansion, slots: Sums of w g, w n t and w n.
+    slopes: Sum of w s, the squared slopes of a regression; None where they are not released.
+    squares: Sum of w^2: the noise of the weighted gradient is that of so many releases.
+    releases: Effective number of releases: their number, where all weigh the same.
+    records: Effective number of record slots.
+    second: Sum of w^2 z z' with z = (g, n t, n).
+    clients: Sums of w (g, n t, 1) and of w^2 (g, n t, 1) of each group of clients that has any,
+        shapes (k, 2 d + 1).
     """
 
     gradient: Vector

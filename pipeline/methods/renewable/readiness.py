@@ -43,10 +43,7 @@ def progress_of(conditions: Sequence[Condition], slots: int) -> Progress:
 def enough_releases(task: RenewableTask, releases: float) -> Condition:
     """Return whether the spread between releases is known.
 
-    Parameters
-    ----------
-    releases
-        Effective number of those of the last epochs.
+    releases: Effective number of those of the last epochs.
     """
     needed = RELEASES_PER_COEFFICIENT * task.size
     reason = f"intervals need {needed} recent releases; {int(releases)} have come"

@@ -34,10 +34,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 def check(study: Study) -> None:
     """Refuse keys that do not go together.
 
-    Raises
-    ------
-    ConfigError
-        Naming them and the way out.
+    Raises ConfigError, naming them and the way out.
     """
     if _spec_of(study).secant_width and study.estimator.smoothing is not None:
         raise ConfigError(
@@ -49,10 +46,7 @@ def check(study: Study) -> None:
 def secant_width_of(study: Study) -> float | None:
     """Return the width over which a record's curvature is taken, >= 0; None: as the noise asks.
 
-    Raises
-    ------
-    ConfigError
-        If the table has a key that is not allowed.
+    Raises ConfigError if the table has a key that is not allowed.
     """
     given = _spec_of(study).secant_width
     if given is not None:

@@ -42,19 +42,12 @@ if TYPE_CHECKING:
 class Summary:
     """Exact sums over the records of one window; raw data, so nothing can encode it.
 
-    Attributes
-    ----------
-    records
-        How many records entered.
-    expansion
-        The point of linearisation, shape (d,).
-    gradient, curvature
-        Sum of weighted slopes times (1, x), shape (d,); of weighted curvatures times the outer
-        products, shape (d, d). No ridge: the estimate adds it.
-    scores
-        Sum of the outer products of the records' gradients, shape (d, d).
-    counts
-        Records of the negative and the positive class; zeros if there are no classes.
+    records: How many records entered.
+    expansion: The point of linearisation, shape (d,).
+    gradient, curvature: Sum of weighted slopes times (1, x), shape (d,); of weighted curvatures
+        times the outer products, shape (d, d). No ridge: the estimate adds it.
+    scores: Sum of the outer products of the records' gradients, shape (d, d).
+    counts: Records of the negative and the positive class; zeros if there are no classes.
     """
 
     records: int
@@ -69,17 +62,11 @@ class Summary:
 class BoundedSums:
     """Sums of clipped records, exact; raw data as well, so nothing can encode it.
 
-    Attributes
-    ----------
-    model
-        The model at which they were taken.
-    gradient
-        d entries; at the start d for each group, the negative class first.
-    curvature
-        Packed upper triangle, d (d + 1) / 2 entries; None where it is not released.
-    counts
-        Records of the negative and the positive class; or the sum of squared slopes, one entry, or
-        none at the start or where the noise scale is known.
+    model: The model at which they were taken.
+    gradient: d entries; at the start d for each group, the negative class first.
+    curvature: Packed upper triangle, d (d + 1) / 2 entries; None where it is not released.
+    counts: Records of the negative and the positive class; or the sum of squared slopes, one entry,
+        or none at the start or where the noise scale is known.
     """
 
     model: Model
@@ -97,14 +84,9 @@ def summarise(
 ) -> Summary:
     """Sum gradients, curvatures and score products at `point`.
 
-    Parameters
-    ----------
-    features, responses
-        Shapes (n, p) and (n,), encoded; n may be 0.
-    point
-        Shape (d,) with d = p + 1.
-    weights
-        Of the negative and the positive class.
+    features, responses: Shapes (n, p) and (n,), encoded; n may be 0.
+    point: Shape (d,) with d = p + 1.
+    weights: Of the negative and the positive class.
     """
     d = task.size
     gradient, curvature, scores = np.zeros(d), np.zeros((d, d)), np.zeros((d, d))
@@ -128,19 +110,13 @@ def summarise_bounded(
 ) -> BoundedSums:
     """Sum clipped gradients and curvatures exactly, for a private release.
 
-    Parameters
-    ----------
-    features, responses
-        Shapes (n, p) and (n,) with n <= task.slots; slots without a record contribute nothing.
-    model
-        The expansion point. Whatever it holds, one record moves the sums by no more than the
+    features, responses: Shapes (n, p) and (n,) with n <= task.slots; slots without a record
+        contribute nothing.
+    model: The expansion point. Whatever it holds, one record moves the sums by no more than the
         task's sensitivities: weights beyond the public maximum are cut here, and so are features
         beyond their public range.
 
-    Raises
-    ------
-    PrivacyError
-        If there are more records than slots.
+    Raises PrivacyError if there are more records than slots.
     """
     if len(responses) > task.slots:
         raise PrivacyError(f"a window holds at most {task.slots} records (window.records)")

@@ -32,14 +32,10 @@ AT_RELEASES = 16
 class Channels:
     """The noised parts of one kind of release; at the start without curvature.
 
-    Attributes
-    ----------
-    gradient
-        One vector, at the start one for each group of records.
-    counts
-        Class counts, or the sum of squared slopes of a regression; None where nothing is counted.
-    curvature, off_diagonal
-        Of the curvature's diagonal, and of its entries off the diagonal.
+    gradient: One vector, at the start one for each group of records.
+    counts: Class counts, or the sum of squared slopes of a regression; None where nothing is
+        counted.
+    curvature, off_diagonal: Of the curvature's diagonal, and of its entries off the diagonal.
     """
 
     gradient: Channel
