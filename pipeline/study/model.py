@@ -15,6 +15,7 @@ from pipeline.study.data_tables import Data, Feature, Heading, Response, Strict
 from pipeline.study.encoding import Encoding
 from pipeline.study.features import columns_of
 from pipeline.study.release_tables import Privacy, Publish, Split, Stream, Window
+from pipeline.study.trust_table import Trust
 
 __all__ = [
     "LIVE",
@@ -31,6 +32,7 @@ __all__ = [
     "Stream",
     "Strict",
     "Study",
+    "Trust",
     "Window",
 ]
 
@@ -172,6 +174,9 @@ class Study(Strict, frozen=True, kw_only=True):
     stream: Annotated[Stream, Meta(description="the table [stream]", examples=["[stream]"])] = (
         Stream()
     )
+    trust: Annotated[Trust | None, Meta(description="the table [trust]", examples=["[trust]"])] = (
+        None
+    )
 
     @property
     def name(self) -> str:
@@ -193,6 +198,11 @@ class Study(Strict, frozen=True, kw_only=True):
     def coefficient_names(self) -> tuple[str, ...]:
         """Names of the coefficients: the intercept, then the columns of the features."""
         return ("intercept", *columns_of(self.data.features, self.data.interactions))
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether releases of admitted clients count alone; a file without [trust] says no."""
+        return self.trust is not None and self.trust.releases == "authenticated"
 
     @property
     def noised(self) -> bool:

@@ -41,6 +41,9 @@ def revision_of(study: Study) -> str:
         "privacy": {k: v for k, v in tables["privacy"].items() if k != "personal" or v},
         "window": tables["window"]["records"],
     }
+    if study.authenticated:
+        # a client that puts no MAC on its releases must hear of it before it spends
+        meaning["trust"] = "authenticated"
     if study.estimator.kind in METHODS:
         method_of(study).enter(meaning, study)
     text = json.dumps(meaning, sort_keys=True, separators=(",", ":"), allow_nan=False)

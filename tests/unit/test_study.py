@@ -52,6 +52,9 @@ replication = 1
 retention = "30d"
 max_in_flight_windows = 4
 publish = { releases = 8, seconds = 0.5, pause = 0.1 }
+
+[trust]
+releases = "open"
 """
 
 
@@ -132,6 +135,8 @@ KEYS = [
     ("releases = 8", "releases = 0", "stream.publish.releases"),
     ("seconds = 0.5", "seconds = 0.01", "stream.publish.seconds"),
     ("pause = 0.1", "pause = -1", "stream.publish.pause"),
+    ('releases = "open"', 'releases = "closed"', "trust.releases"),
+    ('releases = "open"', 'releases = "open"\nkey = "0123"', "trust.key"),
 ]
 
 
@@ -320,9 +325,12 @@ MATTERS = [
         "heat = { min = -40, max = 120 }\nforce = { min = 0, max = 10 }",
         "force = { min = 0, max = 10 }\nheat = { min = -40, max = 120 }",
     ),
+    ('releases = "open"', 'releases = "authenticated"'),
 ]
 
 MATTERS_NOT = [
+    ('[trust]\nreleases = "open"\n', ""),
+    ('releases = "open"', f'releases = "open"\nkey = "{"0a" * 64}"'),
     ('name = "base"', 'name = "other"'),
     ('description = "text"', 'description = "other"'),
     ("level = 0.95", "level = 0.9"),
