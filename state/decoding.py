@@ -20,11 +20,6 @@ def number_of(data: bytes | None) -> int:
         ) from error
 
 
-def texts(names: set[bytes]) -> frozenset[str]:
-    """Return the members of a set of names; StateError if one cannot be read."""
-    return frozenset(_text(name) for name in names)
-
-
 def text_keys(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
     """Return the fields of a hash by their names; StateError if a name cannot be read."""
     return {_text(name): data for name, data in fields.items()}

@@ -4,7 +4,9 @@ local held = redis.call('HGET', KEYS[1], 'version') or '0'
 if held == ARGV[1] and redis.call('HGET', KEYS[1], 'payload') == ARGV[2] then
   return 0
 end
-if tonumber(held) >= tonumber(ARGV[1]) then
+-- as text: numbers of Lua are doubles, to which 2^53 and 2^53 + 1 are the same
+local longer = #ARGV[1] - #held
+if longer < 0 or (longer == 0 and ARGV[1] <= held) then
   return redis.error_reply('STALE model ' .. ARGV[1] .. ' is not newer than ' .. held)
 end
 redis.call('HSET', KEYS[1], 'version', ARGV[1], 'payload', ARGV[2])

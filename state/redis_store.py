@@ -14,17 +14,17 @@ from typing import TypeVar, cast
 import redis
 
 from pipeline.errors import StaleSnapshot, StateError
-from pipeline.reducer import HEAD, Partition, Snapshot, Summed
+from pipeline.reducer import HEAD, Partition, Summed
+from pipeline.reducer.checksums import Damaged, opened, stamped
 from pipeline.release.task import Task
-from state import keys
-from state.decoding import number_of, text_keys, texts
+from state import keys, stored
+from state.decoding import number_of
 from state.faults import WrongType, ask
+from state.stored import WATERMARK
 
 Answer = TypeVar("Answer")
 #: Bytes of a head and the state that it belongs to.
 Held = tuple[bytes, Summed]
-#: Field of the snapshot that the commit script compares.
-WATERMARK = "next_offset"
 #: What a rebuild alone would not bring back.
 FORGET_AGAIN = ", and `veilstream state forget` for each client that had been taken out"
 
@@ -53,28 +53,33 @@ class RedisStore:
         key = keys.snapshot(self._study, partition)
         return number_of(cast("bytes | None", self._ask(lambda: self._client.hget(key, WATERMARK))))
 
-    def load(self, partition: int) -> Partition:
+    def load(self, partition: int, *, doubted: bool = False) -> Partition:
         """Return the snapshot of a partition, or an empty one.
 
-        Raises StateError if it belongs to another study revision or cannot be read; StoreError if
-        Redis is out of reach.
+        doubted: As `state.stored.unpacked`.
+
+        Raises StateError if it belongs to another study revision, is damaged or in doubt, or cannot
+        be read; StoreError if Redis is out of reach.
         """
         # one transaction, or a commit between the two reads would tear the snapshot
+        names, erased = self._names(partition), keys.erased(self._study)
         pipeline = self._client.pipeline(transaction=True)
-        pipeline.hgetall(keys.snapshot(self._study, partition))
-        pipeline.hgetall(keys.clients(self._study, partition))
-        pipeline.smembers(keys.erased(self._study))
-        state, clients, erased = cast(
+        pipeline.hgetall(names[0])
+        pipeline.hgetall(names[1])
+        pipeline.smembers(erased)
+        fields, clients, members = cast(
             "tuple[dict[bytes, bytes], dict[bytes, bytes], set[bytes]]", self._ask(pipeline.execute)
         )
-        if not state:
-            return Partition.empty(self._task, texts(erased))
-        fields = text_keys(state)
-        watermark = number_of(fields.pop(WATERMARK, None))
-        loaded = Partition.decode(self._task, fields, text_keys(clients), texts(erased))
-        if loaded.head.next_offset != watermark:
-            raise StateError("the stored watermark and state disagree; run `state rebuild`")
-        return loaded
+        without = stored.erased_names(erased, members)
+        return stored.unpacked(self._task, names, fields, clients, without, doubted=doubted)
+
+    def doubt(self, partition: int, why: str | None) -> None:
+        """Note why nobody may go on with a snapshot, or take that back."""
+        key = keys.snapshot(self._study, partition)
+        if why is None:
+            self._ask(lambda: self._client.hdel(key, stored.DOUBT))
+        else:
+            self._ask(lambda: self._client.hset(key, stored.DOUBT, why))
 
     def summed(self, partitions: Iterable[int], held: Mapping[int, Held]) -> dict[int, Held]:
         """Return the sums of some partitions, without their clients.
@@ -98,11 +103,10 @@ class RedisStore:
 
     def _summed(self, partition: int) -> Held:
         key = keys.snapshot(self._study, partition)
-        state = cast("dict[bytes, bytes]", self._ask(lambda: self._client.hgetall(key)))
-        if not state:
+        found = cast("dict[bytes, bytes]", self._ask(lambda: self._client.hgetall(key)))
+        if not found:
             return b"", Partition.empty(self._task)
-        fields = text_keys(state)
-        return fields[HEAD], Snapshot.decode(self._task, fields)
+        return found.get(HEAD.encode(), b""), stored.summed(self._task, key, found)
 
     def commit(self, partition: int, state: Partition, *, expected: int) -> None:
         """Write what changed, if the stored watermark is the expected one.
@@ -110,31 +114,30 @@ class RedisStore:
         Raises StaleSnapshot if another worker has moved the partition on; StoreError if Redis is
         out of reach; the commit may or may not have happened, and repeating it is harmless.
         """
-        fields = state.fields(everything=expected == 0)
-        clients = state.client_fields(everything=expected == 0)
-        removed = state.removed_fields()
+        names = self._names(partition)
+        written = stored.packed(names, state, everything=expected == 0)
         arguments: list[bytes | int | str] = [
             expected,
             state.head.next_offset,
-            2 * len(fields),
-            len(removed),
+            2 * len(written.fields),
+            len(written.removed),
             len(state.erased),
-            *_flat(fields),
-            *removed,
-            *_flat(clients),
+            *_flat(written.fields),
+            *written.removed,
+            *_flat(written.clients),
         ]
-        names = [
-            keys.snapshot(self._study, partition),
-            keys.clients(self._study, partition),
-            keys.erased(self._study),
-        ]
-        self._ask(lambda: self._commit(keys=names, args=arguments))
+        every = [*names, keys.erased(self._study)]
+        self._ask(lambda: self._commit(keys=every, args=arguments))
         state.stored()
 
     def erased(self) -> frozenset[str]:
-        """Return the ids of erased clients, whatever the state of the snapshots."""
+        """Return the ids of erased clients, whatever the state of the snapshots.
+
+        StateError if one is damaged.
+        """
         key = keys.erased(self._study)
-        return texts(cast("set[bytes]", self._ask(lambda: self._client.smembers(key))))
+        members = cast("set[bytes]", self._ask(lambda: self._client.smembers(key)))
+        return stored.erased_names(key, members)
 
     def replace(self, partition: int, state: Partition) -> None:
         """Overwrite a snapshot, whatever is stored: for rebuilding with all workers stopped."""
@@ -158,7 +161,8 @@ class RedisStore:
                 if self.watermark(partition) != state.head.next_offset:
                     raise StaleSnapshot("a worker of this study is running; stop it first")
             pipeline.multi()
-            pipeline.sadd(keys.erased(self._study), client)
+            erased = keys.erased(self._study)
+            pipeline.sadd(erased, stored.erased_member(erased, client))
             for partition, state in states.items():
                 self._overwrite(pipeline, partition, state)
             self._ask(pipeline.execute)
@@ -168,20 +172,34 @@ class RedisStore:
             state.stored()
 
     def newest_model(self) -> tuple[int, bytes] | None:
-        """Return version and payload of the newest model, or None."""
+        """Return version and payload of the newest model, or None; StateError if it is damaged."""
         key = keys.model(self._study)
         held = cast(
             "list[bytes | None]", self._ask(lambda: self._client.hmget(key, "version", "payload"))
         )
-        version, payload = held
-        return None if version is None or payload is None else (number_of(version), payload)
+        if held == [None, None]:
+            return None
+        try:
+            version = (held[0] or b"").decode()
+            return int(version), opened(key, version, held[1] or b"")
+        except (Damaged, ValueError):
+            raise StateError(
+                f"the model under {key} in Redis is damaged: its checksum does not fit. Remove the "
+                "key (DEL) and start the worker again: it takes the newest model of the models "
+                "topic; and see to the memory and the disk of Redis"
+            ) from None
 
     def store_model(self, version: int, payload: bytes) -> None:
         """Store a model that is newer than the held one.
 
         StaleSnapshot if another worker has published in between.
         """
-        self._ask(lambda: self._model(keys=[keys.model(self._study)], args=[version, payload]))
+        key = keys.model(self._study)
+        arguments: list[int | bytes] = [version, stamped(key, str(version), payload)]
+        self._ask(lambda: self._model(keys=[key], args=arguments))
+
+    def _names(self, partition: int) -> tuple[str, str]:
+        return keys.snapshot(self._study, partition), keys.clients(self._study, partition)
 
     def _ask(self, call: Callable[[], Answer]) -> Answer:
         try:
@@ -205,11 +223,12 @@ class RedisStore:
         return "a key of this study in Redis held another type of value; start again"
 
     def _overwrite(self, pipeline: redis.client.Pipeline, partition: int, state: Partition) -> None:
-        names = keys.snapshot(self._study, partition), keys.clients(self._study, partition)
+        names = self._names(partition)
         pipeline.delete(*names)
-        head: dict[str, bytes] = {WATERMARK: str(state.head.next_offset).encode()}
-        _put(pipeline, names[0], {**state.fields(everything=True), **head})
-        _put(pipeline, names[1], state.client_fields(everything=True))
+        written = stored.packed(names, state, everything=True)
+        written.fields[WATERMARK] = str(state.head.next_offset).encode()
+        _put(pipeline, names[0], written.fields)
+        _put(pipeline, names[1], written.clients)
 
 
 def _put(pipeline: redis.client.Pipeline, key: str, fields: Mapping[str, bytes]) -> None:

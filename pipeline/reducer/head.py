@@ -8,7 +8,7 @@ from pipeline.errors import StateError
 from pipeline.release.task import Task
 
 #: Version of the stored form; a worker refuses state of another version.
-SCHEMA = 6
+SCHEMA = 7
 HEAD, SUMS = "head", "sums."
 
 

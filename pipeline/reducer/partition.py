@@ -11,6 +11,7 @@ import msgspec
 from pipeline.errors import StateError
 from pipeline.estimators.buckets import Buckets
 from pipeline.methods import server_of
+from pipeline.reducer.checksums import Checksums
 from pipeline.reducer.head import HEAD, SUMS, Head, read_head
 from pipeline.reducer.progress import Progress
 from pipeline.release.task import Task
@@ -24,6 +25,7 @@ class Partition:
     erased: Clients, of all partitions, whose releases enter nothing.
     midway: Whether the log before its first record is left out on purpose: what a client has sent
         there is not missing. It is not stored.
+    sums_checksums, clients_checksums: Of the fields of either kind as they were last stored.
     """
 
     task: Task
@@ -33,6 +35,8 @@ class Partition:
     changed: set[str] = field(default_factory=set)
     erased: frozenset[str] = frozenset()
     midway: bool = False
+    sums_checksums: Checksums = field(default_factory=Checksums)
+    clients_checksums: Checksums = field(default_factory=Checksums)
 
     @classmethod
     def empty(

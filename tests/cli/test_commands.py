@@ -316,9 +316,8 @@ def test_state_verify_tells_a_damaged_state_and_rebuild_mends_it_bit_by_bit(live
     live.redis.hset(key, "sums.0.counts", counts[:-1] + bytes([counts[-1] ^ 1]))
     done = live.run("state", "verify", live.study, "--json")
     assert done.returncode == 40
-    found = json.loads(done.stdout)
-    assert found["verified"] is False
-    assert ["sums.0.counts"] in [row["differences"] for row in found["partitions"]]
+    assert "'sums.0.counts'" in done.stderr
+    assert "is damaged" in done.stderr
     live.redis.delete(*keys)
     assert live.run("state", "rebuild", live.study, "--yes").returncode == 0
     assert {key: live.redis.hgetall(key) for key in keys} == before
