@@ -19,12 +19,13 @@ from pipeline.messages.envelope import Headers, rfc3339
 from pipeline.privacy.events import Event
 from pipeline.release.task import Task
 from producers.counts import Counts
-from producers.database import Database, damaged
+from producers.database import Database
 from producers.heritage import Heritage
 from producers.ledger import Ledger, Limit
 from producers.source_test import Trials
-from producers.stored import Outgoing, Stream, Tally, check_whole, row_of
+from producers.stored import Outgoing, Stream, Tally, row_of
 from producers.streams import Streams
+from producers.whole import damaged
 
 __all__ = ["NO_LIMIT", "ClientStore", "Outgoing", "Stream", "Tally"]
 
@@ -98,12 +99,10 @@ class ClientStore:
             releases are lost, which came from the one that is named here.
 
         Raises ConfigError if the study was begun under another revision, on another source or by
-        other times, the limit is below what is spent, or the file has another name; LocalStoreError
-        if the rows of a study do not agree with each other.
+        other times, the limit is below what is spent, or the file has another name.
         """
         name = task.study.name
         with self._db.transaction():
-            check_whole(self._db)
             row = self._db.row(
                 "SELECT revision, source, position, next_seq, sent_partition, sent_offset "
                 "FROM streams WHERE study = ?",
@@ -112,7 +111,7 @@ class ClientStore:
             if row is None:
                 row = (task.revision, source, None, 0, None, None)
                 self._db.write(
-                    "INSERT INTO streams VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, ?, 0, 0)",
+                    "INSERT INTO streams VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, ?, 0, 0, 0)",
                     name, *row,
                 )  # fmt: skip
             if row[0] != task.revision and row[3]:
@@ -172,6 +171,7 @@ class ClientStore:
                     "INSERT INTO outbox VALUES (?, ?, ?, ?, ?)",
                     [row_of(study, outgoing) for outgoing in group],
                 )
+                self._streams.wait(study, len(group))
         except BudgetExceeded as error:
             with self._db.transaction():
                 self._db.write("INSERT INTO refusals VALUES (?, ?, ?)", study, str(error), at)
@@ -226,8 +226,8 @@ class ClientStore:
 
     def waiting(self, study: str) -> int:
         """Return how many releases Kafka has not acknowledged."""
-        rows = self._db.rows("SELECT count(*) FROM outbox WHERE study = ?", study)
-        return int(rows[0][0])
+        row = self._db.row("SELECT waiting FROM streams WHERE study = ?", study)
+        return 0 if row is None else int(row[0])
 
     def sent(self, study: str, numbers: Sequence[int], place: tuple[int, int] | None) -> None:
         """Drop the bytes of acknowledged releases; their ledger rows stay.
@@ -235,8 +235,9 @@ class ClientStore:
         place: Partition and offset of the last of them in the releases topic.
         """
         with self._db.transaction():
-            self._db.write_many(
+            dropped = self._db.write_many(
                 "DELETE FROM outbox WHERE study = ? AND seq = ?", [(study, n) for n in numbers]
             )
+            self._streams.wait(study, -dropped)
             if place is not None:
                 self._streams.place(study, place)

@@ -14,6 +14,7 @@ from typing import Any
 from pipeline.errors import ConfigError, LocalStoreError
 from producers.memory import Memory, Remembered, same
 from producers.upgrades import SCHEMA, STEPS, upgrade
+from producers.whole import Whole, check_intact
 
 
 class Database:
@@ -49,10 +50,11 @@ class Database:
             with faults():
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = FULL")
-                self._check_file()
+                self._bring_up_to_date()
                 # in one transaction, which takes far less of a disk that may be nearly full
                 schema = (files("producers") / "schema.sql").read_text()
                 self._db.executescript(f"BEGIN;\n{schema}\nCOMMIT;")
+                self._whole = Whole(self._db)
             self.ledger = self._identify()
         except BaseException:
             self.close()
@@ -78,10 +80,10 @@ class Database:
         with faults():
             self._db.execute(statement, values)
 
-    def write_many(self, statement: str, values: list[tuple[object, ...]]) -> None:
-        """Change something for each row of values, inside a transaction."""
+    def write_many(self, statement: str, values: list[tuple[object, ...]]) -> int:
+        """Change something for each row of values, inside a transaction; return how many rows."""
         with faults():
-            self._db.executemany(statement, values)
+            return self._db.executemany(statement, values).rowcount
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -90,7 +92,10 @@ class Database:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self._check_place()
+                before = self._db.total_changes
                 yield
+                if self._db.total_changes != before:
+                    self._whole.settle()
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
@@ -111,21 +116,16 @@ class Database:
                 "it again"
             )
 
-    def _check_file(self) -> None:
-        """Refuse a damaged file or one of another version before anything in it is touched.
-
-        SQLite applies a log that lies beside a file without asking whether the two belong together:
-        after a careless copy or restore they do not. The check takes 0.1 s for a million releases.
-        """
-        found = self.row("PRAGMA quick_check(1)")
-        if found != ("ok",):
-            raise LocalStoreError(damaged(str(found and found[0]).rpartition("\n")[2]))
+    def _bring_up_to_date(self) -> None:
+        """Refuse a damaged file or one of another version before anything in it is touched."""
+        check_intact(self._db)
         if not self.row("SELECT 1 FROM sqlite_master WHERE name = 'identity'"):
             return
         row = self.row("SELECT schema FROM identity")
         if row is not None and row[0] in STEPS:
             with self.transaction():
                 upgrade(self._db, row[0])
+                self._whole = Whole(self._db)
         elif row is not None and row[0] != SCHEMA:
             raise ConfigError(
                 f"the client database has schema {row[0]}, this version writes {SCHEMA}; use the "
@@ -141,17 +141,18 @@ class Database:
         remembered = self.memory.says.ledger
         with self.transaction():
             row = self.row("SELECT schema, client, ledger, created_at FROM identity")
+            if row is None and remembered:
+                raise LocalStoreError(
+                    f"the client database has lost ledger {remembered}: put the file back; a "
+                    "fresh ledger would release records again. If it is gone for good, remove "
+                    "the file beside it that ends in .lock: studies that it had begun are "
+                    "over, and new ones count what the ledger topic or `veilstream privacy "
+                    "ledger --import` says was spent"
+                )
+            self._whole.check()
             if row is None:
-                if remembered:
-                    raise LocalStoreError(
-                        f"the client database has lost ledger {remembered}: put the file back; a "
-                        "fresh ledger would release records again. If it is gone for good, remove "
-                        "the file beside it that ends in .lock: studies that it had begun are "
-                        "over, and new ones count what the ledger topic or `veilstream privacy "
-                        "ledger --import` says was spent"
-                    )
                 row = (SCHEMA, self.client, secrets.token_hex(8), time.time())
-                self.write("INSERT INTO identity VALUES (1, ?, ?, ?, ?)", *row)
+                self.write("INSERT INTO identity VALUES (1, ?, ?, ?, ?, 0)", *row)
         if row[1] != self.client:
             raise ConfigError(
                 f"the client database belongs to client {row[1]!r}, not {self.client!r}; a ledger "
@@ -166,14 +167,6 @@ class Database:
         if not remembered:
             self.remember(Remembered(self.ledger))
         return self.ledger
-
-
-def damaged(what: str) -> str:
-    """Say that a file is not what this program has written."""
-    return (
-        f"the client database is damaged ({what}): put a whole copy of it back, without the -wal "
-        "and -shm files of another; a copy of a client that runs must be made with SQLite's .backup"
-    )
 
 
 @contextmanager

@@ -1,14 +1,17 @@
 -- A client's database. One transaction of a release touches streams, spends, ledger and outbox.
+-- tables_sum: of all rows of the others, see producers.whole.
 CREATE TABLE IF NOT EXISTS identity (
   only INTEGER PRIMARY KEY CHECK (only = 1),
   schema INTEGER NOT NULL,
   client TEXT NOT NULL,
   ledger TEXT NOT NULL,
-  created_at REAL NOT NULL
+  created_at REAL NOT NULL,
+  tables_sum INTEGER NOT NULL DEFAULT 0
 );
 -- One row for each study: where its source continues, the next release's number, and where in the
 -- releases topic its newest acknowledged release is. owed: slots of lost releases that are still to be
 -- passed over before anything is released. tested: slots that the test of the source has used up.
+-- waiting: how many releases are in the outbox.
 CREATE TABLE IF NOT EXISTS streams (
   study TEXT PRIMARY KEY,
   revision TEXT NOT NULL,
@@ -21,7 +24,8 @@ CREATE TABLE IF NOT EXISTS streams (
   sent_partition INTEGER,
   sent_offset INTEGER,
   owed INTEGER NOT NULL DEFAULT 0,
-  tested INTEGER NOT NULL DEFAULT 0
+  tested INTEGER NOT NULL DEFAULT 0,
+  waiting INTEGER NOT NULL DEFAULT 0
 );
 -- Noised tests of a study's source before its first release, and the file that was last tested.
 CREATE TABLE IF NOT EXISTS source_tests (

@@ -82,6 +82,10 @@ class Streams:
             )
         self._db.write("UPDATE streams SET next_seq = ? WHERE study = ?", first + len(seqs), study)
 
+    def wait(self, study: str, more: int) -> None:
+        """Count releases that are put into the outbox, or taken out of it if negative."""
+        self._db.write("UPDATE streams SET waiting = waiting + ? WHERE study = ?", more, study)
+
     def place(self, study: str, sent: tuple[int, int]) -> None:
         """Note where in the releases topic the newest acknowledged release is."""
         self._db.write(

@@ -10,7 +10,7 @@ import sqlite3
 from pipeline.privacy.accounting import event_of
 from pipeline.privacy.events import encode
 
-SCHEMA = 5
+SCHEMA = 6
 #: What a file of an older schema lacks, by that schema; each step leads to the next one.
 STEPS = {
     # its studies counted as if all records shared noise, which costs a group more
@@ -29,6 +29,13 @@ STEPS = {
         "INSERT INTO spends SELECT study, 0, 'record', event_of(mu, pure) FROM charged",
         "ALTER TABLE charged DROP COLUMN mu",
         "ALTER TABLE charged DROP COLUMN pure",
+    ),
+    # parts of two states are told apart
+    5: (
+        "ALTER TABLE streams ADD COLUMN waiting INTEGER NOT NULL DEFAULT 0",
+        """UPDATE streams SET waiting =
+        (SELECT count(*) FROM outbox WHERE outbox.study = streams.study)""",
+        "ALTER TABLE identity ADD COLUMN tables_sum INTEGER NOT NULL DEFAULT 0",
     ),
 }
 #: The same for what was inherited, which a file that was never given any may lack.
@@ -49,7 +56,8 @@ def upgrade(database: sqlite3.Connection, schema: int) -> None:
     for step in range(schema, SCHEMA):
         for statement in STEPS[step]:
             database.execute(statement)
-    if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'inherited'").fetchone():
+    inherited = "SELECT 1 FROM sqlite_master WHERE name = 'inherited'"
+    if schema < 5 and database.execute(inherited).fetchone():
         for statement in INHERITED:
             database.execute(statement)
     database.execute("UPDATE identity SET schema = ?", (SCHEMA,))

@@ -16,6 +16,7 @@ from pipeline.methods import task_of
 from pipeline.study import parse_study
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.database import Database
+from producers.upgrades import SCHEMA
 from tests.stage import study_text
 
 SOURCE = "csv:data.csv"
@@ -156,7 +157,7 @@ def test_a_file_of_an_older_version_is_refused_and_not_changed(path: Path) -> No
         )
         db.execute("INSERT INTO identity VALUES (1, 1, 'site', 'abc', '2026-01-01')")
     db.close()
-    with pytest.raises(ConfigError, match="schema 1, this version writes 5"):
+    with pytest.raises(ConfigError, match=f"schema 1, this version writes {SCHEMA}"):
         ClientStore(path, "site")
     assert rows(path, "SELECT name FROM sqlite_master WHERE type = 'table'") == [("identity",)]
 

@@ -109,10 +109,12 @@ def rows(path: Path, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return db.execute(statement, values).fetchall()
 
 
-def contents(path: Path) -> list[str]:
-    """Return everything that is stored but the refusals."""
+def contents(path: Path) -> list[Any]:
+    """Return everything that is stored but the refusals, and the sum of all tables."""
+    apart = ('INSERT INTO "refusals"', 'INSERT INTO "identity"')
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
-        return [line for line in db.iterdump() if not line.startswith('INSERT INTO "refusals"')]
+        rows = [line for line in db.iterdump() if not line.startswith(apart)]
+        return rows + db.execute("SELECT client, ledger, created_at FROM identity").fetchall()
 
 
 def start(store: ClientStore, task: Task, limit: Limit = NO_LIMIT, source: str = SOURCE) -> None:

@@ -25,7 +25,6 @@ from producers.client_store import ClientStore, Outgoing, Tally
 from producers.heritage import account
 from producers.ledger import Limit
 from producers.sources import open_source
-from producers.stored import check_whole
 from tests.stage import study_text, write_csv
 from tests.toy_mean import MeanTask
 
@@ -91,7 +90,7 @@ def test_each_release_is_charged_until_the_budget_is_spent(
         store.open_stream(task, SOURCE, limit)
         for seq in range(RELEASES):
             release(store, task, seq)
-            check_whole(store.heritage._db)
+            store.heritage._db._whole.check()
         before = store.peek("one")
         # a larger limit of the source does not loosen what the study promises
         with pytest.raises(BudgetExceeded, match=r"promises 1: it is over"):
@@ -172,11 +171,8 @@ def test_a_spend_that_is_missing_is_found(path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("DELETE FROM spends WHERE seq = 1")
     db.close()
-    with (
-        ClientStore(path, "site") as store,
-        pytest.raises(LocalStoreError, match="the spends has gaps"),
-    ):
-        store.open_stream(task, SOURCE)
+    with pytest.raises(LocalStoreError, match="the spends has gaps"):
+        ClientStore(path, "site")
 
 
 def test_an_account_tells_all_releases_together_and_nothing_lowers_it(path: Path) -> None:
@@ -272,7 +268,7 @@ def test_a_client_that_dies_at_any_statement_has_paid_for_what_it_keeps(filled: 
         _, status = os.waitpid(child, 0)
         died += os.WIFSIGNALED(status)
         with ClientStore(filled, "site") as store:
-            check_whole(store.heritage._db)
+            store.heritage._db._whole.check()
             stored = [item.seq for item in store.unsent("one", -1, 10)]
         # bytes that may leave are paid; what was not stored cost nothing
         assert stored == paid(filled)

@@ -21,8 +21,8 @@ from pipeline.privacy.events import Gaussian, NonPrivate, Pure
 from producers import report
 from producers.client_store import ClientStore
 from producers.heritage import account
-from producers.stored import check_whole
 from producers.upgrades import SCHEMA
+from producers.whole import Whole
 
 OLD = Path(__file__).parent / "schema4"
 
@@ -77,7 +77,7 @@ def test_every_report_is_the_same_number(path: Path) -> None:
         report.ledger(path)
     for _ in range(2):
         with ClientStore(path, "site") as store:
-            check_whole(store.heritage._db)
+            store.heritage._db._whole.check()
         same(before["report"], report.report(path))
         same(before["ledger"], report.ledger(path))
     costs = [study["mu"] for source in before["ledger"].values() for study in source["studies"]]
@@ -108,7 +108,7 @@ def test_older_schemas_come_by_the_same_way(path: Path, older: Any) -> None:
     db.close()
     before = json.loads((OLD / "reports.json").read_text())["ledger"]
     with ClientStore(path, "site") as store:
-        check_whole(store.heritage._db)
+        store.heritage._db._whole.check()
         assert store.peek("one").next_seq == 2
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
         assert db.execute("SELECT count(*) FROM spends").fetchall() == [(spent,)]
@@ -138,6 +138,8 @@ def test_an_unknown_event_is_refused_and_never_counted_as_nothing(path: Path) ->
         with sqlite3.connect(copy) as db:
             event = json.dumps({"kind": "subsampled/1", "rate": 0.1})
             db.execute(f"UPDATE {table} SET event = ? WHERE study = ?", (event, study))  # noqa: S608
+            # as a version that knows it would have
+            Whole(db).settle()
         db.close()
         with pytest.raises(LocalStoreError, match=r"'subsampled/1'.*use the version"):
             report.ledger(copy)
@@ -168,11 +170,26 @@ def test_a_copy_that_lacks_a_spend_is_refused_after_the_upgrade(path: Path) -> N
     with sqlite3.connect(path) as db:
         db.execute("DELETE FROM spends WHERE study = 'one'")
     db.close()
-    with (
-        ClientStore(path, "site") as store,
-        pytest.raises(LocalStoreError, match="'one': the spends has gaps"),
-    ):
-        check_whole(store.heritage._db)
+    with pytest.raises(LocalStoreError, match="'one': the spends has gaps"):
+        ClientStore(path, "site")
+
+
+def test_releases_that_wait_are_counted_once_for_all(path: Path) -> None:
+    """The version before had no count of them, and no sum of its tables."""
+    with ClientStore(path, "site") as store:
+        waiting = {study: store.waiting(study) for study in ("one", "two")}
+    before = contents(path)
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE streams DROP COLUMN waiting")
+        db.execute("ALTER TABLE identity DROP COLUMN tables_sum")
+        db.execute("UPDATE identity SET schema = 5")
+        held = dict(db.execute("SELECT study, count(*) FROM outbox GROUP BY study").fetchall())
+    db.close()
+    assert held
+    with ClientStore(path, "site") as store:
+        assert {study: store.waiting(study) for study in held} == held
+        assert {study: store.waiting(study) for study in waiting} == waiting
+    assert contents(path) == before
 
 
 def test_a_stored_cost_becomes_the_event_that_costs_as_much() -> None:
