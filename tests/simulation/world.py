@@ -317,11 +317,12 @@ class World:
         def no_models(*_: Any, **__: Any) -> Any:
             return Watched(self, Reader(Kafka(self.topics)))
 
-        def stepped(original: Callable[..., None]) -> Callable[..., None]:
-            def changed(database: Database, *given: Any) -> None:
+        def stepped(original: Callable[..., Any]) -> Callable[..., Any]:
+            def changed(database: Database, *given: Any) -> Any:
                 self.step()
-                original(database, *given)
+                found = original(database, *given)
                 self.step()
+                return found
 
             return changed
 
