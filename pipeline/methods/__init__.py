@@ -3,6 +3,7 @@
 - `base`: what a method is to the rest.
 - `offline`: what a method is that runs over a file.
 - `renewable`, `ldp_sgd`: methods that run live. `published`: methods for files.
+- `age_aware`: the mathematics of a method that no study can name yet.
 
 A method is loaded when a study asks for it, and nothing outside its package knows it by name.
 """

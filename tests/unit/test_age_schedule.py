@@ -1,0 +1,210 @@
+"""Schedules: equal to exhaustive search, bounds that hold, the loss that a simulation finds."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.methods.age_aware.assignment import schedule
+from pipeline.methods.age_aware.chains import cyclic
+from pipeline.methods.age_aware.exact import exact, scheduled
+from pipeline.methods.age_aware.mixing import deltas
+from pipeline.methods.age_aware.objective import Costs, Reporter, costs, loss
+from pipeline.methods.age_aware.schemes import Round, compare
+
+STATES = np.array([0.0, 60.0, 120.0, 180.0])
+
+
+def random_round(rng: np.random.Generator, clients: int, slots: int, **given) -> Round:
+    chains = {q: cyclic(STATES, q) for q in (0.1, 0.3, 0.4)}
+    ages = np.arange(slots)
+    picks = rng.choice(list(chains), size=clients)
+    reporters = [Reporter(chains[q], rng.dirichlet(np.ones(4)), 100, 1 / clients) for q in picks]
+    known = {q: deltas(chain, ages, "spectral") for q, chain in chains.items()}
+    found = np.array([known[q] for q in picks])
+    given = {"epsilon": 0.1, "cap": 50.0, "start": "collection"} | given
+    return Round(reporters, ages, found, np.full(clients, 1.8), **given)
+
+
+def adversarial(rng: np.random.Generator, clients: int, slots: int) -> Costs:
+    """Costs of nothing much and drifts that can cancel: what makes the problem hard."""
+    cost = rng.exponential(size=(clients, slots)) * rng.choice([1e-3, 1.0])
+    drift = rng.choice([-1.0, 1.0], size=(clients, slots)) * rng.uniform(0, 2, (clients, slots))
+    cost[rng.random(cost.shape) < 0.1] = np.inf
+    return Costs(cost, drift)
+
+
+def exhaustive(table: Costs) -> float:
+    clients, slots = table.cost.shape
+    orders = np.array(list(itertools.permutations(range(slots), clients)))
+    rows = np.arange(clients)
+    with np.errstate(invalid="ignore"):
+        found = table.cost[rows, orders].sum(1) + table.drift[rows, orders].sum(1) ** 2
+    return float(found.min())
+
+
+@pytest.mark.parametrize("kind", ["chains", "adversarial"])
+@pytest.mark.takes("400 instances, each against all its schedules")
+def test_branch_and_bound_finds_what_exhaustive_search_finds(kind):
+    rng = np.random.default_rng(10)
+    for _ in range(400):
+        clients = int(rng.integers(1, 6))
+        slots = int(rng.integers(clients, 9))
+        if kind == "chains":
+            given = random_round(rng, clients, slots)
+            table = given.costs(given.scales())
+        else:
+            table = adversarial(rng, clients, slots)
+        best = exhaustive(table)
+        if not np.isfinite(best):
+            continue
+        quick = schedule(table)
+        assert quick.lower_bound <= best * (1 + 1e-9)
+        assert quick.value >= best * (1 - 1e-9)
+        found = exact(table, node_limit=100_000)
+        np.testing.assert_allclose(found.value, best, rtol=1e-9, atol=1e-15)
+        np.testing.assert_allclose(loss(table, found.slots), found.value)
+        assert len(set(found.slots.tolist())) == clients
+
+
+def test_without_drift_one_assignment_is_the_best_schedule():
+    rng = np.random.default_rng(11)
+    given = random_round(rng, 40, 60)
+    table = costs(given.reporters, given.ages, given.scales(), estimator="debiased")
+    found = schedule(table)
+    assert found.gap == 0.0
+    assert found.assignments == 1
+
+
+def test_a_schedule_beats_random_ones_and_does_not_depend_on_the_order_of_clients():
+    rng = np.random.default_rng(12)
+    given = random_round(rng, 25, 40)
+    table = given.costs(given.scales())
+    found = schedule(table)
+    assert found.lower_bound <= found.value
+    for _ in range(200):
+        assert found.value <= loss(table, rng.permutation(40)[:25])
+    order = rng.permutation(25)
+    again = schedule(Costs(table.cost[order], table.drift[order]))
+    np.testing.assert_allclose(again.lower_bound, found.lower_bound, rtol=1e-6)
+
+
+def test_a_stopped_search_keeps_a_bound_that_holds():
+    rng = np.random.default_rng(13)
+    for _ in range(30):
+        table = adversarial(rng, 4, 6)
+        best = exhaustive(table)
+        if np.isfinite(best):
+            stopped = exact(table, node_limit=1)
+            assert stopped.lower_bound <= best * (1 + 1e-9) <= stopped.value * (1 + 2e-9)
+
+
+@pytest.mark.parametrize("start", ["collection", "round", "stationary"])
+@pytest.mark.parametrize("estimator", ["plain", "debiased", "wiener", "model"])
+def test_the_expected_loss_is_what_a_simulation_finds(start, estimator):
+    rng = np.random.default_rng(14)
+    clients, slots, records, runs = 3, 5, 4, 20_000
+    given = random_round(rng, clients, slots, start=start, epsilon=2.0)
+    reporters = [Reporter(r.chain, r.law, records, r.weight) for r in given.reporters]
+    scales = given.scales() * 3
+    table = costs(reporters, given.ages, scales, start=start, estimator=estimator)
+    picked = rng.permutation(slots)[:clients]
+    error = np.zeros(runs)
+    for reporter, slot, scale in zip(reporters, picked, scales[np.arange(3), picked], strict=True):
+        age = int(given.ages[slot])
+        law = {
+            "collection": reporter.law,
+            "round": reporter.law @ np.linalg.matrix_power(reporter.chain.matrix, slots - 1 - age),
+            "stationary": reporter.chain.stationary,
+        }[start]
+        kernel = np.linalg.matrix_power(reporter.chain.matrix, age)
+        then = rng.choice(4, size=(runs, records), p=law / law.sum())
+        now = (rng.random((runs, records, 1)) > kernel[then].cumsum(axis=2)).sum(axis=2).clip(0, 3)
+        upload = STATES[then].mean(1) + rng.laplace(0, scale, runs)
+        a, b = law @ STATES, law @ kernel @ STATES
+        va = law @ STATES**2 - a * a
+        cov = (law * STATES) @ kernel @ STATES - a * b
+        gain = (cov / records) / (va / records + 2 * scale**2)
+        heard = {
+            "plain": upload,
+            "debiased": upload + b - a,
+            "wiener": b + gain * (upload - a),
+            "model": np.full(runs, b),
+        }[estimator]
+        error += reporter.weight * (heard - STATES[now].mean(1))
+    squares = error**2
+    np.testing.assert_allclose(
+        loss(table, picked), squares.mean(), atol=4 * squares.std() / np.sqrt(runs)
+    )
+
+
+def test_better_use_of_the_model_is_never_worse():
+    rng = np.random.default_rng(15)
+    given = random_round(rng, 6, 10)
+    tables = {
+        name: costs(given.reporters, given.ages, given.scales(), start="collection", estimator=name)
+        for name in ("debiased", "wiener", "model")
+    }
+    assert (tables["wiener"].cost <= tables["debiased"].cost * (1 + 1e-12)).all()
+    assert (tables["wiener"].cost <= tables["model"].cost * (1 + 1e-12)).all()
+
+
+def test_old_data_of_other_individuals_say_nothing_of_new_ones():
+    rng = np.random.default_rng(16)
+    given = random_round(rng, 2, 4)
+    same, other = (
+        costs(given.reporters, given.ages, given.scales(), start="collection", same_records=flag)
+        for flag in (True, False)
+    )
+    assert (other.cost >= same.cost).all()
+    assert other.cost[0, 0] > same.cost[0, 0]
+
+
+def test_the_six_schemes_stand_in_the_order_that_optimality_asks_for():
+    rng = np.random.default_rng(17)
+    for epsilon in (0.03, 0.1, 0.4):
+        found = compare(random_round(rng, 3, 20, epsilon=epsilon), rng, draws=100)
+        assert found.best.gap <= 1e-6
+        assert found.best_adaptive == min(found[:6])
+        assert found.random_adaptive <= found.random_constant
+        assert found.bound_adaptive <= found.random_adaptive
+
+
+def test_the_best_slots_at_common_noise_are_the_freshest():
+    # all need the noise of the freshest: 2 (1.8 / 0.1)^2 / 3 = 216, and what ages 0, 1, 2 cost
+    rng = np.random.default_rng(18)
+    given = random_round(rng, 3, 20)
+    found = compare(given, rng, draws=1)
+    silent = scheduled(given.costs(np.zeros((3, 20))))
+    np.testing.assert_allclose(found.best_constant, 216 + silent.value, rtol=1e-9)
+    assert sorted(given.ages[silent.slots].tolist())[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("cost", "drift", "says"),
+    [
+        (np.ones((3, 2)), np.zeros((3, 2)), "3 clients have 2 slots"),
+        (np.ones((0, 2)), np.zeros((0, 2)), "no client"),
+        (np.full((1, 2), np.nan), np.zeros((1, 2)), "numbers"),
+        (np.full((1, 2), np.inf), np.zeros((1, 2)), "allow more"),
+        (np.array([[1, np.inf], [1, np.inf]]), np.zeros((2, 2)), "allow more"),
+        (np.ones((1, 2)), np.zeros((2, 2)), "same shape"),
+    ],
+)
+def test_tables_without_a_schedule_are_refused(cost, drift, says):
+    with pytest.raises(ConfigError, match=says):
+        schedule(Costs(cost, drift))
+
+
+def test_clients_out_of_range_are_refused():
+    chain, law = cyclic(STATES, 0.1), np.full(4, 0.25)
+    for wrong in ({"records": 0, "weight": 1.0}, {"records": 1, "weight": 0.0}):
+        with pytest.raises(ConfigError):
+            Reporter(chain, law, **wrong)
+    with pytest.raises(ConfigError, match="law"):
+        costs([Reporter(chain, law * 2, 1, 1.0)], np.arange(3), np.ones((1, 3)))
+    with pytest.raises(ConfigError, match="scales"):
+        costs([Reporter(chain, law, 1, 1.0)], np.arange(3), np.ones((1, 2)))
+    with pytest.raises(ConfigError, match="node_limit"):
+        exact(Costs(np.ones((1, 1)), np.zeros((1, 1))), node_limit=0)
