@@ -17,6 +17,7 @@ from agents.link import Link, ReleasesLog
 from agents.progress import Progress
 from agents.publishing import Publishing
 from agents.transport import BatchSchema, BatchTransport, NoTables
+from agents.verifying import Verifying
 from infra.faults import told
 from infra.tls import ssl_context
 from pipeline.messages.topics import Topics
@@ -38,6 +39,7 @@ def create_app(
     health: tuple[str, int] | None,
     fatal: Fatal,
     say: Callable[[str], None] = lambda _: None,
+    verify: tuple[Path, float] | None = None,
 ) -> faust.App:
     """Build the application; nothing is opened before it starts.
 
@@ -47,6 +49,8 @@ def create_app(
     health: Host and port of `/healthz` and `/metrics`, or None for neither.
     fatal: Called with any error of the infrastructure, before anything is acknowledged.
     say: Told what the worker waits for.
+    verify: The study file, and seconds between two comparisons with a second fold; None: none.
+    verify: The study file, and seconds between two comparisons with a second fold; None: none.
     """
     topics = Topics.of(task.study)
     store = RedisStore(redis_client(settings), task)
@@ -56,7 +60,8 @@ def create_app(
     folding = Folding(task, topics, store, link.send, log.reread, log.bounds)
     publishing = Publishing(task, topics, store, folding, link.send, link.read, link.ends)
     progress = Progress(folding, log.left)
-    pages = Health(folding, publishing, progress)
+    verifying = [Verifying(*verify, lambda: publishing.owner, say)] if verify else []
+    pages = Health(folding, publishing, progress, *verifying)
     group = f"veilstream-{task.study.name}"
     app = faust.App(
         group,
@@ -114,13 +119,10 @@ def create_app(
             fatal(error)
 
     @app.task  # type: ignore[untyped-decorator]
-    async def tell() -> None:
-        await tell_of_waits(folding, say)
-
-    @app.task  # type: ignore[untyped-decorator]
-    async def watch_kafka() -> None:
+    async def watch() -> None:
         try:
-            await asyncio.gather(link.watch(), progress.run())
+            watched = [link.watch(), progress.run(), tell_of_waits(folding, say)]
+            await asyncio.gather(*watched, *(v.run() for v in verifying))
         except asyncio.CancelledError:
             raise
         except BaseException as error:

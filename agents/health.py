@@ -13,6 +13,7 @@ from aiohttp import web
 from agents.folding import Folding
 from agents.progress import Progress
 from agents.publishing import Publishing
+from agents.verifying import Verifying
 
 
 class Health:
@@ -21,8 +22,15 @@ class Health:
     folding, publishing, progress: What is reported on.
     """
 
-    def __init__(self, folding: Folding, publishing: Publishing, progress: Progress) -> None:
+    def __init__(
+        self,
+        folding: Folding,
+        publishing: Publishing,
+        progress: Progress,
+        verifying: Verifying | None = None,
+    ) -> None:
         self._folding, self._publishing, self._progress = folding, publishing, progress
+        self._verifying = verifying
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> None:
@@ -55,7 +63,10 @@ class Health:
         if self._folding.partitions:
             reasons = self._progress.faults() + self._publishing.faults()
             status = "stalled" if reasons else "ok"
-        return {"status": status, "publishes": self._publishing.owner, "reasons": reasons}
+        facts = {"status": status, "publishes": self._publishing.owner, "reasons": reasons}
+        if self._verifying is not None:
+            facts["verified"] = self._verifying.facts(time.time())
+        return facts
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         return web.Response(text=self.exposition(time.time()), content_type="text/plain")
@@ -98,4 +109,6 @@ class Health:
                     "# TYPE veilstream_interval_missing_records gauge",
                     f"veilstream_interval_missing_records {way.records}",
                 ]
+        if self._verifying is not None:
+            lines += self._verifying.metrics(now)
         return "\n".join(lines) + "\n"

@@ -29,6 +29,7 @@ def run_worker(
     instance: str,
     folder: Path,
     health: tuple[str, int] | None = None,
+    verify: tuple[Path, float] | None = None,
 ) -> None:
     """Run one worker until a signal or a fault ends it; it does not return.
 
@@ -61,6 +62,7 @@ def run_worker(
         health=health,
         fatal=stop,
         say=_say,
+        verify=verify,
     )
     worker = faust.Worker(
         app,

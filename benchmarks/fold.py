@@ -76,7 +76,12 @@ def one_round(settings: Settings, folder: Path, kind: str, count: int) -> dict[s
 
 
 def worker(
-    settings: Settings, folder: Path, kind: str, count: int, *, profile: bool = False
+    settings: Settings,
+    folder: Path,
+    kind: str,
+    count: int,
+    *options: str,
+    profile: bool = False,
 ) -> dict[str, float]:
     """Run a real worker over the topic.
 
@@ -94,6 +99,7 @@ def worker(
         "VEILSTREAM_FOLDER": str(folder),
     }
     command = [sys.executable, "-m", "pipeline.cli.main", "worker", str(study), "--instance", "b"]
+    command += options
     if profile:
         command[1:3] = ["-m", "cProfile", "-s", "tottime", "-m", "pipeline.cli.main"]
     process = subprocess.Popen(command, env=env)
@@ -105,13 +111,13 @@ def worker(
     try:
         while (first := watermark()) == 0:
             time.sleep(0.001)
-        began, used, early = time.perf_counter(), _processor(process.pid), 0.0
+        began, used, early = time.perf_counter(), processor(process.pid), 0.0
         while (now := watermark()) < count:
             if not early and now > count // 5:
                 early = _memory(process.pid)
             time.sleep(0.005)
         rate = (now - first) / (time.perf_counter() - began)
-        by_processor = (now - first) / (_processor(process.pid) - used)
+        by_processor = (now - first) / (processor(process.pid) - used)
         late = _memory(process.pid)
         _check(task_of("bench", kind=kind), connection)
         return {"worker": rate, "processor": by_processor, "early": early, "late": late}
@@ -181,7 +187,7 @@ def measured(command: str | list[str], env: dict[str, str]) -> tuple[float, floa
     return float(rate), float(by_processor)
 
 
-def _processor(pid: int) -> float:
+def processor(pid: int) -> float:
     """Return the processor time that a process has used, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -73,6 +73,11 @@ class RedisStore:
         without = stored.erased_names(erased, members)
         return stored.unpacked(self._task, names, fields, clients, without, doubted=doubted)
 
+    def doubted(self, partition: int) -> bool:
+        """Whether a verification has found a snapshot to be another than the log folds to."""
+        key = keys.snapshot(self._study, partition)
+        return bool(self._ask(lambda: self._client.hexists(key, stored.DOUBT)))
+
     def doubt(self, partition: int, why: str | None) -> None:
         """Note why nobody may go on with a snapshot, or take that back."""
         key = keys.snapshot(self._study, partition)

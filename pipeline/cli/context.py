@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from pipeline.errors import ConfigError
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.methods import task_of as make_task
@@ -56,6 +58,14 @@ def _said(task: Task) -> Task:
             f"nobody's data is protected ({guarantee_of(task).guarantee})"
         )
     return task
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Return a time that was given as 30s, 10m, 1h or 1d; ConfigError if it is none."""
+    found = re.fullmatch(r"(\d{1,6})([smhd])", text, flags=re.ASCII)
+    if found is None or not int(found[1]):
+        raise ConfigError(f"{option}: it must be a time, such as 30s, 10m, 1h or 1d")
+    return float(int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]])
 
 
 def save_model(task: Task, message: EstimateMessage | FitMessage, path: Path) -> None:

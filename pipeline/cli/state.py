@@ -5,22 +5,29 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
+from agents.history import Interrupted
 from agents.refold import log_ends, refold
+from agents.shadow import Shadow
 from infra.addresses import connected
+from infra.signals import Stopping
 from infra.waiting import Minutes
-from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_task_of, put, say
+from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_task_of, put, say, seconds_of
 from pipeline.cli.erasure import forget
 from pipeline.reducer import Partition, differences
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
+from state.stored import REBUILD
 
 DOING = "`veilstream state`"
 
@@ -52,12 +59,22 @@ def show(study: Path, as_json: bool) -> None:
 @STUDY
 @AS_JSON
 @ACCEPT_LOSS
-def verify(study: Path, as_json: bool, accept_loss: bool) -> None:
+@click.option(
+    "--every", metavar="1h", help="Go on comparing, at low priority; a difference stops workers."
+)
+@click.option("--parent", type=int, hidden=True, help="Process to end with.")
+def verify(
+    study: Path, as_json: bool, accept_loss: bool, every: str | None, parent: int | None
+) -> None:
     """Fold the log of STUDY from its start and compare with what is stored, bit by bit.
 
-    Exits with 40 if they differ. It may run beside a live worker.
+    Exits with 40 if they differ. It may run beside a live worker. With --every it keeps the second
+    state, and a difference is noted with the stored one: no worker goes on with it.
     """
     task, settings = live_task_of(study, DOING), connected(Settings.read())
+    if every is not None:
+        _keep_verifying(task, settings, seconds_of(every, "--every"), as_json, parent)
+        return
     rows, ends = [], log_ends(task, settings)
     for number, end, found in _compared(
         task, settings, accept_loss=accept_loss, report=_progress()
@@ -96,6 +113,35 @@ def rebuild(study: Path, accept_loss: bool) -> None:
         say(f"partition {number}: rebuilt up to {folded.head.next_offset}")
 
 
+def _keep_verifying(
+    task: Task, settings: Settings, every: float, as_json: bool, parent: int | None
+) -> None:
+    """Compare now and then, until a difference, a fault, a signal, or the end of the parent."""
+    os.nice(19)
+    stopping = Stopping()
+
+    def stopped() -> bool:
+        return stopping.asked or (parent is not None and os.getppid() != parent)
+
+    shadow = Shadow(task, settings, stopped)
+    with suppress(Interrupted):
+        while not stopped():
+            rows = [found._asdict() for found in shadow.compare()]
+            verified = not any(row["differences"] for row in rows)
+            if as_json:
+                put({"study": task.study.name, "verified": verified, "partitions": rows})
+            for row in rows:
+                if row["differences"] or not as_json:
+                    verdict = _verdict({"unfolded": 0, **row})
+                    say(f"partition {row['partition']} up to {row['next_offset']}: {verdict}")
+            if not verified:
+                say(f"the stored state is not what the log folds to; {REBUILD}")
+                sys.exit(40)
+            due = time.monotonic() + every
+            while not stopped() and time.monotonic() < due:
+                time.sleep(min(0.2, every))
+
+
 def verified(task: Task, settings: Settings) -> bool:
     """Whether every stored partition equals a fold of the log up to its watermark, bit by bit."""
     return not any(found for *_, found in _compared(task, settings))
@@ -108,13 +154,16 @@ def _compared(
     """Yield each partition with its watermark and what differs from a fold of the log up to it."""
     store = RedisStore(redis_client(settings), task)
     for number in range(task.study.stream.partitions):
-        stored = store.load(number)
+        stored = store.load(number, doubted=True)
         end = stored.head.next_offset
         folded = refold(
             task, settings, number,
             until=end, accept_loss=accept_loss, erased=stored.erased, report=report,
         )  # fmt: skip
-        yield number, end, differences(stored, folded)
+        found = differences(stored, folded)
+        if not found and store.doubted(number):
+            store.doubt(number, None)
+        yield number, end, found
 
 
 def _progress() -> Callable[[int, int], None]:

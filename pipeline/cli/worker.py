@@ -8,8 +8,18 @@ from pathlib import Path
 import click
 
 from infra.addresses import connected
-from pipeline.cli.context import STUDY, live_task_of
+from pipeline.cli.context import STUDY, live_task_of, seconds_of
+from pipeline.errors import ConfigError
 from pipeline.settings import Settings
+
+
+def _every(_context: click.Context, _option: click.Parameter, given: str | None) -> float | None:
+    if given is None:
+        return None
+    key, _, text = given.partition("=")
+    if key != "every":
+        raise ConfigError("--verify: it must be every= and a time, such as every=1h")
+    return seconds_of(text, "--verify every")
 
 
 @click.command()
@@ -20,7 +30,15 @@ from pipeline.settings import Settings
 )  # fmt: skip
 @click.option("--health-port", type=click.IntRange(1, 65535), help="Serve /healthz and /metrics.")
 @click.option("--health-host", default="127.0.0.1", show_default=True, help="On this address.")
-def worker(study: Path, instance: str, health_port: int | None, health_host: str) -> None:
+@click.option(
+    "--verify",
+    metavar="every=1h",
+    callback=_every,
+    help="Fold the log again beside it, at low priority, and compare every so often.",
+)
+def worker(
+    study: Path, instance: str, health_port: int | None, health_host: str, verify: float | None
+) -> None:
     """Add up the releases of STUDY as they come, and publish estimates, until stopped.
 
     Run it under a supervisor: it exits, with a code that says why, whenever Kafka or Redis fails,
@@ -36,4 +54,5 @@ def worker(study: Path, instance: str, health_port: int | None, health_host: str
         instance=instance,
         folder=settings.home / "workers" / instance,
         health=(health_host, health_port) if health_port else None,
+        verify=(study, verify) if verify else None,
     )

@@ -1,0 +1,79 @@
+"""A second state of a study, folded from the log beside the stored one and compared with it.
+
+It goes on where it stands: a comparison costs the releases since the last one. Where the log has
+lost its beginning it starts from what is stored, whose checksums fit, and vouches for what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from agents.history import History
+from agents.refold import history_of
+from pipeline.errors import OffsetGap, StateError
+from pipeline.reducer import Partition, Reducer, differences
+from pipeline.release.task import Task
+from pipeline.replay import Span
+from pipeline.settings import Settings
+from state import RedisStore
+from state.connection import redis_client
+
+
+class Compared(NamedTuple):
+    """One partition beside its second state: from where to where, and the fields that differ."""
+
+    partition: int
+    since: int
+    next_offset: int
+    differences: list[str]
+
+
+class Shadow:
+    """The second state of all partitions of a study.
+
+    stopped: Asked now and then; reading ends with `agents.history.Interrupted` when it says so.
+    """
+
+    def __init__(self, task: Task, settings: Settings, stopped: Callable[[], bool]) -> None:
+        self._task, self._settings, self._stopped = task, settings, stopped
+        self._store = RedisStore(redis_client(settings), task)
+        self._reducer = Reducer(task)
+        #: Each partition with the offset that it began at.
+        self._states: dict[int, tuple[int, Partition]] = {}
+
+    def compare(self) -> list[Compared]:
+        """Move on to what is stored now, and compare; a difference is noted with the state.
+
+        Raises BrokerError, StoreError, StateError if Kafka, Redis or what it holds is not usable.
+        """
+        with history_of(self._task, self._settings, self._stopped) as history:
+            return [self._compare(history, n) for n in range(self._task.study.stream.partitions)]
+
+    def _compare(self, history: History, number: int) -> Compared:
+        stored, extent = self._store.load(number), history.extents()[number]
+        end = stored.head.next_offset
+        if end > extent.after:
+            raise StateError(
+                f"{history.topic}[{number}]: the state stands at {end} and the log ends at "
+                f"{extent.after}: the topic was made anew"
+            )
+        since, state = self._states.get(number, (0, None))
+        usable = state is not None and state.erased == stored.erased
+        if state is None or not usable or not extent.first <= state.head.next_offset <= end:
+            since, state = 0, Partition.empty(self._task, stored.erased)
+            if extent.first > 0:
+                since, state = end, stored
+        self._states.pop(number, None)
+        try:
+            history.seek({number: Span(state.head.next_offset, end)})
+            while records := history.more(number):
+                self._reducer.fold(state, records, allow_gaps=True)
+        except OffsetGap:
+            # retention was faster: the next comparison begins anew
+            return Compared(number, end, end, [])
+        self._states[number] = since, state
+        found = differences(stored, state)
+        if found:
+            self._store.doubt(number, ", ".join(found[:5]))
+        return Compared(number, since, end, found)

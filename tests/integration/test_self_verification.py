@@ -1,0 +1,109 @@
+"""A worker that folds its log again beside itself: what it says, and that a difference ends it."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.local.ports import free_port
+from state import keys
+from tests.stage import Stage, study_text, until, write_csv
+
+
+@pytest.fixture
+def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
+    with Stage(tmp_path, kafka, redis_url, study_text()) as made:
+        yield made
+        made.remove()
+
+
+def page(port: int, path: str) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+def verified(port: int) -> dict[str, Any]:
+    text = page(port, "healthz")
+    found: dict[str, Any] = json.loads(text).get("verified", {}) if text else {}
+    return found
+
+
+def forge(stage: Stage, number: int) -> None:
+    """Change a sum of a state, with checksums that fit, as whoever may write to Redis can."""
+    state = stage.store.load(number)
+    bucket = state.sums.states[0]
+    other = stage.store.load(number).sums.states[0]
+    bucket.add(other)
+    stage.store.replace(number, state)
+
+
+@pytest.mark.takes("a worker, a client and a verification are processes of their own")
+def test_a_worker_verifies_itself_and_a_difference_stops_publishing(stage: Stage) -> None:
+    port = free_port()
+    options = ("--verify", "every=1s", "--health-port", port)
+    stage.start("w0", "worker", stage.study, "--instance", "w0", *options)
+    stage.produce("north", write_csv(stage.folder / "a.csv", 200))
+    assert stage.code("north") == 0
+    stage.caught_up()
+    ends = {str(n): {"since": 0, "next_offset": end} for n, end in enumerate(stage.watermarks())}
+    until(lambda: verified(port).get("partitions") == ends, "it verifies up to the end of the log")
+    metrics = page(port, "metrics")
+    assert "veilstream_verified_age_seconds " in metrics
+    for n, end in enumerate(stage.watermarks()):
+        assert f'veilstream_verified_offset{{partition="{n}"}} {end}' in metrics
+
+    number = next(n for n, end in enumerate(stage.watermarks()) if end)
+    forge(stage, number)
+    assert stage.code("w0") == 40
+    assert "not what the log folds to" in stage.said("w0")
+    assert "Nothing is published any more" in stage.said("w0")
+
+    stage.worker("w1")
+    assert stage.code("w1") == 40
+    assert "a verification has found" in stage.said("w1")
+    shown = stage.run("state", "verify", stage.study, "--json")
+    assert shown.returncode == 40
+    found = json.loads(shown.stdout)["partitions"][number]["differences"]
+    assert found
+    assert all(name.startswith("sums.") for name in found)
+
+    assert stage.run("state", "rebuild", stage.study, "--yes").returncode == 0
+    assert stage.verified()
+    stage.start("w2", "worker", stage.study, "--instance", "w2", *options)
+    until(lambda: verified(port).get("partitions") == ends, "it verifies what was rebuilt")
+
+
+def test_a_doubt_that_a_second_look_does_not_share_is_cleared(stage: Stage) -> None:
+    stage.ensure_topics()
+    stage.produce("north", write_csv(stage.folder / "a.csv", 40))
+    stage.worker()
+    assert stage.code("north") == 0
+    stage.caught_up()
+    stage.kill("w0")
+    number = next(n for n, end in enumerate(stage.watermarks()) if end)
+    stage.store.doubt(number, "sums.0.counts")
+    assert stage.run("state", "show", stage.study).returncode == 40
+    assert stage.verified()
+    assert not stage.redis.hexists(keys.snapshot(stage.task.study.name, number), "doubt")
+    assert stage.run("state", "show", stage.study).returncode == 0
+
+
+@pytest.mark.parametrize("given", ["1h", "every=", "every=1", "every=0s", "each=1h", "every=1w"])
+def test_a_rhythm_that_is_none_is_refused(stage: Stage, given: str) -> None:
+    done = stage.run("worker", stage.study, "--verify", given)
+    assert done.returncode == 10
+    assert "--verify" in done.stderr
+
+
+def test_a_verification_ends_with_the_process_that_started_it(stage: Stage) -> None:
+    stage.ensure_topics()
+    done = stage.run("state", "verify", stage.study, "--every", "1h", "--parent", "1", apart=True)
+    assert done.returncode == 0
