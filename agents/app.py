@@ -18,7 +18,7 @@ from agents.progress import Progress
 from agents.publishing import Publishing
 from agents.transport import BatchSchema, BatchTransport, NoTables
 from agents.verifying import Verifying
-from infra.faults import told
+from infra.connection import told
 from infra.tls import ssl_context
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task

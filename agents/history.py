@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 import aiokafka
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
-from infra.connection import kafka_options
-from infra.faults import told
+from infra.connection import kafka_options, told
 from infra.topics import check_partitions
 from pipeline.errors import BrokerError, OffsetGap
 from pipeline.reducer import LogRecord

@@ -10,8 +10,7 @@ from typing import Any
 import aiokafka
 from aiokafka.errors import IllegalStateError, KafkaError
 
-from infra.connection import kafka_options
-from infra.faults import told
+from infra.connection import kafka_options, told
 from pipeline.errors import BrokerError, VeilstreamError
 from pipeline.settings import Settings
 

@@ -12,8 +12,7 @@ import numpy as np
 from benchmarks.interval_records import Drawn, Stream
 from pipeline.estimators.estimate import Estimate, class_weights
 from pipeline.estimators.objective import Rows
-from pipeline.estimators.pooled import pooled_fit
-from pipeline.estimators.target import study_rows, target
+from pipeline.estimators.pooled import pooled_fit, study_rows, target
 from pipeline.linalg import sandwich
 from pipeline.losses import Loss
 from pipeline.methods import task_of

@@ -20,9 +20,9 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
+from benchmarks.limit_law import covariance, moments
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import task_of
-from pipeline.methods.ldp_sgd.limit_law import covariance, moments
 from pipeline.methods.ldp_sgd.simulation import GradientStream
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.records.blocks import with_intercept

@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 from kafka import KafkaProducer, TopicPartition
 
-from infra.connection import close_producer, kafka_options, log_reader
-from infra.faults import asking
+from infra.connection import asking, close_producer, kafka_options, log_reader
 from pipeline.errors import BrokerError, ConfigError
 from pipeline.messages.study import Known, write_study
 from pipeline.messages.topics import Topics

@@ -10,8 +10,7 @@ from typing import Any
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import TopicAlreadyExistsError
 
-from infra.connection import kafka_options
-from infra.faults import asking
+from infra.connection import asking, kafka_options
 from infra.preflight import check_servers
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topic

@@ -14,8 +14,7 @@ import msgspec
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from infra.connection import close_producer, kafka_options, log_reader
-from infra.faults import told
+from infra.connection import close_producer, kafka_options, log_reader, told
 from pipeline.errors import BrokerError, VeilstreamError
 from pipeline.messages.spends import (
     NAME,

@@ -10,8 +10,7 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from infra.connection import log_reader
-from infra.faults import asking
+from infra.connection import asking, log_reader
 from infra.study_record import other_revision
 from pipeline.errors import PayloadError, VeilstreamError
 from pipeline.messages.keys import partition_of

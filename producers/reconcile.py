@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from infra.connection import log_reader
-from infra.faults import told
+from infra.connection import log_reader, told
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
 from pipeline.messages.form import identity
 from pipeline.messages.keys import partition_of

@@ -9,8 +9,7 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from infra.connection import close_producer, kafka_options
-from infra.faults import told
+from infra.connection import close_producer, kafka_options, told
 from pipeline.errors import VeilstreamError
 from pipeline.messages.envelope import header, milliseconds
 from pipeline.messages.release import MAX_RELEASE_BYTES

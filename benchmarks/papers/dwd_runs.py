@@ -24,8 +24,7 @@ from pipeline.methods.published.message_noise import MessageNoise
 from pipeline.methods.published.offline import majorised_fit, pooled_fit, undamped_iterates
 from pipeline.methods.published.online import ClassBalance, OnlineFit, TrustedOnlineFit
 from pipeline.methods.published.private_online import PrivateOnlineFit
-from pipeline.methods.published.records import Records
-from pipeline.methods.published.ridge import Ridge
+from pipeline.methods.published.records import Records, Ridge
 from pipeline.types import Vector
 
 SEED = 20250

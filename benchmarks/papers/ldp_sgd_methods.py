@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 from scipy.special import ndtri
 
+from benchmarks.limit_law import covariance
 from benchmarks.papers.ldp_sgd_models import SIZE
 from benchmarks.papers.ldp_sgd_runs import Replication
 from pipeline.methods.ldp_sgd import plug_in
-from pipeline.methods.ldp_sgd.limit_law import covariance
 from pipeline.methods.ldp_sgd.random_scaling import random_scaling
 from pipeline.types import Matrix, Vector
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit, ndtri
 
+from benchmarks.limit_law import covariance, moments
 from pipeline.losses import Expectile, Linear, Logistic, Loss
-from pipeline.methods.ldp_sgd.limit_law import covariance, moments
 from pipeline.types import Matrix, Vector
 
 SIZE = 4

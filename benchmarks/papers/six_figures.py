@@ -29,8 +29,7 @@ from pipeline.methods.published.message_noise import MessageNoise
 from pipeline.methods.published.offline import federated_fit, majorised_fit
 from pipeline.methods.published.online import OnlineFit, TrustedOnlineFit
 from pipeline.methods.published.private_online import PrivateOnlineFit
-from pipeline.methods.published.records import Records
-from pipeline.methods.published.ridge import Ridge
+from pipeline.methods.published.records import Records, Ridge
 from pipeline.methods.published.trusted_noise import GaussianNoise, least_stabiliser
 from pipeline.types import Matrix, Vector
 

@@ -6,16 +6,55 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from infra.local import processes
 from infra.local.logs import last_word, log_size, tail
 from infra.local.ports import free_port, require_free
+from infra.local.processes import is_alive
 from infra.local.programs import ProgramPaths
 from infra.local.services import MEMORY, Kafka, Redis, Service
 from infra.local.state import Record, Records, hold, read_state, write_state
-from infra.local.status import Addresses, ServiceStatus, look_at
 from pipeline.errors import AlreadyRunning, ConfigError, RuntimeSetupError
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """What clients connect to."""
+
+    kafka: str
+    redis: str
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """One service as it is now.
+
+    running: Its process exists.
+    answers: It takes requests.
+    pid, address: None when it does not run.
+    """
+
+    name: str
+    running: bool
+    answers: bool
+    pid: int | None
+    address: str | None
+
+
+def look_at(service: Service, record: Record | None) -> ServiceStatus:
+    """Look at a service now; there is no record when it was never started."""
+    if record is None or record.process is None or not is_alive(record.process):
+        return ServiceStatus(service.name, running=False, answers=False, pid=None, address=None)
+    return ServiceStatus(
+        service.name,
+        running=True,
+        answers=service.answers(record.port),
+        pid=record.process.pid,
+        address=service.address(record.port),
+    )
+
 
 READY_SECONDS = 90.0
 GRACE_SECONDS = 15.0

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from infra.local.jars import kafka_jars
-from infra.local.java import find_java
 from infra.local.logs import last_word, log_size
-from infra.local.ports import HOST, free_port
-from infra.local.probes import kafka_answers, redis_answers
-from infra.local.programs import ProgramPaths
+from infra.local.ports import HOST, free_port, kafka_answers, redis_answers
+from infra.local.programs import ProgramPaths, find_java
 from pipeline.errors import RuntimeSetupError
 
 # docker-compose.yml gives the same settings to its containers; a test compares the two.

@@ -3,9 +3,9 @@
 Whoever runs one may see the raw data: scores and most other numbers of a result are not private.
 
 - `run`: `backtest(study, history, **options)`, from a history to its result.
-- `options`: how; `result`: what it says; `picture`: the same drawn.
-- `history`, `clock`, `clients`: records in batches, when they arrive, whose they are.
-- `engine`: the event loop. `windows`, `delay`: when windows close, how late things come.
+- `options`: how; `result`: what it says; `plots`: the same drawn.
+- `history`, `clock`, `clients`: records in batches, when and how late they come, whose they are.
+- `engine`: the event loop. `windows`: when windows close.
 - `scoring`, `timeline`: prequential scores, in total and by bins of time, in constant memory.
 - `pooled`: the fit without privacy that intervals aim at. `beside`: methods that run over files.
 

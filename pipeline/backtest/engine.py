@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.backtest.delay import Delay
+from pipeline.backtest.clock import Delay
 from pipeline.backtest.scoring import Judge, Tally
 from pipeline.backtest.timeline import Snapshot, Timeline
 from pipeline.backtest.windows import Closed, Moment, Part, Windows

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.backtest.clients import ByColumn, Clients, Dealt, OneClient
-from pipeline.backtest.clock import seconds_of
-from pipeline.backtest.delay import Delay, delay_of
+from pipeline.backtest.clock import Delay, delay_of, seconds_of
 from pipeline.errors import ConfigError
 from pipeline.study import Study, require_live, require_no_level_column, simulated, without_privacy
 

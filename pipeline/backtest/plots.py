@@ -1,4 +1,7 @@
-"""The pictures of a report, as SVG that stands inside an HTML page and asks for nothing outside."""
+"""A backtest drawn: one figure for a notebook, and the pictures of a report.
+
+These are SVG that stands inside an HTML page and asks for nothing outside.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 GREY = "#777777"
 #: Lines of one picture, and coefficients of another, at most.
 LINES, PANELS = len(COLOURS), 12
+#: Shades behind the bins of each status.
+SHADES = {"none": "0.85", "empty": "0.85", "starting": "0.9", "warming": "0.95"}
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "veilstream",
@@ -156,6 +161,34 @@ def clipping(result: BacktestResult) -> str | None:
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("values outside the public range, per cent")
     return _svg(figure)
+
+
+def figure_of(result: BacktestResult) -> Any:
+    """Return a matplotlib figure, which the caller saves or shows.
+
+    ConfigError if matplotlib is not installed.
+    """
+    name, _ = result.main_score
+    figure = extra("matplotlib.figure", "plot").Figure(figsize=(8, 5), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True)
+    spans = result.bins
+    middles = [_time(result, (span.start + span.end) / 2) for span in spans]
+    top.plot(middles, [getattr(span.scores, name) for span in spans], label="updating")
+    if result.freeze is not None:
+        frozen = [getattr(span.frozen, name) if span.frozen else None for span in spans]
+        top.plot(middles, frozen, label="frozen", linestyle="--")
+        top.legend()
+    top.set_ylabel(name.replace("_", " "))
+    bottom.plot(middles, [span.width for span in spans])
+    bottom.set_ylabel("median interval width")
+    bottom.set_xlabel("event time" if result.timed else "record")
+    for span in spans:
+        if span.status in SHADES:
+            ends = _time(result, span.start), _time(result, span.end)
+            for axes in (top, bottom):
+                axes.axvspan(*ends, color=SHADES[span.status], zorder=0)
+    top.set_title(f"{result.study} ({result.mechanism}); computed from raw records, not private")
+    return figure
 
 
 def _lines(grid: GridResult, axis: Axis) -> dict[str, list[Cell]]:

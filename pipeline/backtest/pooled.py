@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.exact import exact_estimate, spread_of
 from pipeline.estimators.objective import Rows
-from pipeline.estimators.pooled import PASSES
-from pipeline.estimators.target import study_rows, target
+from pipeline.estimators.pooled import PASSES, study_rows, target
 from pipeline.records.encode import Arrays
 from pipeline.release.task import Task
 from pipeline.types import Vector

@@ -243,7 +243,7 @@ class BacktestResult:
         ConfigError
             If matplotlib is not installed.
         """
-        from pipeline.backtest.picture import figure_of  # noqa: PLC0415  matplotlib is an extra
+        from pipeline.backtest.plots import figure_of  # noqa: PLC0415  matplotlib is an extra
 
         return figure_of(self)
 

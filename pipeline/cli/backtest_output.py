@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.backtest import NOT_PRIVATE, BacktestResult
+from pipeline.backtest.advice import WORDS
 from pipeline.backtest.scoring import Scores
-from pipeline.cli.beside_output import beside_table
 from pipeline.errors import ConfigError
 from pipeline.extras import extra
 from pipeline.library.table import information_line, line, privacy_line, unit_lines, value
@@ -203,3 +203,25 @@ def _number(found: float | None) -> str:
 
 def _share(found: float | None) -> str:
     return "-" if found is None else f"{found:.0%}"
+
+
+#: What the two columns mean.
+HOW = (
+    "before: each record before it is learnt, as a stream has it; in the end: all records by the "
+    "last coefficients, which have seen them; -: a method that has no such score"
+)
+
+
+def beside_table(result: BacktestResult) -> RenderableType:
+    """Return scores of the methods beside the study's, and what each really keeps private."""
+    if result.beside is None:
+        return Group()
+    score = result.ranking_score
+    grid = Table(title=f"beside other methods: {WORDS[score]}", expand=False)
+    for name in ("method", "before", "in the end"):
+        grid.add_column(name, justify="left" if name == "method" else "right")
+    for row in result.beside.compared(score, result.scores):
+        grid.add_row(*row)
+    kept = [Text(f"{kinds}: {said}") for kinds, said in result.beside.said()]
+    own = Text(f"this study: {result.estimate.privacy.guarantee}")
+    return Group(grid, Text(HOW), own, *kept)

@@ -1,61 +1,79 @@
-"""The command `veilstream`."""
+"""The command `veilstream`, whose commands are imported when one of them is asked for.
+
+Most of a command's start is imports. The list of commands is written from a table, so that `--help`
+imports none of them, and a worker that restarts does not wait for what it does not use.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
 
 import click
 
-from pipeline.cli.lazy import Lazy, LazyGroup
 from pipeline.errors import VeilstreamError
 
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is asked for.
+
+    table: The commands in the order in which they are listed, each with a sentence of its help.
+    """
+
+    def __init__(self, *args: Any, table: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, in the order of the table."""
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command; None if there is none of this name."""
+        if cmd_name not in self.table:
+            return None
+        module = "local" if cmd_name in LOCAL else cmd_name
+        command: click.Command = getattr(import_module(f"pipeline.cli.{module}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands as click does, and import none."""
+        room = formatter.width - 6 - max(map(len, self.table))
+        rows = [
+            (name, click.Command(name, help=line).get_short_help_str(room))
+            for name, line in self.table.items()
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+#: Commands that share a module; any other has one of its own name.
+LOCAL = ("up", "down", "status", "logs")
 #: All commands, with what the list of them says.
 COMMANDS = {
-    "up": Lazy("local", "Start Kafka and Redis, and print their addresses when both answer."),
-    "down": Lazy("local", "End Kafka and Redis; their data stays in the folder."),
-    "status": Lazy(
-        "local", "Show for each service whether it runs, where, and whether it answers."
-    ),
-    "logs": Lazy("local", "Print the last lines that a SERVICE wrote."),
-    "study": Lazy("study", "Check a study file, plan one, or begin one."),
-    "doctor": Lazy(
-        "doctor", "Ask a study on simulated records whether its results can be trusted."
-    ),
-    "topics": Lazy(
-        "topics",
-        "Make the topics of STUDY, and write its revision for clients to compare theirs with.",
-    ),
-    "produce": Lazy(
-        "produce", "Read records, send noised sums of them to STUDY, and count the privacy spent."
-    ),
-    "client": Lazy("client", "Look at a client's own database on this machine."),
-    "privacy": Lazy("privacy", "Calibrate noise, and read what clients have spent."),
-    "worker": Lazy(
-        "worker", "Add up the releases of STUDY as they come, and publish estimates, until stopped."
-    ),
-    "watch": Lazy(
-        "watch", "Follow the estimates of STUDY: a live table, or lines where there is no terminal."
-    ),
-    "fit": Lazy(
-        "fit", "Estimate STUDY from a file, through the same functions as the live stream."
-    ),
-    "backtest": Lazy(
-        "backtest",
-        "Run past records through STUDY in one process, and score its predictions over time.",
-    ),
-    "predict": Lazy(
-        "predict", "Predict the response of each record of a file with a model of STUDY."
-    ),
-    "state": Lazy(
-        "state",
-        "Look at the stored state, check it against the log, make it anew, or forget a client.",
-    ),
-    "replay": Lazy(
-        "replay", "Replay the releases of STUDY: all, a range, or with other settings (what if)."
-    ),
-    "demo": Lazy(
-        "demo", "Stream real data from many clients, kill the worker on the way, and verify."
-    ),
+    "up": "Start Kafka and Redis, and print their addresses when both answer.",
+    "down": "End Kafka and Redis; their data stays in the folder.",
+    "status": "Show for each service whether it runs, where, and whether it answers.",
+    "logs": "Print the last lines that a SERVICE wrote.",
+    "study": "Check a study file, plan one, or begin one.",
+    "doctor": "Ask a study on simulated records whether its results can be trusted.",
+    "topics": "Make the topics of STUDY, and write its revision for clients to compare theirs "
+    "with.",
+    "produce": "Read records, send noised sums of them to STUDY, and count the privacy spent.",
+    "client": "Look at a client's own database on this machine.",
+    "privacy": "Calibrate noise, and read what clients have spent.",
+    "worker": "Add up the releases of STUDY as they come, and publish estimates, until stopped.",
+    "watch": "Follow the estimates of STUDY: a live table, or lines where there is no terminal.",
+    "fit": "Estimate STUDY from a file, through the same functions as the live stream.",
+    "backtest": "Run past records through STUDY in one process, and score its predictions over "
+    "time.",
+    "predict": "Predict the response of each record of a file with a model of STUDY.",
+    "state": "Look at the stored state, check it against the log, make it anew, or forget a "
+    "client.",
+    "replay": "Replay the releases of STUDY: all, a range, or with other settings (what if).",
+    "demo": "Stream real data from many clients, kill the worker on the way, and verify.",
 }
 
 

@@ -18,7 +18,7 @@ from scipy.special import expit, ndtri, pdtrik
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import class_weights
 from pipeline.estimators.objective import Rows
-from pipeline.estimators.target import study_rows, target
+from pipeline.estimators.pooled import study_rows, target
 from pipeline.release.task import Task
 from pipeline.study.reference import draw, law_of, moments
 from pipeline.types import Matrix, Vector

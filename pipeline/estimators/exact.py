@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate, class_weights, dispersion_of
 from pipeline.estimators.objective import Read, Rows
-from pipeline.estimators.target import study_rows, target
+from pipeline.estimators.pooled import study_rows, target
 from pipeline.linalg import condition_number, sandwich
 from pipeline.losses import Loss
 from pipeline.records.encode import Arrays

@@ -8,15 +8,17 @@ Newton method. It needs sums alone: rows are read anew for each pass, and memory
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from pipeline.errors import NumericError
-from pipeline.estimators.objective import Objective, Read
+from pipeline.estimators.objective import Objective, Read, Rows
 from pipeline.linalg import solve_positive
 from pipeline.losses import Loss
-from pipeline.types import Vector
+from pipeline.release.task import Task
+from pipeline.types import Matrix, Vector
 
 #: Score at which a fit has converged: divided by the least curvature per record it bounds the
 #: error of the coefficients.
@@ -85,3 +87,33 @@ def pooled_fit(
         "nearly separable, or features that are nearly collinear; a larger estimator.ridge is "
         "needed"
     )
+
+
+def target(
+    task: Task,
+    read: Callable[[], Iterable[Rows]],
+    *,
+    start: Vector | None = None,
+    share: float = 1.0,
+    passes: int = PASSES,
+) -> Pooled:
+    """Return the pooled fit of a study to rows of `study_rows`, on encoded features.
+
+    start: By default the public start of the study; the rest is as in `pooled_fit`.
+
+    Raises NumericError if the records do not determine it; DataError if there is none.
+    """
+    begin = task.first_model.coefficients if start is None else start
+    return pooled_fit(task.loss, read, task.penalty, start=begin, share=share, passes=passes)
+
+
+def study_rows(
+    task: Task, features: Matrix, responses: Vector, weights: tuple[float, float] = (1.0, 1.0)
+) -> Rows:
+    """Return records as clients see them: clipped, or weighted by their length.
+
+    features, responses: Shapes (n, p) and (n,), encoded.
+    weights: Of the negative and the positive class.
+    """
+    design, weight = task.reference_rows(features, responses, weights)
+    return Rows(design, responses, weight)

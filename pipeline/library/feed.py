@@ -10,8 +10,7 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from infra.connection import log_reader
-from infra.faults import asking, told
+from infra.connection import asking, log_reader, told
 from infra.waiting import AGAIN, Waiting
 from pipeline.errors import NumericError
 from pipeline.messages.estimate import EstimateMessage, read_estimate

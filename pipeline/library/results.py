@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipeline.errors import ConfigError
 from pipeline.extras import extra
 from pipeline.messages.estimate import EstimateMessage, write_estimate
@@ -150,9 +152,25 @@ class Result:
         ConfigError
             If matplotlib is not installed.
         """
-        from pipeline.library.picture import draw  # noqa: PLC0415  matplotlib is an extra
-
-        return draw(self, axes)
+        rows = self.message.coefficients
+        if axes is None:
+            size = (7, 1 + 0.35 * len(rows))
+            pyplot = extra("matplotlib.pyplot", "plot")
+            axes = pyplot.subplots(figsize=size, layout="constrained")[1]
+        heights = np.arange(len(rows))[::-1]
+        known = [(height, row) for height, row in zip(heights, rows, strict=True) if row.interval]
+        axes.axvline(0.0, color="0.7", linewidth=0.8, zorder=0)
+        axes.hlines(
+            [height for height, _ in known],
+            [row.interval[0] for _, row in known if row.interval],
+            [row.interval[1] for _, row in known if row.interval],
+        )
+        axes.plot([row.value for row in rows], heights, "o")
+        axes.set_yticks(heights, [row.name for row in rows])
+        message = self.message
+        axes.set_xlabel(f"coefficient, {message.level:.0%} interval ({message.interval_method})")
+        axes.set_title(f"{message.study} ({message.status})")
+        return axes
 
     @cached_property
     def model(self) -> LinearClassifier | LinearRegressor:

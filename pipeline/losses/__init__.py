@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pipeline.errors import ConfigError
-from pipeline.losses.base import Kind, Likelihood, Loss, Regression
+from pipeline.losses.base import Kind, Likelihood, Loss, Regression, Terms
 from pipeline.losses.expectile import Expectile
 from pipeline.losses.gdwd import GeneralisedDWD
 from pipeline.losses.linear import Linear
 from pipeline.losses.logistic import Logistic
 from pipeline.losses.poisson import Poisson
-from pipeline.losses.terms import Terms
 
 FAMILIES: dict[str, Callable[[Terms], Loss]] = {
     "gdwd": GeneralisedDWD.of,

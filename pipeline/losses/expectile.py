@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline.errors import ConfigError
+from pipeline.losses.base import Terms
 from pipeline.losses.linear import Linear
-from pipeline.losses.terms import Terms
 from pipeline.types import Vector
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.errors import ConfigError
-from pipeline.losses.terms import Terms
+from pipeline.losses.base import Terms
 from pipeline.types import Vector
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import expit
 
-from pipeline.losses.terms import Terms
+from pipeline.losses.base import Terms
 from pipeline.types import Vector
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from pipeline.errors import ConfigError
-from pipeline.losses.terms import Terms
+from pipeline.losses.base import Terms
 from pipeline.types import Vector
 
 #: Largest mean without noise: far beyond any count, and far below an overflow.

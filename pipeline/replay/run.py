@@ -1,7 +1,11 @@
-"""A replay: records of the log in, estimates out. Nothing but its arguments is read or written."""
+"""A replay: records of the log in, in an order that is always the same, and estimates out.
+
+Nothing but its arguments is read or written.
+"""
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,9 +17,32 @@ from pipeline.messages.release import header_of
 from pipeline.methods import method_of
 from pipeline.reducer import LogRecord, Partition, Reducer, combine
 from pipeline.release.task import Task
-from pipeline.replay.order import Ordered, in_order
-from pipeline.replay.ranges import Span
-from pipeline.replay.rhythm import Rhythm
+from pipeline.replay.ranges import Rhythm, Span
+
+#: Time in milliseconds, partition, offset, and the record.
+Ordered = tuple[int, int, int, LogRecord]
+
+
+def in_order(
+    streams: Mapping[int, Iterable[LogRecord]], clocks: Mapping[int, int]
+) -> Iterator[Ordered]:
+    """Merge partitions by time, then partition, then offset.
+
+    A partition's own order stays: a record that says an earlier time than one before it counts as
+    of that one's time. Only one record of each partition is held.
+
+    streams: The records of each partition, in the order of their offsets.
+    clocks: The latest time of each partition before its first record here; 0 where it is not named.
+    """
+    timed = [_timed(n, streams[n], clocks.get(n, 0)) for n in sorted(streams)]
+    return heapq.merge(*timed)
+
+
+def _timed(number: int, records: Iterable[LogRecord], clock: int) -> Iterator[Ordered]:
+    for record in records:
+        clock = max(clock, record.timestamp)
+        yield clock, number, record.offset, record
+
 
 log = logging.getLogger("veilstream.replay")
 #: Records that wait to be folded together, at most.

@@ -1,22 +1,27 @@
 """The study file: one strict model, its errors, its revision and a template.
 
 - `model`: every key with its range, meaning and example.
-- `load`: reading and checking; `source`: from whatever a caller has.
+- `load`: reading and checking, from whatever a caller has.
 - `kinds`: the kinds of estimator; `tables`: strict tables, and what to say of a wrong one.
 - `revision`: the hash that releases carry.
-- `template`: the file that `veilstream study init` writes; `edit`: keys of a file set otherwise.
+- `template`: the file that `veilstream study init` writes.
 - `variants`: the same study without privacy, with seeded noise, or with other keys.
 """
 
-from pipeline.study.edit import edited
 from pipeline.study.kinds import require_live
-from pipeline.study.load import check_key, load_study, parse_study, study_of
+from pipeline.study.load import (
+    StudySource,
+    check_key,
+    load_study,
+    parse_study,
+    read_study,
+    study_of,
+)
 from pipeline.study.model import LIVE, Study
 from pipeline.study.personal import require_no_level_column
 from pipeline.study.revision import revision_of
-from pipeline.study.source import StudySource, read_study
 from pipeline.study.template import TEMPLATE, with_features
-from pipeline.study.variants import simulated, with_keys, without_privacy
+from pipeline.study.variants import edited, simulated, with_keys, without_privacy
 
 __all__ = [
     "LIVE",

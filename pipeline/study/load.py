@@ -1,10 +1,10 @@
-"""Reading a study file: errors name the key, what is allowed and an example."""
+"""Reading a study: errors name the key, what is allowed and an example."""
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,22 @@ from pipeline.study.features import check_features
 from pipeline.study.kinds import check_kind, completed
 from pipeline.study.model import Feature, Study
 from pipeline.study.tables import check_known, strict
+
+#: What says which study it is: the study, a path, or the text of a study file.
+StudySource: TypeAlias = Study | Path | str
+
+
+def read_study(source: StudySource) -> Study:
+    """Return the study; a string with a line break is the text of its file, else its path.
+
+    Raises ConfigError if it cannot be read, or says something that is not allowed.
+    """
+    if isinstance(source, Study):
+        return source
+    if isinstance(source, str) and "\n" in source:
+        return parse_study(source)
+    return load_study(Path(source))
+
 
 #: A longer half-life is none.
 LONGEST_HALF_LIFE = 1e15

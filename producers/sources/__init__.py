@@ -2,8 +2,8 @@
 
 - `base`: slots and the interface of a source. `tape`: a file that is read by offsets; `record_file`
   cuts it into slots, in two forms: `csv_file` and `jsonl_file`.
-- `standard_input`: what a program pipes in. `spool` keeps it on disk so that it can be resumed;
-  `pipe` reads it once and keeps nothing.
+- `pipe`: what a program pipes in, read once and not kept; `spool` keeps it on disk so that it can
+  be resumed.
 - `parquet_file`: Parquet, for what reads a file once. `tables`: any of them in batches of columns.
 - `shuttle`, `flights`: rows that come with installed packages, for demonstrations. `counted` is
   what they share with Parquet: a known number of rows.
@@ -23,10 +23,9 @@ from producers.sources.csv_file import CsvFile
 from producers.sources.flights import FlightRows
 from producers.sources.jsonl_file import JsonLinesFile
 from producers.sources.parquet_file import ParquetRows
-from producers.sources.pipe import Pipe
+from producers.sources.pipe import Pipe, open_input
 from producers.sources.shuttle import STREAMED, ShuttleRows, heldout, shared
 from producers.sources.spool import Spool
-from producers.sources.standard_input import open_input
 from producers.sources.tape import RECORD_LIMIT, Tape
 
 __all__ = [

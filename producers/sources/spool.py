@@ -21,7 +21,7 @@ import msgspec
 
 from pipeline.errors import DataError, LocalStoreError, StateError, VeilstreamError
 from producers.sources.csv_file import read_header
-from producers.sources.standard_input import CHUNK, reader_of, unreadable
+from producers.sources.pipe import CHUNK, reader_of, unreadable
 from producers.sources.tape import POLL, RECORD_LIMIT, Tape
 
 #: Bytes that may wait unread. More than a record, or the reader and the pump could both wait.

@@ -24,9 +24,9 @@ from redis import Redis
 
 from infra.local import LocalRuntime, ProgramPaths, supervise
 from infra.local.jars import RELEASE, check_jars, kafka_jars, listed_sums
-from infra.local.java import find_java
 from infra.local.logs import last_word
 from infra.local.processes import Identity, is_alive, send
+from infra.local.programs import find_java
 from infra.local.state import read_state
 from pipeline.cli.local import down, logs, status
 from pipeline.errors import AlreadyRunning, ConfigError, RuntimeSetupError

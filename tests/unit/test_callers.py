@@ -72,7 +72,7 @@ USERS = {
     "_SEAL": set(),
     "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py", CLOSING},
     # to the topic, and to a file that the client asks for
-    "write_spends": {LEDGER_TOPIC, "pipeline/cli/accounts.py"},
+    "write_spends": {LEDGER_TOPIC, "pipeline/cli/privacy.py"},
     "announce": {"agents/worker.py", "pipeline/cli/topics.py"},
     "AIOKafkaProducer": {"agents/link.py"},
 }

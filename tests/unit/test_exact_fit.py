@@ -10,7 +10,7 @@ from scipy.special import expit
 import veilstream as vs
 from pipeline.errors import ConfigError, DataError
 from pipeline.estimators.exact import INTERVAL, RECORDS_PER_COEFFICIENT, exact_fit
-from pipeline.estimators.target import study_rows, target
+from pipeline.estimators.pooled import study_rows, target
 from pipeline.methods import task_of
 from pipeline.records.encode import Arrays
 from pipeline.study import parse_study

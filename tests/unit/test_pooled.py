@@ -14,8 +14,7 @@ from pipeline.backtest import backtest
 from pipeline.doctor import Population, simulated, target_of
 from pipeline.errors import DataError, NumericError
 from pipeline.estimators.objective import Rows
-from pipeline.estimators.pooled import TOLERANCE, pooled_fit
-from pipeline.estimators.target import study_rows, target
+from pipeline.estimators.pooled import TOLERANCE, pooled_fit, study_rows, target
 from pipeline.losses import GeneralisedDWD, Linear, Logistic
 from pipeline.records.encode import stack
 from pipeline.study import parse_study, read_study, with_keys

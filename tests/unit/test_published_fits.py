@@ -23,8 +23,7 @@ from pipeline.methods.published.offline import (
 )
 from pipeline.methods.published.online import OnlineFit, TrustedOnlineFit
 from pipeline.methods.published.private_online import PrivateOnlineFit
-from pipeline.methods.published.records import Records
-from pipeline.methods.published.ridge import Ridge
+from pipeline.methods.published.records import Records, Ridge
 from pipeline.methods.published.trusted_noise import GaussianNoise, LaplaceNoise
 from pipeline.offline import OfflineRun
 from pipeline.prediction import LinearClassifier

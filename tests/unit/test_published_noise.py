@@ -16,8 +16,7 @@ from pipeline.losses import GeneralisedDWD
 from pipeline.methods.published.message_noise import MessageNoise, normal_symmetric
 from pipeline.methods.published.online import ClassBalance, OnlineFit, TrustedOnlineFit
 from pipeline.methods.published.private_online import PrivateOnlineFit
-from pipeline.methods.published.records import Records
-from pipeline.methods.published.ridge import Ridge
+from pipeline.methods.published.records import Records, Ridge
 from pipeline.methods.published.trusted_noise import (
     GaussianNoise,
     LaplaceNoise,

@@ -19,8 +19,7 @@ from pipeline.methods.published.offline import (
     pooled_fit,
     undamped_iterates,
 )
-from pipeline.methods.published.records import Records
-from pipeline.methods.published.ridge import Ridge
+from pipeline.methods.published.records import Records, Ridge
 from tests.builders import simulate
 
 PAPER_LOSS = GeneralisedDWD(1.0, 0.01, ramp="symmetric")

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 from rich.console import Console
 from scipy import stats
 
+from benchmarks.limit_law import covariance, moments, standard_errors
 from pipeline.errors import ConfigError, NumericError
 from pipeline.library.table import intervals_table
 from pipeline.linalg import pack_upper, unpack_upper
@@ -22,7 +23,6 @@ from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.batch_means import batch_means
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients, open_gradients, record_gradients
-from pipeline.methods.ldp_sgd.limit_law import covariance, moments, standard_errors
 from pipeline.methods.ldp_sgd.spec import INTERVALS
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.offline import OfflineRun

@@ -8,8 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from pipeline.errors import DataError, NumericError
-from pipeline.estimators.pooled import TOLERANCE
-from pipeline.estimators.target import study_rows, target
+from pipeline.estimators.pooled import TOLERANCE, study_rows, target
 from pipeline.methods.ldp_sgd.gradients import weighted
 from pipeline.records.encode import stack
 from pipeline.types import Vector

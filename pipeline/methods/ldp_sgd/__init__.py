@@ -9,8 +9,7 @@
 - `path`, `sums`, `running`: the recursion and its sums, whole batches of releases at once.
 - `estimate`, `readiness`: the estimate, and which coefficients have an interval.
 - `critical`: critical values of random scaling, of one path or of several pooled.
-- `random_scaling`, `plug_in`, `batch_means`, `intervals`: the intervals that those sums give;
-  `limit_law`: the exact one, for comparison.
+- `random_scaling`, `plug_in`, `batch_means`, `intervals`: the intervals that those sums give.
 
 Source of all: ldp-sgd.
 """

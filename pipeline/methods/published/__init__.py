@@ -7,7 +7,7 @@ sentence of its own. Source of all: dwd.
   OnWDP with the noise of `trusted_noise`. `private_online`: messages with `message_noise`.
 - `method`, `spec`: what the rest of the program sees, and the keys of a study. `problem`, `runs`:
   the methods on the records of a study. `noises`: their noise, and what it is worth.
-- `records`, `ridge`, `spread`: shared.
+- `records`: records, their sums and the ridge.
 """
 
 from __future__ import annotations

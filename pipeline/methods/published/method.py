@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
@@ -15,13 +15,42 @@ from pipeline.methods.offline import Clients, OfflineFit
 from pipeline.methods.published.problem import Problem, problem_of
 from pipeline.methods.published.runs import Run, Stream, fold
 from pipeline.methods.published.spec import Online, Spec, Trusted, Undamped, spec_of
-from pipeline.methods.published.task import OfflineTask
 from pipeline.methods.published.trusted_noise import least_stabiliser
 from pipeline.privacy.policy import NO_PRIVACY, Guarantee
+from pipeline.records.encode import Arrays
+from pipeline.release.budget import Budget
+from pipeline.release.layout import Layout
+from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.study import study_of, without_privacy
 from pipeline.study.model import LIVE, Study
 from pipeline.types import Vector
+
+
+class OfflineTask(Task):
+    """As `Task`: bounds alone; asking it for a release is an error."""
+
+    def make_budget(self, level: str | None) -> Budget:
+        """As `Task.make_budget`: nothing is noised record by record."""
+        return Budget(self.study, level, touched=0)
+
+    def check_fit(self) -> None:
+        """As `Task.check_fit`: there is no lattice."""
+
+    @property
+    def layout(self) -> Layout:
+        """As `Task.layout`: nothing is released."""
+        return Layout.without_noise(self.size, 0.0, ())
+
+    def query(self, window: Arrays, model: Model) -> NoReturn:
+        """Refuse, as `Task.query` cannot be answered."""
+        del window, model
+        raise ConfigError(
+            f'estimator.kind = "{self.study.estimator.kind}" has no releases: run `veilstream fit`'
+        )
+
+    open_query = query
+
 
 #: Losses of two classes: the published methods know no other response.
 CLASSIFICATION: tuple[str, ...] = ("gdwd", "logistic")

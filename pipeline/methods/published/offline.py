@@ -21,8 +21,7 @@ from pipeline.estimators.objective import Sums as Point
 from pipeline.estimators.pooled import LEAST_SHARE
 from pipeline.linalg import solve_positive
 from pipeline.losses import Loss
-from pipeline.methods.published.records import Records, sums_at
-from pipeline.methods.published.ridge import Ridge
+from pipeline.methods.published.records import Records, Ridge, sums_at
 from pipeline.types import Matrix, Vector
 
 #: Parts of a step that a round tries, before it takes more of the majoriser.

@@ -20,8 +20,7 @@ from pipeline.estimators.estimate import class_weights
 from pipeline.linalg import solve_positive
 from pipeline.losses import Loss
 from pipeline.methods.published.offline import federated_fit
-from pipeline.methods.published.records import Records, Sums, sums_at
-from pipeline.methods.published.ridge import Ridge
+from pipeline.methods.published.records import Records, Ridge, Sums, sums_at
 from pipeline.methods.published.trusted_noise import TrustedNoise
 from pipeline.types import Matrix, Vector
 

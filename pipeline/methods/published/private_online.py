@@ -20,8 +20,7 @@ from pipeline.linalg import floor_eigenvalues, solve_positive
 from pipeline.losses import Loss
 from pipeline.methods.published.message_noise import MessageNoise, normal_symmetric
 from pipeline.methods.published.online import ClassBalance
-from pipeline.methods.published.records import Records, sums_at
-from pipeline.methods.published.ridge import Ridge
+from pipeline.methods.published.records import Records, Ridge, sums_at
 from pipeline.types import Matrix, Vector
 
 #: Least eigenvalue of the curvature: this part of their mean, and of the noise's spectral size.

@@ -17,8 +17,7 @@ from pipeline.estimators.objective import Objective
 from pipeline.losses import Loss
 from pipeline.methods.offline import Clients
 from pipeline.methods.published.offline import objective_of
-from pipeline.methods.published.records import Records
-from pipeline.methods.published.ridge import Ridge
+from pipeline.methods.published.records import Records, Ridge
 from pipeline.methods.published.spec import Printed, Spec
 from pipeline.records.encode import Arrays
 from pipeline.release.task import Task
