@@ -36,11 +36,11 @@ def pack_upper(matrix: NDArray[Entry]) -> NDArray[Entry]:
 
 def unpack_upper(packed: NDArray[Entry], size: int) -> NDArray[Entry]:
     """Rebuild the symmetric (size, size) matrix that `pack_upper` flattened."""
-    return packed.take(_packed_indices(size))
+    return packed.take(packed_indices(size))
 
 
 @lru_cache(maxsize=64)
-def _packed_indices(size: int) -> NDArray[np.intp]:
+def packed_indices(size: int) -> NDArray[np.intp]:
     """Return for each entry of a symmetric matrix its index in the packed upper triangle."""
     rows, columns = upper_indices(size)
     indices = np.empty((size, size), dtype=np.intp)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import ndtri
@@ -62,6 +62,7 @@ class Estimate:
     needs: What the intervals of each method of `widths` are read from, and what that costs, in
         words.
     progress: Towards intervals; None where the method has no measure of it.
+    details: What else the method says, as JSON has it.
     """
 
     coefficients: Vector
@@ -82,6 +83,7 @@ class Estimate:
     interval: str = "none"
     needs: Mapping[str, str] = field(default_factory=dict)
     progress: Progress | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def expansion(self) -> Vector:

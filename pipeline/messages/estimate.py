@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -95,6 +95,7 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
     watermark: The log positions that the estimate stands for; empty for a fit without Kafka.
     event_time: Time of the newest release in it; null before the first.
     progress: Towards intervals; null where the method has no measure of it.
+    details: What else the method says; its page names the keys.
     """
 
     study: str
@@ -122,6 +123,7 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
     published_at: str
     interval_needs: dict[str, str] = {}
     progress: ProgressMessage | None = None
+    details: dict[str, Any] = {}
 
 
 class Provenance(msgspec.Struct, frozen=True):
@@ -188,6 +190,7 @@ def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateM
         event_time=provenance.event_time,
         published_at=provenance.published_at,
         progress=_progress(estimate),
+        details=dict(estimate.details),
     )
 
 

@@ -2,7 +2,7 @@
 
 - `base`: what a method is to the rest.
 - `offline`: what a method is that runs over a file.
-- `renewable`, `ldp_sgd`: methods that run live. `published`: methods for files.
+- `renewable`, `ldp_sgd`, `noisy_mle`: methods that run live. `published`: methods for files.
 - `age_aware`: the mathematics of a method that no study can name yet.
 
 A method is loaded when a study asks for it, and nothing outside its package knows it by name.
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 METHODS = {
     "renewable": "pipeline.methods.renewable.method:METHOD",
     "ldp-sgd": "pipeline.methods.ldp_sgd.method:METHOD",
+    "noisy-mle": "pipeline.methods.noisy_mle.method:METHOD",
 }
 #: Methods that need pooled records, several rounds or a trusted aggregator, and so run over a file
 #: alone: where to find them.

@@ -40,7 +40,8 @@ FORM = "pipeline/messages/form.py"
 #: What sums a window up, by method, with its door: where `Task.query` ends.
 WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewable/summarise.py"
 RECORDS, GRADIENTS = "pipeline/methods/ldp_sgd/client.py", "pipeline/methods/ldp_sgd/gradients.py"
-TASKS = {"pipeline/methods/renewable/task.py", "pipeline/methods/ldp_sgd/task.py"}
+SITES = "pipeline/methods/noisy_mle/client.py"
+TASKS = {f"pipeline/methods/{name}/task.py" for name in ("renewable", "ldp_sgd", "noisy_mle")}
 #: A suite for methods: it makes releases of records that its caller gives, and keeps them.
 CHECKS = "pipeline/methods/checks.py"
 VAULT, SENDER = "producers/client_store.py", "producers/sender.py"
@@ -55,7 +56,8 @@ USERS = {
     "disclose": {RELEASING, CHECKS},
     # a task hands them to its method's client module, and nothing else asks a task but a release
     "query": {RELEASING, CHECKS, *TASKS},
-    "open_query": {RELEASING, CHECKS, *TASKS},
+    # sites have no release without noise
+    "open_query": {RELEASING, CHECKS, *TASKS} - {SITES.replace("client", "task")},
     "query_of": set(),
     "open_query_of": set(),
     "summarise": {WINDOW},
@@ -81,10 +83,10 @@ MAKERS = {
     "Answer": {PRIVATISE},
     "OpenAnswer": {PRIVATISE},
     "Parts": {PRIVATISE},
-    "Query": {WINDOW, RECORDS},
+    "Query": {WINDOW, RECORDS, SITES},
     "OpenQuery": {WINDOW, RECORDS},
-    "VectorPart": {WINDOW},
-    "MatrixPart": {WINDOW, RECORDS},
+    "VectorPart": {WINDOW, SITES},
+    "MatrixPart": {WINDOW, RECORDS, SITES},
     "RecordsPart": {RECORDS},
     "Summary": {SUMS},
     "BoundedSums": {SUMS},
@@ -106,6 +108,7 @@ CLIENT_SIDE = (
         "pipeline/release/",
         "pipeline/methods/renewable/",
         "pipeline/methods/ldp_sgd/",
+        "pipeline/methods/noisy_mle/",
         "pipeline/losses/",
         "pipeline/privacy/",
         "pipeline/linalg.py",

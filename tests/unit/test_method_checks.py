@@ -24,6 +24,10 @@ def small(**settings: object) -> str:
     return study_text(**{"p": 2, "records": 12, "releases": 4} | settings)  # type: ignore[arg-type]
 
 
+def sites_text(**settings: object) -> str:
+    return small(**settings).replace("[estimator]\n", '[estimator]\nkind = "noisy-mle"\n')
+
+
 def toy_text() -> str:
     text = small(loss="linear", residual_bound=2.0)
     return text.replace("[estimator]\n", f'[estimator]\nkind = "{TOY}"\nmethod = {{ least = 5 }}\n')
@@ -49,6 +53,12 @@ STUDIES: dict[str, dict[str, Callable[[], str]]] = {
         "logistic": lambda: sgd.study_text(loss="logistic"),
         "matrices": lambda: sgd.study_text(path='releases = "gradients+curvature+products"'),
         "open": lambda: sgd.study_text(mechanism="none"),
+    },
+    "noisy-mle": {
+        "score": lambda: sites_text(loss="logistic", norm_bound=1.3),
+        "laplace": lambda: sites_text(loss="logistic", mechanism="discrete-laplace"),
+        "cut": lambda: sites_text(loss="linear", residual_bound=0.3, norm_bound="typical"),
+        "sufficient": lambda: sites_text(loss="linear", neighbours="replace-one"),
     },
     TOY: {"noised": toy_text},
 }

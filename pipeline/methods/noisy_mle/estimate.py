@@ -1,0 +1,267 @@
+"""The sites put together: one step from where their scores were taken, far sites weighed down.
+
+theta solves sum_m w_m a_m e_m(theta) = N R theta with the scores e_m(theta) = sum (g + J (t -
+theta)) of site m, its optimal weight a_m and its guard w_m. Derived in docs/methods/noisy-mle.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.estimators.estimate import FAR, Estimate, Progress, is_far
+from pipeline.estimators.forgetting import effective
+from pipeline.linalg import Floored, condition_number, floor_eigenvalues, sandwiches, solve_positive
+from pipeline.methods.noisy_mle import guards
+from pipeline.methods.noisy_mle.sites import Sites, sites_of
+from pipeline.methods.noisy_mle.state import SiteState
+from pipeline.methods.noisy_mle.task import SiteTask
+from pipeline.types import Matrix, Vector
+
+#: How intervals are made.
+INTERVAL = "sandwich, variance of scores and noise"
+#: The least eigenvalue of the mean curvature with which intervals are given, and the one below
+#: which it is raised, in units of its noise's spectral size.
+READY, FLOOR = 2.0, 0.5
+#: Rounds of weighing sites by their distance.
+ROUNDS = 8
+#: A dispersion is known when it is so many standard deviations of its noise.
+KNOWN = 4.0
+#: No model moves the predictor of any record further from the last, until intervals are given.
+LONGEST_STEP = 2.0
+#: Sites that an estimate lists, the farthest first.
+LISTED = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """One round: coefficients, and what the next one weighs sites by.
+
+    Attributes
+    ----------
+    weights
+        w_m a_m, shape (M,).
+    bread
+        Mean curvature of one record with the ridge, repaired.
+    size
+        Spectral size of the noise of the mean curvature.
+    known
+        Whether the dispersion stands out of its noise.
+    """
+
+    coefficients: Vector
+    weights: Vector
+    curvature: Matrix
+    bread: Floored
+    size: float
+    dispersion: float
+    known: bool
+
+
+def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estimate:
+    """As `Server.estimate`, a deterministic function of the sums."""
+    releases = sum(state.releases for _, state in parts)
+    slots, sites = sum(state.slots for _, state in parts), sites_of(task, parts)
+    if sites is None:
+        return Estimate(
+            coefficients=task.first_model.coefficients,
+            covariance=None,
+            privacy_covariance=None,
+            weights=(1.0, 1.0),
+            status="empty",
+            reason="no release has come yet",
+            records=slots,
+            releases=releases,
+            condition=None,
+            floored=0,
+            interval=INTERVAL,
+        )
+    fit, squared = settled(task, sites)
+    covariance, privacy = variances(sites, fit)
+    least = float(np.linalg.eigvalsh(fit.curvature + np.diag(task.penalty))[0])
+    share = min(1.0, (max(least, 0.0) / (READY * fit.size)) ** 2)
+    reason = _lacking(task, sites, fit, share, covariance)
+    coefficients, point = fit.coefficients, fit.coefficients
+    if task.release == "sufficient":
+        point = task.first_model.coefficients
+    elif reason:
+        middle = np.median(sites.point, axis=0)
+        moved = task.norm_bound * float(np.linalg.norm(coefficients - middle))
+        point = middle + (coefficients - middle) * min(1.0, LONGEST_STEP / max(moved, 1e-300))
+    missing = slots * (1 / share - 1) if share > 0 else math.inf
+    return Estimate(
+        coefficients=coefficients,
+        covariance=None if reason else covariance,
+        privacy_covariance=None if reason else privacy,
+        weights=(1.0, 1.0),
+        status="warming" if reason else "ready",
+        reason=reason,
+        records=slots,
+        releases=releases,
+        condition=condition_number(fit.bread.matrix, fit.bread.eigenvalues),
+        floored=fit.bread.raised,
+        dispersion=fit.dispersion if task.squares and fit.known else None,
+        effective_records=effective(
+            float(fit.weights @ sites.records), float(fit.weights**2 @ sites.squared)
+        ),
+        point=point,
+        interval=INTERVAL,
+        progress=Progress(share, math.ceil(missing) if missing < 1e15 else None),
+        details=_details(task, sites, fit, squared),
+    )
+
+
+def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector]:
+    """Return the fit with all sites weighed by their distance, and the squared distances, (M,)."""
+    size, count = task.size, len(sites.names)
+    kept = _plausible_curvature(sites)
+    middle = np.median(sites.point, axis=0)
+    # from the middle of all sites, which no minority of them moves far
+    each = sites.residuals(middle) / sites.records[:, None]
+    half = np.median(sites.curvature / sites.records[:, None, None], axis=0)
+    noise = math.sqrt(size * float(np.median(sites.curvature_noise / sites.records**2)))
+    bread = floor_eigenvalues(half + np.diag(task.penalty), max(FLOOR * noise, 1e-12))
+    score = np.median(each, axis=0) - task.penalty * middle
+    coefficients = middle + solve_positive(bread.matrix, score)
+    guard, known = kept, _dispersion(task, sites, kept, coefficients)
+    squared = np.zeros(count)
+    for _ in range(ROUNDS):
+        curvature = _mean_curvature(sites, guard) if guard.any() else half
+        spread = _covariances(sites, coefficients, known[0], curvature)
+        squared = guards.distances(sites.residuals(coefficients), spread)
+        guard = kept * guards.factors(squared, size)
+        guard *= guards.capped(guard * sites.records, task.spec.largest_share)
+        known = _dispersion(task, sites, guard, coefficients)
+        fit = _solve(task, sites, guard, known)
+        coefficients = fit.coefficients
+    return fit, squared
+
+
+def variances(sites: Sites, fit: Fit) -> tuple[Matrix, Matrix]:
+    """Return the covariance of the coefficients, and the part of it that noise causes."""
+    size, squares = len(fit.coefficients), fit.weights**2
+    away = sites.point - fit.coefficients
+    half = squares * sites.curvature_noise / 2
+    noise = float(squares @ sites.score_noise + half @ np.sum(away**2, axis=1)) * np.eye(size)
+    noise += np.einsum("m,mi,mj->ij", half, away, away)
+    sampling = float(squares @ sites.squared) * fit.dispersion * _positive(fit.curvature)
+    bread = float(fit.weights @ sites.records) * fit.bread.matrix
+    covariance, privacy = sandwiches(bread, sampling + noise, noise)
+    return covariance, privacy
+
+
+def _solve(task: SiteTask, sites: Sites, guard: Vector, known: tuple[float, bool]) -> Fit:
+    if not guard.any():
+        guard = np.ones(len(guard))
+    curvature, size, dispersion = _mean_curvature(sites, guard), task.size, known[0]
+    each = max(float(np.trace(curvature)) / size, 1e-12)
+    # what a record tells over what its score varies: 1 / (dispersion + noise d / trace)
+    optimal = sites.records / (dispersion * sites.squared + sites.score_noise / each)
+    weights = guard * optimal / optimal.max()
+    total = float(weights @ sites.records)
+    curvature = np.einsum("m,mij->ij", weights, sites.curvature) / total
+    spectral = math.sqrt(size * float(weights**2 @ sites.curvature_noise)) / total
+    bread = floor_eigenvalues(curvature + np.diag(task.penalty), max(FLOOR * spectral, 1e-12))
+    middle = weights * sites.records @ sites.point / total
+    score = weights @ sites.residuals(middle) / total - task.penalty * middle
+    coefficients = middle + solve_positive(bread.matrix, score)
+    return Fit(coefficients, weights, curvature, bread, spectral, *known)
+
+
+def _mean_curvature(sites: Sites, guard: Vector) -> Matrix:
+    mean: Matrix = np.einsum("m,mij->ij", guard, sites.curvature) / float(guard @ sites.records)
+    return mean
+
+
+def _plausible_curvature(sites: Sites) -> Vector:
+    """Return 1 for sites whose curvature is as the others', and 0 for those far from them."""
+    if len(sites.names) < guards.LEAST_SITES:
+        return np.ones(len(sites.names))
+    each = sites.curvature / sites.records[:, None, None]
+    apart = np.sum((each - np.median(each, axis=0)) ** 2, axis=(1, 2))
+    size = each.shape[1]
+    numbers = size * (size + 1) // 2
+    squared = apart * sites.records**2 / sites.curvature_noise
+    limit = guards.limit_of(numbers) * guards.usual(squared, numbers)
+    return np.where(squared > guards.FLAGGED * limit, 0.0, 1.0)
+
+
+def _covariances(
+    sites: Sites, coefficients: Vector, dispersion: float, curvature: Matrix
+) -> Matrix:
+    """Return the covariance of each site's score, (M, d, d)."""
+    away = sites.point - coefficients
+    half = sites.curvature_noise / 2
+    diagonal = sites.score_noise + half * np.sum(away**2, axis=1)
+    found: Matrix = (dispersion * sites.squared)[:, None, None] * _positive(curvature)
+    found = found + diagonal[:, None, None] * np.eye(len(coefficients))
+    return found + half[:, None, None] * (away[:, :, None] * away[:, None, :])
+
+
+def _positive(curvature: Matrix) -> Matrix:
+    """Return a mean curvature without the negative eigenvalues that noise gave it."""
+    return floor_eigenvalues(curvature, 0.0).matrix
+
+
+def _dispersion(
+    task: SiteTask, sites: Sites, guard: Vector, coefficients: Vector
+) -> tuple[float, bool]:
+    """Return the variance of a record's score over its curvature, and whether it is known."""
+    scale, unit = task.study.estimator.noise_scale, task.response_scale[1]
+    if not task.squares:
+        return (1.0 if scale is None else (scale / unit) ** 2), True
+    away = coefficients - sites.point
+    left = (
+        sites.squares
+        - 2 * np.einsum("mi,mi->m", away, sites.score)
+        + np.einsum("mi,mij,mj->m", away, sites.curvature, away)
+    )
+    weighed = float(guard @ sites.curvature[:, 0, 0])
+    total, noise = float(guard @ left), math.sqrt(sites.squares_noise)
+    known = total > KNOWN * noise and weighed > 0
+    return (max(total, noise) / weighed if weighed > 0 else 1.0), known
+
+
+def _lacking(task: SiteTask, sites: Sites, fit: Fit, share: float, covariance: Matrix) -> str:
+    """Return why there are no intervals; empty if there is nothing in their way."""
+    if share < 1:
+        return (
+            "the noise of the curvature still hides what the records say: intervals need more "
+            "releases, larger windows (window.records), or a larger estimator.ridge"
+        )
+    if not fit.known:
+        return (
+            "the spread of the residuals does not stand out of its noise: intervals need more "
+            "releases, or estimator.noise_scale where it is known"
+        )
+    away = sites.point - fit.coefficients
+    mass = fit.weights * sites.records * sites.expanded
+    rows = _positive(fit.curvature)
+    moved = np.einsum("m,mi,ij,mj->", mass, away, rows, away)
+    distance = float(moved) / float(fit.weights @ sites.records) / max(float(rows[0, 0]), 1e-12)
+    return FAR if is_far(task.loss, distance / 4, np.diag(covariance)) else ""
+
+
+def _details(task: SiteTask, sites: Sites, fit: Fit, squared: Vector) -> dict[str, Any]:
+    """Return what is shown of the sites: each one's share, distance and flag."""
+    mass = fit.weights * sites.records
+    shares, order = mass / float(mass.sum()), np.argsort(-squared, kind="stable")
+    out = fit.weights == 0
+    return {
+        "release": task.release,
+        "count": len(sites.names),
+        "flagged": [sites.names[m] for m in order[out[order]].tolist()][:LISTED],
+        "sites": [
+            {
+                "site": sites.names[m],
+                "share": float(shares[m]),
+                "distance": math.sqrt(float(squared[m]) / task.size),
+                "flag": bool(out[m]),
+            }
+            for m in order[:LISTED].tolist()
+        ],
+    }

@@ -1,0 +1,188 @@
+"""What such a study needs and promises, from public numbers alone: for `study check` and planning.
+
+Of features that are as their ranges and typical values say. Derived in docs/methods/noisy-mle.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import ndtri
+
+from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
+from pipeline.methods.facts import Design, Outlook, Sizes
+from pipeline.methods.noisy_mle.estimate import KNOWN, READY
+from pipeline.methods.noisy_mle.guards import LEAST_SITES, limit_of
+from pipeline.methods.noisy_mle.task import SiteTask
+from pipeline.study import Study, with_keys
+from pipeline.study.reference import moments, typical_norm_bound
+from pipeline.types import Matrix
+
+#: What a residual's standard deviation is taken for where a study says nothing, in encoded units.
+RESIDUAL = 0.1
+#: At the reference, logistic losses bend at least this share of what they do at 0.
+BEND = 0.55
+#: Windows of each client that a design aims at: with fewer, scores are taken far from the estimate.
+WINDOWS = 4
+#: The largest epsilon that a study can have.
+LARGEST_EPSILON = 20.0
+
+
+def facts(task: SiteTask) -> dict[str, object]:
+    """As `Method.facts`."""
+    later, size = task.channels(1), task.size
+    noise = {
+        "gradient_sd": later.gradient.standard_deviation,
+        "curvature_sd": later.curvature.standard_deviation,
+        "start_gradient_sd": task.initial_channels.gradient.standard_deviation,
+        "norm_bound": task.norm_bound,
+    }
+    if later.squares is not None:
+        noise["squared_slopes_sd"] = later.squares.standard_deviation
+    return {
+        "noise": noise,
+        "sites": {
+            "release": task.release,
+            "because": because(task),
+            "records_of_a_site": least_records(task),
+            "that_is": f"about so many let {task.spec.sites} sites together tell more than one of "
+            "them alone without noise",
+            "largest_share": task.spec.largest_share,
+            "one_site_moves_at_most": largest_move(task),
+            "in": "standard errors of all coefficients jointly, at the usual distance of sites; "
+            f"with fewer than {LEAST_SITES} sites nothing bounds it",
+            "one_release_moves_at_most": largest_move(task),
+            "size": size,
+        },
+    }
+
+
+def because(task: SiteTask) -> str:
+    """Say why a study has its release."""
+    if task.spec.release != "auto":
+        return "estimator.method.release says so"
+    if task.release == "sufficient":
+        return "a linear model's sums at 0 say all, and no site waits for a model"
+    if task.loss.name == "linear":
+        return "residuals are cut below the response's range, so that a model makes them smaller"
+    return "a curved loss is known near the point where its score is taken: models bring that near"
+
+
+def largest_move(task: SiteTask) -> float:
+    """Return how far one site moves an estimate that has `LEAST_SITES` or more, at most."""
+    return math.sqrt(limit_of(task.size) * task.spec.largest_share)
+
+
+def least_records(task: SiteTask) -> int:
+    """Return from how many records of each site on noised scores tell more than a site of its own.
+
+    n sqrt(M) >= 2 (R^2 / lambda) s sqrt(2 d), s R^2 being the noise of the curvature's diagonal.
+    """
+    spread = float(np.trace(_products(task))) / task.size
+    curvature = task.update_channels.curvature.standard_deviation / task.loss.curvature_bound
+    return math.ceil(2 * curvature * math.sqrt(2 * task.size / task.spec.sites) / spread)
+
+
+def warnings(task: SiteTask) -> tuple[str, ...]:
+    """As `Method.warnings`."""
+    least = least_records(task)
+    if least <= 20 * task.slots:
+        return ()
+    said = (
+        f"a site should have about {least:,} records, and a window has {task.slots}: noise enters "
+        "each window anew, so use larger ones (window.records), a larger epsilon or fewer features"
+    )
+    return (said,)
+
+
+def sizes(task: SiteTask, records: int) -> Sizes:
+    """As `Method.sizes`."""
+    needed = outlook(task, records).usual
+    return Sizes(needed, _epsilon(task, records) if needed > records else None)
+
+
+def outlook(task: SiteTask, records: int) -> Outlook:
+    """As `Method.outlook`."""
+    counted = _counted(task, records)
+    reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
+    bend = BEND if task.loss.name == "logistic" else 1.0
+    curvature = bend * task.loss.start_curvature * _products(task)
+    bread = curvature + np.diag(task.penalty)
+    ridge, usual = task.study.estimator.ridge, _until(task, float(np.linalg.eigvalsh(bread)[0]))
+    inverse = np.linalg.pinv(bread, hermitian=True)
+    releases = max(counted / task.slots, 1.0)
+    noise = task.channels(1).gradient.standard_deviation / (task.slots * math.sqrt(releases))
+    sampling = _dispersion(task) / counted * curvature
+    half = np.diag(inverse @ (sampling + noise**2 * np.eye(task.size)) @ inverse)[1:]
+    latest = _until(task, ridge) if ridge else None
+    return Outlook(
+        latest=latest,
+        usual=usual if latest is None else min(usual, latest),
+        longest=None,
+        usual_half=reach * math.sqrt(float(np.median(half))),
+        why=""
+        if ridge
+        else "estimator.ridge is 0, so that intervals wait for the records' own "
+        "curvature to show through the noise",
+    )
+
+
+def design(study: Study, records: int, clients: int) -> Design:
+    """As `Method.design`."""
+    task = SiteTask(study)
+    window = max(1, min(records // (WINDOWS * clients), 100_000))
+    changes: dict[str, object] = {"window.records": window, "estimator.norm_bound": "typical"}
+    method = {**(study.estimator.method or {}), "sites": clients}
+    changes["estimator.method"] = method
+    return Design(
+        changes,
+        {
+            "window.records": f"{WINDOWS} windows of each client: each has the same noise, "
+            "whatever its size",
+            "estimator.norm_bound": f"{typical_norm_bound(task.encoding):g} instead of "
+            f"{task.longest:.3g}, the longest that the ranges allow: all noise grows with it",
+            "estimator.method": "how many sites share the work; the rest is as it was",
+        },
+    )
+
+
+def _until(task: SiteTask, least: float) -> int:
+    """Return from how many record slots on the least eigenvalue stands out of the noise."""
+    channels, slots = task.channels(1), task.slots
+    spectral = READY * channels.curvature.standard_deviation * math.sqrt(task.size) / slots
+    releases = (spectral / least) ** 2
+    if channels.squares is not None:
+        square = _dispersion(task) * slots
+        releases = max(releases, (KNOWN * channels.squares.standard_deviation / square) ** 2)
+    return max(1, math.ceil(releases)) * slots
+
+
+def _dispersion(task: SiteTask) -> float:
+    estimator, unit = task.study.estimator, task.response_scale[1]
+    if task.classes:
+        return 1.0
+    return (RESIDUAL if estimator.noise_scale is None else estimator.noise_scale / unit) ** 2
+
+
+def _products(task: SiteTask) -> Matrix:
+    """Return the mean of (1, x)(1, x)' over the reference, long records weighed down."""
+    found = moments(task.encoding, "typical")
+    return found * min(1.0, task.norm_bound**2 / float(np.trace(found)))
+
+
+def _counted(task: SiteTask, records: int) -> float:
+    forgetting = task.study.estimator.forgetting
+    if forgetting is None or forgetting.of == "seconds":
+        return max(float(records), 1.0)
+    return min(float(records), EFFECTIVE_HALF_LIVES * forgetting.half_life)
+
+
+def _epsilon(task: SiteTask, records: int) -> float | None:
+    """Return the least epsilon, on a grid of steps of a tenth, at which the records would do."""
+    epsilon = task.study.privacy.epsilon
+    while epsilon is not None and (epsilon := 1.1 * epsilon) <= LARGEST_EPSILON:
+        study = with_keys(task.study, {"privacy.epsilon": epsilon}, name="the study")
+        if outlook(SiteTask(study), records).usual <= records:
+            return epsilon
+    return None

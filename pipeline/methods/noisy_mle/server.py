@@ -1,0 +1,62 @@
+"""Releases of sites at the worker: integers within public bounds, kept apart by site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.estimators.estimate import Estimate
+from pipeline.messages.form import Rows
+from pipeline.methods.noisy_mle.estimate import INTERVAL, estimate
+from pipeline.methods.noisy_mle.state import Shape, SiteState, epochs_of
+from pipeline.methods.noisy_mle.task import SiteTask
+from pipeline.release.model import Part
+
+
+class SiteServer:
+    """As `methods.base.Server`."""
+
+    ordered = False
+    interval = INTERVAL
+
+    def __init__(self, task: SiteTask) -> None:
+        self._task, self._shape = task, Shape(task.size, task.squares)
+
+    def slots(self, rows: Rows) -> int:
+        """As `Server.slots`: every release has the study's."""
+        return len(rows) * self._task.slots
+
+    def empty(self, *, trace: bool = False) -> SiteState:
+        """As `Server.empty`; there is nothing to trace."""
+        del trace
+        return SiteState(self._shape, self._task.slots)
+
+    def read(self, fields: dict[str, bytes]) -> SiteState:
+        """As `Server.read`."""
+        return SiteState.decode(self._shape, self._task.slots, fields)
+
+    def fold(self, state: SiteState, rows: Rows) -> None:
+        """As `Server.fold`; any order gives the same bits."""
+        if len(rows):
+            found = self._shape.rows_of(rows["point"], rows["sums"])
+            epochs = epochs_of(rows["version"]) * (self._task.release == "score")
+            state.fold(rows["client"], epochs, found)
+
+    def estimate(
+        self, parts: Sequence[tuple[float, SiteState]], partitions: Sequence[int]
+    ) -> Estimate:
+        """As `Server.estimate`."""
+        del partitions
+        return estimate(self._task, parts)
+
+    def start_is_over(self, states: Sequence[SiteState], furthest: int) -> bool:
+        """As `Server.start_is_over`: enough releases, or one site has used up its windows."""
+        stream = self._task.study.stream
+        if stream.max_in_flight_windows and furthest >= stream.max_in_flight_windows:
+            return True
+        later = any(max(s.epochs) for state in states for s in state.sites.values())
+        return later or sum(state.releases for state in states) >= stream.publish.releases
+
+    def part(self, slots: int, state: SiteState | None) -> Part | None:
+        """As `Server.part`: all partitions share the model."""
+        del slots, state
+        return None

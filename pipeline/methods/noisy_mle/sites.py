@@ -1,0 +1,122 @@
+"""What the integer sums of sites say in real units, releases weighed by their age."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.linalg import packed_indices
+from pipeline.methods.noisy_mle.state import KEPT, SiteState
+from pipeline.methods.noisy_mle.task import SiteTask
+from pipeline.release.model import COEFFICIENT_EXPONENT
+from pipeline.types import Matrix, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """The releases of M sites in the last epochs; what is linear in one has its weight w.
+
+    Attributes
+    ----------
+    names
+        Digests of the clients' ids, sorted.
+    score
+        Sums of w times the score at the release's own point, the negative gradient; shape (M, d).
+    curvature, drift
+        Sums of w J, shape (M, d, d), and of w J t of curvatures times points, shape (M, d).
+    squares
+        Sums of w times squared slopes, shape (M,); zeros where they are not released.
+    records, squared
+        Sums of w n and of w^2 n over releases of n slots, shape (M,).
+    score_noise, curvature_noise
+        Variance of the noise of an entry of the score, and of the curvature's diagonal; shape (M,).
+    squares_noise
+        That of all squares together.
+    point
+        Mean point of the releases, shape (M, d).
+    expanded
+        Share of the releases that leave something out beyond their point, shape (M,).
+    """
+
+    names: list[str]
+    score: Matrix
+    curvature: Matrix
+    drift: Matrix
+    squares: Vector
+    records: Vector
+    squared: Vector
+    score_noise: Vector
+    curvature_noise: Vector
+    squares_noise: float
+    point: Matrix
+    expanded: Vector
+
+    def residuals(self, point: Vector) -> Matrix:
+        """Return the sites' scores at a point, to first order, shape (M, d)."""
+        moved: Matrix = self.score + self.drift - self.curvature @ point
+        return moved
+
+
+def sites_of(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Sites | None:
+    """Return the sites of some buckets with their weights; None if no release has come."""
+    last = sorted({e for _, state in parts for s in state.sites.values() for e in s.epochs})[-KEPT:]
+    if not last:
+        return None
+    kept = set(last)
+    found = [
+        (name, weight, epoch, row)
+        for weight, state in parts
+        for name, site in state.sites.items()
+        for epoch, row in site.epochs.items()
+        if epoch in kept
+    ]
+    names = sorted({name for name, *_ in found})
+    place = {name: index for index, name in enumerate(names)}
+    which = np.array([place[name] for name, *_ in found])
+    weights = np.array([weight for _, weight, *_ in found])
+    start = np.array([epoch == 0 for _, _, epoch, _ in found])
+    integers, shape = np.stack([row for *_, row in found]), parts[0][1].shape
+    rows = integers.astype(np.float64)
+    size, first = shape.size, 1 + shape.size
+
+    def unit(of: Iterable[float]) -> Vector:
+        """Return the first of two units for releases at the start, else the second."""
+        one, other = of
+        return np.where(start, one, other)
+
+    def summed(values: Matrix) -> Matrix:
+        total: Matrix = np.zeros((len(names), *values.shape[1:]))
+        np.add.at(total, which, values)
+        return total
+
+    both = (task.initial_channels, task.update_channels)
+    curved, point_unit = task.update_channels.curvature, math.ldexp(1.0, COEFFICIENT_EXPONENT)
+    counts = weights * rows[:, 0]
+    twice = weights * counts
+    gradient = (weights * unit(c.gradient.unit for c in both))[:, None] * rows[:, 1:first]
+    packed = (weights * curved.unit)[:, None] * rows[:, first : first + shape.packed]
+    squares, squares_noise = np.zeros(len(rows)), 0.0
+    if shape.squares:
+        channels = [c.squares for c in both if c.squares is not None]
+        squares = weights * unit(c.unit for c in channels) * rows[:, first + shape.packed]
+        squares_noise = float(twice @ unit(c.standard_deviation**2 for c in channels))
+    points = weights[:, None] * rows[:, shape.points : shape.points + size] * point_unit
+    releases = summed(counts)
+    exact = start & (task.loss.name == "linear")
+    return Sites(
+        names=names,
+        score=-summed(gradient),
+        curvature=summed(packed)[:, packed_indices(size)],
+        drift=summed((weights * curved.unit * point_unit)[:, None] * shape.products(integers)),
+        squares=summed(squares),
+        records=releases * task.slots,
+        squared=summed(twice) * task.slots,
+        score_noise=summed(twice * unit(c.gradient.standard_deviation**2 for c in both)),
+        curvature_noise=summed(twice * curved.standard_deviation**2),
+        squares_noise=squares_noise,
+        point=summed(points) / releases[:, None],
+        expanded=summed(np.where(exact, 0.0, counts)) / releases,
+    )

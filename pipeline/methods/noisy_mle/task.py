@@ -1,0 +1,204 @@
+"""The public numbers of a site's releases: what is summed, and with what noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pipeline.errors import PrivacyError
+from pipeline.methods.noisy_mle import client
+from pipeline.methods.noisy_mle.spec import spec_of
+from pipeline.privacy import sensitivity
+from pipeline.privacy.channel import INTEGER_LIMIT, Channel
+from pipeline.records.blocks import with_intercept
+from pipeline.records.encode import Arrays
+from pipeline.release.budget import Budget
+from pipeline.release.layout import Field, Layout
+from pipeline.release.model import Model
+from pipeline.release.query import OpenQuery, Query
+from pipeline.release.task import Task
+from pipeline.scheduling.policy import ReleasePolicy, WhenFull
+from pipeline.study import Study
+from pipeline.study.release_tables import Split
+from pipeline.types import Matrix, Vector
+
+#: Shares of the squared budget: score and curvature as split = 2 of the paper's reference has them
+#: (docs/methods/noisy-mle.md), the sum of squares as little as it needs.
+SPLIT = Split(gradient=0.76, curvature=0.19, counts=0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The noised parts of one kind of release.
+
+    Attributes
+    ----------
+    gradient
+        Of the sum of slopes times rows.
+    curvature, off_diagonal
+        Of the curvature's diagonal, and of its entries beside it.
+    squares
+        Of the sum of squared slopes; None where the noise scale is known or one.
+    """
+
+    gradient: Channel
+    curvature: Channel
+    off_diagonal: Channel
+    squares: Channel | None
+
+
+class SiteTask(Task):
+    """As `Task`: score and curvature of a window at the model.
+
+    Attributes
+    ----------
+    spec
+        The study's own table.
+    """
+
+    def __init__(self, study: Study, level: str | None = None) -> None:
+        self.spec = spec_of(study)
+        super().__init__(study, level)
+
+    @cached_property
+    def release(self) -> str:
+        """Which release it is, "score" or "sufficient": what "auto" comes to."""
+        return release_of(self.study)
+
+    def at_start(self, version: int) -> bool:
+        """Whether sums at this model version are those at the public start."""
+        return version == 0 or self.release == "sufficient"
+
+    @property
+    def policy(self) -> ReleasePolicy:
+        """As `Task.policy`: sums at 0 wait for no model."""
+        if self.release == "sufficient":
+            return WhenFull(self.study.window.seconds)
+        return super().policy
+
+    @property
+    def squares(self) -> int:
+        """How many numbers beside score and curvature a release has: 1 or 0."""
+        return int(self.loss.name == "linear" and self.study.estimator.noise_scale is None)
+
+    def make_budget(self, level: str | None) -> Budget:
+        """As `Task.make_budget`."""
+        touched = self.size + self.size * (self.size + 1) // 2 + self.squares
+        counted = "sums of squared slopes" if self.squares else ""
+        return Budget(self.study, level, touched=touched, counted=counted)
+
+    @cached_property
+    def initial_channels(self) -> Channels:
+        """Channels of releases at the public start, where slopes have a bound of their own."""
+        return self._channels(self.loss.start_slope_bound)
+
+    @cached_property
+    def update_channels(self) -> Channels:
+        """Channels of releases at any later model."""
+        if self.at_start(1):
+            return self.initial_channels
+        return self._channels(self.loss.slope_bound)
+
+    def channels(self, version: int) -> Channels:
+        """Return the channels of a release at this model version."""
+        return self.update_channels if version else self.initial_channels
+
+    def _channels(self, slope: float) -> Channels:
+        neighbours, order = self.study.privacy.neighbours, self.budget.mechanism.order
+        if neighbours == "add-remove":
+            raise PrivacyError("add-remove does not fit windows of a fixed number of slots")
+        split = self.study.privacy.split or SPLIT
+        counts = split.counts if self.squares else 0.0
+        whole = split.gradient + split.curvature + counts
+        bounds, norm, size = self.bounds, self.norm_bound, self.size
+
+        def part(distance: float, rounding: float, share: float) -> Channel:
+            budget = self.budget
+            return budget.mechanism.channel(distance, rounding, budget.per_record, share / whole)
+
+        curved = part(
+            sensitivity.of_outer_product(
+                bounds, self.loss.curvature_bound, norm, size, neighbours, order
+            ),
+            sensitivity.rounding_of_matrix(size, order),
+            split.curvature,
+        )
+        return Channels(
+            gradient=part(
+                sensitivity.of_record(bounds, slope, norm, size, neighbours, order),
+                sensitivity.rounding_of_vector(size, order),
+                split.gradient,
+            ),
+            curvature=curved,
+            off_diagonal=curved.off_diagonal(),
+            squares=part(
+                sensitivity.of_squares(slope), sensitivity.rounding_of_vector(1, order), counts
+            )
+            if self.squares
+            else None,
+        )
+
+    @cached_property
+    def layout(self) -> Layout:
+        """As `Task.layout`."""
+        start, later = (self._fields(c) for c in (self.initial_channels, self.update_channels))
+        return Layout.noised(self.size, start=start, later=later)
+
+    def _fields(self, channels: Channels) -> list[Field]:
+        parts = (
+            ("gradient", self.size, channels.gradient),
+            ("curvature", self.size * (self.size + 1) // 2, channels.curvature),
+            ("squares", 1, channels.squares),
+        )
+        return [
+            Field(name, length, channel.exponent, channel.largest(self.slots))
+            for name, length, channel in parts
+            if channel is not None
+        ]
+
+    def check_fit(self) -> None:
+        """As `Task.check_fit`."""
+        if any(
+            field.largest >= INTEGER_LIMIT for field in (*self.layout.start, *self.layout.later)
+        ):
+            raise PrivacyError(
+                "window.records: the sums of so many records are too large to be sent; use smaller "
+                "windows"
+            )
+
+    def query(self, window: Arrays, model: Model) -> Query:
+        """As `Task.query`."""
+        return client.query(self, window, model)
+
+    def open_query(self, window: Arrays, model: Model) -> OpenQuery:
+        """As `Task.open_query`: there are no studies without noise."""
+        raise PrivacyError("privacy.mechanism: this method needs noise")
+
+    def record_weights(self, design: Matrix) -> Vector | float:
+        """As `Task.record_weights`: longer records weigh less, and are not bent."""
+        return 1.0 if self.norm_bound >= self.longest else client.weights(design, self.norm_bound)
+
+    def reference_rows(
+        self, features: Matrix, responses: Vector, weights: tuple[float, float]
+    ) -> tuple[Matrix, Vector]:
+        """As `Task.reference_rows`."""
+        del weights
+        design = with_intercept(features)
+        return design, np.broadcast_to(self.record_weights(design), len(responses))
+
+
+def release_of(study: Study) -> str:
+    """Return which release a study has.
+
+    By default sums at 0 where they say all with no more noise than later ones: a linear model whose
+    residuals may be as large as its responses gains nothing by models.
+    """
+    estimator, chosen = study.estimator, spec_of(study).release
+    if chosen != "auto":
+        return chosen
+    low, high = study.data.response.ends
+    bound = estimator.residual_bound
+    whole = estimator.loss == "linear" and (bound is None or bound >= (high - low) / 2)
+    return "sufficient" if whole else "score"

@@ -1,0 +1,97 @@
+"""Many sites on a real Kafka and Redis: a crash, a site that lies, a replay and a backtest."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sites import name_of
+from tests.stage import Stage, until
+
+SITES, RECORDS = 5, 1200
+TEXT = f"""\
+[study]
+name = "sites-{random.Random().getrandbits(48):x}"
+[data]
+response = {{ name = "y", positive = "1", negative = "0" }}
+[data.features]
+x = {{ min = -1, max = 1 }}
+z = {{ min = -1, max = 1 }}
+[estimator]
+kind = "noisy-mle"
+loss = "logistic"
+method = {{ sites = {SITES} }}
+[privacy]
+mechanism = "discrete-gaussian"
+epsilon = 8.0
+delta = 1e-6
+[window]
+records = 300
+[stream]
+partitions = 2
+max_in_flight_windows = 1
+publish = {{ releases = 4, seconds = 0.2, pause = 0.05 }}
+"""
+
+
+@pytest.fixture
+def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
+    made = Stage(tmp_path, kafka, redis_url, TEXT)
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+def source(folder: Path, site: int, *, lie: bool) -> Path:
+    chance, lines = random.Random(site), ["x,z,y"]
+    for _ in range(RECORDS):
+        x, z = chance.uniform(-1, 1), chance.uniform(-1, 1)
+        one = chance.random() < 1 / (1 + math.exp(-1.5 * x + z))
+        lines.append(f"{x:.4f},{z:.4f},{int(one != lie)}")
+    path = folder / f"{site}.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.takes("backtest, doctor and replay of a whole stream")
+def test_sites_live_the_whole_life(stage: Stage, tmp_path: Path) -> None:
+    """One runtime for all of it: it takes the seconds of a worker's two starts."""
+    facts = json.loads(stage.run("study", "check", stage.study, "--json").stdout)
+    assert facts["sites"]["release"] == "score"
+    assert facts["sites"]["one_release_moves_at_most"] > 0
+    stage.ensure_topics()
+    stage.worker()
+    paths = [source(tmp_path, site, lie=site == 0) for site in range(SITES)]
+    for site in range(SITES):
+        stage.produce(f"site-{site}", paths[site])
+    until(lambda: sum(stage.watermarks()) >= SITES + 1, "some releases are folded")
+    stage.kill("w0")
+    stage.worker()
+    for site in range(SITES):
+        assert stage.code(f"site-{site}") == 0, stage.said(f"site-{site}")
+    stage.caught_up()
+    estimate = stage.final_estimate()
+    assert estimate.status == "ready", estimate.reason
+    assert estimate.details["flagged"] == [name_of(0)]
+    assert [row["share"] for row in estimate.details["sites"] if row["flag"]] == [0.0]
+    _, x, z = estimate.coefficients
+    # 4,800 honest records: a standard error of about 0.06, and as much from noise
+    assert (x.value, z.value) == pytest.approx((1.5, -1.0), abs=0.35)
+    assert stage.verified()
+    replayed = stage.run("replay", stage.study, "--check", "--json")
+    assert replayed.returncode == 0, replayed.stderr
+    tested = stage.run("backtest", stage.study, "--input", paths[1], "--json", "--simulate", 1)
+    assert tested.returncode == 0, tested.stderr
+    doctor = stage.run(
+        "doctor", "coverage", stage.study, "--records", 6000, "--replications", 6, "--json"
+    )
+    assert doctor.returncode == 0, doctor.stderr
+    assert json.loads(doctor.stdout)["coverage"]["ready"] == 1.0
+    designed = stage.run("study", "design", stage.study, "--records", 100_000, "--clients", 5)
+    assert designed.returncode == 0, designed.stderr

@@ -1,0 +1,204 @@
+"""Noised scores of many sites: exact sums, intervals that cover, and sites that lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.errors import ConfigError, StateError
+from pipeline.methods.noisy_mle import guards
+from pipeline.methods.noisy_mle.facts import largest_move, least_records
+from pipeline.methods.noisy_mle.state import KEPT, Shape, SiteState, epochs_of
+from pipeline.offline import OfflineRecord
+from pipeline.reducer import Partition, Reducer
+from pipeline.release.model import round_model
+from pipeline.releasing import release_of
+from pipeline.study import parse_study
+from tests.sites import TRUTH, name_of, run, study_text, task_of, truth_in, window
+
+SHAPE = Shape(3, 1)
+LARGEST = 2**42 - 1
+
+
+def releases(rng: np.random.Generator, count: int, largest: int) -> tuple[np.ndarray, np.ndarray]:
+    points = rng.integers(-(2**24), 2**24, (count, 3), endpoint=True)
+    return points, rng.integers(-largest, largest, (count, SHAPE.points - 1), endpoint=True)
+
+
+def state_of(ids: np.ndarray, versions: np.ndarray, rows: np.ndarray, cuts: int = 1) -> SiteState:
+    state = SiteState(SHAPE, 10)
+    for part in np.array_split(np.arange(len(rows)), cuts):
+        state.fold(ids[part], epochs_of(versions[part]), rows[part])
+    return state
+
+
+def test_products_of_curvatures_and_points_are_exact() -> None:
+    points, numbers = releases(np.random.default_rng(1), 300, LARGEST)
+    ids = np.zeros((300, 2), dtype=np.uint64)
+    state = state_of(ids, np.ones(300, dtype=np.int64), SHAPE.rows_of(points, numbers), cuts=7)
+    [site] = state.sites.values()
+    row = site.epochs[1][None]
+    upper = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
+    truth = [0, 0, 0]
+    for point, number in zip(points.tolist(), numbers.tolist(), strict=True):
+        for value, (i, j) in zip(number[3:9], upper, strict=True):
+            truth[i] += value * point[j]
+            if i != j:
+                truth[j] += value * point[i]
+    # each of the three parts is exact, and their sum rounds twice
+    assert SHAPE.products(row)[0].tolist() == pytest.approx(truth, rel=4e-16)
+    assert row[0, : SHAPE.points].tolist() == [300, *numbers.sum(axis=0).tolist()]
+
+
+def test_sums_of_sites_do_not_depend_on_order_batches_or_partitions() -> None:
+    rng = np.random.default_rng(2)
+    points, numbers = releases(rng, 200, LARGEST)
+    rows = SHAPE.rows_of(points, numbers)
+    ids, versions = rng.integers(0, 5, (200, 2)).astype(np.uint64), rng.integers(0, 300, 200)
+    whole = state_of(ids, versions, rows).encode()
+    order = rng.permutation(200)
+    assert state_of(ids[order], versions[order], rows[order], cuts=60).encode() == whole
+    one, two = (
+        state_of(ids[half], versions[half], rows[half]) for half in (slice(90), slice(90, None))
+    )
+    one.add(two)
+    assert one.encode() == whole
+    state = SiteState.decode(SHAPE, 10, whole)
+    assert state.encode() == whole
+    assert all(len(site.epochs) <= KEPT for site in state.sites.values())
+    lost = dict(list(whole.items())[:-1])
+    with pytest.raises(StateError):
+        SiteState.decode(SHAPE, 10, lost)
+
+
+def test_a_site_takes_as_much_room_after_many_windows_as_after_a_few() -> None:
+    rng = np.random.default_rng(3)
+    points, numbers = releases(rng, 500, 1000)
+    rows, ids = SHAPE.rows_of(points, numbers), np.zeros((500, 2), dtype=np.uint64)
+    state = state_of(ids, np.arange(500), rows)
+    [name] = state.sites
+    assert len(state.encode([name])[name]) == 8 * (1 + KEPT * (1 + SHAPE.width))
+
+
+@pytest.mark.parametrize(
+    ("loss", "settings"),
+    [("logistic", {}), ("linear", {"epsilon": 4.0}), ("linear", {"residual_bound": 0.4})],
+    ids=["logistic", "sufficient", "cut"],
+)
+@pytest.mark.takes("a share of intervals needs many streams")
+def test_intervals_cover_what_they_promise(loss: str, settings: dict[str, object]) -> None:
+    found = [run(loss, seed=seed, **settings) for seed in range(40)]  # type: ignore[arg-type]
+    assert {estimate.status for estimate in found} == {"ready"}
+    share = np.mean([truth_in(estimate, TRUTH[loss]) for estimate in found])
+    # 160 intervals, not quite independent: three standard errors of 0.95 are 0.052
+    assert share > 0.95 - 0.055
+    moved = np.array([estimate.coefficients - TRUTH[loss] for estimate in found])
+    errors = np.array([estimate.standard_errors()[0] for estimate in found])  # type: ignore[index]
+    # and they are no longer than they must be
+    assert np.sqrt(np.mean(moved**2)) > 0.8 * np.sqrt(np.mean(errors**2))
+
+
+@pytest.mark.parametrize("loss", ["logistic", "linear"])
+def test_a_site_that_lies_is_named_and_moves_nothing(loss: str) -> None:
+    honest, lied = run(loss, seed=5), run(loss, seed=5, liars=1)
+    assert honest.details["flagged"] == []
+    assert lied.details["flagged"] == [name_of(0)]
+    assert lied.details["sites"][0] == {
+        "site": name_of(0), "share": 0.0, "flag": True,
+        "distance": lied.details["sites"][0]["distance"],
+    }  # fmt: skip
+    errors = honest.standard_errors()
+    assert errors is not None
+    assert np.all(np.abs(lied.coefficients - honest.coefficients) < 2 * errors[0])
+
+
+def test_a_minority_of_liars_is_found_and_three_sites_accuse_nobody() -> None:
+    assert set(run("linear", seed=6, sites=9, liars=3).details["flagged"]) == {
+        name_of(site) for site in range(3)
+    }
+    assert run("linear", seed=6, sites=3, liars=1).details["flagged"] == []
+
+
+def test_honest_sites_are_not_accused() -> None:
+    flags = [len(run("logistic", seed=seed).details["flagged"]) for seed in range(10)]
+    assert sum(flags) == 0
+
+
+def test_one_site_with_nearly_all_records_weighs_its_share_alone() -> None:
+    mass = np.array([990.0, 4.0, 3.0, 3.0])
+    kept = mass * guards.capped(mass, 0.4)
+    assert kept[0] == pytest.approx(0.4 * kept.sum())
+    assert kept[1:].tolist() == [4.0, 3.0, 3.0]
+    assert guards.capped(mass[:2], 0.4).tolist() == [1.0, 1.0]
+    even = guards.capped(np.ones(4), 0.25)
+    assert even.tolist() == [1.0] * 4
+
+
+def test_influence_is_bounded_and_falls_to_nothing() -> None:
+    size = 4
+    base = np.full(9, float(size))
+    pulls = []
+    for far in (1.0, 10.0, 20.0, 50.0, 1e6):
+        squared = np.append(base, far)
+        pulls.append(float(guards.factors(squared, size)[-1] * np.sqrt(far)))
+    limit = guards.limit_of(size) * guards.usual(np.append(base, 1e6), size)
+    assert max(pulls) <= np.sqrt(limit) * (1 + 1e-9)
+    assert pulls[-1] == 0.0
+    assert pulls[0] == 1.0
+
+
+def test_a_site_that_repeats_a_window_is_counted_once() -> None:
+    task = task_of(study_text(p=3, loss="linear", records=20, epsilon=8.0))
+    rng, state = np.random.default_rng(1), Partition.empty(task)
+    payload = release_of(
+        task, window("linear", 20, rng), task.first_model, client="a", ledger="l", seq=0
+    )
+    log = [OfflineRecord(offset, b"a", payload) for offset in range(3)]
+    assert Reducer(task).fold(state, log) == []
+    assert (state.head.duplicates, state.sums.at(0).releases) == (2, 1)
+
+
+def test_sums_at_zero_do_not_depend_on_the_model() -> None:
+    task = task_of(study_text(p=3, loss="linear", records=20, epsilon=8.0))
+    assert task.release == "sufficient"
+    some = window("linear", 20, np.random.default_rng(1))
+    later = round_model(3, np.ones(4), (1.0, 1.0))
+    one, two = (task.query(some, model).parts for model in (task.first_model, later))
+    for name, part in one.items():
+        for left, right in zip(part.pieces(), two[name].pieces(), strict=True):
+            assert np.array_equal(left.values, right.values)
+
+
+def test_the_choice_is_said_with_its_reason() -> None:
+    assert task_of(study_text(p=3, loss="linear", residual_bound=0.3)).release == "score"
+    assert task_of(study_text(p=3, loss="logistic")).release == "score"
+    assert task_of(study_text('release = "score"', p=3, loss="linear")).release == "score"
+
+
+def test_more_sites_need_fewer_records_of_each_and_a_smaller_share_moves_less() -> None:
+    few, many = (
+        task_of(study_text(f"sites = {sites}, largest_share = {share}", p=3, loss="logistic"))
+        for sites, share in ((4, 0.5), (100, 0.125))
+    )
+    assert least_records(few) == pytest.approx(5 * least_records(many), rel=0.01)
+    assert largest_move(few) == pytest.approx(2 * largest_move(many))
+
+
+@pytest.mark.parametrize(
+    ("key", "method", "settings"),
+    [
+        ("estimator.method.release", 'release = "copies"', {}),
+        ("estimator.method.release", 'release = "sufficient"', {"loss": "logistic"}),
+        ("estimator.method.largest_share", "largest_share = 0", {}),
+        ("estimator.method.sites", "sites = 0", {}),
+        ("estimator.method.psi", "psi = 0.0", {}),
+        ("privacy.mechanism", "", {"private": False}),
+        ("estimator.class_weights", "", {"loss": "logistic", "maximum": 3.0}),
+        ("estimator.loss", "", {"loss": "poisson", "most": 9.0}),
+    ],
+)
+def test_what_the_method_cannot_do_is_refused(
+    key: str, method: str, settings: dict[str, object]
+) -> None:
+    with pytest.raises(ConfigError, match=f"^study file: {key}: "):
+        parse_study(study_text(method, **({"p": 2, "loss": "linear"} | settings)))
