@@ -13,7 +13,7 @@ from pipeline.methods.renewable import private_state
 from pipeline.privacy import sensitivity
 from pipeline.records.encode import Arrays
 from pipeline.study import parse_study
-from tests import sgd
+from tests import sgd, sites
 from tests.builders import study_text
 
 TOY = "private-mean"
@@ -24,8 +24,8 @@ def small(**settings: object) -> str:
     return study_text(**{"p": 2, "records": 12, "releases": 4} | settings)  # type: ignore[arg-type]
 
 
-def sites_text(**settings: object) -> str:
-    return small(**settings).replace("[estimator]\n", '[estimator]\nkind = "noisy-mle"\n')
+def small_sites(**settings: object) -> str:
+    return sites.study_text(**({"p": 2, "records": 12, "releases": 4} | settings))  # type: ignore[arg-type]
 
 
 def toy_text() -> str:
@@ -55,10 +55,10 @@ STUDIES: dict[str, dict[str, Callable[[], str]]] = {
         "open": lambda: sgd.study_text(mechanism="none"),
     },
     "noisy-mle": {
-        "score": lambda: sites_text(loss="logistic", norm_bound=1.3),
-        "laplace": lambda: sites_text(loss="logistic", mechanism="discrete-laplace"),
-        "cut": lambda: sites_text(loss="linear", residual_bound=0.3, norm_bound="typical"),
-        "sufficient": lambda: sites_text(loss="linear", neighbours="replace-one"),
+        "score": lambda: small_sites(loss="logistic", norm_bound=1.3),
+        "laplace": lambda: small_sites(loss="logistic", mechanism="discrete-laplace"),
+        "cut": lambda: small_sites(loss="linear", residual_bound=0.3, norm_bound="typical"),
+        "sufficient": lambda: small_sites(loss="linear", neighbours="replace-one"),
     },
     TOY: {"noised": toy_text},
 }
@@ -111,7 +111,12 @@ def test_a_state_that_depends_on_batches_is_found(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("kind", "name", "formula"),
-    [("renewable", "linear-exchange", "of_gradient"), ("ldp-sgd", "logistic", "of_record")],
+    [
+        ("renewable", "linear-exchange", "of_gradient"),
+        ("ldp-sgd", "logistic", "of_record"),
+        ("noisy-mle", "score", "of_record"),
+        ("noisy-mle", "sufficient", "of_outer_product"),
+    ],
 )
 def test_a_sensitivity_of_a_third_is_found(
     kind: str, name: str, formula: str, monkeypatch: pytest.MonkeyPatch

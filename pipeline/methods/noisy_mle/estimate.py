@@ -41,16 +41,10 @@ LISTED = 50
 class Fit:
     """One round: coefficients, and what the next one weighs sites by.
 
-    Attributes
-    ----------
-    weights
-        w_m a_m, shape (M,).
-    bread
-        Mean curvature of one record with the ridge, repaired.
-    size
-        Spectral size of the noise of the mean curvature.
-    known
-        Whether the dispersion stands out of its noise.
+    weights: w_m a_m, shape (M,).
+    bread: Mean curvature of one record with the ridge, repaired.
+    size: Spectral size of the noise of the mean curvature.
+    known: Whether the dispersion stands out of its noise.
     """
 
     coefficients: Vector

@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes
 from pipeline.methods.noisy_mle import facts, spec
 from pipeline.methods.noisy_mle.server import SiteServer
-from pipeline.methods.noisy_mle.task import SiteTask, release_of
+from pipeline.methods.noisy_mle.task import SiteTask, chosen_release
 from pipeline.release.task import Task
 from pipeline.study import Study
 
@@ -42,7 +42,7 @@ class NoisyMle:
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         """As `Method.enter`: which release it is, not how the worker weighs it."""
         meaning["estimator"].pop("method", None)
-        meaning["release"] = release_of(study)
+        meaning["release"] = chosen_release(study)
 
     def intervals(self, study: Study) -> tuple[str, ...]:
         """As `Method.intervals`."""
@@ -95,10 +95,7 @@ class NoisyMle:
 def own(task: Task) -> SiteTask:
     """Return a task as one of this method.
 
-    Raises
-    ------
-    TypeError
-        If it is another's.
+    Raises TypeError if it is another's.
     """
     if not isinstance(task, SiteTask):
         raise TypeError("a method serves tasks that it has made")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -19,26 +20,18 @@ from pipeline.types import Matrix, Vector
 class Sites:
     """The releases of M sites in the last epochs; what is linear in one has its weight w.
 
-    Attributes
-    ----------
-    names
-        Digests of the clients' ids, sorted.
-    score
-        Sums of w times the score at the release's own point, the negative gradient; shape (M, d).
-    curvature, drift
-        Sums of w J, shape (M, d, d), and of w J t of curvatures times points, shape (M, d).
-    squares
-        Sums of w times squared slopes, shape (M,); zeros where they are not released.
-    records, squared
-        Sums of w n and of w^2 n over releases of n slots, shape (M,).
-    score_noise, curvature_noise
-        Variance of the noise of an entry of the score, and of the curvature's diagonal; shape (M,).
-    squares_noise
-        That of all squares together.
-    point
-        Mean point of the releases, shape (M, d).
-    expanded
-        Share of the releases that leave something out beyond their point, shape (M,).
+    names: Digests of the clients' ids, sorted.
+    score: Sums of w times the score at the release's own point, the negative gradient; shape (M,
+        d).
+    curvature, drift: Sums of w J, shape (M, d, d), and of w J t of curvatures times points, shape
+        (M, d).
+    squares: Sums of w times squared slopes, shape (M,); zeros where they are not released.
+    records, squared: Sums of w n and of w^2 n over releases of n slots, shape (M,).
+    score_noise, curvature_noise: Variance of the noise of an entry of the score, and of the
+        curvature's diagonal; shape (M,).
+    squares_noise: That of all squares together.
+    point: Mean point of the releases, shape (M, d).
+    expanded: Share of the releases that leave something out beyond their point, shape (M,).
     """
 
     names: list[str]
@@ -62,10 +55,9 @@ class Sites:
 
 def sites_of(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Sites | None:
     """Return the sites of some buckets with their weights; None if no release has come."""
-    last = sorted({e for _, state in parts for s in state.sites.values() for e in s.epochs})[-KEPT:]
-    if not last:
+    kept = recent_epochs(parts)
+    if not kept:
         return None
-    kept = set(last)
     found = [
         (name, weight, epoch, row)
         for weight, state in parts
@@ -120,3 +112,18 @@ def sites_of(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Sites 
         point=summed(points) / releases[:, None],
         expanded=summed(np.where(exact, 0.0, counts)) / releases,
     )
+
+
+def recent_epochs(parts: Sequence[tuple[float, SiteState]]) -> set[int]:
+    """Return the epochs that enter the estimate: the newest, and the start for as long as it must.
+
+    Scores of the public start are the farthest from the estimate. They leave it when as many
+    releases at models have come.
+    """
+    counts = Counter[int]()
+    for _, state in parts:
+        for site in state.sites.values():
+            counts.update({epoch: int(row[0]) for epoch, row in site.epochs.items()})
+    last = sorted(counts)[-KEPT:]
+    later = sum(counts[epoch] for epoch in last if epoch)
+    return {epoch for epoch in last if epoch or counts[0] > later}

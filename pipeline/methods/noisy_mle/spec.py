@@ -45,16 +45,13 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 def spec_of(study: Study) -> Spec:
     """Return the table of a study.
 
-    Raises
-    ------
-    ConfigError
-        If it has a key or a value that is not allowed.
+    Raises ConfigError if it has a key or a value that is not allowed.
     """
     given = study.estimator.method or {}
     if given.get("release") == "copies":
         raise ConfigError(
-            'estimator.method.release: "copies" do not run live yet, only in tables of the paper '
-            '(make papers PAPER=noisy-mle); allowed: "auto", "score", "sufficient"'
+            'estimator.method.release: "copies" of a site\'s own estimate are not offered: scores '
+            'say more under the same budget; allowed: "auto", "score", "sufficient"'
         )
     return strict(given, Spec, at="estimator.method")
 
@@ -62,10 +59,7 @@ def spec_of(study: Study) -> Spec:
 def check(study: Study) -> None:
     """Refuse what does not go with the method.
 
-    Raises
-    ------
-    ConfigError
-        Naming the key, what is allowed and the way out.
+    Raises ConfigError, naming the key, what is allowed and the way out.
     """
     estimator, spec = study.estimator, spec_of(study)
     if not study.noised:

@@ -105,14 +105,9 @@ def epochs_of(versions: Integers) -> Integers:
 class SiteState:
     """Sums over the releases of one bucket, site by site.
 
-    Attributes
-    ----------
-    sites
-        By the digest of the client's id, 32 hexadecimal digits.
-    releases
-        How many have been added.
-    dirty
-        Names of the fields that changed since they were last stored.
+    sites: By the digest of the client's id, 32 hexadecimal digits.
+    releases: How many have been added.
+    dirty: Names of the fields that changed since they were last stored.
     """
 
     shape: Shape
@@ -185,10 +180,7 @@ class SiteState:
     def decode(cls, shape: Shape, slots_each: int, fields: dict[str, bytes]) -> SiteState:
         """Rebuild a state from all fields that `encode` gave.
 
-        Raises
-        ------
-        StateError
-            If a field is missing, unknown or of the wrong length.
+        Raises StateError if a field is missing, unknown or of the wrong length.
         """
         state = cls(shape, slots_each)
         for name, data in fields.items():

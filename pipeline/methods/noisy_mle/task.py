@@ -33,14 +33,9 @@ SPLIT = Split(gradient=0.76, curvature=0.19, counts=0.05)
 class Channels:
     """The noised parts of one kind of release.
 
-    Attributes
-    ----------
-    gradient
-        Of the sum of slopes times rows.
-    curvature, off_diagonal
-        Of the curvature's diagonal, and of its entries beside it.
-    squares
-        Of the sum of squared slopes; None where the noise scale is known or one.
+    gradient: Of the sum of slopes times rows.
+    curvature, off_diagonal: Of the curvature's diagonal, and of its entries beside it.
+    squares: Of the sum of squared slopes; None where the noise scale is known or one.
     """
 
     gradient: Channel
@@ -52,10 +47,7 @@ class Channels:
 class SiteTask(Task):
     """As `Task`: score and curvature of a window at the model.
 
-    Attributes
-    ----------
-    spec
-        The study's own table.
+    spec: The study's own table.
     """
 
     def __init__(self, study: Study, level: str | None = None) -> None:
@@ -65,7 +57,7 @@ class SiteTask(Task):
     @cached_property
     def release(self) -> str:
         """Which release it is, "score" or "sufficient": what "auto" comes to."""
-        return release_of(self.study)
+        return chosen_release(self.study)
 
     def at_start(self, version: int) -> bool:
         """Whether sums at this model version are those at the public start."""
@@ -189,7 +181,7 @@ class SiteTask(Task):
         return design, np.broadcast_to(self.record_weights(design), len(responses))
 
 
-def release_of(study: Study) -> str:
+def chosen_release(study: Study) -> str:
     """Return which release a study has.
 
     By default sums at 0 where they say all with no more noise than later ones: a linear model whose
