@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import ndtri
 
-from pipeline.losses import Loss
 from pipeline.types import Matrix, Vector
 
 #: Why there is no interval although there are records enough.
@@ -133,18 +132,18 @@ class Estimate:
         return self.coefficients - reach, self.coefficients + reach
 
 
-def is_far(loss: Loss, distance: float, variances: Vector) -> bool:
+def is_far(bent: float, variances: Vector) -> bool:
     """Whether what linearised scores leave out is not small compared with the standard errors.
 
-    It moves predictors by about half the mean square of their distance from where scores were
-    taken, times the loss's `remainder`, and the same way for all records.
+    It is the same for all records.
 
-    distance: That mean square.
+    bent: About how far it moves predictors: half the mean square of their distance from where
+        scores were taken, times the loss's `remainder`.
     variances: Of the coefficients, shape (d,); NaN where unknown.
     """
     if np.isnan(variances).all():
         return False
-    return loss.remainder * distance > math.sqrt(max(float(np.nanmin(variances)), 0.0))
+    return bent > math.sqrt(max(float(np.nanmin(variances)), 0.0))
 
 
 def dispersion_of(square: float, curvature: float) -> float | None:

@@ -39,7 +39,7 @@ def test_the_bounds_are_the_formulas_of_the_page() -> None:
     size, slots = 4, 50
     found = method.outlook(task, 50_000)
     releases = (0.75 * bent * math.sqrt(size) / slots / 0.2) ** 2
-    assert found.latest == slots * math.ceil(max(releases, 10 * size / 0.75))
+    assert found.latest == slots * math.ceil(max(releases, 20 / 0.75))
     noise = gradient / (slots * math.sqrt(0.75 * 1000)) * 1.5 / 0.2
     # a Huber slope is at most the residual bound, and features within a norm of 1.5 and their mean
     sampling = 0.5 * 2 * math.sqrt(1.5**2 - 1) / 0.2 / math.sqrt(50_000)

@@ -48,7 +48,7 @@ from tests.builders import (
     study_text,
     task_of,
 )
-from tests.unit.test_private_estimate import batch_of
+from tests.unit.test_private_estimate import batch_of, least_error
 
 RECORDS = Forgetting(half_life=800.0, of="records")
 SECONDS = Forgetting(half_life=80.0, of="seconds")
@@ -118,7 +118,14 @@ def test_the_effective_number_is_the_number_where_all_weigh_the_same() -> None:
 def private_by_formula(
     task: Task, batches: list[tuple[float, PrivateBatch]]
 ) -> dict[str, np.ndarray]:
-    """The weighted estimate, release by release, in float64."""
+    """The weighted estimate from those of the last epochs that leave the least error."""
+    return least_error(weighed_over_last(task, batches, number) for number in (3, 2, 1))
+
+
+def weighed_over_last(
+    task: Task, batches: list[tuple[float, PrivateBatch]], number: int
+) -> dict[str, np.ndarray]:
+    """The weighted estimate over some last epochs, release by release, in float64."""
     d, n = task.size, task.slots
     part = task.update_channels.curvature
     assert part is not None
@@ -126,7 +133,7 @@ def private_by_formula(
     versions = np.concatenate([b.versions for _, b in batches])
     packed = np.concatenate([b.curvature for _, b in batches]) * part.unit
     epochs = np.array([epoch_of(int(v)) for v in versions])
-    chosen = np.isin(epochs, sorted(set(epochs))[-3:])
+    chosen = np.isin(epochs, sorted(set(epochs))[-number:])
     w = w[chosen]
     total = unpack_upper(w @ packed[chosen], d) / (w.sum() * n)
     s = math.sqrt(d * np.sum(w**2)) * part.standard_deviation / (w.sum() * n)
@@ -149,10 +156,17 @@ def private_by_formula(
     meat = (residual.T * w**2) @ residual * count / (count - d)
     inverse = np.linalg.inv(w.sum() * n * bread)
     deviation = task.update_channels.gradient.standard_deviation
+    privacy = inverse @ (np.sum(w**2) * deviation**2 * np.eye(d) + turned) @ inverse
     return {
         "theta": theta,
         "covariance": inverse @ (meat + turned) @ inverse,
-        "privacy": inverse @ (np.sum(w**2) * deviation**2 * np.eye(d) + turned) @ inverse,
+        "privacy": privacy,
+        "noise": np.trace(privacy @ curvature) / curvature[0, 0],
+        "bent": w**2
+        @ np.vecdot((t - theta) @ curvature, t - theta)
+        / np.sum(w**2)
+        / curvature[0, 0]
+        / 2,
         "records": np.array(n * count),
     }
 

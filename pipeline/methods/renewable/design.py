@@ -16,7 +16,7 @@ from scipy.special import ndtri
 from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.methods.facts import Design, Outlook
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
-from pipeline.methods.renewable.precision import RECENT, RELEASES_PER_COEFFICIENT, noise_of
+from pipeline.methods.renewable.precision import RECENT, noise_of
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.study import Study, with_keys
 from pipeline.study.reference import moments, typical_norm_bound
@@ -30,6 +30,9 @@ BEND = 0.55
 RESIDUAL, HUBER = 0.1, 1.345
 #: A design has certain intervals from this share of the expected records on, if it can.
 BEGIN = (0.5, 0.75, 1.0)
+#: Releases for each coefficient that a design has when it expects intervals: more than these need,
+#: so that several models have been heard of by then.
+RELEASES = 10
 #: Windows that a client should have, so that it hears of several models.
 WINDOWS = 10
 #: Shares of the squared budget: 70 to 30 for gradient and curvature.
@@ -84,7 +87,7 @@ def design(study: Study, records: int, clients: int) -> Design:
         f"{task.longest:.3g}, the longest that the ranges allow: 99 % of records that are as their "
         "typical values say are shorter, and all noise grows with it",
     }
-    needed = math.ceil(RELEASES_PER_COEFFICIENT * task.size / RECENT)
+    needed = math.ceil(RELEASES * task.size / RECENT)
     for begin in BEGIN:
         most = min(begin * records / needed, records / (WINDOWS * clients), 100_000)
         changes["window.records"] = window = int(_down(max(1.0, most)))
@@ -93,8 +96,9 @@ def design(study: Study, records: int, clients: int) -> Design:
         if certain <= LARGEST_RIDGE:
             break
     reasons["window.records"] = (
-        f"the largest with {needed:,} releases, which intervals need, in {begin:.0%} of the "
-        f"records, and {WINDOWS} of each client: a release has the same noise whatever its size"
+        f"the largest with {needed:,} releases, {RELEASES} recent ones for each coefficient, in "
+        f"{begin:.0%} of the records, and {WINDOWS} of each client: a release has the same noise "
+        "whatever its size"
     )
     changes["estimator.ridge"] = min(max(_up(certain), LEAST_RIDGE), LARGEST_RIDGE)
     reasons["estimator.ridge"] = (

@@ -8,7 +8,7 @@ from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.methods.facts import Missed, Sizes
 from pipeline.methods.renewable.design import outlook
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
-from pipeline.methods.renewable.precision import RELEASES_PER_COEFFICIENT
+from pipeline.methods.renewable.precision import releases_needed
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.study import with_keys
 
@@ -71,7 +71,7 @@ def _forgetting(task: RenewableTask) -> dict[str, object]:
         return {**found, "effective_records_at_most": f"those of {most:.4g} seconds"}
     needed = RECORDS_PER_COEFFICIENT * task.size
     if task.study.noised:
-        needed = RELEASES_PER_COEFFICIENT * task.size * task.slots
+        needed = releases_needed(task.size) * task.slots
     found["effective_records_at_most"] = most
     if most < needed:
         found["advice"] = (

@@ -81,7 +81,8 @@ def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
             status, reason = "ready", ""
             doubt = _doubt(task, state, total) or (ROUGH if rough and not late else "")
             # half of it is the noise of fits to single windows, which moves nothing one way
-            if is_far(task.loss, _distance(state, coefficients) / 2, np.diag(covariance)):
+            bent = task.loss.remainder * _distance(state, coefficients) / 2
+            if is_far(bent, np.diag(covariance)):
                 doubt = doubt or FAR
             if doubt:
                 status, reason, covariance = "warming", doubt, None

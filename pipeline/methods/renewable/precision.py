@@ -20,10 +20,16 @@ READY, FLOOR = 0.75, 0.5
 #: A ridge of so many s, at so many releases for each coefficient, makes intervals certain and
 #: hardly longer than they must be.
 AMPLE = 1.5
-#: Intervals need this many releases for each coefficient.
-RELEASES_PER_COEFFICIENT = 10
+#: Intervals need this many releases for each coefficient, and so many in all: the spread between
+#: them is then known well enough, with the factor of `between_releases`, for normal quantiles.
+RELEASES_PER_COEFFICIENT, LEAST_RELEASES = 4, 20
 #: Share of the releases that the last three epochs hold at least.
 RECENT = 0.75
+
+
+def releases_needed(size: int) -> int:
+    """Return how many recent releases intervals of so many coefficients need."""
+    return max(RELEASES_PER_COEFFICIENT * size, LEAST_RELEASES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +71,7 @@ class Noise:
         least: >= 0; with the ridge, how many suffice for slopes without curvature. 0 gives
             infinity.
         """
-        needed = RELEASES_PER_COEFFICIENT * self.size / RECENT
-        return max(needed, self._squared(least) / RECENT)
+        return max(releases_needed(self.size) / RECENT, self._squared(least) / RECENT)
 
     def slope_error(self, releases: float, ridge: float, norm_bound: float) -> float:
         """Return what the privacy part of a slope's standard error is at most.

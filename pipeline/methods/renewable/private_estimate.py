@@ -25,16 +25,11 @@ from pipeline.estimators.estimate import (
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, sandwiches, solve_positive
 from pipeline.losses import Regression
-from pipeline.methods.renewable.bread import Bread, bread_of
-from pipeline.methods.renewable.precision import RECENT, Noise, noise_of
+from pipeline.methods.renewable.precision import RECENT
 from pipeline.methods.renewable.private_state import PrivateState
 from pipeline.methods.renewable.private_sums import (
-    Moments,
     Weighed,
     between_releases,
-    curvature_of,
-    distance_of,
-    moments_of,
     total_of,
 )
 from pipeline.methods.renewable.readiness import (
@@ -43,16 +38,12 @@ from pipeline.methods.renewable.readiness import (
     known_curvature,
     progress_of,
 )
+from pipeline.methods.renewable.solution import Solution, shortened, solve
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Matrix, Vector
 
 #: How intervals are made.
 INTERVAL = "sandwich, spread between releases"
-#: Models wander by their noise, whose square pulls predictors by a quarter of itself: half of it in
-#: a score's second order, and predictors are uncertain by about twice what a coefficient is.
-WANDERING = 4.0
-#: No step moves the predictor of any record further: beyond, curvature says nothing any more.
-LONGEST_STEP = 2.0
 #: An estimate that is so many standard errors from the mean model of its releases still moves.
 MOVING = 5.0
 STILL_MOVING = (
@@ -86,28 +77,21 @@ def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estim
             sum(w * count for w, count in starts), sum(w**2 * count for w, count in starts)
         )
     else:
-        noise, (curvature, behind) = noise_of(task), curvature_of(task, parts)
-        bread = bread_of(curvature, behind, task.penalty, noise)
+        solution = solve(task, parts)
+        bread, moments, step = solution.bread, solution.moments, solution.step
         hidden, condition = bread.hidden, condition_number(bread.matrix)
-        moments = moments_of(task, parts)
-        records = moments.records
-        mean = moments.expansion / moments.slots
-        score = moments.gradient / moments.slots + task.penalty * mean
-        whole = solve_positive(bread.matrix, score)
-        step = _shortened(task, whole)
-        coefficients = mean - step
+        records, coefficients = moments.records, solution.coefficients
         if moments.slopes is not None:
             carried = float(bread.curvature[0, 0])
             dispersion = dispersion_of(moments.slopes / moments.slots, carried)
         apart = known_curvature(task, bread, slots)
         conditions = [enough_releases(task, moments.releases), _both_classes(task, parts), apart]
         if conditions[0].holds:
-            covariance, privacy = _variances(noise, behind, moments, bread, step)
+            covariance, privacy = _variances(solution)
             total = np.maximum(np.diag(covariance), np.diag(privacy))
-            far = distance_of(moments, coefficients, bread.curvature) / WANDERING
-            moving = np.any(np.abs(whole) > MOVING * np.sqrt(total))
+            moving = np.any(np.abs(step) > MOVING * np.sqrt(total))
             # old models leave the last epochs when as many releases again have come
-            conditions.append(Condition(1 - 0.5 * is_far(task.loss, far, total), FAR))
+            conditions.append(Condition(1 - 0.5 * is_far(solution.bent, total), FAR))
             conditions.append(Condition(1 - 0.5 * bool(moving), STILL_MOVING))
         progress = progress_of(conditions, slots)
         lacking = [c.reason for c in conditions if not c.holds and c is not apart]
@@ -160,13 +144,7 @@ def _first_coefficients(
         alone = task.loss.intercept_of(float(mean[0]), spread)
         return np.append(alone, np.zeros(task.size - 1))
     score = weights[0] * mean[: task.size] + weights[1] * mean[task.size :]
-    return -_shortened(task, solve_positive(bread, score))
-
-
-def _shortened(task: RenewableTask, step: Vector) -> Vector:
-    """Return a step of the coefficients as far as the longest one."""
-    moved = task.norm_bound * float(np.linalg.norm(step))
-    return step if moved <= LONGEST_STEP else step * (LONGEST_STEP / moved)
+    return -shortened(task, solve_positive(bread, score))
 
 
 def _weights(task: RenewableTask, parts: Weighed) -> tuple[float, float]:
@@ -206,26 +184,15 @@ def _start_status(task: RenewableTask, releases: int) -> tuple[Status, str]:
     )
 
 
-def _variances(
-    noise: Noise, behind: float, moments: Moments, bread: Bread, step: Vector
-) -> tuple[Matrix, Matrix]:
+def _variances(solution: Solution) -> tuple[Matrix, Matrix]:
     """Return the variance of the coefficients, and the part of it that is known to be noise.
 
     What the noise of the curvature does to the step is the same for all releases, so the spread
     between them does not hold it.
     """
-    common = moments.slots**2 * _turned(noise.of_curvature(behind), step)
-    own = moments.squares * noise.gradient**2 * np.eye(len(step))
+    moments, bread = solution.moments, solution.bread
     spread = between_releases(moments, bread.curvature)
-    total, privacy = sandwiches(moments.slots * bread.matrix, spread + common, own + common)
+    total, privacy = sandwiches(
+        moments.slots * bread.matrix, spread + solution.turned, solution.noise
+    )
     return total, privacy
-
-
-def _turned(size: float, step: Vector) -> Matrix:
-    """Return the variance of E step, for noise E of a curvature with the spectral size `size`.
-
-    Its diagonal has the variance v = size^2 / d, and what is beside it v / 2.
-    """
-    half = size**2 / len(step) / 2
-    carried: Matrix = half * (float(step @ step) * np.eye(len(step)) + np.outer(step, step))
-    return carried

@@ -54,10 +54,9 @@ class Moments:
     clients: tuple[Matrix, Matrix]
 
 
-def moments_of(task: RenewableTask, parts: Weighed) -> Moments:
-    """Return the moments over the last epochs."""
+def moments_of(task: RenewableTask, parts: Weighed, epochs: Sequence[int]) -> Moments:
+    """Return the moments over some epochs."""
     shape, size = parts[0][1].shape, task.size
-    last = last_epochs(parts)
 
     unit = np.ones(shape.rows)
     unit[:size] = task.update_channels.gradient.unit
@@ -65,7 +64,7 @@ def moments_of(task: RenewableTask, parts: Weighed) -> Moments:
     if shape.squares and task.update_channels.counts is not None:
         unit[2 * size] = task.update_channels.counts.unit
     units = np.outer(unit, unit)
-    sums = [(w, exact.as_floats(_sums(state, last))) for w, state in parts]
+    sums = [(w, exact.as_floats(_sums(state, epochs))) for w, state in parts]
     length = shape.rows * (shape.rows + 1) // 2
     grams = [(w, vector[:length]) for w, vector in sums]
     total = unpack_upper(_weighted(grams), shape.rows) * units
@@ -91,17 +90,19 @@ def moments_of(task: RenewableTask, parts: Weighed) -> Moments:
     )
 
 
-def curvature_of(task: RenewableTask, parts: Weighed) -> tuple[Matrix, float]:
-    """Return the mean noisy curvature over the last epochs, and the effective number of releases.
+def curvature_of(
+    task: RenewableTask, parts: Weighed, epochs: Sequence[int]
+) -> tuple[Matrix, float]:
+    """Return the mean noisy curvature over some epochs, and the effective number of releases.
 
     Of one record, shape (d, d), symmetric; nothing is repaired. Older ones are left out: where the
     first models were far away, so was the curvature.
     """
-    last, channel = last_epochs(parts), task.update_channels.curvature
+    channel = task.update_channels.curvature
     unit = channel.unit if channel else 0.0
     packed = task.size * (task.size + 1) // 2
     tails = [
-        (w, exact.as_floats(_sums(p, last)[p.gram_length - 1 : p.gram_length + packed]))
+        (w, exact.as_floats(_sums(p, epochs)[p.gram_length - 1 : p.gram_length + packed]))
         for w, p in parts
     ]
     total = _weighted(tails)
@@ -142,7 +143,7 @@ def distance_of(moments: Moments, coefficients: Vector, bread: Matrix) -> float:
     points = sums[size : 2 * size, size : 2 * size] / count
     cross = np.outer(sums[size : 2 * size, -1] / count, coefficients)
     spread = points - cross - cross.T + np.outer(coefficients, coefficients)
-    return float(np.sum(bread * spread) / bread[0, 0])
+    return float(np.sum(bread * spread)) / (float(bread[0, 0]) or 1.0)
 
 
 def total_of(parts: Weighed, of: Callable[[PrivateState], BigIntegers]) -> Vector:

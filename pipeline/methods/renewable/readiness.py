@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeline.estimators.estimate import Progress
 from pipeline.methods.renewable.bread import Bread
-from pipeline.methods.renewable.precision import READY, RELEASES_PER_COEFFICIENT
+from pipeline.methods.renewable.precision import READY, releases_needed
 from pipeline.methods.renewable.task import RenewableTask
 
 
@@ -45,7 +45,7 @@ def enough_releases(task: RenewableTask, releases: float) -> Condition:
 
     releases: Effective number of those of the last epochs.
     """
-    needed = RELEASES_PER_COEFFICIENT * task.size
+    needed = releases_needed(task.size)
     reason = f"intervals need {needed} recent releases; {int(releases)} have come"
     if task.study.estimator.forgetting is not None:
         reason += ", weighed by their age: a longer half-life keeps more"
