@@ -237,7 +237,8 @@ def _lacking(task: SiteTask, sites: Sites, fit: Fit, share: float, covariance: M
     rows = _positive(fit.curvature)
     moved = np.einsum("m,mi,ij,mj->", mass, away, rows, away)
     distance = float(moved) / float(fit.weights @ sites.records) / max(float(rows[0, 0]), 1e-12)
-    return FAR if is_far(task.loss, distance / 4, np.diag(covariance)) else ""
+    bent = task.loss.remainder * distance / 4
+    return FAR if is_far(bent, np.diag(covariance)) else ""
 
 
 def _details(task: SiteTask, sites: Sites, fit: Fit, squared: Vector) -> dict[str, Any]:
