@@ -45,10 +45,7 @@ class Question:
     lattice: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning.
-
-        Raises PrivacyError, naming the field and its range.
-        """
+        """Refuse what has no meaning; PrivacyError, naming the field and its range."""
         if self.mechanism not in get_args(Name):
             raise PrivacyError(f"mechanism must be one of {', '.join(get_args(Name))}")
         _check("sensitivity", self.sensitivity, LENGTHS)

@@ -80,10 +80,7 @@ class Features:
         return numbers_of(given, name) if codes is None else codes.of_column(given)
 
     def values(self, record: Record) -> Vector:
-        """Return the values of one record, shape (k,).
-
-        Raises RecordError as `value`.
-        """
+        """Return the values of one record, shape (k,); RecordError as `value`."""
         return np.array([self.value(name, record.get(name)) for name in self.names])
 
     def read(self, record: Record, dummy: Record) -> tuple[list[float], RecordError | None]:

@@ -36,10 +36,7 @@ class Response(Protocol):
         """
 
     def of_label(self, label: object) -> tuple[float, bool]:
-        """Return the same of a value that a caller holds.
-
-        Raises RecordError as `of_record`.
-        """
+        """Return the same of a value that a caller holds; RecordError as `of_record`."""
 
     def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
         """Return a column encoded, and as it was written; NaN where `of_label` would refuse."""
@@ -78,10 +75,7 @@ class NumberResponse:
         return self.of_label(record.get(self.name))
 
     def of_label(self, label: object) -> tuple[float, bool]:
-        """As `Response.of_label`.
-
-        Raises RecordError as `of_record`.
-        """
+        """As `Response.of_label`; RecordError as `of_record`."""
         value = self.value_of(label)
         inside = min(max(value, self._low), self._high)
         scaled = (inside - self.centre) / self.unit
@@ -128,10 +122,7 @@ class ClassResponse:
         return self._classes.code(record.get(self.name)), False
 
     def of_label(self, label: object) -> tuple[float, bool]:
-        """Return the class of a label as +1 or -1, by the same rule.
-
-        Raises RecordError as `of_record`.
-        """
+        """Return the class of a label as +1 or -1, by the same rule; RecordError as `of_record`."""
         return self._classes.code(label), False
 
     def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:

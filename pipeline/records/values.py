@@ -41,10 +41,7 @@ def text_of(value: object, name: str) -> str:
 
 
 def number_of(value: object, name: str) -> float:
-    """Return a value as a finite number.
-
-    Raises RecordError if it is missing or no finite number.
-    """
+    """Return a value as a finite number; RecordError if it is missing or no finite number."""
     if not isinstance(value, (str, float, int)):
         value = plain(value)
     if not isinstance(value, (float, int)) or isinstance(value, bool):

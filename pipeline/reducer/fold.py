@@ -152,10 +152,7 @@ def known(records: Sequence[LogRecord], watermark: int) -> int:
 
 
 def check_continuity(expected: int, records: Sequence[LogRecord]) -> None:
-    """Refuse a batch with a gap.
-
-    Raises OffsetGap, naming the offsets.
-    """
+    """Refuse a batch with a gap; OffsetGap, naming the offsets."""
     first, last = records[0].offset, records[-1].offset
     if first != expected:
         raise OffsetGap(f"offset {first} came where {expected} was expected")

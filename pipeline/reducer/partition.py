@@ -128,10 +128,7 @@ class Snapshot:
 
     @classmethod
     def decode(cls, task: Task, fields: dict[str, bytes]) -> Snapshot:
-        """Rebuild a snapshot from the fields of a partition.
-
-        Raises StateError as `Partition.decode`.
-        """
+        """Rebuild a snapshot from the fields of a partition; StateError as `Partition.decode`."""
         head = read_head(task, fields)
         return cls(head, stored_sums(task, head, fields))
 

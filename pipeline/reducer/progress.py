@@ -69,10 +69,7 @@ class Progress:
 
     @classmethod
     def decode(cls, data: bytes) -> Progress:
-        """Read what `encode` wrote.
-
-        Raises StateError if it is not that.
-        """
+        """Read what `encode` wrote; StateError if it is not that."""
         try:
             ledger, highest, gaps = msgspec.msgpack.decode(
                 data, type=tuple[str, int, list[tuple[int, int]]]

@@ -61,10 +61,7 @@ class Budget:
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """What noises the releases of this study.
-
-        Raises PrivacyError if the study has no noise.
-        """
+        """What noises the releases of this study; PrivacyError if the study has no noise."""
         return self.mechanism_of(self._study.privacy.epsilon)
 
     def mechanism_of(self, epsilon: float | None) -> Mechanism:

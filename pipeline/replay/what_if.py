@@ -26,6 +26,7 @@ REASONS = {
     "data": "clients encode records by it, so it is in every release",
     "privacy": "it decides the noise that is in every release",
     "window": "it decides which records make one release",
+    "trust": "it decides which releases count, and what they carry to show whose they are",
     "stream": "it is about topics and their rhythm; --every sets how often estimates come",
     "estimator": "clients take their gradients by it, so it is in every release",
     "estimator.class_weights": "clients weigh classes by it, and it decides the noise",

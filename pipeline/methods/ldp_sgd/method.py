@@ -98,10 +98,7 @@ class LdpSgd:
 
 
 def own(task: Task) -> GradientTask:
-    """Return a task as one of this method.
-
-    Raises TypeError if it is another's.
-    """
+    """Return a task as one of this method; TypeError if it is another's."""
     if not isinstance(task, GradientTask):
         raise TypeError("a method serves tasks that it has made")
     return task

@@ -163,10 +163,7 @@ LOSSES = ("linear", "logistic", "expectile")
 
 
 def spec_of(study: Study) -> Path:
-    """Return the steps that a study declares.
-
-    Raises ConfigError, naming the key that is wrong.
-    """
+    """Return the steps that a study declares; ConfigError, naming the key that is wrong."""
     path = strict(study.estimator.path or {}, Path, at="estimator.path")
     if path.releases is not None:
         return path

@@ -55,10 +55,7 @@ def encode(path: SgdPath) -> bytes:
 
 
 def decode(rule: Rule, data: bytes) -> SgdPath:
-    """Read what `encode` wrote.
-
-    Raises StateError if it is anything else, or of another rule.
-    """
+    """Read what `encode` wrote; StateError if it is anything else, or of another rule."""
     try:
         held = msgspec.msgpack.decode(data, type=_Stored)
         floats = np.frombuffer(held.data, dtype="<f8").astype(np.float64)

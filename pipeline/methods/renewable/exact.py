@@ -73,10 +73,7 @@ def zeros(count: int) -> BigIntegers:
 
 
 def of(values: Sequence[int]) -> BigIntegers:
-    """Return Python integers of less than 128 bits.
-
-    Raises OverflowError if one does not fit.
-    """
+    """Return Python integers of less than 128 bits; OverflowError if one does not fit."""
     data = b"".join([int(value).to_bytes(WIDTH, "little", signed=True) for value in values])
     return decode(data, len(values))
 
@@ -154,10 +151,7 @@ def encode(values: BigIntegers) -> bytes:
 
 
 def decode(data: bytes, count: int) -> BigIntegers:
-    """Read what `encode` wrote.
-
-    Raises StateError if the length is not that of `count` integers.
-    """
+    """Read what `encode` wrote; StateError if the length is not that of `count` integers."""
     if len(data) != WIDTH * count:
         raise StateError(
             f"stored sums have {len(data)} bytes where {WIDTH * count} are needed; run "

@@ -107,10 +107,7 @@ class Renewable:
 
 
 def own(task: Task) -> RenewableTask:
-    """Return a task as one of this method.
-
-    Raises TypeError if it is another's.
-    """
+    """Return a task as one of this method; TypeError if it is another's."""
     if not isinstance(task, RenewableTask):
         raise TypeError("a method serves tasks that it has made")
     return task

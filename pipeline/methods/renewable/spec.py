@@ -32,10 +32,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def check(study: Study) -> None:
-    """Refuse keys that do not go together.
-
-    Raises ConfigError, naming them and the way out.
-    """
+    """Refuse keys that do not go together; ConfigError, naming them and the way out."""
     if _spec_of(study).secant_width and study.estimator.smoothing is not None:
         raise ConfigError(
             "estimator.method.secant_width and estimator.smoothing: both smooth the curvature; "
