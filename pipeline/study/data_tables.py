@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+
+
+def key(meaning: str, example: object, **limits: Any) -> Meta:
+    """Return what errors say of a key, with an example, and its limits as in `msgspec.Meta`."""
+    return Meta(description=meaning, examples=[example], **limits)
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -17,13 +22,13 @@ class Heading(Strict, frozen=True, kw_only=True):
 
     name: Annotated[
         str,
-        Meta(
+        key(
+            "lower case letters, digits and hyphens, at most 63; names the topics",
+            "shuttle",
             pattern=r"^[a-z0-9][a-z0-9-]{0,62}\Z",
-            description="lower case letters, digits and hyphens, at most 63; names the topics",
-            examples=["shuttle"],
         ),
     ]
-    description: Annotated[str, Meta(description="one line for people", examples=["..."])] = ""
+    description: Annotated[str, key("one line for people", "...")] = ""
 
 
 class Feature(Strict, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,51 +36,43 @@ class Feature(Strict, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: Annotated[
         Literal["number", "category"],
-        Meta(
-            description='"number" with min and max, or "category" with levels', examples=["number"]
-        ),
+        key('"number" with min and max, or "category" with levels', "number"),
     ] = "number"
-    min: Annotated[float | None, Meta(description="lower end, public", examples=[0.0])] = None
-    max: Annotated[
-        float | None, Meta(description="upper end, public, above min", examples=[100.0])
-    ] = None
+    min: Annotated[float | None, key("lower end, public", 0.0)] = None
+    max: Annotated[float | None, key("upper end, public, above min", 100.0)] = None
     typical: Annotated[
         float | None,
-        Meta(
-            description="a public value within the range that most records are near: the zero of "
-            "the encoded feature; default: the middle of the range, after the transform",
-            examples=[20.0],
+        key(
+            "a public value within the range that most records are near: the zero of the "
+            "encoded feature; default: the middle of the range, after the transform",
+            20.0,
         ),
     ] = None
     transform: Annotated[
         Literal["asinh", "log1p", "sqrt"] | None,
-        Meta(
-            description='"asinh" of x / unit for any range, "log1p" of x / unit or "sqrt" for '
-            "ranges from 0 on; default: none",
-            examples=["asinh"],
+        key(
+            '"asinh" of x / unit for any range, "log1p" of x / unit or "sqrt" for ranges from '
+            "0 on; default: none",
+            "asinh",
         ),
     ] = None
     unit: Annotated[
         Annotated[float, Meta(gt=0)] | None,
-        Meta(
-            description="of asinh and log1p: the public size, above 0, from which on values count "
-            "by their ratio; default: 1",
-            examples=[100.0],
+        key(
+            "of asinh and log1p: the public size, above 0, from which on values count by their "
+            "ratio; default: 1",
+            100.0,
         ),
     ] = None
     levels: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=200)]] | None,
-        Meta(
-            description="of a category: all its values, public, at least two texts",
-            examples=['["north", "south"]'],
-        ),
+        key("of a category: all its values, public, at least two texts", '["north", "south"]'),
     ] = None
     base: Annotated[
         str | None,
-        Meta(
-            description="of a category: the level that the others are compared with; default: the "
-            "first",
-            examples=["north"],
+        key(
+            "of a category: the level that the others are compared with; default: the first",
+            "north",
         ),
     ] = None
 
@@ -100,28 +97,19 @@ class Feature(Strict, frozen=True, kw_only=True, omit_defaults=True):
 class Response(Strict, frozen=True, kw_only=True):
     """`data.response`: the column to explain: one of two classes, a number, or a count."""
 
-    name: Annotated[str, Meta(min_length=1, description="column name", examples=["anomaly"])]
+    name: Annotated[str, key("column name", "anomaly", min_length=1)]
     kind: Annotated[
         Literal["class", "number", "count"],
-        Meta(
-            description='"class" with positive and negative, "number" with min and max, or "count" '
-            "with max",
-            examples=["class"],
+        key(
+            '"class" with positive and negative, "number" with min and max, or "count" with max',
+            "class",
         ),
     ] = "class"
-    positive: Annotated[
-        str | None, Meta(description="the value that means yes", examples=["1"])
-    ] = None
-    negative: Annotated[str | None, Meta(description="the value that means no", examples=["0"])] = (
-        None
-    )
-    min: Annotated[
-        float | None,
-        Meta(description="lower end of the public range of a number", examples=[0.0]),
-    ] = None
+    positive: Annotated[str | None, key("the value that means yes", "1")] = None
+    negative: Annotated[str | None, key("the value that means no", "0")] = None
+    min: Annotated[float | None, key("lower end of the public range of a number", 0.0)] = None
     max: Annotated[
-        float | None,
-        Meta(description="upper end of the public range of a number or count", examples=[100.0]),
+        float | None, key("upper end of the public range of a number or count", 100.0)
     ] = None
 
     @property
@@ -142,28 +130,23 @@ class Data(Strict, frozen=True, kw_only=True):
 
     response: Annotated[
         Response,
-        Meta(
-            description="a table with name and two classes, or with kind and a public range",
-            examples=['{ name = "anomaly", positive = "1", negative = "0" }'],
+        key(
+            "a table with name and two classes, or with kind and a public range",
+            '{ name = "anomaly", positive = "1", negative = "0" }',
         ),
     ]
     features: Annotated[
         dict[Annotated[str, Meta(min_length=1)], Feature],
-        Meta(
+        key(
+            "one entry for each feature with its public range, or its levels",
+            "sensor_1 = { min = 20, max = 120 }",
             min_length=1,
             max_length=1000,
-            description="one entry for each feature with its public range, or its levels",
-            examples=["sensor_1 = { min = 20, max = 120 }"],
         ),
     ]
     interactions: Annotated[
-        list[str],
-        Meta(
-            description='products of two features, each as "a:b"',
-            examples=['["amount:region"]'],
-        ),
+        list[str], key('products of two features, each as "a:b"', '["amount:region"]')
     ] = []
     scaling: Annotated[
-        Literal["unit", "none"],
-        Meta(description='"unit": public range to [-1, 1]; "none": keep units', examples=["unit"]),
+        Literal["unit", "none"], key('"unit": public range to [-1, 1]; "none": keep units', "unit")
     ] = "unit"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from pipeline.study.data_tables import Data, Feature, Heading, Response, Strict
+from pipeline.study.data_tables import Data, Feature, Heading, Response, Strict, key
 from pipeline.study.encoding import Encoding
 from pipeline.study.features import columns_of
 from pipeline.study.release_tables import Privacy, Publish, Split, Stream, Window
@@ -43,30 +43,18 @@ LIVE = "renewable"
 class ClassWeights(Strict, frozen=True, kw_only=True):
     """`estimator.class_weights`: weigh each class by its noised share, up to a public maximum."""
 
-    maximum: Annotated[
-        float,
-        Meta(ge=1, le=1000, description="largest weight, public", examples=[8.0]),
-    ]
+    maximum: Annotated[float, key("largest weight, public", 8.0, ge=1, le=1000)]
 
 
 class Forgetting(Strict, frozen=True, kw_only=True):
     """`estimator.forgetting`: old releases weigh less, by half after each half-life."""
 
     half_life: Annotated[
-        float,
-        Meta(
-            ge=1,
-            le=1e15,
-            description="a number in [1, 1e15], of records at least one window",
-            examples=[50_000],
-        ),
+        float, key("a number in [1, 1e15], of records at least one window", 50_000, ge=1, le=1e15)
     ]
     of: Annotated[
         Literal["records", "seconds"],
-        Meta(
-            description='"records" of all clients together, or "seconds" of Kafka\'s own time',
-            examples=["records"],
-        ),
+        key('"records" of all clients together, or "seconds" of Kafka\'s own time', "records"),
     ]
 
 
@@ -75,108 +63,91 @@ class Estimator(Strict, frozen=True, kw_only=True):
 
     kind: Annotated[
         str,
-        Meta(
-            description='a method that runs live, such as "renewable"; for `veilstream fit` also a '
+        key(
+            'a method that runs live, such as "renewable"; for `veilstream fit` also a '
             "published method",
-            examples=["renewable"],
+            "renewable",
         ),
     ] = LIVE
     loss: Annotated[
         str,
-        Meta(
-            description='"gdwd" (generalised DWD) or "logistic" for classes, "linear" or '
-            '"expectile" for numbers, "poisson" for counts',
-            examples=["gdwd"],
+        key(
+            '"gdwd" (generalised DWD) or "logistic" for classes, "linear" or "expectile" for '
+            'numbers, "poisson" for counts',
+            "gdwd",
         ),
     ]
-    q: Annotated[
-        float,
-        Meta(ge=1e-6, le=1000, description="tail of gdwd, in [1e-6, 1000]", examples=[1.0]),
-    ] = 1.0
-    smoothing: Annotated[
-        float | None,
-        Meta(description="half-width of gdwd's curvature ramp", examples=[0.25]),
-    ] = None
+    q: Annotated[float, key("tail of gdwd, in [1e-6, 1000]", 1.0, ge=1e-6, le=1000)] = 1.0
+    smoothing: Annotated[float | None, key("half-width of gdwd's curvature ramp", 0.25)] = None
     ridge: Annotated[
         float,
-        Meta(
+        key(
+            "penalty per record, intercept free; default 1e-3, of classes with noise as much "
+            "as intervals need",
+            1e-3,
             ge=0,
             le=1e6,
-            description="penalty per record, intercept free; default 1e-3, of classes with noise "
-            "as much as intervals need",
-            examples=[1e-3],
         ),
     ] = 1e-3
     norm_bound: Annotated[
         Annotated[float, Meta(gt=1, le=1e12)] | Literal["typical"] | None,
-        Meta(
-            description="public bound of the norm of (1, features), in (1, 1e12]; longer records "
-            'are clipped to it; "typical": one that 99 % of a public reference population keep; '
+        key(
+            "public bound of the norm of (1, features), in (1, 1e12]; longer records are "
+            'clipped to it; "typical": one that 99 % of a public reference population keep; '
             "default: the longest that the ranges allow",
-            examples=[3.0],
+            3.0,
         ),
     ] = None
     residual_bound: Annotated[
         Annotated[float, Meta(gt=0)] | None,
-        Meta(
-            description="of linear and expectile: the largest residual that counts in full, in the "
-            "response's unit, public; default: the width of its range with privacy, none without",
-            examples=[5.0],
+        key(
+            "of linear and expectile: the largest residual that counts in full, in the "
+            "response's unit, public; default: the width of its range with privacy, none "
+            "without",
+            5.0,
         ),
     ] = None
     tau: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
-        Meta(description="of expectile: its level, in (0, 1); default 0.5", examples=[0.3]),
+        key("of expectile: its level, in (0, 1); default 0.5", 0.3),
     ] = None
     noise_scale: Annotated[
         Annotated[float, Meta(gt=0)] | None,
-        Meta(
-            description="of linear: the standard deviation of the residuals where it is known, in "
-            "the response's unit; default: estimated",
-            examples=[2.0],
+        key(
+            "of linear: the standard deviation of the residuals where it is known, in the "
+            "response's unit; default: estimated",
+            2.0,
         ),
     ] = None
     class_weights: Annotated[
-        ClassWeights | None,
-        Meta(description="a table with maximum", examples=["{ maximum = 8.0 }"]),
+        ClassWeights | None, key("a table with maximum", "{ maximum = 8.0 }")
     ] = None
     forgetting: Annotated[
         Forgetting | None,
-        Meta(
-            description="a table with half_life and of; default: nothing is forgotten",
-            examples=['{ half_life = 50000, of = "records" }'],
+        key(
+            "a table with half_life and of; default: nothing is forgotten",
+            '{ half_life = 50000, of = "records" }',
         ),
     ] = None
-    level: Annotated[
-        float,
-        Meta(gt=0, lt=1, description="confidence level, in (0, 1)", examples=[0.95]),
-    ] = 0.95
+    level: Annotated[float, key("confidence level, in (0, 1)", 0.95, gt=0, lt=1)] = 0.95
     path: Annotated[
-        dict[str, Any] | None,
-        Meta(description="a table with the steps of a path", examples=["{ eta0 = 1.0 }"]),
+        dict[str, Any] | None, key("a table with the steps of a path", "{ eta0 = 1.0 }")
     ] = None
     method: Annotated[
-        dict[str, Any] | None,
-        Meta(description="a table with the kind's own keys", examples=["{ seed = 1 }"]),
+        dict[str, Any] | None, key("a table with the kind's own keys", "{ seed = 1 }")
     ] = None
 
 
 class Study(Strict, frozen=True, kw_only=True):
     """One estimation problem, as its file declares it."""
 
-    study: Annotated[Heading, Meta(description="the table [study]", examples=["[study]"])]
-    data: Annotated[Data, Meta(description="the table [data]", examples=["[data]"])]
-    estimator: Annotated[
-        Estimator, Meta(description="the table [estimator]", examples=["[estimator]"])
-    ]
-    privacy: Annotated[Privacy, Meta(description="the table [privacy]", examples=["[privacy]"])]
-    window: Annotated[Window, Meta(description="the table [window]", examples=["[window]"])]
-    stream: Annotated[Stream, Meta(description="the table [stream]", examples=["[stream]"])] = (
-        Stream()
-    )
-    trust: Annotated[Trust | None, Meta(description="the table [trust]", examples=["[trust]"])] = (
-        None
-    )
+    study: Annotated[Heading, key("the table [study]", "[study]")]
+    data: Annotated[Data, key("the table [data]", "[data]")]
+    estimator: Annotated[Estimator, key("the table [estimator]", "[estimator]")]
+    privacy: Annotated[Privacy, key("the table [privacy]", "[privacy]")]
+    window: Annotated[Window, key("the table [window]", "[window]")]
+    stream: Annotated[Stream, key("the table [stream]", "[stream]")] = Stream()
+    trust: Annotated[Trust | None, key("the table [trust]", "[trust]")] = None
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import ConfigError
+from pipeline.study.data_tables import key
 
 if TYPE_CHECKING:
     from pipeline.study.model import Study
@@ -19,22 +20,21 @@ class Personal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     levels: Annotated[
         dict[
             Annotated[str, Meta(min_length=1, max_length=64)],
-            Annotated[float, Meta(ge=1e-4, le=20)],
+            Annotated[float, Meta(ge=0.0001, le=20)],
         ],
-        Meta(
+        key(
+            "2 to 16 names with their epsilon in [1e-4, 20]; the largest is privacy.epsilon",
+            "{ strict = 0.5, normal = 1.0 }",
             min_length=2,
             max_length=16,
-            description="2 to 16 names with their epsilon in [1e-4, 20]; the largest is "
-            "privacy.epsilon",
-            examples=["{ strict = 0.5, normal = 1.0 }"],
         ),
     ]
     column: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
-        Meta(
-            description="the column with a record's level; default: `produce --level` says it for "
-            "all records of a client",
-            examples=["consent"],
+        key(
+            "the column with a record's level; default: `produce --level` says it for all "
+            "records of a client",
+            "consent",
         ),
     ] = None
 

@@ -6,27 +6,17 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from pipeline.study.data_tables import Strict
+from pipeline.study.data_tables import Strict, key
 from pipeline.study.personal import Personal
 
 
 class Split(Strict, frozen=True, kw_only=True):
     """`privacy.split`: shares of the budget; they are scaled to sum to one."""
 
-    gradient: Annotated[
-        float, Meta(gt=0, le=1, description="share of the gradient", examples=[0.665])
-    ] = 0.665
-    curvature: Annotated[
-        float, Meta(gt=0, le=1, description="share of the curvature", examples=[0.285])
-    ] = 0.285
+    gradient: Annotated[float, key("share of the gradient", 0.665, gt=0, le=1)] = 0.665
+    curvature: Annotated[float, key("share of the curvature", 0.285, gt=0, le=1)] = 0.285
     counts: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=1,
-            description="share of the class counts, or of the squared residuals",
-            examples=[0.05],
-        ),
+        float, key("share of the class counts, or of the squared residuals", 0.05, gt=0, le=1)
     ] = 0.05
 
 
@@ -35,52 +25,48 @@ class Privacy(Strict, frozen=True, kw_only=True):
 
     mechanism: Annotated[
         Literal["discrete-gaussian", "discrete-laplace", "insecure-simulation", "none"],
-        Meta(
-            description='"discrete-gaussian"; "discrete-laplace" for a pure epsilon without delta; '
-            '"insecure-simulation" for seeded noise that protects nobody; "none" for no privacy',
-            examples=["discrete-gaussian"],
+        key(
+            '"discrete-gaussian"; "discrete-laplace" for a pure epsilon without delta; '
+            '"insecure-simulation" for seeded noise that protects nobody; "none" for no '
+            "privacy",
+            "discrete-gaussian",
         ),
     ]
-    epsilon: Annotated[
-        Annotated[float, Meta(ge=1e-4, le=20)] | None,
-        Meta(description="in [1e-4, 20]", examples=[1.0]),
-    ] = None
+    epsilon: Annotated[Annotated[float, Meta(ge=1e-4, le=20)] | None, key("in [1e-4, 20]", 1.0)] = (
+        None
+    )
     delta: Annotated[
         Annotated[float, Meta(gt=0, lt=0.5)] | None,
-        Meta(description="in (0, 0.5); discrete-laplace has none", examples=[1e-6]),
+        key("in (0, 0.5); discrete-laplace has none", 1e-6),
     ] = None
     seed: Annotated[
         Annotated[int, Meta(ge=0, lt=2**62)] | None,
-        Meta(description="of insecure-simulation, a whole number >= 0", examples=[1]),
+        key("of insecure-simulation, a whole number >= 0", 1),
     ] = None
     unit: Annotated[
-        Literal["record", "user"],
-        Meta(description='"record", or "user" with records', examples=["record"]),
+        Literal["record", "user"], key('"record", or "user" with records', "record")
     ] = "record"
     records: Annotated[
         Annotated[int, Meta(ge=1, le=10**6)] | None,
-        Meta(
-            description="with unit user: the most records of one user in the whole study",
-            examples=[20],
-        ),
+        key("with unit user: the most records of one user in the whole study", 20),
     ] = None
     neighbours: Annotated[
         Literal["zero-out", "replace-one", "add-remove"],
-        Meta(description='"zero-out" or "replace-one"', examples=["zero-out"]),
+        key('"zero-out" or "replace-one"', "zero-out"),
     ] = "zero-out"
     split: Annotated[
         Split | None,
-        Meta(
-            description="shares of gradient, curvature and counts; default 0.665, 0.285 and 0.05, "
-            "and of single records 0.95 and 0.05 where they release a curvature",
-            examples=["{}"],
+        key(
+            "shares of gradient, curvature and counts; default 0.665, 0.285 and 0.05, and of "
+            "single records 0.95 and 0.05 where they release a curvature",
+            "{}",
         ),
     ] = None
     personal: Annotated[
         Personal | None,
-        Meta(
-            description="of ldp-sgd: a table with levels, and the column that holds them",
-            examples=['{ column = "consent", levels = { strict = 0.5, normal = 1.0 } }'],
+        key(
+            "of ldp-sgd: a table with levels, and the column that holds them",
+            '{ column = "consent", levels = { strict = 0.5, normal = 1.0 } }',
         ),
     ] = None
 
@@ -88,62 +74,42 @@ class Privacy(Strict, frozen=True, kw_only=True):
 class Window(Strict, frozen=True, kw_only=True):
     """`[window]`: which records make one release."""
 
-    records: Annotated[
-        int,
-        Meta(ge=1, le=100_000, description="slots of one window, up to 100000", examples=[250]),
-    ]
+    records: Annotated[int, key("slots of one window, up to 100000", 250, ge=1, le=100_000)]
     seconds: Annotated[
         Annotated[float, Meta(gt=0)] | None,
-        Meta(
-            description="close a window after this long; empty slots count as null records",
-            examples=[60.0],
-        ),
+        key("close a window after this long; empty slots count as null records", 60.0),
     ] = None
 
 
 class Publish(Strict, frozen=True, kw_only=True):
     """`stream.publish`: how often estimates and models go out."""
 
-    releases: Annotated[
-        int, Meta(ge=1, le=10**6, description="after this many releases", examples=[8])
-    ] = 8
-    seconds: Annotated[
-        float,
-        Meta(ge=0.05, le=3600, description="or after this long, if any came", examples=[0.5]),
-    ] = 0.5
-    pause: Annotated[
-        float,
-        Meta(ge=0, le=3600, description="but never sooner than this, in seconds", examples=[0.1]),
-    ] = 0.1
+    releases: Annotated[int, key("after this many releases", 8, ge=1, le=10**6)] = 8
+    seconds: Annotated[float, key("or after this long, if any came", 0.5, ge=0.05, le=3600)] = 0.5
+    pause: Annotated[float, key("but never sooner than this, in seconds", 0.1, ge=0, le=3600)] = 0.1
 
 
 class Stream(Strict, frozen=True, kw_only=True):
     """`[stream]`: topics and rhythm; nothing here changes what an estimate means."""
 
-    partitions: Annotated[
-        int, Meta(ge=1, le=1024, description="of the releases topic", examples=[2])
-    ] = 2
-    replication: Annotated[
-        int, Meta(ge=1, le=10, description="copies that Kafka keeps", examples=[1])
-    ] = 1
+    partitions: Annotated[int, key("of the releases topic", 2, ge=1, le=1024)] = 2
+    replication: Annotated[int, key("copies that Kafka keeps", 1, ge=1, le=10)] = 1
     retention: Annotated[
         str,
-        Meta(
+        key(
+            'how long releases are kept: a number with s, m, h or d, or "forever"',
+            "30d",
             pattern=r"^([1-9][0-9]{0,5}[smhd]|forever)\Z",
-            description='how long releases are kept: a number with s, m, h or d, or "forever"',
-            examples=["30d"],
         ),
     ] = "30d"
     max_in_flight_windows: Annotated[
         int,
-        Meta(
+        key(
+            "windows that a client may release at one model before it waits for a newer one; "
+            "0: never wait",
+            4,
             ge=0,
             le=10**6,
-            description="windows that a client may release at one model before it waits for a "
-            "newer one; 0: never wait",
-            examples=[4],
         ),
     ] = 4
-    publish: Annotated[
-        Publish, Meta(description="rhythm of estimates", examples=["{ releases = 8 }"])
-    ] = Publish()
+    publish: Annotated[Publish, key("rhythm of estimates", "{ releases = 8 }")] = Publish()

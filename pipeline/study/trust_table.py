@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from pipeline.study.data_tables import Strict
+from pipeline.study.data_tables import Strict, key
 
 
 class Trust(Strict, frozen=True, kw_only=True):
@@ -14,17 +14,17 @@ class Trust(Strict, frozen=True, kw_only=True):
 
     releases: Annotated[
         Literal["authenticated", "open"],
-        Meta(
-            description='"authenticated": releases of admitted clients alone; "open": of anybody '
-            "who can write to the topic",
-            examples=["authenticated"],
+        key(
+            '"authenticated": releases of admitted clients alone; "open": of anybody who can '
+            "write to the topic",
+            "authenticated",
         ),
     ]
     key: Annotated[
         Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")] | None,
-        Meta(
-            description="the study's public key, 128 hexadecimal digits, as `veilstream study "
-            "keys` prints it; default: the first one that this folder hears of",
-            examples=["0" * 128],
+        key(
+            "the study's public key, 128 hexadecimal digits, as `veilstream study keys` prints "
+            "it; default: the first one that this folder hears of",
+            "0" * 128,
         ),
     ] = None

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.study import Study
+from pipeline.study.data_tables import key
 from pipeline.study.release_tables import Split
 from pipeline.study.tables import strict
 
@@ -35,82 +36,73 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     eta0: Annotated[
         Positive | None,
-        Meta(
-            description="scale of the steps, > 0; default 2 with a released curvature, whose steps "
-            "are shares of one to the minimum, else 1",
-            examples=[1.0],
+        key(
+            "scale of the steps, > 0; default 2 with a released curvature, whose steps are "
+            "shares of one to the minimum, else 1",
+            1.0,
         ),
     ] = None
     alpha: Annotated[
         Annotated[float, Meta(gt=0.5, le=1)] | None,
-        Meta(
-            description="decay of the steps, in (1/2, 1]; default 1 with a released curvature, "
-            "else 0.501 for linear and 0.6 for others",
-            examples=[0.501],
+        key(
+            "decay of the steps, in (1/2, 1]; default 1 with a released curvature, else 0.501 "
+            "for linear and 0.6 for others",
+            0.501,
         ),
     ] = None
     burn_in: Annotated[
         int,
-        Meta(
-            ge=0,
-            le=10**9,
-            description="records before averages begin; later 6 to 12 % are left out",
-            examples=[1000],
-        ),
+        key("records before averages begin; later 6 to 12 % are left out", 1000, ge=0, le=10**9),
     ] = 1000
     clipping_norm: Annotated[
         Positive | None,
-        Meta(
-            description="records with a longer (1, features) weigh less, so that none moves a "
-            "gradient further; default: the root of the number of coefficients",
-            examples=[2.0],
+        key(
+            "records with a longer (1, features) weigh less, so that none moves a gradient "
+            "further; default: the root of the number of coefficients",
+            2.0,
         ),
     ] = None
     curvature: Annotated[
         Positive | None,
-        Meta(
-            description="public guess of a record's mean curvature; default 0.8 for linear, 0.4 "
-            "for expectile, 0.2 for logistic",
-            examples=[0.8],
+        key(
+            "public guess of a record's mean curvature; default 0.8 for linear, 0.4 for "
+            "expectile, 0.2 for logistic",
+            0.8,
         ),
     ] = None
     kappa: Annotated[
         Positive | None,
-        Meta(
-            description="how far noise may move a linear predictor, in variances of its largest "
-            "slope: the cap of the steps; default 0.25, or 0.5 for linear without a released "
-            "curvature",
-            examples=[0.5],
+        key(
+            "how far noise may move a linear predictor, in variances of its largest slope: the "
+            "cap of the steps; default 0.25, or 0.5 for linear without a released curvature",
+            0.5,
         ),
     ] = None
     behind: Annotated[
         Annotated[int, Meta(ge=0, le=10**9)] | None,
-        Meta(
-            description="records that a client's model may be late, which caps the steps too; "
-            "default: twice window.records times stream.publish.releases",
-            examples=[1000],
+        key(
+            "records that a client's model may be late, which caps the steps too; default: "
+            "twice window.records times stream.publish.releases",
+            1000,
         ),
     ] = None
     partitions: Annotated[
         Literal["pooled", "shared"] | None,
-        Meta(
-            description='with stream.partitions above 1: "shared" for one path that all of them '
-            'move, "pooled" for a path in each and the average of those',
-            examples=["shared"],
+        key(
+            'with stream.partitions above 1: "shared" for one path that all of them move, '
+            '"pooled" for a path in each and the average of those',
+            "shared",
         ),
     ] = None
-    full: Annotated[
-        bool,
-        Meta(description="keep the whole matrix of random scaling", examples=["false"]),
-    ] = False
+    full: Annotated[bool, key("keep the whole matrix of random scaling", "false")] = False
     releases: Annotated[
         Literal["gradients", "gradients+curvature", "gradients+curvature+products"] | None,
-        Meta(
-            description='"gradients" of single records; "gradients+curvature": with the noised sum '
-            'of a window\'s curvatures; "gradients+curvature+products": and of its outer products. '
-            'All share one budget. Default: "gradients+curvature"; "gradients" for unit = "user", '
-            "personal levels and discrete-laplace",
-            examples=["gradients+curvature"],
+        key(
+            '"gradients" of single records; "gradients+curvature": with the noised sum of a '
+            'window\'s curvatures; "gradients+curvature+products": and of its outer products. '
+            'All share one budget. Default: "gradients+curvature"; "gradients" for unit = '
+            '"user", personal levels and discrete-laplace',
+            "gradients+curvature",
         ),
     ] = None
     interval: Annotated[
@@ -122,11 +114,11 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "plug-in-products",
         ]
         | None,
-        Meta(
-            description='"random-scaling", "plug-in" or "online-batch-means"; with the releases '
-            'that they need, "plug-in-curvature" or "plug-in-products". Default: the one that '
-            "reads most of what is released",
-            examples=["plug-in-curvature"],
+        key(
+            '"random-scaling", "plug-in" or "online-batch-means"; with the releases that they '
+            'need, "plug-in-curvature" or "plug-in-products". Default: the one that reads most '
+            "of what is released",
+            "plug-in-curvature",
         ),
     ] = None
 

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from pipeline.errors import ConfigError
 from pipeline.study import Study
+from pipeline.study.data_tables import key
 from pipeline.study.tables import strict
 
 #: Losses whose curvature jumps: theirs is released over a width, of others at the predictor itself.
@@ -22,11 +23,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     secant_width: Annotated[
         Annotated[float, Meta(ge=0, le=100)] | None,
-        Meta(
-            description="the curvature of a record is its mean over so far to either side of the "
-            "predictor, in [0, 100]; 0 is the curvature at the predictor itself; default for gdwd "
-            "0.5, 1 or 2: the larger the noise, the wider",
-            examples=[1.0],
+        key(
+            "the curvature of a record is its mean over so far to either side of the "
+            "predictor, in [0, 100]; 0 is the curvature at the predictor itself; default for "
+            "gdwd 0.5, 1 or 2: the larger the noise, the wider",
+            1.0,
         ),
     ] = None
 
