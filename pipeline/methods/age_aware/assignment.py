@@ -28,16 +28,10 @@ _LEAST = 1e-12
 class Schedule:
     """Who reports when, and how far from the best that can be.
 
-    Attributes
-    ----------
-    slots
-        Column of each client, shape (m,).
-    value, lower_bound
-        Expected loss, and what no schedule can go below.
-    theta
-        Where the bound was found.
-    assignments
-        How many linear assignments were solved.
+    slots: Column of each client, shape (m,).
+    value, lower_bound: Expected loss, and what no schedule can go below.
+    theta: Where the bound was found.
+    assignments: How many linear assignments were solved.
     """
 
     slots: Integers
@@ -70,15 +64,9 @@ class _Cut(NamedTuple):
 def schedule(table: Costs) -> Schedule:
     """Return a schedule of small loss, each column used at most once, with its lower bound.
 
-    Parameters
-    ----------
-    table
-        At least as many columns as clients. An infinite cost forbids a slot.
+    table: At least as many columns as clients. An infinite cost forbids a slot.
 
-    Raises
-    ------
-    ConfigError
-        If no schedule keeps to what is forbidden.
+    Raises ConfigError if no schedule keeps to what is forbidden.
     """
     _check(table)
     first = _best(table, 0.0)

@@ -25,17 +25,10 @@ _SLACK = 1e-9
 class Chain:
     """A Markov chain of one record: independent of all other records, the same for each of them.
 
-    Attributes
-    ----------
-    states
-        Value of each state in the unit of the record, shape (S,), S >= 2, finite.
-    matrix
-        Probability of a step from row to column, shape (S, S); rows sum to 1.
+    states: Value of each state in the unit of the record, shape (S,), S >= 2, finite.
+    matrix: Probability of a step from row to column, shape (S, S); rows sum to 1.
 
-    Raises
-    ------
-    ConfigError
-        If the matrix is not stochastic, or shapes do not fit.
+    Raises ConfigError if the matrix is not stochastic, or shapes do not fit.
     """
 
     states: Vector
@@ -58,10 +51,7 @@ class Chain:
     def stationary(self) -> Vector:
         """The law that a step does not change, shape (S,).
 
-        Raises
-        ------
-        ConfigError
-            If there are several: the chain falls apart into states that never meet.
+        Raises ConfigError if there are several: the chain falls apart into states that never meet.
         """
         size = len(self.states)
         system = np.vstack([self.matrix.T - np.eye(size), np.ones(size)])
@@ -74,10 +64,7 @@ class Chain:
     def powers(self, ages: Integers) -> Matrix:
         """Return the probabilities of so many steps each, shape (K, S, S).
 
-        Parameters
-        ----------
-        ages
-            Numbers of steps, 0 or more, shape (K,).
+        ages: Numbers of steps, 0 or more, shape (K,).
         """
         if len(ages) and ages.min() < 0:
             raise ConfigError("ages must be 0 or more: a client cannot report the future")
@@ -127,14 +114,9 @@ class Moments(NamedTuple):
 def laws(chain: Chain, law: Vector, ages: Integers, start: Start, horizon: int) -> Matrix:
     """Return the law of a record at collection, for each age, shape (K, S).
 
-    Parameters
-    ----------
-    law
-        Probabilities of the states when `start` says, shape (S,); not used for "stationary".
-    ages
-        Slots between collection and the end, shape (K,), 0 to `horizon`.
-    horizon
-        Slots from the beginning of the round to its end.
+    law: Probabilities of the states when `start` says, shape (S,); not used for "stationary".
+    ages: Slots between collection and the end, shape (K,), 0 to `horizon`.
+    horizon: Slots from the beginning of the round to its end.
     """
     check_law(chain, law)
     if start == "round":
@@ -145,14 +127,9 @@ def laws(chain: Chain, law: Vector, ages: Integers, start: Start, horizon: int) 
 def moments(states: Vector, then: Matrix, kernels: Matrix) -> Moments:
     """Return the moments of a record at collection and at the end of the round.
 
-    Parameters
-    ----------
-    states
-        Of the chain, shape (S,).
-    then
-        Laws at collection, shape (K, S).
-    kernels
-        Steps from collection to the end, shape (K, S, S).
+    states: Of the chain, shape (S,).
+    then: Laws at collection, shape (K, S).
+    kernels: Steps from collection to the end, shape (K, S, S).
     """
     expected = kernels @ states
     now = np.einsum("ks,kst->kt", then, kernels)

@@ -24,15 +24,9 @@ def exact(table: Costs, node_limit: int = 1000) -> Schedule:
     Each node is a set of schedules: some slots fixed, others forbidden. Its own schedule splits
     the rest of it (Murty's partition), and the node of the smallest bound goes first.
 
-    Parameters
-    ----------
-    node_limit
-        How many nodes to open at most, at least 1.
+    node_limit: How many nodes to open at most, at least 1.
 
-    Raises
-    ------
-    ConfigError
-        As `assignment.schedule`.
+    Raises ConfigError as `assignment.schedule`.
     """
     if node_limit < 1:
         raise ConfigError("node_limit: must be at least 1")

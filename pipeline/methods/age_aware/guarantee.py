@@ -17,12 +17,8 @@ from pipeline.types import Vector
 class Noise(NamedTuple):
     """How much noise each age needs, shape (K,).
 
-    Attributes
-    ----------
-    classical
-        Epsilon at collection.
-    capped
-        Where the age alone would have allowed more than the cap.
+    classical: Epsilon at collection.
+    capped: Where the age alone would have allowed more than the cap.
     """
 
     classical: Vector
@@ -44,19 +40,11 @@ def classical_epsilon(present: float, delta: Vector, cap: float) -> Noise:
 
     Equation (5), the inverse of Proposition 1.
 
-    Parameters
-    ----------
-    present
-        Above 0.
-    delta
-        In [0, 1], shape (K,); 0 would need no noise at all, so that the cap decides.
-    cap
-        Most that may be known of the value at collection, at least `present`, finite.
+    present: Above 0.
+    delta: In [0, 1], shape (K,); 0 would need no noise at all, so that the cap decides.
+    cap: Most that may be known of the value at collection, at least `present`, finite.
 
-    Raises
-    ------
-    ConfigError
-        Naming the number that is out of its range.
+    Raises ConfigError, naming the number that is out of its range.
     """
     if not 0 < present < np.inf:
         raise ConfigError("epsilon about the present must be above 0 and finite")
@@ -72,10 +60,7 @@ def classical_epsilon(present: float, delta: Vector, cap: float) -> Noise:
 def sensitivity(low: float, high: float, records: int) -> float:
     """Return how far one record's change moves the mean of so many, in their unit.
 
-    Parameters
-    ----------
-    low, high
-        Declared range; values are clipped to it.
+    low, high: Declared range; values are clipped to it.
     """
     if not (np.isfinite(low) and np.isfinite(high) and low < high):
         raise ConfigError("range: give finite numbers, the lower one first")

@@ -30,19 +30,11 @@ def deltas(
 ) -> Vector:
     """Return Delta for each age, shape (K,), in [0, 1], rounded up.
 
-    Parameters
-    ----------
-    ages
-        Slots between collection and publication, 0 or more, shape (K,).
-    law
-        For "bayes": what is known of a record at collection, shape (S,), more than one state.
+    ages: Slots between collection and publication, 0 or more, shape (K,).
+    law: For "bayes": what is known of a record at collection, shape (S,), more than one state.
 
-    Raises
-    ------
-    ConfigError
-        If the law is missing or none, or an age is negative.
-    PrivacyError
-        If the law knows the value already: it would ask for no noise at all.
+    Raises ConfigError if the law is missing or none, or an age is negative; PrivacyError if the law
+    knows the value already: it would ask for no noise at all.
     """
     if kind == "spectral":
         found = _spectral(chain, ages)
@@ -67,12 +59,8 @@ def constant(rate: float, ages: Integers) -> Vector:
 
     A public or contractual promise, "records mix at least this fast": (1 - rate)^t.
 
-    Parameters
-    ----------
-    rate
-        In [0, 1).
-    ages
-        0 or more, shape (K,).
+    rate: In [0, 1).
+    ages: 0 or more, shape (K,).
     """
     if not 0 <= rate < 1:
         raise ConfigError("mixing: `rate` must be at least 0 and below 1")

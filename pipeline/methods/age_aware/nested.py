@@ -32,14 +32,9 @@ def nested_epsilon(uploads: Sequence[Upload], slot: int, backward: Mixing, ahead
     For records that are independent of each other and follow a stationary chain; with a
     prior-free `backward` for whatever anybody knew of single records before.
 
-    Parameters
-    ----------
-    uploads
-        Releases in any order; several in one slot add up.
-    slot
-        Of the value that is protected.
-    backward, ahead
-        Delta towards the past, and towards the future.
+    uploads: Releases in any order; several in one slot add up.
+    slot: Of the value that is protected.
+    backward, ahead: Delta towards the past, and towards the future.
     """
     ordered = sorted(uploads)
     if any(not upload.epsilon > 0 or not np.isfinite(upload.epsilon) for upload in ordered):
@@ -65,12 +60,8 @@ def worst_epsilon(uploads: Sequence[Upload], backward: Mixing, ahead: Mixing) ->
 def bounded_rounds(delta: float, epsilon: float) -> float:
     """Return what equal rounds for ever say of the present, as an epsilon; infinite if it grows.
 
-    Parameters
-    ----------
-    delta
-        Over the slots between two rounds.
-    epsilon
-        Classical, of each round. Bounded if and only if delta * e^epsilon < 1.
+    delta: Over the slots between two rounds.
+    epsilon: Classical, of each round. Bounded if and only if delta * e^epsilon < 1.
     """
     growth = delta * np.exp(epsilon)
     if growth >= 1:

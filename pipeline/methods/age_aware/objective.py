@@ -31,14 +31,9 @@ Estimator = Literal["plain", "debiased", "wiener", "model"]
 class Reporter:
     """A client as the scheduler knows it: public numbers alone.
 
-    Attributes
-    ----------
-    chain, law
-        How its records change, and what is known of them; see `chains.Start`.
-    records
-        How many it has, at least 1.
-    weight
-        Its share of the aggregate, above 0; the shares of all clients sum to 1.
+    chain, law: How its records change, and what is known of them; see `chains.Start`.
+    records: How many it has, at least 1.
+    weight: Its share of the aggregate, above 0; the shares of all clients sum to 1.
     """
 
     chain: Chain
@@ -77,16 +72,11 @@ def costs(
 ) -> Costs:
     """Return the tables of all clients.
 
-    Parameters
-    ----------
-    ages
-        Of the slots: how long before the end of the round each is, shape (K,).
-    scales
-        Scale of the Laplace noise of each client's mean in each slot, shape (m, K), >= 0.
-    horizon
-        Slots from the beginning of the round to its end; the largest age unless given.
-    same_records
-        Whether a record is the same individual at both times; else old data say nothing of new.
+    ages: Of the slots: how long before the end of the round each is, shape (K,).
+    scales: Scale of the Laplace noise of each client's mean in each slot, shape (m, K), >= 0.
+    horizon: Slots from the beginning of the round to its end; the largest age unless given.
+    same_records: Whether a record is the same individual at both times; else old data say nothing
+        of new.
     """
     horizon = int(ages.max(initial=0)) if horizon is None else horizon
     if scales.shape != (len(reporters), len(ages)):
@@ -129,10 +119,7 @@ def _row(
 def loss(table: Costs, slots: Integers) -> float:
     """Return the expected loss of a schedule, in squared units of a record.
 
-    Parameters
-    ----------
-    slots
-        Column of each client, shape (m,).
+    slots: Column of each client, shape (m,).
     """
     rows = np.arange(len(slots))
     return float(table.cost[rows, slots].sum() + table.drift[rows, slots].sum() ** 2)

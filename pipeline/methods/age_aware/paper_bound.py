@@ -17,12 +17,8 @@ from pipeline.types import Integers, Matrix, Vector
 def information(then: Matrix, kernels: Matrix) -> Vector:
     """Return the mutual information of a record at collection and at the end, in nats, shape (K,).
 
-    Parameters
-    ----------
-    then
-        Laws at collection, shape (K, S).
-    kernels
-        Steps from collection to the end, shape (K, S, S).
+    then: Laws at collection, shape (K, S).
+    kernels: Steps from collection to the end, shape (K, S, S).
     """
     joint = then[:, :, None] * kernels
     apart = then[:, :, None] * joint.sum(axis=1)[:, None, :]
@@ -57,11 +53,8 @@ def bound(
 ) -> Costs:
     """Return equation (12) as tables to look for a schedule in; parameters as `objective.costs`.
 
-    Parameters
-    ----------
-    printed
-        With the paper's slips: noise weighed by the share of a client and not by its square, the
-        jump above, and a drift that is not squared. What is constant is left out.
+    printed: With the paper's slips: noise weighed by the share of a client and not by its square,
+        the jump above, and a drift that is not squared. What is constant is left out.
     """
     cost, drift = [], []
     for reporter, scale in zip(reporters, scales, strict=True):

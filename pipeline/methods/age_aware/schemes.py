@@ -28,22 +28,13 @@ _TRIED = 40
 class Round:
     """A round to schedule: public numbers alone.
 
-    Attributes
-    ----------
-    reporters
-        The m clients.
-    ages
-        Of the K slots, shape (K,).
-    deltas
-        Delta of each client and slot, shape (m, K); see `mixing`.
-    sensitivities
-        How far one record moves each client's mean, shape (m,).
-    epsilon
-        About the present, for each client.
-    cap
-        Most classical epsilon of one release.
-    start
-        When the reporters' laws hold.
+    reporters: The m clients.
+    ages: Of the K slots, shape (K,).
+    deltas: Delta of each client and slot, shape (m, K); see `mixing`.
+    sensitivities: How far one record moves each client's mean, shape (m,).
+    epsilon: About the present, for each client.
+    cap: Most classical epsilon of one release.
+    start: When the reporters' laws hold.
     """
 
     reporters: Sequence[Reporter]
@@ -71,10 +62,7 @@ class Round:
     def common_scales(self, slots: Integers) -> Vector:
         """Return the Laplace scales, shape (m,), of one epsilon that keeps all to the guarantee.
 
-        Parameters
-        ----------
-        slots
-            Column of each client, shape (m,).
+        slots: Column of each client, shape (m,).
         """
         mine = self.deltas[np.arange(len(slots)), slots]
         least = classical_epsilon(self.epsilon, mine, self.cap).classical.min()
@@ -100,10 +88,7 @@ class Compared(NamedTuple):
 def compare(given: Round, rng: np.random.Generator, draws: int = 200) -> Compared:
     """Return the expected loss of the six schemes, random schedules averaged over draws.
 
-    Parameters
-    ----------
-    draws
-        Random schedules, at least 1.
+    draws: Random schedules, at least 1.
     """
     adaptive, rows = given.scales(), np.arange(len(given.reporters))
     exact = given.costs(adaptive)
