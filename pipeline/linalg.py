@@ -148,7 +148,11 @@ def is_singular(matrix: Matrix) -> bool:
 
     A Cholesky factor of such a matrix may exist by luck of rounding, and what it solves is noise.
     """
-    root = np.sqrt(np.maximum(np.diag(matrix), np.finfo(float).tiny))
+    diagonal = np.diag(matrix)
+    if np.any(diagonal < 0):
+        # of sums that no honest client can have sent
+        return True
+    root = np.sqrt(np.maximum(diagonal, np.finfo(float).tiny))
     scaled = matrix / root[:, None] / root
     if not np.all(np.isfinite(scaled)):
         return True

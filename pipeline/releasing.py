@@ -5,13 +5,16 @@ Clients and offline runs share this function; nothing else turns records into by
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pipeline.messages.release import seal
 from pipeline.privacy.randomness import SecureStream
 from pipeline.privacy.simulation import SeededStream
-from pipeline.records.encode import Rows, stack
+from pipeline.records.encode import Arrays, Rows, stack
 from pipeline.release.model import Model
 from pipeline.release.privatise import disclose, privatise
 from pipeline.release.task import Task
+from pipeline.types import Vector
 
 
 def release_of(
@@ -42,6 +45,15 @@ def release_of(
     query = task.query(window if task.keeps_slots else window.sound, model)
     noised = privatise(task, query, stream or _stream(task, client, seq))
     return seal(task, noised, client=client, ledger=ledger, seq=seq)
+
+
+def release_again(
+    task: Task, windows: Iterable[Arrays], point: Vector, model: Model,
+    *, client: str, ledger: str, seq: int,
+) -> bytes:  # fmt: skip
+    """Make a release of all windows so far, which takes the place of those before it."""
+    again = disclose(task, task.query_again(windows, point, model))
+    return seal(task, again, client=client, ledger=ledger, seq=seq)
 
 
 def _stream(task: Task, client: str, seq: int) -> SecureStream:

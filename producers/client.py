@@ -7,19 +7,17 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeline.messages.envelope import BINARY, headers, rfc3339
-from pipeline.messages.form import SCHEMA
-from pipeline.privacy.events import Event
 from pipeline.records.encode import Encoder
 from pipeline.records.windows import Window
 from pipeline.release.task import Task
 from pipeline.release.usable import Jumps
-from pipeline.releasing import release_of
 from pipeline.scheduling.policy import Directive, Discard, OpenWindow, Send, ready
 from producers.admission import Admission
-from producers.client_store import ClientStore, Outgoing, Tally
+from producers.again import Again
+from producers.client_store import ClientStore, Tally
 from producers.event_time import EventTimes
 from producers.intake import GOOD, encoded
+from producers.making import Making
 from producers.models import ModelFeed
 from producers.sender import Sender
 from producers.sources import Slot, Source
@@ -77,17 +75,17 @@ class Client:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._task, self._source, self._store = task, source, store
-        self._sender, self._models = sender, models
-        self._admission, self._publish, self._told = admission, publish, False
-        # else later releases of a run cost nothing more
-        self._each_pays = task.budget.scope == "release"
+        self._sender, self._models, self._admission = sender, models, admission
+        self._making = Making(
+            task, source, store, next_seq=next_seq, source_name=source_name,
+            admission=admission, publish=publish, times=times,
+        )  # fmt: skip
+        self._again = Again(task, store, say, clock)
         self._encoder = Encoder(task.study)
-        self._seq, self._source_name = next_seq, source_name
         self._rate, self._times, self._clock = rate, times, clock
         self._window = Window(task.slots, opened)
         self._faults: Counter[str] = Counter()
         self._jumps, self._say = Jumps(*store.tests.counts(task.study.name)), say
-        self._made: list[tuple[Outgoing, Tally, bytes, Event]] = []
         self._at_model: tuple[int, int] = (0, 0)
         self._policy, self._discarded = task.policy, 0
         self._held: list[Slot] = []
@@ -107,6 +105,7 @@ class Client:
         self._sender.pump()
         self._models.poll()
         now = self._clock()
+        self._send_again()
         windows = self._windows(now)
         if not windows:
             self._models.poll(TURN_SECONDS)
@@ -118,19 +117,38 @@ class Client:
         self._fill(now)
         ended = self._source.ended and not self._held
         self._settle(self._clock(), ended=ended)
-        self._commit()
+        self.progress.releases += self._making.commit()
         return not ended or self._window.room == 0
 
-    def finish(self) -> None:
-        """Wait until Kafka has everything."""
+    def finish(self, stopped: Callable[[], bool] = lambda: True) -> None:
+        """Send sums again until models stand still, if the study does, and wait for Kafka.
+
+        Parameters
+        ----------
+        stopped
+            Whether somebody asks for the end, without any wait for models.
+        """
+        since = self._clock()
+        while self._task.reexpands and self._clock() - since < self._again.patience:
+            if stopped():
+                break
+            self._sender.pump()
+            self._models.poll(TURN_SECONDS)
+            if self._send_again():
+                since = self._clock()
         if line := self._jumps.close():
             self._say(line)
         self._sender.drain()
 
-    def _guard(self) -> None:
-        """Refuse records that another client or name has released."""
-        if self._admission is not None:
-            self._admission.before_release()
+    def _send_again(self) -> bool:
+        """Send the sums of all windows again if it is time to; return whether it was."""
+        model = self._models.newest
+        point = self._again.point(model)
+        if point is None:
+            return False
+        self._making.again(point, model)
+        self.progress.releases += self._making.commit()
+        return True
 
     def _windows(self, now: float) -> int:
         """Return how many windows may be filled now, up to a group; 0 says why in `progress`."""
@@ -139,7 +157,7 @@ class Client:
             self.progress.waiting_for = "Kafka"
             return 0
         # what the budget refuses must not take windows with it that it allows
-        most = min(1 if self._each_pays else GROUP, outbox)
+        most = min(1 if self._making.each_pays else GROUP, outbox)
         found, self.progress.waiting_for = ready(
             self._policy, self._open_window(), self._directive(), now, most
         )
@@ -202,62 +220,13 @@ class Client:
         self._window.add(row, slot.position, self._clock())
 
     def _close(self) -> None:
-        """Make the release of the window: noise is drawn here, once."""
         window, model = self._window, self._models.newest
         if window.position is None:
             return
-        study, client = self._task.study.name, self._store.client
-        # whole seconds: a window's time need not tell when its last record came
-        at = int(time.time()) if self._times is None else self._times.at_close() // 1000
-        seq = self._seq + len(self._made)
-        event = self._task.event(model)
-        payload = release_of(
-            self._task, window.slots, model, client=client, ledger=self._store.ledger, seq=seq
-        )
-        marks = headers(
-            identity=f"{client}/{study}/{seq}",
-            source=f"/veilstream/{study}/{client}",
-            kind="veilstream.release",
-            schema=SCHEMA,
-            content_type=BINARY,
-            time=rfc3339(float(at)),
-        )
         self._faults.pop(GOOD, None)
         tally = Tally(len(window.rows), dict(self._faults), window.clipped)
-        self._made.append((Outgoing(seq, payload, marks), tally, window.position, event))
+        self._making.window(window.slots, model, tally=tally, position=window.position)
         released = self._at_model[1] if self._at_model[0] == model.version else 0
         self._at_model, self._discarded = (model.version, released + 1), 0
         self._window = Window(self._task.slots)
         self._faults.clear()
-
-    def _commit(self) -> None:
-        """Store what was made with its spend, all or nothing; from then on it may leave."""
-        if not self._made:
-            return
-        group = [outgoing for outgoing, _, _, _ in self._made]
-        rejected: Counter[str] = Counter()
-        for _, tally, _, _ in self._made:
-            rejected.update(tally.rejected)
-        position = self._made[-1][2]
-        self._store.release(
-            self._task,
-            self._source_name,
-            group,
-            position=self._source.anchored(position),
-            tally=Tally(
-                sum(tally.records for _, tally, _, _ in self._made),
-                rejected,
-                sum(tally.clipped for _, tally, _, _ in self._made),
-            ),
-            now=float(int(time.time())),
-            events=[event for _, _, _, event in self._made],
-            latest=None if self._times is None else self._times.closed,
-            guard=self._guard,
-        )
-        if not self._told or self._each_pays:
-            self._publish()
-            self._told = True
-        self._source.forget(position)
-        self._seq += len(group)
-        self._made.clear()
-        self.progress.releases += len(group)

@@ -17,10 +17,12 @@ import msgspec
 from pipeline.errors import BudgetExceeded, ConfigError, LocalStoreError
 from pipeline.messages.envelope import Headers, rfc3339
 from pipeline.privacy.events import Event
+from pipeline.records.encode import Arrays
 from pipeline.release.task import Task
 from producers.counts import Counts
 from producers.database import Database
 from producers.heritage import Heritage
+from producers.kept import Kept
 from producers.ledger import Ledger, Limit
 from producers.source_test import Trials
 from producers.stored import Outgoing, Stream, Tally, row_of
@@ -48,7 +50,7 @@ class ClientStore:
             self._budgets.released_without_privacy,
         )
         self.ledger, self.tests = self._db.ledger, Trials(self._db)
-        self._streams = Streams(self._db)
+        self._streams, self.kept = Streams(self._db), Kept(self._db)
         self._counts = Counts(self._db)
 
     def __enter__(self) -> ClientStore:
@@ -139,17 +141,19 @@ class ClientStore:
         return self.peek(name)
 
     def release(
-        self, task: Task, source: str, group: Sequence[Outgoing], *, position: bytes,
+        self, task: Task, source: str, group: Sequence[Outgoing], *, position: bytes | None,
         tally: Tally, now: float, events: Sequence[Event] | None = None,
         latest: int | None = None, guard: Callable[[], None] = lambda: None,
+        keep: Sequence[Arrays | None] = (),
     ) -> None:  # fmt: skip
         """Spend, store and move on: one durable transaction, or nothing.
 
         group: Releases with consecutive numbers, from the stream's next one on.
-        position: Where the source continues behind the last of them.
+        position: Where the source continues behind the last of them; None: where it did.
         events: What each of them costs a record; None: each what the study's budget says.
         latest: Event time of the last of them, in milliseconds since 1970, where they have one.
         guard: Asked once the budget allows them; its error leaves everything as it was.
+        keep: The encoded records of each of them, or None, where the study keeps them.
 
         Raises BudgetExceeded if the source has no budget left for this study; nothing is spent and
         the position stays; LocalStoreError if the disk is full or fails; nothing is spent and the
@@ -172,6 +176,7 @@ class ClientStore:
                     [row_of(study, outgoing) for outgoing in group],
                 )
                 self._streams.wait(study, len(group))
+                self.kept.add(study, list(zip(seqs, keep, strict=bool(keep))))
         except BudgetExceeded as error:
             with self._db.transaction():
                 self._db.write("INSERT INTO refusals VALUES (?, ?, ?)", study, str(error), at)

@@ -197,7 +197,7 @@ def run_client(
                 task, store, source, say=say, stopped=lambda: stopping.asked, meanwhile=sender.pump
             ):
                 _loop(client, stopping, lambda: report(client.progress, held.progress))
-            client.finish()
+            client.finish(lambda: stopping.asked)
         finally:
             sender.close()
         return client.progress

@@ -50,6 +50,7 @@ class Form:
 
     def __init__(self, task: Task, revision: str) -> None:
         self.layout, self.slots, self.noised = task.layout, task.slots, task.study.noised
+        self.most_records = task.most_records
         number, point = self.layout.number, self.layout.point.length
         body = [("point", number, (point,)), ("sums", number, (self.layout.length,))]
         self.dtype = np.dtype([*_fields(HEADER), *body, MAC])

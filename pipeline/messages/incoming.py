@@ -113,7 +113,7 @@ class Decoder:
         """Return the least and the largest value of each word of a sound release."""
         low, high = self._form.blank.copy(), self._form.blank.copy()
         if not self._form.noised:
-            low["records"] = 0
+            low["records"], high["records"] = 0, self._form.most_records
         limits = {
             "seq": (0, SEQ_LIMIT),
             "version": versions,
@@ -184,7 +184,7 @@ class Decoder:
             ),
             (rows["claim"] == form.common("claim"))
             & (rows["partitions"] == form.common("partitions"))
-            & (records == form.slots if form.noised else records <= form.slots),
+            & (records == form.slots if form.noised else records <= form.most_records),
         )
 
     def _numbers(self, rows: Rows) -> Iterator[Judged]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -42,6 +43,8 @@ class Task(RecordBounds, ABC):
 
     #: How the states of several partitions go together where they are not simply added up.
     partition_strategy: Literal["pooled", "shared"] | None = None
+    #: Whether clients send the sums of all their windows again at newer models.
+    reexpands = False
     #: Whether slots without a record enter a release as such, and not only its noise.
     keeps_slots = False
 
@@ -68,6 +71,32 @@ class Task(RecordBounds, ABC):
     @abstractmethod
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
         """Return the sums of one window of a study without privacy."""
+
+    def point_again(self, windows: Iterable[Arrays], before: Vector, model: Model) -> Vector | None:
+        """Return where a client that sends its sums again takes them, if the study `reexpands`.
+
+        Parameters
+        ----------
+        windows
+            All that it has released, one at least.
+        before
+            Where it took them last, or the public start, shape (d,).
+
+        Returns
+        -------
+        ndarray
+            The model's point or one on the way there, (d,); None where none is to be trusted.
+        """
+        raise NotImplementedError
+
+    def query_again(self, windows: Iterable[Arrays], point: Vector, model: Model) -> OpenQuery:
+        """Return the sums of all windows at a point that `point_again` gave."""
+        raise NotImplementedError
+
+    @property
+    def most_records(self) -> int:
+        """How many records one release may stand for."""
+        return self.slots
 
     @property
     @abstractmethod

@@ -26,7 +26,7 @@ from pipeline.release.task import Task
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
 from tests.stage import OPEN, Stage, lines, send, study_text, until, write_csv
-from tests.wire import edited
+from tests.wire import edited, valued
 
 HEADERS = [("ce_specversion", b"1.0"), ("ce_id", b"site/7"), ("odd", b"\x00\xff"), ("odd", b"")]
 
@@ -258,6 +258,22 @@ def test_a_release_that_claims_a_far_model_version_does_not_stop_the_others(stag
     assert stage.code("honest") == 0, stage.said("honest")
     stage.caught_up()
     assert stage.final_estimate().clients == 2
+
+
+def test_a_curvature_beyond_all_records_does_not_stop_estimates_without_privacy(
+    tmp_path: Path, kafka: str, redis_url: str
+) -> None:
+    with Stage(tmp_path, kafka, redis_url, study_text(partitions=1, privacy=OPEN)) as stage:
+        stage.ensure_topics()
+        stage.worker()
+        huge = valued(stage.task, release(stage.task, "liar", 0), "curvature", 1e100)
+        send(stage.settings.kafka, stage.topics.releases.name, [{"key": b"liar", "value": huge}])
+        stage.produce("honest", write_csv(stage.folder / "honest.csv", 400))
+        assert stage.code("honest") == 0, stage.said("honest")
+        stage.caught_up()
+        assert stage.final_estimate().clients == 1
+        [letter] = stage.dead_letters()
+        assert dict(letter.headers)["veil_dlq_reason"] == b"out-of-range"
 
 
 def test_a_transaction_of_another_producer_does_not_stop_the_stream(stage: Stage) -> None:

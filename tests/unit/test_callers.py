@@ -35,13 +35,14 @@ class Trees(UserDict[str, ast.Module]):
 
 TREES = Trees()
 RELEASING, PRIVATISE = "pipeline/releasing.py", "pipeline/release/privatise.py"
-RELEASE, CLIENT = "pipeline/messages/release.py", "producers/client.py"
+RELEASE, MAKING = "pipeline/messages/release.py", "producers/making.py"
 FORM = "pipeline/messages/form.py"
 #: What sums a window up, by method, with its door: where `Task.query` ends.
 WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewable/summarise.py"
 RECORDS, GRADIENTS = "pipeline/methods/ldp_sgd/client.py", "pipeline/methods/ldp_sgd/gradients.py"
 SITES = "pipeline/methods/noisy_mle/client.py"
 TASKS = {f"pipeline/methods/{name}/task.py" for name in ("renewable", "ldp_sgd", "noisy_mle")}
+AGAIN = "pipeline/methods/renewable/task.py"
 #: A suite for methods: it makes releases of records that its caller gives, and keeps them.
 CHECKS = "pipeline/methods/checks.py"
 VAULT, SENDER = "producers/client_store.py", "producers/sender.py"
@@ -58,6 +59,9 @@ USERS = {
     "query": {RELEASING, CHECKS, *TASKS},
     # sites have no release without noise
     "open_query": {RELEASING, CHECKS, *TASKS} - {SITES.replace("client", "task")},
+    # sums that are sent again, without privacy; where they are taken says a pass over the records
+    "query_again": {RELEASING, AGAIN},
+    "point_again": {"producers/again.py", AGAIN},
     "query_of": set(),
     "open_query_of": set(),
     "summarise": {WINDOW},
@@ -70,7 +74,8 @@ USERS = {
     # the beginning of a release, and a release without numbers to judge others by
     "common_bytes": {RELEASE, FORM},
     "blank": {FORM, "pipeline/messages/incoming.py"},
-    "release_of": {CLIENT, "pipeline/offline.py", "pipeline/doctor/streams.py"},
+    "release_again": {MAKING},
+    "release_of": {MAKING, "pipeline/offline.py", "pipeline/doctor/streams.py"},
     "_SEAL": set(),
     "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py", CLOSING},
     # to the topic, and to a file that the client asks for
@@ -95,7 +100,7 @@ MAKERS = {
     "Release": {RELEASE},
     "Header": {RELEASE},
     "Form": {FORM},
-    "Outgoing": {CLIENT, VAULT},
+    "Outgoing": {MAKING, VAULT},
     "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py"},
 }
 #: Where classes are from whose names others have, too: a calibration is answered, a file summed up.
@@ -234,15 +239,17 @@ def test_what_a_mechanism_made_goes_straight_to_be_sealed() -> None:
     """
     tree = TREES[RELEASING]
     sealed = [call.args[1] for call in calls(tree, "seal")]
-    assert len(sealed) == 2
-    [noised], [opened] = calls(tree, "privatise"), calls(tree, "disclose")
-    assert [opened.args[1]] == calls(tree, "open_query")
-    asked = (*sealed, noised.args[1])
-    for argument, maker in zip(asked, ("disclose", "privatise", "query"), strict=True):
+    assert len(sealed) == 3
+    [noised], opened = calls(tree, "privatise"), calls(tree, "disclose")
+    # of the window, and of all windows where the study sends them again
+    asked_openly = [*calls(tree, "open_query"), *calls(tree, "query_again")]
+    assert [call.args[1] for call in opened] == asked_openly
+    made = ([opened[0]], [noised], [opened[1]], calls(tree, "query"))
+    for argument, maker in zip((*sealed, noised.args[1]), made, strict=True):
         assert isinstance(argument, ast.Name)
         uses = [n for n in nodes(tree) if isinstance(n, ast.Name) and n.id == argument.id]
         assert len(uses) == 2  # where it is assigned, and where it is handed on
-        assert assigned(tree, argument.id) == calls(tree, maker)
+        assert assigned(tree, argument.id) == maker
     for call in calls(tree, "seal"):
         returns = [n.value for n in nodes(tree) if isinstance(n, ast.Return)]
         assert call in returns
@@ -250,11 +257,18 @@ def test_what_a_mechanism_made_goes_straight_to_be_sealed() -> None:
 
 def test_the_outbox_gets_what_was_sealed_and_the_vault_what_was_charged() -> None:
     """From `release_of` to the outbox in one transaction with the charge, and nowhere else."""
-    client = TREES[CLIENT]
-    [made] = calls(client, "Outgoing")
+    making = TREES[MAKING]
+    [made] = calls(making, "Outgoing")
     payload = made.args[1]
     assert isinstance(payload, ast.Name)
-    assert assigned(client, payload.id) == calls(client, "release_of")
+    # the argument of one function, whose callers hand on what a release function gave
+    added = [call.args[0] for call in calls(making, "_add")]
+    assert {getattr(argument, "id", None) for argument in added} == {payload.id}
+    assert assigned(making, payload.id) == [
+        *calls(making, "release_of"),
+        *calls(making, "release_again"),
+    ]
+    assert len(added) == 2
     writers = {p for p, tree in TREES.items() if "INSERT INTO outbox" in strings(tree)}
     assert writers == {VAULT}
     release = next(n for n in nodes(TREES[VAULT]) if getattr(n, "name", None) == "release")

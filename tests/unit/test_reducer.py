@@ -17,7 +17,17 @@ from pipeline.reducer.fold import LATEST
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import COEFFICIENT_LIMIT
 from pipeline.release.task import Task
-from tests.builders import LogEntry, folded, relogged, sample_log, some_model, task_of
+from tests.builders import (
+    LogEntry,
+    SeededStream,
+    folded,
+    payload_of,
+    relogged,
+    sample_log,
+    simulate,
+    some_model,
+    task_of,
+)
 from tests.wire import edited, valued
 
 PRIVATE = task_of(p=2, records=30)
@@ -318,7 +328,7 @@ OPEN_FAULTS: dict[str, Fault] = {
     **{
         f"{part}-{value}": ("out-of-range", number(part, value, OPEN))
         for part in ("point", "gradient", "curvature", "scores", "counts")
-        for value in (float("nan"), float("inf"), float("-inf"), 1e101)
+        for value in (float("nan"), float("inf"), float("-inf"), 1e99)
     },
     "records": ("wrong-claim", fields(OPEN, records=31)),
     "private-release": (
@@ -377,6 +387,27 @@ def test_finite_numbers_whose_products_overflow_do_not_poison_an_open_state() ->
     letters = Reducer(OPEN).fold(state, log)
     assert [letter.fault.reason for letter in letters] == ["out-of-range"]
     assert all(np.isfinite(np.frombuffer(data)).all() for data in state.sums.encode().values())
+
+
+@pytest.mark.parametrize("loss", ["gdwd", "logistic", "linear", "poisson"])
+def test_the_largest_numbers_that_pass_leave_an_open_study_its_estimates(loss: str) -> None:
+    """Who may send can spoil sums without privacy, but not keep everybody from an estimate."""
+    task = task_of(private=False, loss=loss, most=9.0 if loss == "poisson" else 1.0)
+    rng, point = np.random.default_rng(3), some_model(task, 1)
+    features, responses = simulate(rng, task.slots, task.size - 1)
+    responses = np.abs(responses) if loss == "poisson" else responses
+    honest = payload_of(task, features, responses, point, SeededStream(1))
+    bounds = {field.name: field.largest for field in (task.layout.point, *task.layout.later)}
+    for name, largest in bounds.items():
+        for value in (largest, -largest):
+            forged = valued(task, honest, name, value, at=0)
+            beyond = valued(task, honest, name, value * 1.001, at=0)
+            log = [LogEntry(0, b"a", honest), LogEntry(1, b"a", edited(task, forged, seq=1))]
+            state = folded(task, log)
+            assert state.head.dead_letters == 0
+            assert np.isfinite(estimate_of(task, [state]).coefficients).all()
+            [letter] = Reducer(task).fold(state, [LogEntry(2, b"a", edited(task, beyond, seq=2))])
+            assert letter.fault.reason == "out-of-range"
 
 
 def test_no_mutation_of_a_payload_raises_anything_but_becomes_a_dead_letter() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,16 +12,21 @@ from pipeline.linalg import pack_upper
 from pipeline.methods.renewable.summarise import (
     BoundedSums,
     Summary,
+    added,
     local_fit,
     summarise,
     summarise_bounded,
 )
 from pipeline.records.encode import Arrays
-from pipeline.release.model import Model
+from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Model
 from pipeline.release.query import MatrixPart, OpenQuery, Part, Query, VectorPart
+from pipeline.types import Vector
 
 if TYPE_CHECKING:
     from pipeline.methods.renewable.task import RenewableTask
+
+#: No coefficient of an expansion point is larger: none of a published model is.
+FURTHEST = COEFFICIENT_LIMIT * 2.0**COEFFICIENT_EXPONENT
 
 
 def query(task: RenewableTask, window: Arrays, model: Model) -> Query:
@@ -47,16 +54,35 @@ def open_query(task: RenewableTask, window: Arrays, model: Model) -> OpenQuery:
     if model.version == 0 and len(window.responses):
         ridge = task.study.estimator.ridge
         point = local_fit(task.loss, window.features, window.responses, ridge)
+        point = np.clip(point, -FURTHEST, FURTHEST)
     summary = summarise(task, window.features, window.responses, point, model.class_weights)
-    return open_query_of(summary, model)
+    return open_query_of(summary, model, again=False if task.reexpands else None)
 
 
-def open_query_of(summary: Summary, model: Model) -> OpenQuery:
-    """Return the sums of a window of a study without privacy as its release holds them."""
-    parts = {
+def query_again(
+    task: RenewableTask, windows: Iterable[Arrays], point: Vector, model: Model
+) -> OpenQuery:
+    """As `Task.query_again`."""
+    weights = model.class_weights
+    every = (summarise(task, w.features, w.responses, point, weights) for w in windows)
+    return open_query_of(reduce(added, every), model, again=True)
+
+
+def open_query_of(summary: Summary, model: Model, *, again: bool | None = None) -> OpenQuery:
+    """Return sums of a study without privacy as a release holds them.
+
+    Parameters
+    ----------
+    again
+        Whether they stand in the place of all that the client has sent before; None where the
+        study has no such releases.
+    """
+    parts: dict[str, Vector] = {
         "gradient": summary.gradient,
         "curvature": pack_upper(summary.curvature),
         "scores": pack_upper(summary.scores),
         "counts": np.array(summary.counts, dtype=np.float64),
     }
+    if again is not None:
+        parts["again"] = np.array([float(again)])
     return OpenQuery(model, summary.records, summary.expansion, parts)

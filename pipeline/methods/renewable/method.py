@@ -14,12 +14,22 @@ from pipeline.methods.renewable import design, facts, spec
 from pipeline.methods.renewable.open_server import OpenServer
 from pipeline.methods.renewable.precision import noise_of
 from pipeline.methods.renewable.private_server import PrivateServer
+from pipeline.methods.renewable.replacing import ReplacingServer
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.release.task import Task
 from pipeline.study import Study
 
 #: Raised where the meaning of noised releases at the public start changes, by loss; else 1.
 START_SEMANTICS = {"logistic": 2}
+
+#: Why a log with sums that were sent again has no later beginning.
+WHOLE = "sums that a client sends again (estimator.method.reexpand) stand for all of its records"
+
+#: What the operator of such a study should know.
+KEPT = (
+    "estimator.method.reexpand: each client keeps all records that it has released, encoded and "
+    "readable, in its database (VEILSTREAM_FOLDER), and Redis the sums of each client"
+)
 
 
 class Renewable:
@@ -32,6 +42,7 @@ class Renewable:
     server_side: Mapping[str, str] = {}
     client_side: Mapping[str, str] = {
         "estimator.method.secant_width": "clients summed curvatures over the live width",
+        "estimator.method.reexpand": "clients did or did not send their sums again",
     }
 
     def check(self, study: Study) -> None:
@@ -66,9 +77,11 @@ class Renewable:
         """As `Method.task`."""
         return RenewableTask(study, level)
 
-    def server(self, task: Task) -> PrivateServer | OpenServer:
+    def server(self, task: Task) -> PrivateServer | OpenServer | ReplacingServer:
         """As `Method.server`, for a study with noise or without."""
         task = own(task)
+        if task.reexpands:
+            return ReplacingServer(task)
         return PrivateServer(task) if task.study.noised else OpenServer(task)
 
     def facts(self, task: Task) -> dict[str, object]:
@@ -77,8 +90,7 @@ class Renewable:
 
     def warnings(self, task: Task) -> tuple[str, ...]:
         """As `Method.warnings`."""
-        del task
-        return ()
+        return (KEPT,) if own(task).reexpands else ()
 
     def sizes(self, task: Task, records: int) -> Sizes:
         """As `Method.sizes`."""
@@ -98,8 +110,7 @@ class Renewable:
 
     def whole_log(self, task: Task) -> str:
         """As `Method.whole_log`."""
-        del task
-        return ""
+        return WHOLE if own(task).reexpands else ""
 
     def simulation(self, task: Task, rng: np.random.Generator) -> None:
         """As `Method.simulation`."""

@@ -22,6 +22,8 @@ class OpenServer:
     def __init__(self, task: RenewableTask) -> None:
         self._task, self._size = task, task.size
         self._columns = task.layout.columns(1)
+        # how the sums are to be taken is another server's to say
+        self._columns.pop("again", None)
 
     @property
     def interval(self) -> str:
@@ -43,7 +45,7 @@ class OpenServer:
 
     def fold(self, state: OpenState, rows: Rows) -> None:
         """As `Server.fold`."""
-        state.fold([self._row(row) for row in rows])
+        state.fold([self.row(row) for row in rows])
 
     def estimate(
         self, parts: Sequence[tuple[float, OpenState]], partitions: Sequence[int]
@@ -62,7 +64,8 @@ class OpenServer:
         del slots, state
         return None
 
-    def _row(self, row: np.void) -> OpenRow:
+    def row(self, row: np.void) -> OpenRow:
+        """Return a release as its state takes it."""
         parts = {name: row["sums"][columns] for name, columns in self._columns.items()}
         return OpenRow(
             records=int(row["records"]),

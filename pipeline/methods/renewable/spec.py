@@ -30,10 +30,28 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             1.0,
         ),
     ] = None
+    reexpand: Annotated[
+        bool,
+        key(
+            "without privacy: clients keep their encoded records, and send their sums again at "
+            "newer models, in the place of all that they sent before",
+            True,
+        ),
+    ] = False
 
 
 def check(study: Study) -> None:
     """Refuse keys that do not go together; ConfigError, naming them and the way out."""
+    if reexpands(study) and study.noised:
+        raise ConfigError(
+            "estimator.method.reexpand: sums that are sent again at another model are another "
+            'release of the same records; it is for privacy.mechanism = "none" alone. Remove it'
+        )
+    if reexpands(study) and study.estimator.forgetting is not None:
+        raise ConfigError(
+            "estimator.method.reexpand and estimator.forgetting: sums that are sent again have no "
+            "age; remove one of them"
+        )
     if _spec_of(study).secant_width and study.estimator.smoothing is not None:
         raise ConfigError(
             "estimator.method.secant_width and estimator.smoothing: both smooth the curvature; "
@@ -51,6 +69,11 @@ def secant_width_of(study: Study) -> float | None:
         return given
     jumps = study.estimator.loss in JUMPS and study.estimator.smoothing is None
     return None if jumps and study.noised else 0.0
+
+
+def reexpands(study: Study) -> bool:
+    """Whether clients send their sums again at newer models."""
+    return _spec_of(study).reexpand
 
 
 def _spec_of(study: Study) -> Spec:

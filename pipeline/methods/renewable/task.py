@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from pipeline.errors import PrivacyError
 from pipeline.losses.secant import Secant
-from pipeline.methods.renewable import client
-from pipeline.methods.renewable.spec import secant_width_of
+from pipeline.methods.renewable import again, client
+from pipeline.methods.renewable.client import FURTHEST
+from pipeline.methods.renewable.spec import reexpands, secant_width_of
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.records.encode import Arrays
@@ -19,9 +21,12 @@ from pipeline.release.model import Model
 from pipeline.release.query import OpenQuery, Query
 from pipeline.release.task import Task
 from pipeline.study.release_tables import Split
+from pipeline.types import Vector
 
-#: No float of a release without privacy may be larger: products of two must stay finite.
-LARGEST_FLOAT = 1e100
+#: What rounding may add to a sum of floats, as a share of it.
+ROUNDING = 1e-6
+#: The most records that sums of all windows of a client may stand for: what a release can say.
+MOST_AGAIN = 2**32 - 1
 #: Widths of a secant, with the spectral size of the noise up to which each is taken, at so many
 #: releases for each coefficient.
 WIDTHS = {0.5: 0.03, 1.0: 0.067, 2.0: math.inf}
@@ -122,17 +127,50 @@ class RenewableTask(Task):
     @cached_property
     def layout(self) -> Layout:
         """As `Task.layout`: sums of a window, at the start without curvature."""
-        size, packed = self.size, self.size * (self.size + 1) // 2
         if not self.study.noised:
-            lengths = {"gradient": size, "curvature": packed, "scores": packed, "counts": 2}
-            fields = [Field(name, count, 0, LARGEST_FLOAT) for name, count in lengths.items()]
-            return Layout.without_noise(size, LARGEST_FLOAT, fields)
+            return self._open_layout()
+        size = self.size
         start, later = self.initial_channels, self.update_channels
         return Layout.noised(
             size,
             start=self._fields(start, self.groups * size, self.counted(0)),
             later=self._fields(later, size, self.counted(1)),
         )
+
+    def _open_layout(self) -> Layout:
+        """Return the layout without noise: numbers as large as so many records can make them."""
+        size, packed, loss = self.size, self.size * (self.size + 1) // 2, self.loss
+        most, weight = self.most_records * (1 + ROUNDING), self.largest_weight
+        entry = min(max(1.0, float(self.magnitudes.max(initial=0.0))), self.norm_bound)
+        # a residual without a threshold is as large as a predictor and a response
+        slope = weight * min(loss.slope_bound, 1.0 + FURTHEST * self.farthest)
+        fields = [
+            Field("gradient", size, 0, most * slope * entry),
+            Field("curvature", packed, 0, most * weight * loss.curvature_bound * entry**2),
+            Field("scores", packed, 0, most * (slope * entry) ** 2),
+            Field("counts", 2, 0, most),
+        ]
+        if self.reexpands:
+            fields.append(Field("again", 1, 0, 1.0))
+        return Layout.without_noise(size, FURTHEST, fields)
+
+    @cached_property
+    def reexpands(self) -> bool:  # type: ignore[override]
+        """As `Task.reexpands`."""
+        return reexpands(self.study)
+
+    @property
+    def most_records(self) -> int:
+        """As `Task.most_records`."""
+        return MOST_AGAIN if self.reexpands else self.slots
+
+    def point_again(self, windows: Iterable[Arrays], before: Vector, model: Model) -> Vector | None:
+        """As `Task.point_again`."""
+        return again.point_again(self, windows, before, model)
+
+    def query_again(self, windows: Iterable[Arrays], point: Vector, model: Model) -> OpenQuery:
+        """As `Task.query_again`."""
+        return client.query_again(self, windows, point, model)
 
     def _fields(self, channels: Channels, gradient: int, counted: int) -> list[Field]:
         parts = (

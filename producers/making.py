@@ -1,0 +1,135 @@
+"""From a full window to a stored release: bytes and headers, and one transaction for a group."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeline.messages.envelope import BINARY, headers, rfc3339
+from pipeline.messages.form import SCHEMA
+from pipeline.privacy.events import Event
+from pipeline.records.encode import Arrays, Rows, stack
+from pipeline.release.model import Model
+from pipeline.release.task import Task
+from pipeline.releasing import release_again, release_of
+from pipeline.types import Vector
+from producers.admission import Admission
+from producers.client_store import ClientStore, Outgoing, Tally
+from producers.event_time import EventTimes
+from producers.sources import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A release that is not stored yet; `position` and `keep` as in `ClientStore.release`."""
+
+    outgoing: Outgoing
+    tally: Tally
+    position: bytes | None
+    event: Event
+    keep: Arrays | None
+
+
+class Making:
+    """Makes the releases of one client and stores them.
+
+    Parameters
+    ----------
+    task, source, store, source_name, admission, publish, times
+        As `Client` takes them.
+    next_seq
+        Number of the next release.
+    """
+
+    def __init__(
+        self, task: Task, source: Source, store: ClientStore, *, next_seq: int, source_name: str,
+        admission: Admission | None, publish: Callable[[], None], times: EventTimes | None,
+    ) -> None:  # fmt: skip
+        self._task, self._source, self._store = task, source, store
+        self._seq, self._source_name = next_seq, source_name
+        self._admission, self._publish, self._told = admission, publish, False
+        self._times, self._made = times, list[Made]()
+        # else later releases of a run cost nothing more
+        self.each_pays = task.budget.scope == "release"
+
+    def window(self, rows: Rows, model: Model, *, tally: Tally, position: bytes) -> None:
+        """Make the release of a window: noise is drawn here, once."""
+        # whole seconds: a window's time need not tell when its last record came
+        at = int(time.time()) if self._times is None else self._times.at_close() // 1000
+        window = stack(rows, self._task.size - 1)
+        payload = release_of(
+            self._task, window, model, client=self._store.client, ledger=self._store.ledger,
+            seq=self._next,
+        )  # fmt: skip
+        self._add(payload, at, model, tally, position, window.sound)
+
+    def again(self, point: Vector, model: Model) -> None:
+        """Make a release of the sums of all windows so far, taken at a point."""
+        payload = release_again(
+            self._task, self._store.kept.windows(self._task.study.name), point, model,
+            client=self._store.client, ledger=self._store.ledger, seq=self._next,
+        )  # fmt: skip
+        closed = None if self._times is None else self._times.closed
+        at = int(time.time()) if closed is None else closed // 1000
+        self._add(payload, at, model, Tally(0, {}, 0), None, None)
+
+    def commit(self) -> int:
+        """Store what was made with its spend, all or nothing, and return how many releases."""
+        if not self._made:
+            return 0
+        tallies, rejected = [made.tally for made in self._made], Counter[str]()
+        for tally in tallies:
+            rejected.update(tally.rejected)
+        position = self._made[-1].position
+        self._store.release(
+            self._task,
+            self._source_name,
+            [made.outgoing for made in self._made],
+            position=None if position is None else self._source.anchored(position),
+            tally=Tally(
+                sum(tally.records for tally in tallies),
+                rejected,
+                sum(tally.clipped for tally in tallies),
+            ),
+            now=float(int(time.time())),
+            events=[made.event for made in self._made],
+            latest=None if self._times is None else self._times.closed,
+            guard=self._guard,
+            keep=[made.keep for made in self._made] if self._task.reexpands else (),
+        )
+        if not self._told or self.each_pays:
+            self._publish()
+            self._told = True
+        if position is not None:
+            self._source.forget(position)
+        stored = len(self._made)
+        self._seq += stored
+        self._made.clear()
+        return stored
+
+    @property
+    def _next(self) -> int:
+        return self._seq + len(self._made)
+
+    def _add(
+        self, payload: bytes, at: int, model: Model, tally: Tally, position: bytes | None,
+        keep: Arrays | None,
+    ) -> None:  # fmt: skip
+        study, client, seq = self._task.study.name, self._store.client, self._next
+        marks = headers(
+            identity=f"{client}/{study}/{seq}",
+            source=f"/veilstream/{study}/{client}",
+            kind="veilstream.release",
+            schema=SCHEMA,
+            content_type=BINARY,
+            time=rfc3339(float(at)),
+        )
+        outgoing, event = Outgoing(seq, payload, marks), self._task.event(model)
+        self._made.append(Made(outgoing, tally, position, event, keep))
+
+    def _guard(self) -> None:
+        """Refuse records that another client or name has released."""
+        if self._admission is not None:
+            self._admission.before_release()
