@@ -83,8 +83,8 @@ attacks: .venv/ready  ## Lower bounds of epsilon that attacks measure, and plant
 
 PAPER ?= dwd
 .PHONY: papers
-papers: .venv/ready  ## Tables of a paper beside ours: PAPER=dwd or ldp-sgd, FULL=1, HARTH=folder
-	@$(BIN)/python -m benchmarks.papers.$(subst -,_,$(PAPER)) $(if $(FULL),--full) $(if $(HARTH),--harth '$(HARTH)')
+papers: .venv/ready  ## Tables of a paper beside ours: PAPER=dwd, ldp-sgd or noisy-mle, FULL=1, HARTH=folder, DATA=folder
+	@$(BIN)/python -m benchmarks.papers.$(subst -,_,$(PAPER)) $(if $(FULL),--full) $(if $(HARTH),--harth '$(HARTH)') $(if $(DATA),--data '$(DATA)')
 
 .PHONY: lock
 lock: .venv/ready  ## Pin the newest versions that pyproject.toml allows

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-
 #: Orders of Renyi divergences that are tried; fewer only make the scale larger.
 ORDERS = 1 + np.geomspace(0.02, 200, 120)
 
@@ -115,8 +114,8 @@ def psi_public(
 ) -> float:
     """Return the least public scale with which K copies are (epsilon, delta)-private.
 
-    By the Renyi divergence of two Gaussians whose precisions differ by at most e^s in all directions
-    and by more in one, along which they are shifted too.
+    By the Renyi divergence of two Gaussians whose precisions differ by at most e^s in all
+    directions and by more in one, along which they are shifted too.
     """
     if isinstance(model, Linear):
         one, others = 1 + model.norm**2 / model.ridge, 1.0

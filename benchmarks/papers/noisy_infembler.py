@@ -62,9 +62,16 @@ class Assembled:
 def draw(
     theta: Vector, information: Matrix, copies: int, scale: float, rng: np.random.Generator
 ) -> tuple[Vector, Matrix]:
-    """Return mean and scatter of K copies N(theta, scale F^-1), by Bartlett's decomposition."""
+    """Return mean and scatter of K copies N(theta, scale F^-1), by Bartlett's decomposition.
+
+    Fewer copies than there are numbers in one are drawn as they are.
+    """
     size = len(theta)
     root = np.sqrt(scale) * np.linalg.inv(np.linalg.cholesky(information)).T
+    if copies <= size:
+        apart = rng.standard_normal((copies, size)) @ root.T
+        middle = apart.mean(axis=0)
+        return theta + middle, (apart - middle).T @ (apart - middle)
     mean = theta + root @ rng.standard_normal(size) / np.sqrt(copies)
     lower = np.tril(rng.standard_normal((size, size)), -1)
     np.fill_diagonal(lower, np.sqrt(rng.chisquare(copies - 1 - np.arange(size))))
