@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from pipeline.errors import ConfigError, PrivacyError, StateError
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
+from pipeline.methods.base import Method
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.privacy.sensitivity import rounding_of_vector
@@ -155,59 +156,42 @@ class MeanServer:
         return None
 
 
-class PrivateMean:
+class PrivateMean(Method[MeanTask]):
     """As `methods.base.Method`."""
 
     title = "the mean of the response"
-    tables, losses, levels = ("method",), ("linear",), False
-    server_side: Mapping[str, str] = {"estimator.method.least": "when intervals are shown"}
-    client_side: Mapping[str, str] = {"estimator.method": "releases are made by it"}
+    losses, tables = ("linear",), ("method",)
+    server_side: ClassVar = {"estimator.method.least": "when intervals are shown"}
+    client_side: ClassVar = {"estimator.method": "releases are made by it"}
 
     def check(self, study: Study) -> None:
         strict(study.estimator.method or {}, Spec, at="estimator.method")
         if not study.noised:
             raise ConfigError('privacy.mechanism: "private-mean" needs noise')
 
-    def complete(self, study: Study, given: Container[str]) -> Study:
-        return study
-
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         meaning["estimator"].pop("method", None)
-
-    def intervals(self, study: Study) -> Sequence[str]:
-        return ()
 
     def task(self, study: Study, level: str | None = None) -> MeanTask:
         return MeanTask(study, level)
 
-    def server(self, task: Task) -> MeanServer:
-        assert isinstance(task, MeanTask)
+    def server(self, task: MeanTask) -> MeanServer:
         return MeanServer(task)
 
-    def facts(self, task: Task) -> Mapping[str, object]:
-        assert isinstance(task, MeanTask)
+    def facts(self, task: MeanTask) -> Mapping[str, object]:
         return {"noise": {"sum_sd": task.channel.standard_deviation} if task.study.noised else {}}
 
-    def warnings(self, task: Task) -> Sequence[str]:
-        return ()
-
-    def sizes(self, task: Task, records: int) -> Sizes:
+    def sizes(self, task: MeanTask, records: int) -> Sizes:
         return Sizes(100)
 
-    def outlook(self, task: Task, records: int) -> Outlook:
+    def outlook(self, task: MeanTask, records: int) -> Outlook:
         return Outlook(latest=100, usual=100, longest=None, usual_half=None)
 
     def design(self, study: Study, records: int, clients: int) -> Design:
         return Design({}, {})
 
-    def better(self, task: Task, missed: Missed) -> Sequence[str]:
+    def better(self, task: MeanTask, missed: Missed) -> Sequence[str]:
         return ("",)
-
-    def whole_log(self, task: Task) -> str:
-        return ""
-
-    def simulation(self, task: Task, rng: np.random.Generator) -> None:
-        return None
 
 
 METHOD = PrivateMean()

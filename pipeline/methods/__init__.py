@@ -40,14 +40,14 @@ OFFLINE = {
 }
 
 
-def method_of(study: Study) -> Method:
+def method_of(study: Study) -> Method[Any]:
     """Return the method of a study."""
     return load_live(study.estimator.kind)
 
 
-def load_live(kind: str) -> Method:
+def load_live(kind: str) -> Method[Any]:
     """Return the method of a kind of `METHODS`."""
-    found: Method = _found(METHODS[kind])
+    found: Method[Any] = _found(METHODS[kind])
     return found
 
 

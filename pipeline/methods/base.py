@@ -7,8 +7,9 @@ says.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from pipeline.study import Study
 from pipeline.types import Matrix, Vector
 
 S = TypeVar("S", bound=State)
+T = TypeVar("T", bound=Task)
 
 
 class Server(Protocol[S]):
@@ -109,91 +111,88 @@ class Simulation(Protocol):
         """Return the estimate so far."""
 
 
-class Method(Protocol):
-    """A way of estimating: what `estimator.kind` names.
+class Method(ABC, Generic[T]):
+    """A way of estimating: what `estimator.kind` names, with tasks `T` of its own.
 
-    Attributes
-    ----------
-    title
-        The method in the field's words.
-    tables
-        Tables under [estimator] that it reads: "method", or one of its own.
-    losses
-        What it can minimise.
-    levels
-        Whether single records can have budgets of their own (`privacy.personal`).
-    server_side
-        Keys that only the worker reads, with what they decide: a replay may change them.
-    client_side
-        Why a replay may not change other keys of its tables, by the beginning of the key.
+    title: The method in the field's words.
+    losses: What it can minimise.
+    tables: Tables under [estimator] that it reads: "method", or one of its own.
+    levels: Whether single records can have budgets of their own (`privacy.personal`).
+    server_side: Keys that only the worker reads, with what they decide: a replay may change them.
+    client_side: Why a replay may not change other keys of its tables, by the beginning of the key.
     """
 
-    title: str
-    tables: tuple[str, ...]
-    losses: tuple[str, ...]
-    levels: bool
-    server_side: Mapping[str, str]
-    client_side: Mapping[str, str]
+    title: ClassVar[str]
+    losses: ClassVar[tuple[str, ...]]
+    tables: ClassVar[tuple[str, ...]] = ()
+    levels: ClassVar[bool] = False
+    server_side: ClassVar[Mapping[str, str]] = {}
+    client_side: ClassVar[Mapping[str, str]] = {}
 
     def check(self, study: Study) -> None:
         """Refuse what a study says and the method does not allow.
 
-        Raises
-        ------
-        ConfigError
-            Naming the key, what is allowed and the way out.
+        Raises ConfigError, naming the key, what is allowed and the way out.
         """
 
     def complete(self, study: Study, given: Container[str]) -> Study:
         """Return a checked study with what follows from its other keys where it says nothing.
 
-        Parameters
-        ----------
-        given
-            Keys of [estimator] that its file has.
+        given: Keys of [estimator] that its file has.
         """
-        ...
+        del given
+        return study
 
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         """Put into a study's meaning, of which the revision is a hash, what the method adds."""
 
     def intervals(self, study: Study) -> Sequence[str]:
         """Return the kinds of intervals that can be had side by side; none if there is one."""
+        del study
+        return ()
 
-    def task(self, study: Study, level: str | None = None) -> Task:
+    @abstractmethod
+    def task(self, study: Study, level: str | None = None) -> T:
         """Return the public numbers of a study; for `level` and errors see `Task`."""
 
-    def server(self, task: Task) -> Server[Any]:
-        """Return the worker's part, of a task that this method has made."""
+    @abstractmethod
+    def server(self, task: T) -> Server[Any]:
+        """Return the worker's part."""
 
-    def facts(self, task: Task) -> Mapping[str, object]:
+    @abstractmethod
+    def facts(self, task: T) -> Mapping[str, object]:
         """Return what `study check` prints of a study besides what all methods have."""
 
-    def warnings(self, task: Task) -> Sequence[str]:
+    def warnings(self, task: T) -> Sequence[str]:
         """Return what the operator should know before such a study runs, in words."""
+        del task
+        return ()
 
-    def sizes(self, task: Task, records: int) -> Sizes:
+    @abstractmethod
+    def sizes(self, task: T, records: int) -> Sizes:
         """Return what formulas say of a study at so many records."""
 
-    def outlook(self, task: Task, records: int) -> Outlook:
+    @abstractmethod
+    def outlook(self, task: T, records: int) -> Outlook:
         """Return when intervals come, and how long they are at so many records."""
-        ...
 
+    @abstractmethod
     def design(self, study: Study, records: int, clients: int) -> Design:
         """Return what a study of this size should set, from public numbers alone.
 
-        Raises
-        ------
-        ConfigError, PrivacyError
-            If the study itself cannot be.
+        Raises ConfigError, PrivacyError if the study itself cannot be.
         """
-        ...
 
-    def better(self, task: Task, missed: Missed) -> Sequence[str]:
+    @abstractmethod
+    def better(self, task: T, missed: Missed) -> Sequence[str]:
         """Return what would bring coverage to its level, in words; "" stands for more records."""
 
-    def whole_log(self, task: Task) -> str:
+    def whole_log(self, task: T) -> str:
         """Return why a log must be folded from its beginning; empty where a part of it will do."""
+        del task
+        return ""
 
-    def simulation(self, task: Task, rng: np.random.Generator) -> Simulation | None:
+    def simulation(self, task: T, rng: np.random.Generator) -> Simulation | None:
         """Return a short cut from rows to estimates with noise of the same law, if there is one."""
+        del task, rng
+        return None

@@ -6,7 +6,7 @@ What a method needs and allows is its own to say; here it is only asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, OFFLINE, load, load_live, method_of
@@ -57,7 +57,7 @@ def completed(study: Study, given: Container[str]) -> Study:
     return method_of(study).complete(study, given) if kind in METHODS else study
 
 
-def _with(wanted: object, of: Callable[[Method], Sequence[object]]) -> str:
+def _with(wanted: object, of: Callable[[Method[Any]], Sequence[object]]) -> str:
     """Return the kinds whose method has what is wanted, in brackets; nothing if there is none."""
     kinds = [kind for kind in METHODS if wanted in of(load_live(kind))]
     return f" ({', '.join(kinds)})" if kinds else ""

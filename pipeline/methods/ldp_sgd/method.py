@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from pipeline.methods.base import Method
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes
 from pipeline.methods.ldp_sgd import design, facts
 from pipeline.methods.ldp_sgd.refusals import check
@@ -14,22 +14,21 @@ from pipeline.methods.ldp_sgd.server import GradientServer
 from pipeline.methods.ldp_sgd.simulation import GradientStream
 from pipeline.methods.ldp_sgd.spec import LOSSES, enter, spec_of
 from pipeline.methods.ldp_sgd.task import GradientTask
-from pipeline.release.task import Task
 from pipeline.study import Study
 
 
-class LdpSgd:
+class LdpSgd(Method[GradientTask]):
     """As `methods.base.Method`."""
 
     title = "gradient descent on locally private gradients of records"
     tables = ("path",)
     losses = LOSSES
     levels = True
-    server_side = {  # noqa: RUF012
+    server_side: ClassVar = {
         "estimator.path.interval": "which intervals are shown",
         "estimator.path.burn_in": "where the average of the path begins",
     }
-    client_side = {  # noqa: RUF012
+    client_side: ClassVar = {
         "estimator.path": "the live steps decided where clients took their gradients: other steps "
         "would lead elsewhere, and gradients of those places do not exist",
         "estimator.path.full": "it changes no number that is published",
@@ -38,11 +37,6 @@ class LdpSgd:
     def check(self, study: Study) -> None:
         """As `Method.check`."""
         check(study)
-
-    def complete(self, study: Study, given: Container[str]) -> Study:
-        """As `Method.complete`: a path has no such keys."""
-        del given
-        return study
 
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         """As `Method.enter`."""
@@ -56,35 +50,35 @@ class LdpSgd:
         """As `Method.task`."""
         return GradientTask(study, level)
 
-    def server(self, task: Task) -> GradientServer:
+    def server(self, task: GradientTask) -> GradientServer:
         """As `Method.server`."""
-        return GradientServer(own(task))
+        return GradientServer(task)
 
-    def facts(self, task: Task) -> dict[str, object]:
+    def facts(self, task: GradientTask) -> dict[str, object]:
         """As `Method.facts`."""
-        return facts.facts(own(task))
+        return facts.facts(task)
 
-    def warnings(self, task: Task) -> tuple[str, ...]:
+    def warnings(self, task: GradientTask) -> tuple[str, ...]:
         """As `Method.warnings`."""
-        return facts.warnings(own(task))
+        return facts.warnings(task)
 
-    def sizes(self, task: Task, records: int) -> Sizes:
+    def sizes(self, task: GradientTask, records: int) -> Sizes:
         """As `Method.sizes`."""
-        return facts.sizes(own(task), records)
+        return facts.sizes(task, records)
 
-    def outlook(self, task: Task, records: int) -> Outlook:
+    def outlook(self, task: GradientTask, records: int) -> Outlook:
         """As `Method.outlook`."""
-        return design.outlook(own(task), records)
+        return design.outlook(task, records)
 
     def design(self, study: Study, records: int, clients: int) -> Design:
         """As `Method.design`."""
         return design.design(study, records, clients)
 
-    def better(self, task: Task, missed: Missed) -> tuple[str, ...]:
+    def better(self, task: GradientTask, missed: Missed) -> tuple[str, ...]:
         """As `Method.better`."""
-        return facts.better(own(task), missed)
+        return facts.better(task, missed)
 
-    def whole_log(self, task: Task) -> str:
+    def whole_log(self, task: GradientTask) -> str:
         """As `Method.whole_log`."""
         del task
         return (
@@ -92,16 +86,9 @@ class LdpSgd:
             "order, and each gradient was taken where that path had led"
         )
 
-    def simulation(self, task: Task, rng: np.random.Generator) -> GradientStream | None:
+    def simulation(self, task: GradientTask, rng: np.random.Generator) -> GradientStream | None:
         """As `Method.simulation`."""
-        return GradientStream(own(task), rng)
-
-
-def own(task: Task) -> GradientTask:
-    """Return a task as one of this method; TypeError if it is another's."""
-    if not isinstance(task, GradientTask):
-        raise TypeError("a method serves tasks that it has made")
-    return task
+        return GradientStream(task, rng)
 
 
 METHOD = LdpSgd()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any
+from collections.abc import Container
+from typing import Any, ClassVar
 
 import msgspec
-import numpy as np
 
 from pipeline.errors import PrivacyError
+from pipeline.methods.base import Method
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes
 from pipeline.methods.renewable import design, facts, spec
 from pipeline.methods.renewable.open_server import OpenServer
@@ -16,7 +16,6 @@ from pipeline.methods.renewable.precision import noise_of
 from pipeline.methods.renewable.private_server import PrivateServer
 from pipeline.methods.renewable.replacing import ReplacingServer
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.release.task import Task
 from pipeline.study import Study
 
 #: Raised where the meaning of noised releases at the public start changes, by loss; else 1.
@@ -32,15 +31,13 @@ KEPT = (
 )
 
 
-class Renewable:
+class Renewable(Method[RenewableTask]):
     """As `methods.base.Method`."""
 
     title = "renewable estimation from releases"
     tables = ("method",)
     losses = ("gdwd", "logistic", "linear", "poisson")
-    levels = False
-    server_side: Mapping[str, str] = {}
-    client_side: Mapping[str, str] = {
+    client_side: ClassVar = {
         "estimator.method.secant_width": "clients summed curvatures over the live width",
         "estimator.method.reexpand": "clients did or did not send their sums again",
     }
@@ -68,60 +65,43 @@ class Renewable:
         if study.noised:
             meaning["secant"] = spec.WIDTH_SEMANTICS
 
-    def intervals(self, study: Study) -> tuple[str, ...]:
-        """As `Method.intervals`."""
-        del study
-        return ()
-
     def task(self, study: Study, level: str | None = None) -> RenewableTask:
         """As `Method.task`."""
         return RenewableTask(study, level)
 
-    def server(self, task: Task) -> PrivateServer | OpenServer | ReplacingServer:
+    def server(self, task: RenewableTask) -> PrivateServer | OpenServer | ReplacingServer:
         """As `Method.server`, for a study with noise or without."""
-        task = own(task)
         if task.reexpands:
             return ReplacingServer(task)
         return PrivateServer(task) if task.study.noised else OpenServer(task)
 
-    def facts(self, task: Task) -> dict[str, object]:
+    def facts(self, task: RenewableTask) -> dict[str, object]:
         """As `Method.facts`."""
-        return facts.facts(own(task))
+        return facts.facts(task)
 
-    def warnings(self, task: Task) -> tuple[str, ...]:
+    def warnings(self, task: RenewableTask) -> tuple[str, ...]:
         """As `Method.warnings`."""
-        return (KEPT,) if own(task).reexpands else ()
+        return (KEPT,) if task.reexpands else ()
 
-    def sizes(self, task: Task, records: int) -> Sizes:
+    def sizes(self, task: RenewableTask, records: int) -> Sizes:
         """As `Method.sizes`."""
-        return facts.sizes(own(task), records)
+        return facts.sizes(task, records)
 
-    def outlook(self, task: Task, records: int) -> Outlook:
+    def outlook(self, task: RenewableTask, records: int) -> Outlook:
         """As `Method.outlook`."""
-        return design.outlook(own(task), records)
+        return design.outlook(task, records)
 
     def design(self, study: Study, records: int, clients: int) -> Design:
         """As `Method.design`."""
         return design.design(study, records, clients)
 
-    def better(self, task: Task, missed: Missed) -> tuple[str, ...]:
+    def better(self, task: RenewableTask, missed: Missed) -> tuple[str, ...]:
         """As `Method.better`."""
-        return facts.better(own(task), missed)
+        return facts.better(task, missed)
 
-    def whole_log(self, task: Task) -> str:
+    def whole_log(self, task: RenewableTask) -> str:
         """As `Method.whole_log`."""
-        return WHOLE if own(task).reexpands else ""
-
-    def simulation(self, task: Task, rng: np.random.Generator) -> None:
-        """As `Method.simulation`."""
-        del task, rng
-
-
-def own(task: Task) -> RenewableTask:
-    """Return a task as one of this method; TypeError if it is another's."""
-    if not isinstance(task, RenewableTask):
-        raise TypeError("a method serves tasks that it has made")
-    return task
+        return WHOLE if task.reexpands else ""
 
 
 METHOD = Renewable()
