@@ -38,6 +38,11 @@ test: .venv/ready  ## All tests but the slow statistics, on a real Kafka and Red
 test-slow: .venv/ready  ## The slow statistics
 	@$(BIN)/python -m pytest -m slow -q
 
+FILES ?= tests
+.PHONY: durations
+durations: .venv/ready  ## Processor seconds of each file of tests: FILES=some of them
+	@$(BIN)/python -m pytest -m "not slow" -q -p tests.seconds $(FILES)
+
 .PHONY: golden
 golden: .venv/ready  ## Record the golden logs again, and print what changed
 	@$(BIN)/python -m tests.golden.record

@@ -231,10 +231,9 @@ def test_no_neighbours_are_further_apart_than_stated(
             pair = random_pair(task, rng, start=start)
             assert max(distances(task, pair).values()) <= 1.0
         for part in parts:
-            for _ in range(2):
-                pair = random_pair(task, rng, start=start)
-                most = climbed(task, rng, pair, lambda shares, p=part: shares[p], 100)
-                assert max(most.values()) <= 1.0
+            pair = random_pair(task, rng, start=start)
+            most = climbed(task, rng, pair, lambda shares, p=part: shares[p], 100)
+            assert max(most.values()) <= 1.0
 
 
 @mechanisms
@@ -297,10 +296,9 @@ def test_no_two_records_move_any_part_further_than_stated(
         for _ in range(60):
             assert max(distances(task, random_pair(task, rng, start=start)).values()) <= 1.0
     for part in ("gradient", "curvature", "products"):
-        for _ in range(3):
-            pair = random_pair(task, rng, start=False)
-            most = climbed(task, rng, pair, lambda shares, p=part: shares[p], 150)
-            assert max(most.values()) <= 1.0
+        pair = random_pair(task, rng, start=False)
+        most = climbed(task, rng, pair, lambda shares, p=part: shares[p], 150)
+        assert max(most.values()) <= 1.0
 
 
 CORNERS = (np.ones(3), np.array([1.0, -1.0, -1.0]))
