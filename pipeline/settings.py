@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from pipeline.errors import ConfigError
@@ -32,6 +32,9 @@ class Settings:
         spent.
     kafka_security, kafka_sasl: As Kafka names them. `kafka_ca`, `kafka_certificate`, `kafka_key`
         are PEM files.
+    source_kafka: Bootstrap servers of the Kafka that topics are read from as sources; default: the
+        one that releases go to. Where it is set, the other names that begin so are its own, and
+        mean what those without `source_` mean.
     kafka_home, kafka_archive, cache, java: For the local runtime: a Kafka installation, its
         archive, the folder for downloads, a Java.
     """
@@ -47,6 +50,14 @@ class Settings:
     kafka_ca: str = ""
     kafka_certificate: str = ""
     kafka_key: str = ""
+    source_kafka: str = ""
+    source_kafka_security: str = "PLAINTEXT"
+    source_kafka_sasl: str = "SCRAM-SHA-512"
+    source_kafka_username: str = ""
+    source_kafka_password: str = field(default="", repr=False)
+    source_kafka_ca: str = ""
+    source_kafka_certificate: str = ""
+    source_kafka_key: str = ""
     redis_username: str = ""
     redis_password: str = field(default="", repr=False)
     kafka_home: str = ""
@@ -87,13 +98,27 @@ class Settings:
             ("LEDGER_TOPIC", self.ledger_topic, ("on", "off")),
             ("KAFKA_SECURITY", self.kafka_security, SECURITY),
             ("KAFKA_SASL", self.kafka_sasl, SASL),
+            ("SOURCE_KAFKA_SECURITY", self.source_kafka_security, SECURITY),
+            ("SOURCE_KAFKA_SASL", self.source_kafka_sasl, SASL),
         ):
             if value not in allowed:
                 raise ConfigError(f"{PREFIX}{name} must be one of {', '.join(allowed)}")
         if self.redis and not self.redis.startswith(("redis://", "rediss://", "unix://")):
             raise ConfigError(f"{PREFIX}REDIS must start with redis://, rediss:// or unix://")
-        if self.kafka and not all(_names_port(part) for part in self.kafka.split(",")):
-            raise ConfigError(f"{PREFIX}KAFKA must be host:port[,host:port...]")
+        for name, servers in (("KAFKA", self.kafka), ("SOURCE_KAFKA", self.source_kafka)):
+            if servers and not all(_names_port(part) for part in servers.split(",")):
+                raise ConfigError(f"{PREFIX}{name} must be host:port[,host:port...]")
+
+    def of_source(self) -> Settings:
+        """Return the settings under which topics are read as sources."""
+        if not self.source_kafka:
+            return self
+        own = {
+            name.removeprefix("source_"): getattr(self, name)
+            for name in (entry.name for entry in fields(self))
+            if name.startswith("source_")
+        }
+        return replace(self, **own)
 
     @property
     def home(self) -> Path:

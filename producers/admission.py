@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.errors import DataError
 from producers.heads import MOST, Head, Marks, head_of
 from producers.known_sources import KnownSources, Looks
-from producers.sources import Slot, location_of, open_source, packaged
+from producers.sources import Slot, kind_of, location_of, open_source, packaged
 
 #: What has been seen of a source whose head cannot grow any more.
 WHOLE = "whole"
@@ -65,13 +65,15 @@ class Admission:
                 self._check(Looks("input", "", None, None, marks), releases=True)
                 self._seen = marks
             return
+        if self._seen == WHOLE:
+            return
         path = Path(self._spec)
         size = path.stat().st_size if path.exists() else 0
-        if self._seen in (size, WHOLE):
+        if self._seen == size:
             return
         looks = looks_of(self._spec, self._follow)
         self._check(looks, releases=True)
-        self._seen = WHOLE if looks.kind == "packaged" or MOST in looks.marks else size
+        self._seen = WHOLE if looks.kind != "file" or MOST in looks.marks else size
 
     def _check(self, looks: Looks, *, releases: bool) -> None:
         self._known.check(
@@ -85,6 +87,9 @@ def looks_of(spec: str, follow: bool) -> Looks:
     DataError if it cannot be opened.
     """
     location = location_of(spec) or ""
+    if kind_of(spec) == "topic":
+        # its records are not looked at: another topic with a copy of them is not found out
+        return Looks("topic", location, None, None, {})
     source = open_source(spec, None, folder=Path(), follow=follow)
     try:
         if packaged(spec):
@@ -130,4 +135,4 @@ def _looks_now(location: str) -> Looks:
     try:
         return looks_of(location, follow=True)
     except DataError:
-        return Looks("packaged" if packaged(location) else "file", location, None, None, {})
+        return Looks(kind_of(location), location, None, None, {})

@@ -44,8 +44,8 @@ TABLES = (
 class Looks:
     """What a source can be known by.
 
-    kind: "file", "packaged" or "input".
-    location: The file's path, the packaged source's specification, or "".
+    kind: "file", "packaged", "topic" or "input".
+    location: The file's path, the packaged source's or topic's specification, or "".
     device, inode: Of a file, as the system numbers them.
     marks: Of its first records, see `heads`.
     """
@@ -150,7 +150,7 @@ def _goes_on(known: Looks, now: Looks) -> bool:
     """Whether a source is what it was, perhaps longer."""
     if known.kind != now.kind:
         return False
-    if now.kind == "packaged":
+    if now.kind in ("packaged", "topic"):
         return known.location == now.location
     shared = compare(known.marks, now.marks)
     return bool(shared) or (shared is None and (now.kind == "input" or known.same_file(now)))
@@ -161,6 +161,10 @@ def _shared(one: Looks, other: Looks) -> tuple[str, bool]:
     if "packaged" in (one.kind, other.kind):
         both = one.kind == other.kind and share_rows(one.location, other.location)
         return ("they share rows", True) if both else ("", False)
+    if "topic" in (one.kind, other.kind):
+        # topics of one name can be on two clusters
+        both = one.kind == other.kind and one.location == other.location
+        return "the same topic" if both else "", False
     shared, file = compare(one.marks, other.marks), one.same_file(other)
     if shared:
         return ("the same file", True) if file else (f"the same first {shared} records", False)

@@ -147,6 +147,7 @@ def run_client(
             follow=job.follow,
             form=job.form,
             stream=stream,
+            settings=settings,
         )
         closing.callback(source.close)
         if lost.seqs:

@@ -28,14 +28,14 @@ from producers.run import Job, run_client, vault_path
 )  # fmt: skip
 @click.option(
     "--source", "--input", "source", required=True,
-    help="A .csv, .jsonl or .ndjson file, - for standard input, or shuttle:K/N or flights:AIRLINE "
-    "for demo data.",
+    help="A .csv, .jsonl or .ndjson file, - for standard input, kafka://TOPIC, or shuttle:K/N or "
+    "flights:AIRLINE for demo data.",
 )  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True,
     help="Format of standard input.",
 )  # fmt: skip
-@click.option("--follow", is_flag=True, help="Wait for the file to grow, as tail -f does.")
+@click.option("--follow", is_flag=True, help="Wait for a file or topic to grow, as tail -f does.")
 @click.option(
     "--event-time", metavar="COLUMN",
     help="For histories: releases carry the times in this column. Those times become public.",

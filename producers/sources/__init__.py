@@ -5,6 +5,7 @@
 - `pipe`: what a program pipes in, read once and not kept; `spool` keeps it on disk so that it can
   be resumed.
 - `parquet_file`: Parquet, for what reads a file once. `tables`: any of them in batches of columns.
+- `kafka_topic`: a topic of somebody's own Kafka; `topic_spec` is how it is written.
 - `shuttle`, `flights`: rows that come with installed packages, for demonstrations. `counted` is
   what they share with Parquet: a known number of rows.
 
@@ -14,10 +15,12 @@ Every record takes a slot, good or bad; see `base`.
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.errors import DataError
+from pipeline.settings import Settings
 from producers.sources.base import Slot, Source
 from producers.sources.csv_file import CsvFile
 from producers.sources.flights import FlightRows
@@ -27,6 +30,7 @@ from producers.sources.pipe import Pipe, open_input
 from producers.sources.shuttle import STREAMED, ShuttleRows, heldout, shared
 from producers.sources.spool import Spool
 from producers.sources.tape import RECORD_LIMIT, Tape
+from producers.sources.topic_spec import SCHEME, topic_spec
 
 __all__ = [
     "RECORD_LIMIT",
@@ -34,6 +38,7 @@ __all__ = [
     "Slot",
     "Source",
     "heldout",
+    "kind_of",
     "location_of",
     "name_of",
     "open_once",
@@ -52,6 +57,8 @@ def name_of(spec: str, form: str = "csv") -> str:
         return f"stdin:{form}"
     if packaged(spec):
         return spec
+    if spec.startswith(SCHEME):
+        return f"kafka:{topic_spec(spec).topic}"
     path = Path(spec)
     return f"{'csv' if path.suffix.lower() == '.csv' else 'jsonl'}:{path.name}"
 
@@ -60,7 +67,18 @@ def location_of(spec: str) -> str | None:
     """Return which data on this machine a source is, by whatever name; None for standard input."""
     if spec == "-":
         return None
+    if spec.startswith(SCHEME):
+        return f"{SCHEME}{topic_spec(spec).topic}"
     return spec if packaged(spec) else str(Path(spec).resolve())
+
+
+def kind_of(spec: str) -> str:
+    """Return "input", "packaged", "topic" or "file"."""
+    if spec == "-":
+        return "input"
+    if spec.startswith(SCHEME):
+        return "topic"
+    return "packaged" if packaged(spec) else "file"
 
 
 def share_rows(one: str, other: str) -> bool:
@@ -78,23 +96,28 @@ def open_source(
     follow: bool = False,
     form: str = "csv",
     stream: BinaryIO | None = None,
+    settings: Settings | None = None,
 ) -> Source:
     """Open a source of raw records.
 
-    spec: A path that ends in .csv, .jsonl or .ndjson; "-" for standard input; "shuttle:K/N"; or
-        "flights:AIRLINE" with a code of two characters.
+    spec: A path that ends in .csv, .jsonl or .ndjson; "-" for standard input; "kafka://TOPIC";
+        "shuttle:K/N"; or "flights:AIRLINE" with a code of two characters.
     position: Behind which slot to resume; None is the start.
     folder: The client's own folder; standard input is spooled there.
     follow: Whether a file may still grow.
     form: What standard input holds: "csv" or "jsonl". With CSV, the first call waits for the header
         line.
     stream: What to read as standard input.
+    settings: Which Kafka a topic is on; only clients read one.
 
-    Raises DataError if the source cannot be opened, or does not fit the position.
+    Raises DataError if the source cannot be opened, or does not fit the position; of a topic
+    BrokerError, ConfigError if Kafka cannot be asked.
     """
     if spec == "-":
         _check_form(form)
         return _open_input(position, folder, form, stream)
+    if spec.startswith(SCHEME):
+        return _open_topic(spec, position, settings, follow)
     if match := _SHUTTLE.fullmatch(spec):
         return ShuttleRows(int(match[1]), int(match[2]), position)
     if match := _FLIGHTS.fullmatch(spec):
@@ -103,8 +126,8 @@ def open_source(
     if kind not in (".csv", ".jsonl", ".ndjson"):
         raise DataError(
             f"{spec!r} is no source; the data owner must name a file that ends in .csv, .jsonl or "
-            ".ndjson, - for standard input, shuttle:K/N with 0 <= K < N, or flights:AIRLINE "
-            "(`fit`, `predict` and `backtest`, which read once, take .parquet too)"
+            ".ndjson, - for standard input, kafka://TOPIC, shuttle:K/N with 0 <= K < N, or "
+            "flights:AIRLINE (`fit`, `predict` and `backtest`, which read once, take .parquet too)"
         )
     tape = Tape(Path(spec), follow)
     try:
@@ -134,6 +157,20 @@ def open_once(spec: str, *, form: str = "csv", stream: BinaryIO | None = None) -
 def packaged(spec: str) -> bool:
     """Whether a specification is one of rows that come with a package."""
     return bool(_SHUTTLE.fullmatch(spec) or _FLIGHTS.fullmatch(spec))
+
+
+def _open_topic(
+    spec: str, position: bytes | None, settings: Settings | None, follow: bool
+) -> Source:
+    if settings is None:
+        raise DataError(
+            f"{spec!r}: a topic is read by `veilstream produce` alone; the data owner must give "
+            "a file here"
+        )
+    # what reads files has no need of Kafka's library
+    topics = import_module("producers.sources.kafka_topic")
+    found: Source = topics.KafkaTopic(topic_spec(spec), position, settings, follow=follow)
+    return found
 
 
 def _check_form(form: str) -> None:

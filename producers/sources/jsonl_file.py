@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+from collections.abc import Mapping
 from typing import NoReturn
 
 from producers.sources.record_file import Cut, RecordFile
@@ -21,20 +22,22 @@ class JsonLinesFile(RecordFile):
     def _cut(self, first: bytes, end: int, final: bool) -> Cut:
         del end, final
         # a byte order mark can only stand at the start of a file; no JSON text begins with one
-        text = first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
-        try:
-            record = json.loads(text.decode(), parse_constant=_refuse)
-        except UnicodeDecodeError:
-            return Cut(first, None, "not UTF-8")
-        except json.JSONDecodeError as error:
-            return Cut(first, None, f"not valid JSON at column {error.colno}")
-        except _NotJsonError:
-            return Cut(first, None, "NaN and Infinity are no JSON numbers")
-        except (ValueError, RecursionError):
-            return Cut(first, None, "JSON with a number too long or nesting too deep")
-        if not isinstance(record, dict):
-            return Cut(first, None, "not a JSON object")
-        return Cut(first, record, None)
+        return Cut(first, *json_object(first.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")))
+
+
+def json_object(text: bytes) -> tuple[Mapping[str, object] | None, str | None]:
+    """Return the object that a JSON text is, or None and why it is none."""
+    try:
+        record = json.loads(text.decode(), parse_constant=_refuse)
+    except UnicodeDecodeError:
+        return None, "not UTF-8"
+    except json.JSONDecodeError as error:
+        return None, f"not valid JSON at column {error.colno}"
+    except _NotJsonError:
+        return None, "NaN and Infinity are no JSON numbers"
+    except (ValueError, RecursionError):
+        return None, "JSON with a number too long or nesting too deep"
+    return (record, None) if isinstance(record, dict) else (None, "not a JSON object")
 
 
 class _NotJsonError(Exception):

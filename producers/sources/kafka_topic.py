@@ -1,0 +1,260 @@
+"""A topic as a source: JSON objects, read by offsets that the client's own database keeps.
+
+No group is joined and nothing is committed to Kafka: what resumes is the position that was stored
+with the spend. Of the records that are there, the earliest goes first by its timestamp, of equal
+ones that of the lowest partition; a record that Kafka only shows later comes later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from infra.connection import asking, kafka_options
+from infra.preflight import check_servers
+from pipeline.errors import BrokerError, ConfigError, DataError
+from pipeline.settings import Settings
+from producers.sources.base import Slot
+from producers.sources.jsonl_file import json_object
+from producers.sources.tape import RECORD_LIMIT
+from producers.sources.topic_spec import TopicSpec
+
+#: Records of one partition that wait to be handed out, at most, before more are fetched.
+_AHEAD = 2000
+#: How long one look at Kafka may take while nothing is there, in seconds.
+_LOOK = 0.2
+
+
+class _At(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where one partition goes on, and the timestamp of the record before: -1 if there is none."""
+
+    offset: int
+    time: int
+
+
+class _Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="kafka",
+                tag_field="kind"):  # fmt: skip
+    """Where all partitions go on; records counts those that were handed out."""
+
+    topic: str
+    records: int
+    at: dict[int, _At]
+
+
+class KafkaTopic:
+    """The records of a topic.
+
+    spec: Which, and where the fields of a record are.
+    position: Behind which slot to resume; None is the first record that is still there.
+    settings: Which Kafka; see `Settings.of_source`.
+    follow: Whether to wait for more when everything that was there at the start has been read.
+
+    Raises DataError if the topic is not there, was made anew, or has lost records that were not
+    read; BrokerError, ConfigError if Kafka cannot be asked.
+    """
+
+    columns = None
+    total = None
+
+    def __init__(
+        self, spec: TopicSpec, position: bytes | None, settings: Settings, *, follow: bool
+    ) -> None:
+        self._spec, self._follow = spec, follow
+        self._settings, self._own = settings.of_source(), bool(settings.source_kafka)
+        resumed = None if position is None else self._read_position(position)
+        self._records = 0 if resumed is None else resumed.records
+        self._waiting: dict[int, deque[Any]] = {}
+        self._position = b"" if position is None else position
+        with self._asking():
+            check_servers(self._settings)
+            self._consumer = KafkaConsumer(
+                **kafka_options(self._settings),
+                group_id=None,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+                allow_auto_create_topics=False,
+                bootstrap_timeout_ms=10_000,
+                fetch_max_wait_ms=int(_LOOK * 1000),
+                max_poll_records=_AHEAD,
+            )
+        try:
+            with self._asking():
+                self._begin({} if resumed is None else resumed.at)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, resumed: dict[int, _At]) -> None:
+        topic = self._spec.topic
+        numbers = self._consumer.partitions_for_topic(topic)
+        if not numbers or not resumed.keys() <= numbers:
+            raise DataError(
+                f"topic {topic!r} is not there, or has fewer partitions than were read from; the "
+                "data owner must name an existing one, as `kafka-topics --list` shows it"
+            )
+        self._partitions = {TopicPartition(topic, number): number for number in sorted(numbers)}
+        self._consumer.assign(list(self._partitions))
+        first = self._consumer.beginning_offsets(list(self._partitions))
+        last = self._consumer.end_offsets(list(self._partitions))
+        self._at, self._end, self._check = dict[int, _At](), dict[int, int](), dict[int, int]()
+        for partition, number in self._partitions.items():
+            at = resumed.get(number, _At(first[partition], -1))
+            if at.offset > last[partition]:
+                raise self._made_anew()
+            if at.offset < first[partition]:
+                self._check_lost(number, first[partition] - at.offset)
+                at = _At(first[partition], -1)
+            self._at[number], self._end[number] = at, last[partition]
+            self._waiting[number] = deque()
+            # the record before says whether this is still the topic that was read
+            again = at.time >= 0 and at.offset > first[partition]
+            self._check[number] = at.time if again else -1
+            self._consumer.seek(partition, at.offset - 1 if again else at.offset)
+        self._first = sum(at.offset for at in self._at.values())
+
+    @property
+    def identity(self) -> str:
+        """The topic's name."""
+        return f"kafka:{self._spec.topic}"
+
+    @property
+    def ended(self) -> bool:
+        """Whether all that was there at the start was handed out; never while it follows."""
+        return not self._follow and not any(self._waiting.values()) and not self._behind()
+
+    @property
+    def progress(self) -> float | None:
+        """The share of the offsets passed, unknown while it follows."""
+        if self._follow:
+            return None
+        if self.ended:
+            return 1.0
+        whole = sum(self._end.values()) - self._first
+        return min(1.0, (sum(at.offset for at in self._at.values()) - self._first) / max(whole, 1))
+
+    def read(self, limit: int, timeout: float) -> list[Slot]:
+        """Return up to `limit` slots, none if nothing came within `timeout` seconds.
+
+        BrokerError, ConfigError if Kafka fails in a way that a retry cannot mend; DataError as at
+        the start.
+        """
+        deadline = time.monotonic() + timeout
+        slots: list[Slot] = []
+        while len(slots) < limit and not self.ended:
+            # the order of what was there at the start does not depend on how Kafka answers
+            if self._behind() or not any(self._waiting.values()):
+                left = deadline - time.monotonic()
+                if slots and left <= 0:
+                    break
+                self._fetch(min(max(left, 0.0), _LOOK))
+                if left <= 0 and not any(self._waiting.values()):
+                    break
+                continue
+            slots.append(self._next())
+        return slots
+
+    def anchored(self, position: bytes) -> bytes:
+        """Return the position: it holds the timestamps of the records before it."""
+        return position
+
+    def forget(self, position: bytes) -> None:
+        """Do nothing: Kafka keeps the records, or does not."""
+        del position
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(KafkaError, AttributeError):
+            self._consumer.close()
+
+    def _behind(self) -> bool:
+        """Whether a partition has nothing here, and not all is fetched that it had at the start."""
+        # control records and deleted ones have offsets and never come
+        return any(
+            not self._waiting[number] and self._consumer.position(partition) < self._end[number]
+            for partition, number in self._partitions.items()
+        )
+
+    def _fetch(self, seconds: float) -> None:
+        # a partition that is far ahead of the others waits for them
+        full = [p for p, number in self._partitions.items() if len(self._waiting[number]) > _AHEAD]
+        with self._asking():
+            self._consumer.pause(*full)
+            batches = self._consumer.poll(timeout_ms=int(seconds * 1000))
+            self._consumer.resume(*full)
+        for partition, records in batches.items():
+            number = self._partitions[partition]
+            for record in records:
+                if record.offset < self._at[number].offset:
+                    if record.timestamp != self._check[number]:
+                        raise self._made_anew()
+                    continue
+                if self._follow or record.offset < self._end[number]:
+                    self._waiting[number].append(record)
+
+    def _next(self) -> Slot:
+        heads = (
+            (waiting[0].timestamp, number) for number, waiting in self._waiting.items() if waiting
+        )
+        _, number = min(heads)
+        record = self._waiting[number].popleft()
+        self._at[number] = _At(record.offset + 1, record.timestamp)
+        self._records += 1
+        position = msgspec.json.encode(_Position(self._spec.topic, self._records, self._at))
+        found, fault = self._parsed(record.value)
+        where = f"partition {number}, offset {record.offset}"
+        return Slot(found, fault and f"{where}: {fault}", position, self._records)
+
+    def _parsed(self, value: bytes | None) -> tuple[Any, str | None]:
+        if value is None:
+            return None, "a message without a value"
+        if len(value) > RECORD_LIMIT:
+            return None, "the message is too long"
+        found, fault = json_object(value)
+        return (None, fault) if found is None else (self._spec.record_of(found), None)
+
+    def _read_position(self, position: bytes) -> _Position:
+        try:
+            found = msgspec.json.decode(position, type=_Position)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            found = None
+        if found is None or found.topic != self._spec.topic:
+            raise DataError(
+                f"topic {self._spec.topic!r}: the stored position is not one of this topic; the "
+                "data owner must name the source that this client has read from before"
+            )
+        return found
+
+    def _check_lost(self, number: int, lost: int) -> None:
+        if not self._spec.skip_lost:
+            raise DataError(
+                f"topic {self._spec.topic!r}: up to {lost} records of partition {number} were "
+                "deleted by Kafka before this client had read them; the data owner must say "
+                "lost=skip in the source to go on without them, and have the topic kept for longer"
+            )
+
+    def _made_anew(self) -> DataError:
+        return DataError(
+            f"topic {self._spec.topic!r} is not the one that was released from: it was deleted and "
+            "made anew. The data owner must name another topic, or give this one a --source-name "
+            "of its own if its records are new"
+        )
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Turn faults of the library into ours, with the settings that the source's Kafka has."""
+        try:
+            with asking(self._settings, f"topic {self._spec.topic}", "Read"):
+                yield
+        except (BrokerError, ConfigError) as error:
+            if not self._own:
+                raise
+            named = str(error).replace("VEILSTREAM_KAFKA", "VEILSTREAM_SOURCE_KAFKA")
+            raise type(error)(named) from error

@@ -1,0 +1,312 @@
+"""A topic as a source: nothing lost and nothing twice, on a real Kafka."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka.admin import NewTopic
+
+from infra.preflight import check_servers
+from pipeline.errors import BrokerError, ConfigError, DataError
+from pipeline.settings import Settings
+from producers.sources import kind_of, location_of, name_of, open_source
+from producers.sources.kafka_topic import KafkaTopic
+from producers.sources.tape import RECORD_LIMIT
+from producers.sources.topic_spec import topic_spec
+from tests.compliance.sources import CANARY, CHECKS, Case
+from tests.stage import OPEN, Stage, send, study_text
+
+pytestmark = pytest.mark.kafka
+#: Of the first record, in milliseconds: Kafka deletes those that are a week old.
+EARLIER = int(time.time() * 1000) - 600_000
+
+
+class Topics:
+    """Topics of one test."""
+
+    def __init__(self, kafka: str) -> None:
+        self.kafka, self.settings = kafka, Settings(kafka=kafka)
+        self.admin = KafkaAdminClient(bootstrap_servers=kafka)
+        self.names: list[str] = []
+
+    def make(self, partitions: int = 1, name: str | None = None, **configs: str) -> str:
+        name = name or f"source-{uuid.uuid4().hex[:12]}"
+        self.admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
+        self.names.append(name)
+        self._settle(name, partitions)
+        return name
+
+    def remove(self, name: str) -> None:
+        self.admin.delete_topics([name])
+        self._settle(name, 0)
+
+    def open(self, name: str, position: bytes | None = None, *, follow: bool = False) -> KafkaTopic:
+        found = open_source(
+            f"kafka://{name}", position, folder=Path(), follow=follow, settings=self.settings
+        )
+        assert isinstance(found, KafkaTopic)
+        return found
+
+    def _settle(self, name: str, partitions: int) -> None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            if (name in self.admin.list_topics()) == bool(partitions):
+                return
+            time.sleep(0.05)
+        raise AssertionError(name)
+
+
+@pytest.fixture
+def topics(kafka: str) -> Iterator[Topics]:
+    made = Topics(kafka)
+    yield made
+    for name in made.names:
+        if name in made.admin.list_topics():
+            made.admin.delete_topics([name])
+    made.admin.close()
+
+
+def told(**fields: object) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def fill(topics: Topics, name: str, count: int, partitions: int, start: int = 0) -> None:
+    send(
+        topics.kafka,
+        name,
+        (
+            {
+                "value": told(x=number),
+                "partition": number % partitions,
+                "timestamp_ms": 1000 + number,
+            }
+            for number in range(start, start + count)
+        ),
+    )
+
+
+def drain(source: KafkaTopic) -> list[Any]:
+    found = []
+    while not source.ended:
+        found += source.read(7, 5.0)
+    source.close()
+    return found
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+@pytest.mark.takes("each check opens the topic for each of its records")
+def test_a_topic_keeps_what_every_source_must(
+    check: Callable[[Case], None], topics: Topics
+) -> None:
+    name = topics.make(partitions=2)
+    values = [told(x=1), CANARY.encode(), None, told(x=2), b"[1]", b"\xff", told(x=3, y=CANARY)]
+    send(
+        topics.kafka,
+        name,
+        [
+            {"value": value, "key": b"k", "partition": number % 2, "timestamp_ms": EARLIER + number}
+            for number, value in enumerate(values)
+        ],
+    )
+    check(Case(lambda position: topics.open(name, position), bad=4))
+
+
+def test_partitions_are_joined_by_time_whatever_the_broker_answers_first(topics: Topics) -> None:
+    name = topics.make(partitions=3)
+    fill(topics, name, 40, 3)
+    assert [slot.record["x"] for slot in drain(topics.open(name))] == list(range(40))
+
+
+def test_it_ends_where_the_topic_ended_at_the_start_and_follows_when_asked(topics: Topics) -> None:
+    name = topics.make()
+    fill(topics, name, 3, 1)
+    bounded, following = topics.open(name), topics.open(name, follow=True)
+    fill(topics, name, 2, 1, start=3)
+    assert len(drain(bounded)) == 3
+    found: list[Any] = []
+    while len(found) < 5:
+        found += following.read(10, 1.0)
+    assert [slot.record["x"] for slot in found] == [0, 1, 2, 3, 4]
+    assert not following.ended
+    assert following.progress is None
+    assert following.read(10, 0.0) == []
+    following.close()
+
+
+def test_transactions_that_were_aborted_are_not_read(topics: Topics) -> None:
+    name = topics.make()
+    producer = KafkaProducer(
+        bootstrap_servers=topics.kafka, transactional_id=f"t-{uuid.uuid4().hex}"
+    )
+    producer.init_transactions()
+    for number, end in enumerate(("commit", "abort", "commit")):
+        producer.begin_transaction()
+        producer.send(name, told(x=number)).get(timeout=30)
+        getattr(producer, f"{end}_transaction")()
+    producer.close()
+    slots = drain(topics.open(name))
+    assert [slot.record["x"] for slot in slots] == [0, 2]
+    assert drain(topics.open(name, slots[0].position)) == slots[1:]
+
+
+def test_fields_are_found_by_their_paths(topics: Topics) -> None:
+    name = topics.make()
+    deep = {"id": 7, "body": {"amount": {"value": 2.5}, "kind": None}}
+    send(topics.kafka, name, [{"value": json.dumps(value).encode()} for value in (deep, {"id": 8})])
+    source = open_source(
+        f"kafka://{name}?field=amount:body.amount.value&field=kind:body.kind&field=n:id",
+        None, folder=Path(), settings=topics.settings,
+    )  # fmt: skip
+    found = [slot.record for slot in drain(source)]  # type: ignore[arg-type]
+    assert found == [{"amount": 2.5, "kind": None, "n": 7}, {"n": 8}]
+
+
+def test_a_message_of_ten_megabytes_is_one_empty_slot(topics: Topics) -> None:
+    name = topics.make(**{"max.message.bytes": str(16 * 2**20)})
+    big = told(x="a" * (10 * RECORD_LIMIT))
+    send(topics.kafka, name, [{"value": told(x=1)}, {"value": big}, {"value": told(x=2)}])
+    slots = drain(topics.open(name))
+    assert [slot.record and slot.record["x"] for slot in slots] == [1, None, 2]
+    assert slots[1].fault == "partition 0, offset 1: the message is too long"
+
+
+def test_records_that_kafka_deleted_unread_are_told_and_passed_over_only_when_asked(
+    topics: Topics,
+) -> None:
+    name = topics.make()
+    fill(topics, name, 10, 1)
+    position = drain(topics.open(name))[3].position
+    topics.admin.delete_records(_partition(name, 7))
+    with pytest.raises(DataError, match=r"up to 3 records of partition 0 .* lost=skip"):
+        topics.open(name, position)
+    skipping = open_source(
+        f"kafka://{name}?lost=skip", position, folder=Path(), settings=topics.settings
+    )
+    assert [slot.record["x"] for slot in drain(skipping)] == [7, 8, 9]  # type: ignore[arg-type]
+
+
+def test_records_deleted_after_they_were_read_are_no_matter(topics: Topics) -> None:
+    name = topics.make()
+    fill(topics, name, 10, 1)
+    position = drain(topics.open(name))[6].position
+    topics.admin.delete_records(_partition(name, 7))
+    assert [slot.record["x"] for slot in drain(topics.open(name, position))] == [7, 8, 9]
+
+
+@pytest.mark.parametrize("records", [2, 20])
+def test_a_topic_that_was_made_anew_is_not_the_one_that_was_read(
+    topics: Topics, records: int
+) -> None:
+    name = topics.make()
+    fill(topics, name, 10, 1)
+    position = drain(topics.open(name))[6].position
+    topics.remove(name)
+    topics.make(name=name)
+    fill(topics, name, records, 1, start=500)
+    with pytest.raises(DataError, match="made anew"):
+        drain(topics.open(name, position))
+
+
+def test_a_topic_that_is_not_there_is_not_made(topics: Topics) -> None:
+    name = f"no-such-{uuid.uuid4().hex[:8]}"
+    with pytest.raises(DataError, match="is not there"):
+        topics.open(name)
+    assert name not in topics.admin.list_topics()
+
+
+def test_a_position_of_another_source_is_refused(topics: Topics) -> None:
+    one, other = topics.make(), topics.make()
+    fill(topics, one, 2, 1)
+    position = drain(topics.open(one))[0].position
+    for wrong in (position, b"{}", b"\xff"):
+        with pytest.raises(DataError, match="not one of this topic"):
+            topics.open(other, wrong)
+
+
+def test_the_source_may_be_on_another_kafka_and_its_faults_name_its_settings(kafka: str) -> None:
+    elsewhere = Settings(kafka=kafka, source_kafka="localhost:1", source_kafka_username="u")
+    assert elsewhere.of_source().kafka == "localhost:1"
+    assert elsewhere.of_source().kafka_username == "u"
+    assert Settings(kafka=kafka, source_kafka_username="u").of_source().kafka_username == ""
+    check_servers(Settings(kafka=kafka))
+    with pytest.raises(BrokerError, match="VEILSTREAM_SOURCE_KAFKA"):
+        open_source("kafka://any", None, folder=Path(), settings=elsewhere)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "kafka://",
+        "kafka://a/b",
+        "kafka://a?group=g",
+        "kafka://a?field=x",
+        "kafka://a?field=x:",
+        "kafka://a?field=x:a..b",
+        "kafka://a?field=x:a&field=x:b",
+        "kafka://a?lost=keep",
+        "kafka://a#b",
+    ],
+)
+def test_what_names_no_topic_is_refused_with_the_form_that_does(spec: str) -> None:
+    with pytest.raises(DataError, match=r"kafka://TOPIC"):
+        topic_spec(spec)
+
+
+def test_a_topic_is_known_by_its_name_and_only_clients_read_it() -> None:
+    spec = "kafka://payments?field=a:b"
+    assert (name_of(spec), location_of(spec)) == ("kafka:payments", "kafka://payments")
+    assert kind_of(spec) == "topic"
+    with pytest.raises(DataError, match="veilstream produce"):
+        open_source(spec, None, folder=Path())
+    for wrong in ({"source_kafka": "nowhere"}, {"source_kafka_security": "TLS"}):
+        with pytest.raises(ConfigError, match="VEILSTREAM_SOURCE_KAFKA"):
+            Settings(**wrong).check()
+
+
+@pytest.mark.redis
+@pytest.mark.takes("starts a worker, and a client again and again")
+def test_killed_at_any_moment_no_record_is_lost_and_none_is_released_twice(
+    tmp_path: Path, topics: Topics, redis_url: str
+) -> None:
+    count, chance = 3000, random.Random(4)
+    name = topics.make(partitions=2)
+    made = [
+        {"heat": chance.uniform(0, 100), "load": chance.uniform(-1, 1), "failed": number % 3 == 0}
+        for number in range(count)
+    ]
+    for value in made:
+        value["failed"] = "yes" if value["failed"] else "no"
+    send(
+        topics.kafka,
+        name,
+        (
+            {"value": told(**value), "partition": number % 2, "timestamp_ms": EARLIER + number}
+            for number, value in enumerate(made)
+        ),
+    )
+    spec, text = f"kafka://{name}", study_text(privacy=OPEN, records=10)
+    with Stage(tmp_path, topics.kafka, redis_url, text) as stage:
+        stage.worker()
+        for _ in range(8):
+            stage.produce("c", spec, "--rate", "2500")
+            time.sleep(chance.uniform(0.5, 2.5))
+            stage.kill("c")
+        stage.produce("c", spec)
+        assert stage.code("c") == 0, stage.said("c")
+        estimate = stage.final_estimate()
+        assert estimate.records == count
+        again = stage.run("produce", stage.study, "--client", "d", "--source", spec)
+        assert again.returncode == 10
+        assert "the same topic" in again.stderr
+
+
+def _partition(name: str, before: int) -> dict[Any, int]:
+    return {TopicPartition(name, 0): before}
