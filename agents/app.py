@@ -20,6 +20,7 @@ from agents.transport import BatchSchema, BatchTransport, NoTables
 from agents.verifying import Verifying
 from infra.connection import told
 from infra.tls import ssl_context
+from pipeline.messages.authentic import Authenticator
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -38,6 +39,7 @@ def create_app(
     folder: Path,
     health: tuple[str, int] | None,
     fatal: Fatal,
+    trust: Authenticator | None = None,
     say: Callable[[str], None] = lambda _: None,
     verify: tuple[Path, float] | None = None,
 ) -> faust.App:
@@ -57,8 +59,10 @@ def create_app(
     link = Link(settings)
     log = ReleasesLog(lambda: app.consumer, topics.releases.name)
 
-    folding = Folding(task, topics, store, link.send, log.reread, log.bounds)
-    publishing = Publishing(task, topics, store, folding, link.send, link.read, link.ends)
+    folding = Folding(task, topics, store, link.send, log.reread, log.bounds, trust)
+    publishing = Publishing(
+        task, topics, store, folding, link.send, link.read, link.ends, trust=trust
+    )
     progress = Progress(folding, log.left)
     verifying = [Verifying(*verify, lambda: publishing.owner, say)] if verify else []
     pages = Health(folding, publishing, progress, *verifying)

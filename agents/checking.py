@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from agents.authority import authenticator, begin_admitted
 from agents.history import History
 from agents.refold import history_of
-from pipeline.errors import OffsetGap
+from pipeline.errors import OffsetGap, PayloadError
+from pipeline.messages.authentic import Authenticator
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
 from pipeline.methods import server_of
@@ -60,11 +62,19 @@ class Follower:
     """
 
     def __init__(
-        self, task: Task, history: History, starts: Mapping[int, int], erased: frozenset[str]
+        self,
+        task: Task,
+        settings: Settings,
+        history: History,
+        starts: Mapping[int, int],
+        erased: frozenset[str],
     ) -> None:
-        self._reducer, self._history = Reducer(task), history
+        trust = authenticator(task, settings)
+        self.trust, self._history = trust, history
+        self._reducer = Reducer(task, trust=trust)
         self._ends = {n: extent.after for n, extent in history.extents().items()}
         self.states = {n: Partition.empty(task, erased).starting_at(starts[n]) for n in starts}
+        begin_admitted(task, settings, trust, self.states)
         self._held: dict[int, list[LogRecord]] = {n: [] for n in starts}
         history.seek({n: Span(starts[n], self._ends[n]) for n in starts})
 
@@ -119,12 +129,12 @@ def check(
         first = extent.first
         while only is None or only:
             published.seek({0: Span(first, extent.after)})
-            follower, again = Follower(task, releases, starts, erased), []
+            follower, again = Follower(task, settings, releases, starts, erased), []
             for record in published.records(0):
                 if only is not None and record.offset not in only:
                     continue
                 report(record.offset - extent.first + 1, extent.after - extent.first)
-                live = _usable(task, record, found)
+                live = _usable(task, follower.trust, record, found)
                 if live is None:
                     continue
                 if not follower.possible(live):
@@ -157,10 +167,17 @@ def _starts(history: History, *, accept_loss: bool) -> dict[int, int]:
     return starts
 
 
-def _usable(task: Task, record: LogRecord, found: Checked) -> EstimateMessage | None:
+def _usable(
+    task: Task, trust: Authenticator | None, record: LogRecord, found: Checked
+) -> EstimateMessage | None:
     """Return a published estimate that this study can be compared with, or count why not."""
     try:
+        if trust is not None:
+            trust.check(record.value or b"")
         live = read_estimate(record.value or b"")
+    except PayloadError:
+        found.apart["not signed by this study"] += 1
+        return None
     except msgspec.DecodeError:
         found.apart["no estimate"] += 1
         return None

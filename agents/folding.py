@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from pipeline.errors import OffsetGap, StateError
+from pipeline.messages.authentic import Authenticator
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.topics import Topics
 from pipeline.reducer import Head, LogRecord, Partition, Reducer, known
@@ -43,13 +44,14 @@ class Folding:
         send: Send,
         reread: Reread,
         bounds: Bounds,
+        trust: Authenticator | None = None,
     ) -> None:
         self._task, self._topics, self._store, self._send = task, topics, store, send
         self._reread, self._bounds = reread, bounds
         #: Partition to a gap that was seen once: the watermark and the offset that came instead.
         self._suspects: dict[int, tuple[int, int]] = {}
         self._since_suspect = 0
-        self._reducer = Reducer(task)
+        self._reducer = Reducer(task, trust=trust)
         self.partitions: dict[int, Partition] = {}
         #: Set after each commit: the estimate step waits on it.
         self.moved = asyncio.Event()
@@ -161,7 +163,7 @@ def _set_aside(before: Head, after: Head) -> int:
     """Return how many records between two heads are in no sum: repeats, letters, erased ones."""
     return sum(
         getattr(after, name) - getattr(before, name)
-        for name in ("duplicates", "dead_letters", "erased")
+        for name in ("duplicates", "dead_letters", "erased", "words")
     )
 
 

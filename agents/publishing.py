@@ -12,6 +12,7 @@ from agents.folding import Folding, Send
 from agents.progress import STALLED_SECONDS
 from pipeline.errors import NumericError, PayloadError, StateError
 from pipeline.estimators.estimate import Progress
+from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import json_headers, rfc3339
 from pipeline.messages.estimate import write_estimate
 from pipeline.messages.model import read_model, write_model
@@ -25,6 +26,7 @@ from pipeline.reducer import (
     slots_seen,
     start_is_over,
 )
+from pipeline.release.model import Model
 from pipeline.release.task import Task
 from state import Held, RedisStore
 from state.keys import model as model_key
@@ -53,6 +55,7 @@ class Publishing:
     read: Returns all messages that a small topic holds.
     ends: Tells how long the releases topic is.
     now: A clock in seconds that never goes back.
+    trust: The study's keys, which sign what it publishes where releases are authenticated.
     """
 
     def __init__(
@@ -65,10 +68,11 @@ class Publishing:
         read: Read,
         ends: Ends,
         now: Callable[[], float] = time.monotonic,
+        trust: Authenticator | None = None,
     ) -> None:
         self._task, self._topics, self._store = task, topics, store
         self._folding, self._send, self._read, self._ends = folding, send, read, ends
-        self._now = now
+        self._now, self._trust = now, trust
         self._last = Published()
         self._resent = False
         #: Partitions of other workers as they were last read, with the bytes of their heads.
@@ -154,10 +158,12 @@ class Publishing:
             self._failing = since, str(error)
             return False
         self.way = estimate.progress
-        study, written = self._task.study.name, write_estimate(message)
+        study, written = self._task.study.name, self._signed(write_estimate(message))
         identity = f"{self._task.revision}/{message.state_version}"
         marks = json_headers("estimate/1", study, identity, rfc3339(now))
-        payload = write_model(self._task, model, rfc3339(now)) if moves else b""
+        if self._trust is not None:
+            model = self._trust.ticketed(model)
+        payload = self._signed(write_model(self._task, model, rfc3339(now))) if moves else b""
         if moves:
             # stored first: a crash before it is sent is mended by the next owner, see _send_again
             self._store.store_model(version, payload)
@@ -181,7 +187,7 @@ class Publishing:
         if held is None:
             return 1, watermark, False
         try:
-            before = read_model(self._task, held[1]).watermark
+            before = self._read_model(held[1]).watermark
         except PayloadError:
             # of an earlier revision of the study, whose buckets are gone with its state
             return 1 + held[0], watermark, False
@@ -205,6 +211,8 @@ class Publishing:
                 f"to who may, remove the key {model_key(self._task.study.name)!r} and start the "
                 "worker again"
             )
+        if held is not None and self._trust is not None:
+            self._check_held(held[1])
         messages = await self._read(self._topics.models.name)
         releases = self._topics.releases
         length = await self._ends(releases.name, releases.partitions)
@@ -227,7 +235,7 @@ class Publishing:
         believed = Newest(self._task, lambda: releases, time.time)
         for offset, payload in messages:
             try:
-                model = read_model(self._task, payload or b"")
+                model = self._read_model(payload or b"")
             except PayloadError:
                 continue
             outcome = believed.take(offset, model)
@@ -240,6 +248,26 @@ class Publishing:
                     self._topics.models.name, model.version,
                 )  # fmt: skip
         return newest if believed.explained or not known else None
+
+    def _signed(self, payload: bytes) -> bytes:
+        return payload if self._trust is None else self._trust.sign(payload)
+
+    def _read_model(self, payload: bytes) -> Model:
+        """Read a model that this study has published; PayloadError if it is none."""
+        if self._trust is not None:
+            self._trust.check(payload)
+        return read_model(self._task, payload)
+
+    def _check_held(self, payload: bytes) -> None:
+        try:
+            self._read_model(payload)
+        except PayloadError as error:
+            if error.reason in {"unsigned", "forged"}:
+                raise StateError(
+                    f"Redis holds a model of study {self._task.study.name!r} that its key has not "
+                    "signed: somebody else wrote it. The operator must see to who may write to "
+                    "Redis, and run `veilstream study recover` with all workers stopped"
+                ) from error
 
     async def _send_model(self, version: int, payload: bytes, now: float) -> None:
         study = self._task.study.name

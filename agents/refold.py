@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from agents.authority import authenticator, begin_admitted
 from agents.history import History
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.topics import Topics
@@ -46,7 +47,8 @@ def refold(
     Raises OffsetGap if the log no longer begins at 0 and the loss is not accepted; StateError if
     the log ends before `until`; BrokerError if Kafka fails.
     """
-    reducer, state = Reducer(task), Partition.empty(task, erased)
+    trust = authenticator(task, settings)
+    reducer, state = Reducer(task, trust=trust), Partition.empty(task, erased)
     with history_of(task, settings) as history:
         log, extent = f"{history.topic}[{partition}]", history.extents()[partition]
         end = extent.after if until is None else until
@@ -62,6 +64,7 @@ def refold(
                     "the rest is another state (--accept-loss takes it)"
                 )
             state = state.starting_at(extent.first)
+            begin_admitted(task, settings, trust, {partition: state})
         history.seek({partition: Span(extent.first, end)})
         while records := history.more(partition):
             reducer.fold(state, records, allow_gaps=True)

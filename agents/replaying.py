@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from agents.authority import authenticator, begin_admitted
 from agents.history import History, Interrupted
 from agents.outputs import Output, file_faults
 from agents.refold import history_of
@@ -118,11 +119,14 @@ def run_replay(
             saved = Saved.decode(job.memo.read_bytes(), job.command, erased)
     with history_of(live, settings, stopped) as history:
         spans = _spans(history, job) if saved is None else saved.spans
+        trust = authenticator(live, settings)
         replay = Replay(
-            task, history.topic, live.revision, spans, job.rhythm, job.accept_others, erased
+            task, history.topic, live.revision, spans, job.rhythm, job.accept_others, erased, trust
         )
         if saved is not None:
             saved.restore(replay)
+        else:
+            begin_admitted(live, settings, trust, replay.partitions)
         history.seek(
             {n: Span(replay.partitions[n].head.next_offset, s.stop) for n, s in spans.items()}
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from agents.authority import authenticator
 from agents.history import History
 from agents.refold import history_of
 from pipeline.errors import OffsetGap, StateError
@@ -38,7 +39,7 @@ class Shadow:
     def __init__(self, task: Task, settings: Settings, stopped: Callable[[], bool]) -> None:
         self._task, self._settings, self._stopped = task, settings, stopped
         self._store = RedisStore(redis_client(settings), task)
-        self._reducer = Reducer(task)
+        self._reducer = Reducer(task, trust=authenticator(task, settings))
         #: Each partition with the offset that it began at.
         self._states: dict[int, tuple[int, Partition]] = {}
 

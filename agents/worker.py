@@ -11,6 +11,9 @@ from pathlib import Path
 import faust
 
 from agents.app import create_app
+from agents.authority import authenticator
+from infra.admissions import announce_keys
+from infra.keyring import read_study
 from infra.study_record import announce
 from infra.topics import check_broker, ensure_topics
 from pipeline.errors import VeilstreamError
@@ -20,6 +23,12 @@ from pipeline.settings import Settings
 from pipeline.study import require_live
 from state import RedisStore
 from state.connection import redis_client
+
+#: Of a study whose releases are open.
+OPEN = (
+    'WARNING: trust.releases is "open" or not given: whoever can write to this study\'s topics can '
+    "move its estimate, as any client. New studies are authenticated; docs/operations.md says how"
+)
 
 
 def run_worker(
@@ -41,11 +50,16 @@ def run_worker(
     # a state that this worker must refuse is refused before it joins the group, where it would
     # hold partitions that others could serve
     states = [store.load(number) for number in range(task.study.stream.partitions)]
+    trust = authenticator(task, settings)
     check_broker(settings)
     ensure_topics(settings, Topics.of(task.study).all())
     # what was folded says which revision is the right one, and a record may be forged
     folded = any(state.head.next_offset for state in states)
     announce(task, settings, overrule=folded, say=_say)
+    if trust is not None:
+        announce_keys(task.study, settings, read_study(settings, task.study.name))
+    else:
+        _say(OPEN)
     # its errors come many times a second; what they mean is said once, when the worker ends
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,6 +75,7 @@ def run_worker(
         folder=folder,
         health=health,
         fatal=stop,
+        trust=trust,
         say=_say,
         verify=verify,
     )

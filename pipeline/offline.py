@@ -16,6 +16,7 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.keys import partition_of
 from pipeline.records.encode import Row, Rows
 from pipeline.reducer import (
+    OFFLINE,
     Partition,
     Reducer,
     combine,
@@ -66,7 +67,7 @@ class OfflineRun:
                 "`veilstream backtest` an --event-time"
             )
         self._task = task
-        self._reducer = Reducer(task)
+        self._reducer = Reducer(task, trust=OFFLINE)
         self._sequences: dict[str, int] = {}
         count = task.study.stream.partitions if task.partition_strategy else 1
         self.partitions = [Partition.empty(task, trace=trace) for _ in range(count)]

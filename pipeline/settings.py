@@ -30,6 +30,7 @@ class Settings:
     folder: Where the local runtime and the clients' databases live.
     ledger_topic: "on" or "off": whether clients tell on the topic veil.ledger.v1 what they have
         spent.
+    study_key: The file with a study's private keys; default: keys/STUDY.key in the folder.
     kafka_security, kafka_sasl: As Kafka names them. `kafka_ca`, `kafka_certificate`, `kafka_key`
         are PEM files.
     source_kafka: Bootstrap servers of the Kafka that topics are read from as sources; default: the
@@ -43,6 +44,7 @@ class Settings:
     redis: str = ""
     folder: str = ".veilstream"
     ledger_topic: str = "on"
+    study_key: str = ""
     kafka_security: str = "PLAINTEXT"
     kafka_sasl: str = "SCRAM-SHA-512"
     kafka_username: str = ""

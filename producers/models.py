@@ -21,6 +21,7 @@ from pipeline.messages.topics import Topics
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from producers.membership import Membership
 
 #: How long to wait for still newer models, in milliseconds, when one was there already. Kafka
 #: answers a request with the first model that follows it, which may be long past when somebody
@@ -37,6 +38,7 @@ class ModelFeed:
     task, settings, topics: The study and where Kafka is.
     client: Whose models: those of one partition can have a point of their own.
     say: Told, once, of a model that nobody can have published.
+    membership: Whose signatures are believed, where the study signs.
 
     newest: The newest believable one.
     ignored, refused: Messages that are no models of this study; models that are not believed.
@@ -47,7 +49,7 @@ class ModelFeed:
 
     def __init__(
         self, task: Task, settings: Settings, topics: Topics, client: str,
-        say: Callable[[str], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None, membership: Membership | None = None,
     ) -> None:  # fmt: skip
         self._task = task
         self._partition = partition_of(client.encode(), topics.releases.partitions)
@@ -59,9 +61,12 @@ class ModelFeed:
             TopicPartition(topics.releases.name, n) for n in range(topics.releases.partitions)
         ]
         self._believed = Newest(task, self._ends, time.time)
+        self._membership, self._clients = membership, topics.clients.name
         self._known, self._study = Known(task.study.name), topics.study.name
         topic_partitions = [
-            TopicPartition(topic.name, 0) for topic in (topics.models, topics.study)
+            TopicPartition(topic.name, 0)
+            for topic in (topics.models, topics.study, topics.clients)
+            if topic is not topics.clients or membership is not None
         ]
         with asking(settings, f"topic {self._name}", "Read"):
             self._consumer = log_reader(settings, wait_ms=200)
@@ -70,6 +75,8 @@ class ModelFeed:
                 self._consumer.assign(topic_partitions)
                 self._consumer.seek_to_beginning(*topic_partitions)
                 self._catch_up(topic_partitions)
+            if self._known.ignored:
+                say(f"WARNING: {self._known.ignored} records of {self._study} cannot be read")
         except VeilstreamError:
             self.close()
             raise
@@ -129,6 +136,8 @@ class ModelFeed:
         for record in records:
             if record.topic == self._study:
                 self._known.take(record.value)
+            elif self._membership is not None and record.topic == self._clients:
+                self._membership.take(record.key, record.value)
             else:
                 self._take(record.offset, record.value)
 
@@ -136,6 +145,8 @@ class ModelFeed:
         if payload is None:
             return
         try:
+            if self._membership is not None:
+                self._membership.check(payload)
             model = read_model(self._task, payload)
         except PayloadError:
             self.ignored += 1

@@ -24,6 +24,7 @@ from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from producers.client_store import ClientStore, Stream
+from producers.membership import Membership
 
 #: How long Kafka may hand out nothing of what it has, in seconds.
 PATIENCE = 60.0
@@ -73,11 +74,13 @@ def lost_releases(
     stream: Stream,
     say: Callable[[str], None],
     stopped: Callable[[], bool] = lambda: False,
+    membership: Membership | None = None,
 ) -> Lost:
     """Return the releases that topic or folder know of and the database does not.
 
     say: Told what cannot be checked, and of a search that takes long.
     stopped: Whether this process has been asked to end: then what is returned means nothing.
+    membership: Tells what this client has made of all that bears its name.
 
     Raises LedgerBehind if another ledger has released as this client, or a number cannot be true;
     ConfigError if the lost releases are of another revision of the study; BrokerError if Kafka does
@@ -91,7 +94,9 @@ def lost_releases(
     try:
         with log_reader(settings, wait_ms=200) as consumer:
             consumer.assign([topic_partition])
-            found = Search(consumer, topic_partition, store, say, stopped).run(stream.sent)
+            found = Search(consumer, topic_partition, store, say, stopped, membership).run(
+                stream.sent
+            )
     except KafkaError as error:
         otherwise = (
             f"the releases topic cannot be read ({type(error).__name__}), so nobody can tell "
@@ -160,7 +165,7 @@ class Search:
 
     consumer, topic_partition: What reads, and the partition that it has been assigned.
     store: Whose releases.
-    say, stopped: As `lost_releases` takes them.
+    say, stopped, membership: As `lost_releases` takes them.
     """
 
     def __init__(
@@ -170,10 +175,11 @@ class Search:
         store: ClientStore,
         say: Callable[[str], None],
         stopped: Callable[[], bool],
+        membership: Membership | None,
     ) -> None:
         self._consumer, self._topic_partition = consumer, topic_partition
         self._key, self._ledger = store.client.encode(), identity(store.ledger.encode()).hex()
-        self._say, self._stopped = say, stopped
+        self._say, self._stopped, self._membership = say, stopped, membership
         self._found = Found()
 
     def run(self, sent: tuple[int, int] | None) -> Found:
@@ -244,5 +250,7 @@ class Search:
         try:
             release = header_of(payload or b"")
         except PayloadError:
+            return
+        if self._membership is not None and not self._membership.made(payload or b""):
             return
         self._found.take(release, offset, self._ledger)

@@ -26,6 +26,7 @@ from producers.client_store import NO_LIMIT, ClientStore
 from producers.event_time import EventTimes
 from producers.ledger import Limit
 from producers.ledger_topic import LedgerTopic
+from producers.membership import Membership
 from producers.models import ModelFeed
 from producers.passing import owe, pass_over
 from producers.reconcile import lost_releases, named, refuse
@@ -114,13 +115,13 @@ def run_client(
         admission.enter(released=store.released(name))
         ensure_topics(settings, [*topics.all(), *ledger_topics(task.study, settings)])
         # another revision than the running one is refused before it is bound to this client
-        models = ModelFeed(task, settings, topics, store.client, say)
+        keys = task.study.authenticated
+        membership = Membership(task, settings, store.client, say) if keys else None
+        models = ModelFeed(task, settings, topics, store.client, say, membership)
         closing.callback(models.close)
-        if models.unreadable:
-            say(f"WARNING: {models.unreadable} records of {topics.study.name} cannot be read")
         # before anything is registered: a start that is refused changes no limit
         known = store.peek(task.study.name)
-        lost = lost_releases(task, settings, store, known, say, lambda: stopping.asked)
+        lost = lost_releases(task, settings, store, known, say, lambda: stopping.asked, membership)
         if stopping.asked:
             return Progress()
         if (lost.seqs or store.missing) and not job.skip_lost:
@@ -176,7 +177,7 @@ def run_client(
         )
         if held is None:
             return progress
-        sender = Sender(store, task.study.name, settings, topics)
+        sender = Sender(store, task.study.name, settings, topics, membership)
         client = Client(
             task,
             held,

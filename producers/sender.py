@@ -16,6 +16,7 @@ from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from producers.client_store import ClientStore, Outgoing
+from producers.membership import Membership
 
 #: How long Kafka may refuse a release before the client stops; the outbox keeps it.
 PATIENCE_SECONDS = 60
@@ -36,13 +37,17 @@ class Sender:
 
     store, study: Whose outbox.
     settings, topics: Where to.
+    membership: Puts the MAC on releases, where they have one.
 
     Raises BrokerError if Kafka does not answer at the start.
     """
 
-    def __init__(self, store: ClientStore, study: str, settings: Settings, topics: Topics) -> None:
+    def __init__(
+        self, store: ClientStore, study: str, settings: Settings, topics: Topics,
+        membership: Membership | None = None,
+    ) -> None:  # fmt: skip
         self._store, self._study, self._topic = store, study, topics.releases.name
-        self._settings = settings
+        self._settings, self._membership = settings, membership
         self._key = store.client.encode()
         self._pending: deque[Pending] = deque()
         self._handed = -1
@@ -77,7 +82,7 @@ class Sender:
                 future = self._producer.send(
                     self._topic,
                     key=self._key,
-                    value=item.payload,
+                    value=self._leaving(item.payload),
                     headers=item.headers,
                     timestamp_ms=_time_of(item),
                 )
@@ -100,6 +105,10 @@ class Sender:
     def close(self) -> None:
         """Close the connection; what is not acknowledged stays in the outbox."""
         close_producer(self._producer)
+
+    def _leaving(self, payload: bytes) -> bytes:
+        """Return a release with its MAC, under the key of the day; sent again, it is the same."""
+        return payload if self._membership is None else self._membership.stamp(payload)
 
     def _refused(self, error: BaseException | None) -> VeilstreamError:
         otherwise = f"Kafka does not take releases ({type(error).__name__})"

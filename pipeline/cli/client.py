@@ -1,4 +1,4 @@
-"""`veilstream client`: what a client's own database says, for the client's own eyes."""
+"""`veilstream client`: its own database, its key, and who admits it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pipeline.cli.admission import admit, enrol, revoke, roll
 from pipeline.cli.context import AS_JSON, put
 from pipeline.errors import ConfigError
 from pipeline.settings import Settings
@@ -15,7 +16,11 @@ from producers.run import vault_path
 
 @click.group()
 def client() -> None:
-    """Look at a client's own database on this machine."""
+    """Look at a client's own database, make its key, admit it to a study or revoke it."""
+
+
+for command in (enrol, admit, revoke, roll):
+    client.add_command(command)
 
 
 @client.command()

@@ -9,6 +9,7 @@ import click
 
 from infra.addresses import connected
 from infra.waiting import Waiting
+from pipeline.cli.admission import admit_here
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.library.words import counted
@@ -89,7 +90,8 @@ def produce(
     if begin_at is not None and rate is None:
         raise ConfigError("--begin: it says when a rate starts to count; give --rate too")
     task = live_task_of(study, "a client", level)
-    settings = connected(Settings.read())
+    given = Settings.read()
+    settings = connected(given)
     if not task.study.private and (epsilon_limit or delta_limit):
         raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")
 
@@ -116,6 +118,8 @@ def produce(
         now = standing(path, task.study.name)
         tell(begun(task.revision, now, study=task.study.name, follow=follow))
 
+    if task.study.authenticated and not given.kafka:
+        admit_here(task.study, settings, [client])
     before, code = standing(path, task.study.name), 1
     try:
         run_client(

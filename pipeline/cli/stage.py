@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from infra.waiting import Waiting
+from pipeline.cli.admission import admit_here
 from pipeline.cli.context import say
 from pipeline.cli.processes import Processes
 from pipeline.errors import VeilstreamError
@@ -74,6 +75,8 @@ class Stage:
         seconds: How long the stream of each client is to last, whatever its size.
         ahead: Seconds until all streams begin at once; None: each begins when its client is up.
         """
+        if self.task.study.authenticated:
+            admit_here(self.task.study, self.settings, [site.name for site in self.sites])
         say(f"starting one worker and {len(self.sites)} clients as processes of their own ...")
         self._start_worker()
         begin = [] if ahead is None else ["--begin", f"{time.time() + ahead:.3f}"]

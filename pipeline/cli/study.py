@@ -1,4 +1,4 @@
-"""`veilstream study`: check a study file, plan one, or begin one."""
+"""`veilstream study`: check a study file, plan one, begin one, or make its keys."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from pipeline.cli.context import AS_JSON, STUDY, put, say, task_of
 from pipeline.cli.design import CLIENTS, RECORDS, design, designed
+from pipeline.cli.keys import keys
 from pipeline.errors import ConfigError
 from pipeline.library.checking import facts_of, warnings_of
 from pipeline.library.lengths import NOT_PRIVATE, of_sample
@@ -16,10 +17,11 @@ from pipeline.study import TEMPLATE
 
 @click.group()
 def study() -> None:
-    """Check a study file, plan one, or begin one."""
+    """Check a study file, plan one, begin one, or make its keys."""
 
 
 study.add_command(design)
+study.add_command(keys)
 
 
 @study.command()

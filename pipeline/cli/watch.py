@@ -87,7 +87,7 @@ def watch(
                 "`veilstream produce` of this study"
             )
         for message, raw in feed:
-            when = pace.told(message)
+            when = "; ".join(filter(None, [pace.told(message), feed.warning]))
             if as_json:
                 sys.stdout.write(raw.decode() + "\n")
                 sys.stdout.flush()

@@ -9,6 +9,7 @@ import click
 
 from infra.addresses import connected
 from pipeline.cli.context import STUDY, live_task_of, seconds_of
+from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError
 from pipeline.settings import Settings
 
@@ -47,7 +48,11 @@ def worker(
     from agents.worker import run_worker  # noqa: PLC0415  Faust takes a second to import
 
     task = live_task_of(study, "a worker")
-    settings = connected(Settings.read())
+    given = Settings.read()
+    settings = connected(given)
+    if task.study.authenticated and not given.kafka:
+        # the local runtime, whose operator makes no keys by hand
+        study_keys(task.study, settings)
     run_worker(
         task,
         settings,

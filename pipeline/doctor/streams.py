@@ -18,7 +18,7 @@ from pipeline.methods import method_of, task_of
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays
-from pipeline.reducer import Partition, Reducer, estimate_of, slots_seen
+from pipeline.reducer import OFFLINE, Partition, Reducer, estimate_of, slots_seen
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
@@ -92,7 +92,7 @@ class _Releases:
 
     def __init__(self, task: Task, seed: int, number: int) -> None:
         self._task, self._seed, self._number = task, seed, number
-        self._reducer, self._partition = Reducer(task), Partition.empty(task)
+        self._reducer, self._partition = Reducer(task, trust=OFFLINE), Partition.empty(task)
         self._model: Model = task.first_model
         self._round = 0
 

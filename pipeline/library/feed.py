@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,16 +11,21 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
+from infra.admissions import read_roll
 from infra.connection import asking, log_reader, told
 from infra.waiting import AGAIN, Waiting
-from pipeline.errors import NumericError
+from pipeline.errors import NumericError, PayloadError
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from pipeline.study import Study
+from pipeline.trust.signed import check_signed
 
+log = logging.getLogger("veilstream.trust")
 #: How long to wait for an estimate that may be there.
 PATIENCE_SECONDS = 3.0
+#: Where the newest may be forged, so many are looked at; and how often keys are asked for.
+BACK, AGAIN_SECONDS = 200, 10.0
 
 
 class Feed:
@@ -27,15 +33,21 @@ class Feed:
 
     beginning: Start from the oldest estimate; else from the newest that exists.
     topic: Another topic of estimates than the one that has them all.
+    back: How many from the end it starts, where it does not start from the oldest.
 
-    Raises BrokerError if Kafka does not answer.
+    refused: How many were not signed by the study, where it signs.
+
+    Raises ConfigError if the study's key is not known; BrokerError if Kafka does not answer.
     """
 
     def __init__(
-        self, study: Study, settings: Settings, *, beginning: bool, topic: str | None = None
-    ) -> None:
+        self, study: Study, settings: Settings, *, beginning: bool, topic: str | None = None,
+        back: int = 1,
+    ) -> None:  # fmt: skip
         self._kept: list[tuple[EstimateMessage, bytes]] = []
-        self._settings = settings
+        self._settings, self._study = settings, study
+        self._roll = read_roll(study, settings) if study.authenticated else None
+        self._asked, self.refused = time.monotonic(), 0
         self._waits = Waiting(first=AGAIN)
         #: Told, once a minute, that no estimate comes.
         self.say: Callable[[str], None] = lambda _: None
@@ -50,7 +62,7 @@ class Feed:
                 first = self._consumer.beginning_offsets([self._topic_partition])[
                     self._topic_partition
                 ]
-                self._consumer.seek(self._topic_partition, max(first, end - 1))
+                self._consumer.seek(self._topic_partition, max(first, end - back))
         except KafkaError as error:
             otherwise = (
                 f"estimates cannot be read from {settings.kafka} ({type(error).__name__}); is "
@@ -66,10 +78,39 @@ class Feed:
         found = []
         for record in batches.get(self._topic_partition, []):
             try:
+                self._check(record.value or b"")
                 found.append((read_estimate(record.value), record.value))
+            except PayloadError:
+                self.refused += 1
+                if self.refused == 1:
+                    log.warning(self.warning)
             except (msgspec.DecodeError, TypeError):
                 continue
         return found
+
+    @property
+    def warning(self) -> str:
+        """What people must know of estimates that are not shown; empty if there are none."""
+        if not self.refused:
+            return ""
+        return (
+            f"WARNING: {self.refused} estimates on {self._topic_partition.topic} are not signed by "
+            "this study and not shown: somebody else writes to it"
+        )
+
+    def _check(self, payload: bytes) -> None:
+        """Refuse an estimate that the study has not signed; PayloadError."""
+        if self._roll is None:
+            return
+        try:
+            check_signed(payload, self._roll.publics)
+        except PayloadError:
+            # the study may have a new key; whoever writes nonsense must not make us ask for each
+            if time.monotonic() - self._asked < AGAIN_SECONDS:
+                raise
+            self._asked = time.monotonic()
+            self._roll = read_roll(self._study, self._settings)
+            check_signed(payload, self._roll.publics)
 
     def until_now(self) -> Iterator[tuple[EstimateMessage, bytes]]:
         """Yield the estimates that are there at the first call, and end."""
@@ -114,10 +155,13 @@ def newest_estimate(study: Study, settings: Settings) -> EstimateMessage:
 
     Raises BrokerError if Kafka does not answer; NumericError if there is none.
     """
-    feed = Feed(study, settings, beginning=False, topic=Topics.of(study).latest.name)
+    feed = Feed(study, settings, beginning=False, topic=Topics.of(study).latest.name, back=BACK)
     try:
-        feed.ready(PATIENCE_SECONDS)
-        found = feed.kept
+        messages = [message for message, _ in feed.until_now()]
+        found = messages[-1] if messages else None
+        if found is None and not feed.refused:
+            feed.ready(PATIENCE_SECONDS)
+            found = feed.kept
     finally:
         feed.close()
     if found is None:

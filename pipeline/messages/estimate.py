@@ -9,10 +9,11 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from pipeline.errors import NumericError
+from pipeline.errors import NumericError, PayloadError
 from pipeline.estimators.estimate import Estimate
 from pipeline.privacy.policy import Guarantee
 from pipeline.release.task import Task
+from pipeline.trust.signed import check_plain
 
 Finite = Annotated[float, Meta(description="a finite number")]
 
@@ -202,8 +203,12 @@ def write_estimate(message: EstimateMessage) -> bytes:
 def read_estimate(payload: bytes) -> EstimateMessage:
     """Read an estimate.
 
-    Raises msgspec.DecodeError if the payload is none.
+    Raises msgspec.DecodeError if the payload is none, or has characters that a terminal obeys.
     """
+    try:
+        check_plain(payload)
+    except PayloadError as error:
+        raise msgspec.DecodeError(error.detail) from None
     return msgspec.json.decode(payload, type=EstimateMessage)
 
 

@@ -23,8 +23,8 @@ MAGIC, FORM = int.from_bytes(b"VEIL", "little"), 2
 SCHEMA = f"release/{FORM}"
 #: What stands for a model without a watermark of its partition.
 NO_PARTITION = -1
-#: Who, of what, at which model. Digests are 8 or 16 bytes; ticket and MAC are zeros until releases
-#: are authenticated.
+#: Who, of what, at which model. Digests are 8 or 16 bytes. In an open study ticket, MAC and what is
+#: reserved are zeros; else this is the generation of the study's key.
 HEADER = np.dtype(
     [
         ("magic", "<u4"), ("form", "<u2"), ("reserved", "<u2"),

@@ -14,6 +14,7 @@ from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.release.layout import Field
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.release.task import Task
+from pipeline.trust.keys import LAST_GENERATION
 from pipeline.types import Integers
 
 #: The highest number of a release: the gaps of 2^23 clients together stay below 2^63.
@@ -48,10 +49,12 @@ class Decoder:
     """Reads batches of one study.
 
     revision: The one that releases must name; default: the task's.
+    authenticated: Whether releases have a MAC and a ticket, which `authentic` judges.
     """
 
-    def __init__(self, task: Task, revision: str = "") -> None:
+    def __init__(self, task: Task, revision: str = "", *, authenticated: bool = False) -> None:
         self._form = form_of(task, revision)
+        self._mac = authenticated
         self._claim, self._revision = task.budget.claim, revision or task.revision
         layout = self._form.layout
         self._point = _Bounds((layout.point,), layout.point.length)
@@ -102,6 +105,7 @@ class Decoder:
         least, most = words.min(axis=0), words.max(axis=0)
         return (
             any(bool(((low <= least) & (most <= high)).all()) for low, high in self._limits)
+            and bool(self._begins_well(rows).all())
             and bool((rows["client"] == clients).all() and clients.any(axis=1).all())
             and (
                 self._form.layout.number == "<i8"
@@ -123,6 +127,8 @@ class Decoder:
         for name, (least, most) in limits.items():
             low[name], high[name] = least, most
         free = ["client", "ledger"]
+        if self._mac:
+            free += ["ticket", "mac"]
         if self._form.layout.number == "<i8":
             for name, part in (("point", self._point), ("sums", bounds)):
                 low[name], high[name] = -part.whole, part.whole
@@ -131,7 +137,16 @@ class Decoder:
         for name in free:
             low[name].view("<i8")[...] = np.iinfo(np.int64).min
             high[name].view("<i8")[...] = np.iinfo(np.int64).max
+        if self._mac:
+            # the word that holds the generation: `_begins_well` looks at it
+            low.view("<i8")[0], high.view("<i8")[0] = np.iinfo(np.int64).min, np.iinfo(np.int64).max
         return low.view("<i8"), high.view("<i8")
+
+    def _begins_well(self, rows: Rows) -> Mask:
+        number = rows["reserved"]
+        fits = (number > 0) & (number <= LAST_GENERATION) if self._mac else number == 0
+        good: Mask = (rows["magic"] == MAGIC) & (rows["form"] == FORM) & fits
+        return good
 
     def _of_another_length(self, payload: bytes | None, client: NDArray[np.uint64]) -> PayloadError:
         if payload is None:
@@ -149,8 +164,8 @@ class Decoder:
         """Judge headers: the first fault of a release is the one that is told."""
         form = self._form
         yield _UNDECODABLE, (
-            (rows["magic"] == MAGIC) & (rows["form"] == FORM) & (rows["reserved"] == 0)
-            & (rows["ticket"] == 0).all(axis=1)
+            self._begins_well(rows)
+            & (self._mac | (rows["ticket"] == 0).all(axis=1))
             & _between(rows["seq"], 0, SEQ_LIMIT)
             & _between(rows["version"], 0, VERSION_LIMIT)
             & _between(rows["model_watermark"], 0, WATERMARK_LIMIT)
@@ -189,7 +204,7 @@ class Decoder:
 
     def _numbers(self, rows: Rows) -> Iterator[Judged]:
         layout = self._form.layout
-        yield _UNDECODABLE, (rows["mac"] == 0).all(axis=1)
+        yield _UNDECODABLE, self._mac | (rows["mac"] == 0).all(axis=1)
         yield (
             PayloadError(
                 "wrong-unit",

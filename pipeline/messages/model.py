@@ -21,7 +21,10 @@ from pipeline.release.model import (
     as_floats,
 )
 from pipeline.release.task import Task
+from pipeline.trust.signed import check_plain
 from pipeline.types import Integers
+
+Ticket = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")]
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -44,10 +47,12 @@ class PartitionPart(msgspec.Struct, frozen=True, omit_defaults=True):
     watermark: Record slots of this partition that had been folded; a release says it again.
     coefficients: The expansion point of its clients, in the order of the model's; empty if it is
         the model's.
+    ticket: As the model's.
     """
 
     watermark: Annotated[int, Meta(ge=0, le=WATERMARK_LIMIT)]
     coefficients: list[float] = []
+    ticket: Ticket = ""
 
 
 class ModelMessage(
@@ -58,6 +63,8 @@ class ModelMessage(
     watermark: Record slots that had been folded; a release at this model says it again.
     partitions: One entry for each partition where locally private gradients come in several, else
         none.
+    ticket: 16 bytes in hexadecimal digits that a release at this model says again, where releases
+        are authenticated.
     """
 
     study: str
@@ -68,6 +75,7 @@ class ModelMessage(
     class_weights: Weights
     published_at: str
     partitions: list[PartitionPart] = []
+    ticket: Ticket = ""
 
 
 LARGEST_COEFFICIENT = math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
@@ -94,9 +102,11 @@ def write_model(task: Task, model: Model, published_at: str) -> bytes:
                 PartitionPart(
                     part.partition_watermark,
                     [] if part.lattice is None else as_floats(part.lattice).tolist(),
+                    part.ticket.hex(),
                 )
                 for part in model.parts
             ],
+            ticket=model.ticket.hex(),
         )
     )
 
@@ -106,6 +116,7 @@ def read_model(task: Task, payload: bytes) -> Model:
 
     PayloadError if it is no model, one of another study or revision, or off its lattice.
     """
+    check_plain(payload)
     try:
         message = _DECODER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -124,7 +135,10 @@ def read_model(task: Task, payload: bytes) -> Model:
     parts = tuple(_read_part(task, part) for part in message.partitions)
     if len(parts) != (task.study.stream.partitions if task.partition_strategy else 0):
         raise PayloadError("wrong-shape", "the model is for another number of partitions")
-    return Model(message.version, lattice, (negative, positive), message.watermark, parts)
+    return Model(
+        message.version, lattice, (negative, positive), message.watermark, parts,
+        ticket=bytes.fromhex(message.ticket),
+    )  # fmt: skip
 
 
 def _check_weights(task: Task, *weights: int) -> None:
@@ -140,7 +154,8 @@ def _check_weights(task: Task, *weights: int) -> None:
 def _read_part(task: Task, part: PartitionPart) -> Part:
     if len(part.coefficients) != (task.size if task.partition_strategy == "pooled" else 0):
         raise PayloadError("wrong-shape", "a partition of the model has other coefficients")
-    return Part(part.watermark, _coefficients(part.coefficients) if part.coefficients else None)
+    lattice = _coefficients(part.coefficients) if part.coefficients else None
+    return Part(part.watermark, lattice, bytes.fromhex(part.ticket))
 
 
 def _coefficients(values: list[float]) -> Integers:

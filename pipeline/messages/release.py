@@ -27,7 +27,7 @@ from pipeline.release.privatise import Answer, OpenAnswer
 from pipeline.release.task import Task
 
 #: The header as `form.HEADER` has it, up to the ticket: what all releases share, and its own.
-_OWN, _TICKET = struct.Struct("<40sII16s16sqqqq"), bytes(16)
+_OWN, _NO_TICKET = struct.Struct("<40sII16s16sqqqq"), bytes(16)
 #: A release is far smaller; a larger payload is refused before it is looked at.
 MAX_RELEASE_BYTES = 8 * 2**20
 
@@ -105,8 +105,8 @@ def seal(task: Task, answer: Answer | OpenAnswer, *, client: str, ledger: str, s
     )  # fmt: skip
     kind = form.layout.number
     numbers = [part.astype(kind, copy=False).tobytes() for part in (point, *answer.parts.values())]
-    # ticket, and at the end what a release at the start lacks, and the MAC
-    return b"".join([head, _TICKET, *numbers]).ljust(form.dtype.itemsize, b"\0")
+    # at the end what a release at the start lacks, and the MAC, which comes as it leaves
+    return b"".join([head, model.ticket or _NO_TICKET, *numbers]).ljust(form.dtype.itemsize, b"\0")
 
 
 def header_of(payload: bytes) -> Header:

@@ -15,13 +15,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.topics import Topic
 from pipeline.privacy import events
 from pipeline.privacy.accounting import event_of
 from pipeline.privacy.events import Event, NonPrivate
 from pipeline.settings import Settings
 from pipeline.study import Study
+from pipeline.trust.signed import check_plain
 
 #: The topic of all clients: compacted, one key for each.
 NAME = "veil.ledger.v1"
@@ -161,7 +162,10 @@ def read_spends(payload: bytes) -> SpendsMessage:
     all, naming the field and what is allowed there.
     """
     try:
+        check_plain(payload)
         message = _DECODER.decode(payload)
+    except PayloadError as error:
+        raise msgspec.DecodeError(error.detail) from None
     except msgspec.ValidationError as error:
         if unknown := _UNKNOWN.search(str(error)):
             raise ConfigError(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from pipeline.errors import PayloadError
 from pipeline.messages.envelope import Headers, json_headers, rfc3339
 from pipeline.release.task import Task
+from pipeline.trust.signed import check_plain
 
 
 class StudyMessage(msgspec.Struct, frozen=True, tag="study/1", tag_field="type"):
@@ -44,8 +46,9 @@ class Known:
             self.revision = None
             return
         try:
+            check_plain(payload)
             message = _DECODER.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (PayloadError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.ignored += 1
             return
         if message.study == self._study:

@@ -36,6 +36,8 @@ class Topics:
     latest: Topic
     dead_letters: Topic
     study: Topic
+    clients: Topic
+    authenticated: bool = False
 
     @classmethod
     def of(cls, study: Study) -> Topics:
@@ -72,11 +74,13 @@ class Topics:
                 "dlq", 1, retention_ms="-1", max_message_bytes=str(2 * MAX_RELEASE_BYTES)
             ),
             study=topic("study", 1, **compact),
+            clients=topic("clients", 1, **compact),
+            authenticated=study.authenticated,
         )
 
     def all(self) -> tuple[Topic, ...]:
-        """Return every topic."""
-        return (
+        """Return every topic; nobody is admitted to an open study, and none says so."""
+        always = (
             self.releases,
             self.models,
             self.estimates,
@@ -84,6 +88,7 @@ class Topics:
             self.dead_letters,
             self.study,
         )
+        return (*always, self.clients) if self.authenticated else always
 
 
 def retention_ms(text: str) -> int:
@@ -95,5 +100,5 @@ def retention_ms(text: str) -> int:
 
 def is_of_a_study(name: str) -> bool:
     """Whether a name is that of a topic of this or any other study."""
-    kinds = "releases|models|estimates|latest|dlq|study"
+    kinds = "releases|models|estimates|latest|dlq|study|clients"
     return re.fullmatch(rf"veil\.[^.]+\.({kinds})\.v\d+", name) is not None

@@ -2,13 +2,13 @@
 
 - `fold`: a batch of log records into a partition's state; bad ones come back as dead letters.
 - `numbering`: which releases of a batch are new. `progress`: which ones of a client have come.
-- `partition`: the state of a partition and its stored form. `head`: its counters.
-  `checksums`: of what is stored.
+- `admissions`: who may release. `partition`: the state of a partition and its stored form.
+  `head`: its counters. `checksums`: of what is stored.
 - `merging`: the states of all partitions to one estimate and the next model, and when the first
   one may go out.
 """
 
-from pipeline.reducer.fold import LogRecord, Reducer, known
+from pipeline.reducer.fold import OFFLINE, LogRecord, Reducer, known
 from pipeline.reducer.head import HEAD, SCHEMA, Head
 from pipeline.reducer.merging import (
     combine,
@@ -22,6 +22,7 @@ from pipeline.reducer.partition import Partition, Snapshot, Summed, differences
 
 __all__ = [
     "HEAD",
+    "OFFLINE",
     "SCHEMA",
     "Head",
     "LogRecord",

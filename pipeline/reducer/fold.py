@@ -12,8 +12,9 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from pipeline.errors import OffsetGap, PayloadError
+from pipeline.errors import ConfigError, OffsetGap, PayloadError
 from pipeline.estimators.forgetting import bucket_of
+from pipeline.messages.authentic import Authenticator
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.form import Rows
 from pipeline.messages.incoming import Decoder
@@ -61,16 +62,35 @@ CHUNK = 2048
 LATEST = 253_402_300_799_000
 
 
+class Offline:
+    """What says that releases come from this process alone."""
+
+
+OFFLINE = Offline()
+
+
 class Reducer:
     """Folds log records of one study; it keeps no state of its own.
 
     task: The study's public numbers.
     revision: The one that releases must name; default: the task's.
+    trust: The study's keys, where its releases are authenticated. `OFFLINE` is for releases that
+        this process makes itself: nobody else can send one.
+
+    ConfigError if the study's releases are authenticated, and there are no keys.
     """
 
-    def __init__(self, task: Task, revision: str = "") -> None:
+    def __init__(
+        self, task: Task, revision: str = "", trust: Authenticator | Offline | None = None
+    ) -> None:
         require_live(task.study, "a stream of releases")
-        self._decoder = Decoder(task, revision)
+        self._trust = trust if isinstance(trust, Authenticator) else None
+        if task.study.authenticated and trust is None:
+            raise ConfigError(
+                "trust.releases: who reads authenticated releases needs the study's key file: the "
+                "operator must name it in VEILSTREAM_STUDY_KEY"
+            )
+        self._decoder = Decoder(task, revision, authenticated=self._trust is not None)
         self._forgetting = task.study.estimator.forgetting
         self._server = server_of(task)
 
@@ -99,7 +119,37 @@ class Reducer:
         return letters
 
     def _fold_chunk(self, state: Partition, records: Sequence[LogRecord]) -> list[DeadLetter]:
-        incoming = self._decoder.read([r.value for r in records], [r.key for r in records])
+        """Fold a chunk, each release as the words before it in the log have it."""
+        if self._trust is None:
+            return self._fold_releases(state, records)
+        letters, start = list[DeadLetter](), 0
+        for place, record in enumerate(records):
+            # a release begins with its magic; a word is JSON
+            if record.value is None or record.value[:1] != b"{":
+                continue
+            try:
+                word = self._trust.word(record.value, state.admissions.least)
+            except PayloadError:
+                # it is no release either, and becomes a dead letter as such
+                continue
+            if place > start:
+                letters += self._fold_releases(state, records[start:place])
+            state.admissions.take(word)
+            head = state.head
+            state.head = msgspec.structs.replace(
+                head, next_offset=record.offset + 1, words=head.words + 1
+            )
+            start = place + 1
+        if start < len(records):
+            letters += self._fold_releases(state, records[start:])
+        return letters
+
+    def _fold_releases(self, state: Partition, records: Sequence[LogRecord]) -> list[DeadLetter]:
+        payloads = [r.value for r in records]
+        incoming = self._decoder.read(payloads, [r.key for r in records])
+        if self._trust is not None:
+            known = state.admissions
+            incoming = self._trust.believed(incoming, payloads, known.clients, known.least)
         found = numbered(state, incoming)
         rows, places, erased = incoming.rows, incoming.places, incoming.rows[found.erased]
         if not found.accepted.all():

@@ -24,8 +24,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     newest: Time of the newest release, in microseconds since 1970; 0 before the first.
     missing: Releases of all clients below their highest numbers that have not come.
     furthest: The highest number of a release of any client; -1 before the first.
-    clients, erased_clients, buckets: How many of each belong to the snapshot: a store that lost
-        some is found out.
+    words: Admissions, revocations and the like that the log holds, which are no releases.
+    clients, erased_clients, admitted, buckets: How many of each belong to the snapshot: a store
+        that lost some is found out.
     """
 
     schema: int = SCHEMA
@@ -35,18 +36,21 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int = 0
     forgotten: int = 0
     erased: int = 0
+    words: int = 0
     slots: int = 0
     newest: int = 0
     missing: int = 0
     furthest: int = -1
     clients: int = 0
     erased_clients: int = 0
+    admitted: int = 0
     buckets: int = 0
 
     @property
     def folded(self) -> int:
         """How many records of the log have entered the sums."""
-        return self.next_offset - self.dead_letters - self.duplicates - self.erased
+        aside = self.dead_letters + self.duplicates + self.erased + self.words
+        return self.next_offset - aside
 
 
 def read_head(task: Task, fields: dict[str, bytes]) -> Head:

@@ -11,6 +11,7 @@ import msgspec
 from pipeline.errors import StateError
 from pipeline.estimators.buckets import Buckets
 from pipeline.methods import server_of
+from pipeline.reducer.admissions import MARK, Admissions
 from pipeline.reducer.checksums import Checksums
 from pipeline.reducer.head import HEAD, SUMS, Head, read_head
 from pipeline.reducer.progress import Progress
@@ -23,6 +24,7 @@ class Partition:
 
     changed: Clients whose progress moved since it was last stored.
     erased: Clients, of all partitions, whose releases enter nothing.
+    admissions: Who may release, where releases are authenticated.
     midway: Whether the log before its first record is left out on purpose: what a client has sent
         there is not missing. It is not stored.
     sums_checksums, clients_checksums: Of the fields of either kind as they were last stored.
@@ -37,6 +39,7 @@ class Partition:
     midway: bool = False
     sums_checksums: Checksums = field(default_factory=Checksums)
     clients_checksums: Checksums = field(default_factory=Checksums)
+    admissions: Admissions = field(default_factory=Admissions)
 
     @classmethod
     def empty(
@@ -58,7 +61,10 @@ class Partition:
         sums = self.sums.encode(everything=everything)
         encoded = {f"{SUMS}{name}": data for name, data in sums.items()}
         head = msgspec.structs.replace(
-            self.head, erased_clients=len(self.erased), buckets=len(self.sums.states)
+            self.head,
+            erased_clients=len(self.erased),
+            admitted=len(self.admissions.clients),
+            buckets=len(self.sums.states),
         )
         encoded[HEAD] = msgspec.msgpack.encode(head)
         return encoded
@@ -68,14 +74,16 @@ class Partition:
         return [f"{SUMS}{name}" for name in sorted(self.sums.removed)]
 
     def client_fields(self, *, everything: bool) -> dict[str, bytes]:
-        """Return clients' progress as bytes: all, or those that changed since `stored`."""
+        """Return what is known of clients as bytes: all, or what changed since `stored`."""
         names = self.clients if everything else self.changed
-        return {name: self.clients[name].encode() for name in sorted(names)}
+        progress = {name: self.clients[name].encode() for name in sorted(names)}
+        return progress | self.admissions.fields(everything=everything)
 
     def stored(self) -> None:
         """Note that the snapshot has been written."""
         self.sums.stored()
         self.changed.clear()
+        self.admissions.changed.clear()
 
     @classmethod
     def decode(
@@ -90,6 +98,17 @@ class Partition:
         Raises StateError if it was written under another schema or study revision, or is damaged.
         """
         head = read_head(task, fields)
+        admissions = Admissions()
+        if task.study.authenticated:
+            words = {name: data for name, data in clients.items() if name.startswith(MARK)}
+            clients = {name: data for name, data in clients.items() if name not in words}
+            admissions = Admissions.decode(words)
+        if head.admitted != len(admissions.clients):
+            raise StateError(
+                f"the stored state is about {head.admitted} admitted clients and names "
+                f"{len(admissions.clients)}: the store has lost a part of it; run `veilstream "
+                "state rebuild`"
+            )
         if head.clients != len(clients):
             raise StateError(
                 f"the stored state is about {head.clients} clients and has the progress of "
@@ -116,6 +135,7 @@ class Partition:
             sums=stored_sums(task, head, fields),
             clients=progress,
             erased=erased,
+            admissions=admissions,
         )
 
 

@@ -28,10 +28,12 @@ class Part:
 
     partition_watermark: Record slots of this partition that had been folded.
     lattice: The point of its own path, as in `Model`; None if all partitions share one.
+    ticket: As in `Model`.
     """
 
     partition_watermark: int
     lattice: Integers | None = None
+    ticket: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Model:
     watermark: Record slots that had been folded when it was published; clients pass it on.
     parts: One for each partition, or none.
     partition_watermark: As in `Part`, in the model of one partition; clients pass it on.
+    ticket: What shows that it was published, 16 bytes, where releases are authenticated; clients
+        pass it on.
     """
 
     version: int
@@ -52,6 +56,7 @@ class Model:
     watermark: int = 0
     parts: tuple[Part, ...] = ()
     partition_watermark: int | None = None
+    ticket: bytes = b""
 
     def at(self, partition: int) -> Model:
         """Return the model for the clients of one partition."""
@@ -60,8 +65,9 @@ class Model:
         part = self.parts[partition]
         lattice = self.lattice if part.lattice is None else part.lattice
         return replace(
-            self, lattice=lattice, parts=(), partition_watermark=part.partition_watermark
-        )
+            self, lattice=lattice, parts=(), partition_watermark=part.partition_watermark,
+            ticket=part.ticket,
+        )  # fmt: skip
 
     @property
     def coefficients(self) -> Vector:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pipeline.errors import ConfigError, NumericError, PayloadError
+from pipeline.messages.authentic import Authenticator
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import header_of
@@ -58,6 +59,7 @@ class Replay:
     revision: The study revision under which the releases were made.
     spans: What is read of each partition.
     rhythm: When estimates are due.
+    trust: The study's keys, where its releases are authenticated.
     others: Whether releases of other revisions are passed over, as a worker does, or end the
         replay.
     partitions: The states, by number.
@@ -73,6 +75,7 @@ class Replay:
     rhythm: Rhythm
     others: bool = False
     erased: frozenset[str] = frozenset()
+    trust: Authenticator | None = None
     partitions: dict[int, Partition] = field(default_factory=dict)
     clocks: dict[int, int] = field(default_factory=dict)
     since: int = 0
@@ -91,7 +94,7 @@ class Replay:
                 f"--from: {whole}: it can only be replayed from the beginning of the log (--to may "
                 "end it)"
             )
-        self._reducer = Reducer(self.task, self.revision)
+        self._reducer = Reducer(self.task, self.revision, self.trust)
         for number, span in self.spans.items():
             if number not in self.partitions:
                 state = Partition.empty(self.task, self.erased).starting_at(span.start)

@@ -54,6 +54,10 @@ records = 250                 # one release for every 250 records of a client
 partitions = 2
 retention = "30d"
 publish = { releases = 8, seconds = 0.5 }
+
+[trust]
+releases = "authenticated"    # of admitted clients alone; "open": of anybody who reaches the topic
+# key = "..."                 # the study's public key, as `veilstream study keys` prints it
 """
 
 

@@ -47,6 +47,8 @@ AGAIN = "pipeline/methods/renewable/task.py"
 CHECKS = "pipeline/methods/checks.py"
 VAULT, SENDER = "producers/client_store.py", "producers/sender.py"
 LEDGER_TOPIC = "producers/ledger_topic.py"
+#: Sends words of the operator, which holds the study's key and sees no record.
+ADMISSIONS = "infra/admissions.py"
 #: Closes producers, and makes none.
 CLOSING = "infra/connection.py"
 
@@ -77,7 +79,7 @@ USERS = {
     "release_again": {MAKING},
     "release_of": {MAKING, "pipeline/offline.py", "pipeline/doctor/streams.py"},
     "_SEAL": set(),
-    "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py", CLOSING},
+    "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py", ADMISSIONS, CLOSING},
     # to the topic, and to a file that the client asks for
     "write_spends": {LEDGER_TOPIC, "pipeline/cli/privacy.py"},
     "announce": {"agents/worker.py", "pipeline/cli/topics.py"},
@@ -101,7 +103,7 @@ MAKERS = {
     "Header": {RELEASE},
     "Form": {FORM},
     "Outgoing": {MAKING, VAULT},
-    "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py"},
+    "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py", ADMISSIONS},
 }
 #: Where classes are from whose names others have, too: a calibration is answered, a file summed up.
 HOMES = {"Answer": "pipeline.release.privatise", "Summary": "pipeline.methods.renewable.summarise"}
@@ -298,11 +300,16 @@ def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
     item = ast.unparse(loop.target)
     assert sent == {
         "key": "self._key",
-        "value": f"{item}.payload",
+        "value": f"self._leaving({item}.payload)",
         "headers": f"{item}.headers",
         "timestamp_ms": f"_time_of({item})",
     }
     assert ast.unparse(call.args[0]) == "self._topic"
+    leaving = next(n for n in nodes(TREES[SENDER]) if getattr(n, "name", None) == "_leaving")
+    [given] = [n.value for n in nodes(leaving) if isinstance(n, ast.Return)]
+    assert ast.unparse(given) == (
+        "payload if self._membership is None else self._membership.stamp(payload)"
+    )
 
 
 def test_the_ledger_topic_gets_accounts_of_what_was_spent_alone() -> None:

@@ -1,0 +1,262 @@
+"""The clients topic of a study: read it and believe it, admit and revoke.
+
+A word about a client goes into its partition of the releases topic first, where it holds for all
+that follows; then the clients topic says so, and the client begins.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kafka import KafkaProducer, TopicPartition
+
+from infra.connection import asking, close_producer, kafka_options, log_reader
+from infra.keyring import StudyPairs, pin, pinned
+from pipeline.errors import BrokerError, ConfigError, PayloadError
+from pipeline.messages.admission import (
+    KEYS,
+    Admission,
+    Entry,
+    Link,
+    Retirement,
+    Standing,
+    StudyKeys,
+    link_text,
+    read_keys,
+    read_signed,
+    write_signed,
+)
+from pipeline.messages.envelope import json_headers, rfc3339
+from pipeline.messages.keys import partition_of
+from pipeline.messages.topics import Topics
+from pipeline.settings import Settings
+from pipeline.study import Study
+
+log = logging.getLogger("veilstream.trust")
+#: How long Kafka may take for what a topic holds, and for a record, in seconds.
+PATIENCE_SECONDS = 20.0
+
+
+def read_all(settings: Settings, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """Return keys and values of a small topic, in order; BrokerError if Kafka fails."""
+    place, found = TopicPartition(topic, 0), list[tuple[bytes | None, bytes | None]]()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with (
+        asking(settings, f"topic {topic}", "Read"),
+        log_reader(settings, wait_ms=100) as consumer,
+    ):
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        end = consumer.end_offsets([place])[place]
+        while consumer.position(place) < end:
+            records = consumer.poll(timeout_ms=200).get(place, [])
+            found += [(record.key, record.value) for record in records]
+            if time.monotonic() > deadline:
+                raise BrokerError(f"{topic} gives nothing of what it has")
+    return found
+
+
+class Roll:
+    """What the clients topic says, as far as it is believed.
+
+    study: The study, whose [trust] may name its key.
+    known: A key of the study that is known already; None: the first one is believed.
+
+    keys: The study's own keys; None before they are known.
+    clients: What is said of each client.
+    refused: Records that are not believed.
+    """
+
+    def __init__(self, study: Study, known: bytes | None) -> None:
+        named = study.trust.key if study.trust is not None else None
+        self._study, self._known = study.name, known if named is None else bytes.fromhex(named)
+        self.keys: StudyKeys | None = None
+        self.clients: dict[str, Standing] = {}
+        self.refused = 0
+        self._waiting: list[tuple[bytes | None, bytes | None]] = []
+
+    @property
+    def publics(self) -> list[bytes]:
+        """Public keys whose signatures are believed, oldest first."""
+        if self.keys is None:
+            return []
+        chain, least = self.keys.chain, self.keys.least
+        return [bytes.fromhex(link.key) for link in chain if link.generation >= least]
+
+    def standing(self, client: str) -> Standing:
+        """Return what is said of a client; nothing if it is not known."""
+        return self.clients.get(client, Standing(self._study, client, []))
+
+    def take(self, key: bytes | None, value: bytes | None) -> None:
+        """Take the next record; whoever may write can add some, and none is taken back."""
+        try:
+            if key == KEYS:
+                found = read_keys(value, self._study, self._known)
+                if self.keys is None or _age(found) > _age(self.keys):
+                    self.keys = found
+                    # what they signed may have come before them
+                    waiting, self._waiting = self._waiting, []
+                    for record in waiting:
+                        self.take(*record)
+            elif self.keys is None:
+                self._waiting.append((key, value))
+            else:
+                self._take_client(value)
+        except PayloadError:
+            if self.keys is not None and key != KEYS:
+                self._waiting.append((key, value))
+                del self._waiting[:-1000]
+            self.refused += 1
+
+    def _take_client(self, value: bytes | None) -> None:
+        found = read_signed(value, Standing, self.publics)
+        held = self.clients.get(found.client)
+        if found.study == self._study and (held is None or len(found.entries) > len(held.entries)):
+            self.clients[found.client] = found
+
+
+def _age(keys: StudyKeys) -> tuple[int, int]:
+    return len(keys.chain), keys.least
+
+
+def read_roll(study: Study, settings: Settings, say: Callable[[str], None] = log.warning) -> Roll:
+    """Read a study's clients topic, and pin its key on first use.
+
+    ConfigError if nobody has said the study's key, or what is said does not follow from the key
+    that is pinned; BrokerError if Kafka fails.
+    """
+    topic, known = Topics.of(study).clients.name, pinned(settings, study.name)
+    roll = Roll(study, known)
+    for key, value in read_all(settings, topic):
+        roll.take(key, value)
+    if roll.keys is None:
+        raise ConfigError(
+            f"{topic} names no key of study {study.name!r} that follows from the one that is known "
+            "here: the operator must run `veilstream study keys`; if the operator says that the "
+            "key is a new one, put it into the study file as trust.key"
+        )
+    newest = roll.publics[-1]
+    if known != newest:
+        pin(settings, study.name, newest)
+        if known is None and (study.trust is None or study.trust.key is None):
+            say(
+                f"the key of study {study.name!r} is pinned on first use: {newest.hex()[:16]}...; "
+                "trust.key in the study file says it for sure"
+            )
+    return roll
+
+
+def announce_keys(study: Study, settings: Settings, held: StudyPairs) -> None:
+    """Write the study's public keys to its clients topic, unless they are there; BrokerError."""
+    topic = Topics.of(study).clients.name
+    links: list[Link] = []
+    for before, pair in zip([None, *held.pairs], held.pairs, strict=False):
+        key = pair.public.hex()
+        text = link_text(study.name, pair.generation, key)
+        links.append(Link(pair.generation, key, "" if before is None else before.sign(text).hex()))
+    message = StudyKeys(study.name, links, held.least)
+    value = write_signed(message, held.newest)
+    if [v for k, v in read_all(settings, topic) if k == KEYS][-1:] != [value]:
+        with Writer(study, settings) as writer:
+            writer.send(topic, KEYS, value, "keys")
+
+
+def tell(
+    study: Study, settings: Settings, held: StudyPairs, client: str, public: bytes | None
+) -> Standing:
+    """Admit a client under a public key, or revoke it, and return all that was said of it.
+
+    public: None: revoke it.
+
+    ConfigError if that is so already; BrokerError if Kafka fails.
+    """
+    roll = own_roll(study, settings, held)
+    key = "" if public is None else public.hex()
+    if roll.standing(client).key == key:
+        is_so = "not admitted" if public is None else "admitted under this key already"
+        raise ConfigError(f"client {client!r} of study {study.name!r} is {is_so}")
+    with Writer(study, settings) as writer:
+        return _tell(writer, study, held, roll.standing(client), key)
+
+
+def admit_new(
+    study: Study, settings: Settings, held: StudyPairs, publics: Mapping[str, bytes]
+) -> list[str]:
+    """Admit clients of whom nothing was ever said, and return which these are; BrokerError."""
+    roll = own_roll(study, settings, held)
+    new = [client for client in publics if not roll.standing(client).entries]
+    with Writer(study, settings) as writer:
+        for client in new:
+            _tell(writer, study, held, roll.standing(client), publics[client].hex())
+    return new
+
+
+def own_roll(study: Study, settings: Settings, held: StudyPairs) -> Roll:
+    """Return what the clients topic says, as the study itself reads it; BrokerError."""
+    roll = Roll(study, held.newest.public)
+    for record in read_all(settings, Topics.of(study).clients.name):
+        roll.take(*record)
+    return roll
+
+
+def _tell(writer: Writer, study: Study, held: StudyPairs, before: Standing, key: str) -> Standing:
+    topics, client = Topics.of(study), before.client.encode()
+    # grows even where the clients topic was lost
+    last = before.entries[-1].serial if before.entries else 0
+    serial = max(last + 1, int(time.time() * 1000))
+    word = write_signed(Admission(study.name, before.client, serial, key), held.newest)
+    identity = f"client/{before.client}/{serial}"
+    at = writer.send(topics.releases.name, client, word, identity)
+    entry = Entry(serial, key, at.partition, at.offset)
+    after = Standing(study.name, before.client, [*before.entries, entry])
+    writer.send(topics.clients.name, client, write_signed(after, held.newest), identity)
+    return after
+
+
+def retire(study: Study, settings: Settings, held: StudyPairs) -> None:
+    """Say in every partition that nothing counts any more under older keys; BrokerError."""
+    topic, serial = Topics.of(study).releases, int(time.time() * 1000)
+    word = write_signed(Retirement(study.name, serial, held.least), held.newest)
+    with Writer(study, settings) as writer:
+        for number in range(topic.partitions):
+            writer.send(topic.name, KEYS, word, f"keys/{held.least}", partition=number)
+
+
+class Writer:
+    """A producer of single records, each acknowledged before the next."""
+
+    def __init__(self, study: Study, settings: Settings) -> None:
+        self._study, self._settings = study, settings
+        self._partitions = {Topics.of(study).releases.name: study.stream.partitions}
+
+    def __enter__(self) -> Writer:
+        """Connect; BrokerError."""
+        with asking(self._settings, "the cluster", "Write"):
+            self._producer = KafkaProducer(
+                **kafka_options(self._settings),
+                acks="all",
+                max_block_ms=int(PATIENCE_SECONDS * 1000),
+                bootstrap_timeout_ms=10_000,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Disconnect."""
+        close_producer(self._producer)
+
+    def send(
+        self, topic: str, key: bytes, value: bytes, identity: str, *, partition: int | None = None
+    ) -> Any:
+        """Send a record and return where it is; BrokerError."""
+        kind = identity.partition("/")[0]
+        marks = json_headers(f"{kind}/1", self._study.name, identity, rfc3339(time.time()))
+        if partition is None:
+            partition = partition_of(key, self._partitions.get(topic, 1))
+        with asking(self._settings, f"topic {topic}", "Write"):
+            sent = self._producer.send(
+                topic, key=key, value=value, headers=marks, partition=partition
+            )
+            return sent.get(timeout=PATIENCE_SECONDS)

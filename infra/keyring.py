@@ -1,0 +1,180 @@
+"""Files of keys: a study's, a client's, and the public keys of studies that this folder knows.
+
+Private files are for their owner alone, and a file that others can read is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Meta
+
+from pipeline.errors import ConfigError
+from pipeline.settings import Settings
+from pipeline.trust.keys import Pair
+
+Seed = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Held = TypeVar("Held")
+
+
+class _StudyFile(msgspec.Struct, tag="study-key/1", tag_field="type", forbid_unknown_fields=True):
+    study: str
+    seeds: dict[int, Seed]
+    least: int = 1
+
+
+class _ClientFile(msgspec.Struct, tag="client-key/1", tag_field="type", forbid_unknown_fields=True):
+    client: str
+    seed: Seed
+
+
+@dataclass(frozen=True, slots=True)
+class StudyPairs:
+    """A study's private keys.
+
+    pairs: Of all generations, oldest first.
+    least: Generations below it sign nothing that is believed any more.
+    """
+
+    pairs: Sequence[Pair]
+    least: int = 1
+
+    @property
+    def newest(self) -> Pair:
+        """The pair that signs."""
+        return self.pairs[-1]
+
+
+def study_path(settings: Settings, study: str) -> Path:
+    """Return where a study's private keys are."""
+    if settings.study_key:
+        return Path(settings.study_key).absolute()
+    return settings.home / "keys" / f"{quote(study, safe='')}.key"
+
+
+def client_path(settings: Settings, client: str) -> Path:
+    """Return where a client's private key is: beside its database."""
+    return settings.home / "clients" / f"{quote(client, safe='')}.key"
+
+
+def read_study(settings: Settings, study: str) -> StudyPairs:
+    """Read a study's private keys.
+
+    ConfigError if there are none, others can read them, or the file is cut or another study's.
+    """
+    path = study_path(settings, study)
+    held = _read(path, _StudyFile, f"run `veilstream study keys` for study {study!r}, or name "
+                 "its key file in VEILSTREAM_STUDY_KEY")  # fmt: skip
+    if held.study != study or not held.seeds:
+        raise ConfigError(
+            f"{path} has the keys of study {held.study!r}, and this is study {study!r}: the "
+            "operator must name the right file in VEILSTREAM_STUDY_KEY"
+        )
+    pairs = [Pair(bytes.fromhex(seed), n) for n, seed in sorted(held.seeds.items())]
+    return StudyPairs(pairs, held.least)
+
+
+def write_study(settings: Settings, study: str, held: StudyPairs) -> Path:
+    """Write a study's private keys, in one step, and return where."""
+    seeds = {pair.generation: pair.seed.hex() for pair in held.pairs}
+    return _write(study_path(settings, study), _StudyFile(study, seeds, held.least))
+
+
+def read_client(settings: Settings, client: str) -> Pair:
+    """Read a client's private key; ConfigError as `read_study`."""
+    path = client_path(settings, client)
+    held = _read(path, _ClientFile, f"run `veilstream client enrol --client {client}` here")
+    if held.client != client:
+        raise ConfigError(
+            f"{path} is the key of client {held.client!r}, and this is client {client!r}: put this "
+            "client's own key file there, or enrol it again"
+        )
+    return Pair(bytes.fromhex(held.seed))
+
+
+def pinned(settings: Settings, study: str) -> bytes | None:
+    """Return the public key of a study that this folder knows; None if it knows none."""
+    path = _pin(settings, study)
+    try:
+        return bytes.fromhex(path.read_text().strip())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: remove it to pin the study anew") from error
+
+
+def pin(settings: Settings, study: str, public: bytes) -> Path:
+    """Remember the public key of a study, and return where."""
+    path = _pin(settings, study)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = path.with_suffix(".made")
+    made.write_text(public.hex() + "\n")
+    made.replace(path)
+    return path
+
+
+def unpin(settings: Settings, study: str) -> None:
+    """Forget the public key of a study."""
+    _pin(settings, study).unlink(missing_ok=True)
+
+
+def _pin(settings: Settings, study: str) -> Path:
+    return settings.home / "keys" / f"{quote(study, safe='')}.pinned"
+
+
+def _read(path: Path, kind: type[Held], way_out: str) -> Held:
+    try:
+        if path.stat().st_mode & 0o077:
+            raise ConfigError(f"{path}: others can read this private key; run chmod 600 {path}")
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        raise ConfigError(f"there is no key file {path}: {way_out}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read the key file {path}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} is no whole key file: put a copy of it back, or {way_out}"
+        ) from error
+
+
+def _write(path: Path, held: msgspec.Struct, *, new: bool = False) -> Path:
+    """Write a private file in one step; one that is new never replaces another."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = path.with_name(f"{path.name}.{os.getpid()}")
+    made.unlink(missing_ok=True)
+    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(held) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    if new:
+        # of two processes that make it at once, one does
+        with suppress(FileExistsError):
+            path.hardlink_to(made)
+        made.unlink()
+    else:
+        made.replace(path)
+    return path
+
+
+def made_study(settings: Settings, study: str) -> StudyPairs:
+    """Return a study's private keys, made if it has none; ConfigError as `read_study`."""
+    if not study_path(settings, study).exists():
+        file = _StudyFile(study, {1: Pair.drawn().seed.hex()})
+        _write(study_path(settings, study), file, new=True)
+    return read_study(settings, study)
+
+
+def enrolled(settings: Settings, client: str) -> Pair:
+    """Return a client's pair, made if it has none; ConfigError as `read_study`."""
+    if not client_path(settings, client).exists():
+        file = _ClientFile(client, Pair.drawn().seed.hex())
+        _write(client_path(settings, client), file, new=True)
+    return read_client(settings, client)

@@ -1,0 +1,130 @@
+"""`veilstream client enrol`, `admit`, `revoke` and `list`: who may release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+import msgspec
+
+from infra.addresses import connected
+from infra.admissions import admit_new, announce_keys, read_roll, tell
+from infra.keyring import client_path, enrolled, read_study
+from infra.topics import ensure_topics
+from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
+from pipeline.cli.keys import study_keys
+from pipeline.errors import ConfigError, PayloadError
+from pipeline.messages.admission import Enrolment, read_enrolment, write_signed
+from pipeline.messages.topics import Topics
+from pipeline.settings import Settings
+from pipeline.study import Study
+from producers.client_id import check_id, shown
+from producers.run import vault_path
+
+
+@click.command()
+@click.option("--client", required=True, help="Name of the client, as `veilstream produce` has it.")
+def enrol(client: str) -> None:
+    """Make the key of a client, if it has none, and print what the operator admits it by.
+
+    The private part stays on this machine, in a file that its owner alone can read; what is printed
+    is public. Send it on a way on which nobody can exchange it.
+    """
+    settings = Settings.read()
+    check_id(client, vault_path(settings.home, client), say)
+    pair = enrolled(settings, client)
+    say(f"{client}: the private key is in {client_path(settings, client)}; keep a copy of it")
+    click.echo(write_signed(Enrolment(client, pair.public.hex()), pair).decode())
+
+
+@click.command()
+@STUDY
+@click.argument("enrolment", type=click.File("rb"), default="-")
+def admit(study: Path, enrolment: BinaryIO) -> None:
+    """Admit a client to STUDY: what `veilstream client enrol` printed is in a file, or piped in.
+
+    Its releases count from here on. Under another key than before, the old one counts no more.
+    """
+    try:
+        given = read_enrolment(enrolment.read(10_000))
+    except PayloadError as error:
+        raise ConfigError(
+            f"the enrolment is not whole ({error.detail}): give what `veilstream client enrol` "
+            "printed, all of it"
+        ) from error
+    found, settings = _study(study, "`veilstream client admit`")
+    check_id(given.client, Path("-"), say)
+    admit_one(found, settings, given.client, bytes.fromhex(given.key))
+    say(f"{given.client} is admitted to study {found.name!r}")
+
+
+@click.command()
+@STUDY
+@click.argument("name")
+def revoke(study: Path, name: str) -> None:
+    """Revoke client NAME: releases of it that reach STUDY from here on do not count.
+
+    Those before it stay: `veilstream state forget` takes them out, too.
+    """
+    found, settings = _study(study, "`veilstream client revoke`")
+    standing = tell(found, settings, read_study(settings, found.name), name, None)
+    at = standing.entries[-1]
+    say(
+        f"{shown(name)} is revoked from offset {at.offset} of partition {at.partition} on; "
+        "`veilstream state forget` takes out what came before"
+    )
+
+
+@click.command("list")
+@STUDY
+@AS_JSON
+def roll(study: Path, as_json: bool) -> None:
+    """Print the clients of STUDY, and since which offset of which partition each is admitted."""
+    found, settings = _study(study, "`veilstream client list`")
+    read = read_roll(found, settings, say)
+    if as_json:
+        put({name: msgspec.to_builtins(read.clients[name]) for name in sorted(read.clients)})
+        return
+    for name in sorted(read.clients):
+        at = read.clients[name].entries[-1]
+        is_so = "admitted" if at.key else "revoked"
+        click.echo(f"{shown(name)}  {is_so} at {at.partition}:{at.offset}  {at.key[:16]}")
+    if read.refused:
+        say(
+            f"WARNING: {read.refused} records of {Topics.of(found).clients.name} are not signed by "
+            "this study: somebody else writes to it"
+        )
+
+
+def admit_one(study: Study, settings: Settings, client: str, public: bytes) -> None:
+    """Admit one client; ConfigError if it is, or the study has no key."""
+    held = read_study(settings, study.name)
+    ensure_topics(settings, Topics.of(study).all())
+    announce_keys(study, settings, held)
+    tell(study, settings, held, client, public)
+
+
+def admit_here(study: Study, settings: Settings, clients: Iterable[str]) -> None:
+    """Make the keys of a study and of clients on one machine, admit those clients, and say so.
+
+    For the local runtime and demonstrations, where operator and clients are one.
+    """
+    held, publics = study_keys(study, settings), dict[str, bytes]()
+    for client in clients:
+        publics[client] = enrolled(settings, client).public
+    ensure_topics(settings, Topics.of(study).all())
+    announce_keys(study, settings, held)
+    if new := admit_new(study, settings, held, publics):
+        say(f"on this machine alone: enrolled and admitted {', '.join(map(shown, new))}")
+
+
+def _study(path: Path, doing: str) -> tuple[Study, Settings]:
+    study = live_task_of(path, doing).study
+    if not study.authenticated:
+        raise ConfigError(
+            'trust.releases: this study is "open", and admits nobody; a new study is authenticated '
+            "with the table [trust] of `veilstream study init`"
+        )
+    return study, connected(Settings.read())

@@ -1,0 +1,234 @@
+"""What makes a release believed: an admitted client's MAC, and the ticket of a published model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from pipeline.errors import ConfigError, PayloadError
+from pipeline.messages.admission import Retirement, Word, read_word
+from pipeline.messages.form import HEADER, NO_PARTITION, form_of
+from pipeline.messages.incoming import Incoming
+from pipeline.release.model import Model
+from pipeline.release.task import Task
+from pipeline.trust.keys import Pair
+from pipeline.trust.mac import SIZE, mac
+from pipeline.trust.signed import check_signed, signed
+
+#: Keys of clients and tickets of models that are kept at hand.
+KEPT = 1 << 16
+_FAULTS = {
+    "not-admitted": "no admission of this client is in the log before it; the operator runs "
+    "`veilstream client admit`",
+    "revoked": "this client was revoked before it; `veilstream client admit` takes it back",
+    "old-key": "made under a key of the study that this worker has not, or that is retired: start "
+    "the client again, or give the worker the newest key file",
+    "forged": "its MAC is not that of the client whose name it bears",
+    "unpublished-model": "its model was not published by this study",
+}
+FAULTS = {reason: PayloadError(reason, detail) for reason, detail in _FAULTS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What is known of a client at some offset of its partition.
+
+    serial: Of the newest word about it.
+    key: Its public key, 64 bytes; empty once it is revoked.
+    """
+
+    serial: int
+    key: bytes
+
+
+class Authenticator:
+    """A study's keys at work: the side of the worker.
+
+    pairs: All generations that the study ever had; the last one signs.
+    least: Generations below it sign no model and no word that is believed.
+    again: Returns pairs that have been added since, for a release under one that is not known.
+
+    ConfigError if there is no pair.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        pairs: Sequence[Pair],
+        least: int = 1,
+        again: Callable[[], Sequence[Pair]] = tuple,
+    ) -> None:
+        if not pairs:
+            raise ConfigError("the study has no key: run `veilstream study keys`")
+        self._study, self._revision = task.study.name, task.revision
+        self._again = again
+        self._pairs = {pair.generation: pair for pair in pairs}
+        self._newest = max(pairs, key=lambda pair: pair.generation)
+        self.least = least
+        self._macs: dict[tuple[str, bytes, int], hashlib.blake2b] = {}
+        self._known: dict[bytes, int] = {}
+        self._number, offsets = form_of(task).layout.number, HEADER.fields
+        begin = offsets["version"][1]  # type: ignore[index]
+        # where nothing is noised, a client may linearise at a fit of its own
+        length = 8 * task.layout.point.length if task.study.noised else 0
+        self._place = slice(begin, HEADER.itemsize + length)
+        start = task.first_model
+        self._start = self._text(start.version, start.watermark, None, start, bytes(SIZE))
+
+    @property
+    def generation(self) -> int:
+        """The newest generation."""
+        return self._newest.generation
+
+    @property
+    def publics(self) -> list[bytes]:
+        """The public keys whose signatures are believed."""
+        return self._since(self.least)
+
+    def sign(self, payload: bytes) -> bytes:
+        """Return JSON with the study's signature."""
+        return signed(payload, self._newest)
+
+    def check(self, payload: bytes) -> None:
+        """Refuse JSON that the study has not signed; PayloadError."""
+        check_signed(payload, self.publics)
+
+    def word(self, payload: bytes, least: int) -> Word:
+        """Read an admission, a revocation or a retirement; PayloadError if it is none.
+
+        least: The oldest generation that may still sign.
+        """
+        word = read_word(payload, self._study, self._since(least))
+        if isinstance(word, Retirement):
+            # an old key cannot retire itself in favour of one that its thief made
+            check_signed(payload, self._since(word.generation))
+        return word
+
+    def _since(self, generation: int) -> list[bytes]:
+        return [pair.public for pair in self._pairs.values() if pair.generation >= generation]
+
+    def ticketed(self, model: Model) -> Model:
+        """Return a model with its ticket, or with one for each partition."""
+        pair = self._newest
+        parts = tuple(
+            replace(
+                part,
+                ticket=self._ticket(
+                    pair,
+                    self._text(
+                        model.version, model.watermark, part.partition_watermark,
+                        model if part.lattice is None else replace(model, lattice=part.lattice),
+                        b"",
+                    ),
+                ),
+            )
+            for part in model.parts
+        )  # fmt: skip
+        text = self._text(model.version, model.watermark, model.partition_watermark, model, b"")
+        return replace(model, ticket=self._ticket(pair, text), parts=parts)
+
+    def believed(
+        self,
+        incoming: Incoming,
+        payloads: Sequence[bytes | None],
+        admitted: Mapping[str, Admitted],
+        least: int,
+    ) -> Incoming:
+        """Return the releases of a batch that are believed; the others join the faults.
+
+        payloads: The whole batch, by place.
+        admitted: Clients of the partition, as the log has admitted them so far.
+        least: The oldest generation that still counts.
+        """
+        rows, places = incoming.rows, incoming.places.tolist()
+        found = [payloads[place] or b"" for place in places]
+        bad: dict[int, PayloadError] = {}
+        macs = []
+        keys: dict[tuple[int, int], hashlib.blake2b | str] = {}
+        senders = zip(incoming.clients.tolist(), rows["reserved"].tolist(), strict=True)
+        for at, sender in enumerate(senders):
+            key = keys.get(sender)
+            if key is None:
+                name = incoming.names[sender[0]]
+                key = keys[sender] = self._key(name, admitted.get(name), sender[1], least)
+            if isinstance(key, str):
+                bad[at] = FAULTS[key]
+                macs.append(bytes(SIZE))
+                continue
+            hashed = key.copy()
+            hashed.update(found[at][:-SIZE])
+            macs.append(hashed.digest())
+        # all at once: no time tells how much of one MAC was right
+        expected = np.frombuffer(b"".join(macs), "<u8").reshape(-1, SIZE // 8)
+        for at in np.flatnonzero((expected != rows["mac"]).any(axis=1)).tolist():
+            bad.setdefault(at, FAULTS["forged"])
+        place, known = self._place, self._known
+        for at, payload in enumerate(found):
+            text = payload[place]
+            if known.get(text, 0) < least and at not in bad and not self._published(text, least):
+                bad[at] = FAULTS["unpublished-model"]
+        if not bad:
+            return incoming
+        sound = np.ones(len(rows), dtype=bool)
+        sound[list(bad)] = False
+        faults = {places[at]: fault for at, fault in bad.items()}
+        return replace(
+            incoming, rows=rows[sound], places=incoming.places[sound],
+            clients=incoming.clients[sound], faults=incoming.faults | faults,
+        )  # fmt: skip
+
+    def _key(
+        self, name: str, client: Admitted | None, generation: int, least: int
+    ) -> hashlib.blake2b | str:
+        """Return a MAC that has been given its key, or the reason why there is none."""
+        if client is None or not client.key:
+            return "not-admitted" if client is None else "revoked"
+        if generation not in self._pairs:
+            self._pairs |= {pair.generation: pair for pair in self._again()}
+        pair = self._pairs.get(generation)
+        if pair is None or generation < least:
+            return "old-key"
+        place = name, client.key, generation
+        if place not in self._macs:
+            _keep_room(self._macs)
+            key = pair.mac_key(client.key, study=self._study, client=name, generation=generation)
+            self._macs[place] = hashlib.blake2b(key=key, digest_size=SIZE)
+        return self._macs[place]
+
+    def _published(self, text: bytes, least: int) -> bool:
+        """Whether a ticket is one of ours; those that are, are remembered."""
+        if self._number == "<i8" and text == self._start:
+            return True
+        fixed, ticket, point = text[:24], text[24 : 24 + SIZE], text[24 + SIZE :]
+        if fixed[:8] == bytes(8):
+            # without noise a client starts where its own window says
+            return self._number != "<i8" and ticket == bytes(SIZE)
+        for generation, pair in self._pairs.items():
+            if generation >= least and self._ticket(pair, fixed + point) == ticket:
+                _keep_room(self._known)
+                self._known[text] = generation
+                return True
+        return False
+
+    def _text(
+        self, version: int, watermark: int, own: int | None, model: Model, ticket: bytes
+    ) -> bytes:
+        """Return what a release says of its model, byte by byte."""
+        numbers = [version, watermark, NO_PARTITION if own is None else own]
+        point = model.lattice.astype("<i8").tobytes() if self._number == "<i8" else b""
+        return b"".join(n.to_bytes(8, "little", signed=True) for n in numbers) + ticket + point
+
+    def _ticket(self, pair: Pair, text: bytes) -> bytes:
+        names = f"{self._study}\0{self._revision}\0".encode()
+        return mac(pair.ticket_key, names + text)
+
+
+def _keep_room(held: dict) -> None:  # type: ignore[type-arg]
+    """Drop the older half of what is kept, once it is full."""
+    if len(held) >= KEPT:
+        for key in list(islice(held, KEPT // 2)):
+            del held[key]

@@ -1,0 +1,172 @@
+"""An authenticated study on a real Kafka and Redis, and strangers who write to its topics."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.messages.model import write_model
+from pipeline.privacy.randomness import SecureStream
+from pipeline.release.model import VERSION_LIMIT, Model
+from pipeline.releasing import release_of
+from tests.stage import Stage, send, study_text, until, write_csv
+from tests.trusted import TRUST
+
+
+@pytest.fixture
+def stage(kafka: str, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path, kafka, redis_url, study_text() + TRUST) as made:
+        yield made
+        made.remove()
+
+
+def opened(stage: Stage, *clients: str) -> None:
+    """Make the study's key, enrol and admit clients."""
+    done = stage.run("study", "keys", stage.study)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.strip()) == 128
+    for client in clients:
+        assert admitted(stage, client).returncode == 0
+
+
+def admitted(stage: Stage, client: str) -> object:
+    done = stage.run("client", "enrol", "--client", client)
+    assert done.returncode == 0, done.stderr
+    file = stage.folder / f"{client}.json"
+    file.write_text(done.stdout)
+    return stage.run("client", "admit", stage.study, file)
+
+
+def test_admitted_clients_are_folded_and_strangers_become_dead_letters(stage: Stage) -> None:
+    opened(stage, "north", "south")
+    stage.worker()
+    for client, seed in (("north", 1), ("south", 2)):
+        stage.produce(client, write_csv(stage.folder / f"{client}.csv", 200, seed))
+    for client in ("north", "south"):
+        assert stage.code(client) == 0, stage.said(client)
+    before = stage.final_estimate()
+    assert (before.releases, before.clients) == (20, 2)
+    forged = forge(stage)
+    # nothing counted: there is no new estimate
+    stage.caught_up()
+    assert sum(state.head.dead_letters for state in stage.partitions()) == forged
+    assert sum(state.head.folded for state in stage.partitions()) == 20
+    assert stage.estimates()[-1] == before
+    letters = stage.dead_letters()
+    reasons = [dict(letter.headers)["veil_dlq_reason"] for letter in letters]
+    assert set(reasons) == {b"undecodable", b"not-admitted", b"forged"}
+    assert len(letters) == forged
+    # the locked out client of before: it goes on, and is not told that somebody else was here
+    source = stage.folder / "north.csv"
+    source.write_text(source.read_text() + write_csv(stage.folder / "x", 100, 3).read_text()[17:])
+    stage.produce("north", source)
+    assert stage.code("north") == 0, stage.said("north")
+    assert stage.final_estimate().releases == 25
+    assert stage.verified()
+    done = stage.run("replay", stage.study, "--check")
+    assert done.returncode == 0, done.stderr
+
+
+def forge(stage: Stage) -> int:
+    """Send what somebody who reads and writes the topics can make; return how many."""
+    task, far = stage.task, 2**37
+    model = Model(far, task.first_model.lattice + 4096, (1024, 1024))
+    # a true release with the next numbers: it names the client and its ledger
+    true = next(r.value for r in stage.releases() if r.key == b"north" and r.value[:1] == b"V")
+    numbered = [true[:80] + struct.pack("<q", seq) + true[88:] for seq in range(10, 41)]
+    strange = [
+        release_of(task, [], model, SecureStream(), client="nobody", ledger="l", seq=i)
+        for i in range(80)
+    ]
+    # once as an open study has them, once as an authenticated one, but for a key
+    marked = [value[:6] + b"\1\0" + value[8:-16] + bytes(range(16)) for value in strange]
+    everything = [
+        *(("north", value) for value in numbered),
+        *(("nobody", value) for value in (*strange, *marked)),
+    ]
+    send(
+        stage.settings.kafka, stage.topics.releases.name,
+        [{"key": key.encode(), "value": value} for key, value in everything],
+    )  # fmt: skip
+    best = Model(VERSION_LIMIT, task.first_model.lattice + 2**24, (1024, 1024))
+    payload = write_model(task, best, "2026-01-01T00:00:00Z")
+    record = {"key": task.study.name.encode(), "value": payload}
+    send(stage.settings.kafka, stage.topics.models.name, [record])
+    return len(everything)
+
+
+def test_a_revoked_client_stops_and_what_it_sent_before_stays(stage: Stage) -> None:
+    opened(stage, "north")
+    stage.worker()
+    source = write_csv(stage.folder / "north.csv", 100)
+    stage.produce("north", source)
+    assert stage.code("north") == 0, stage.said("north")
+    stage.caught_up()
+    done = stage.run("client", "revoke", stage.study, "north")
+    assert done.returncode == 0, done.stderr
+    assert "revoked from offset" in done.stderr
+    source.write_text(source.read_text() + source.read_text().partition("\n")[2])
+    stage.produce("north", source)
+    assert stage.code("north") == 10
+    assert "revoked" in stage.said("north")
+    listed = json.loads(stage.run("client", "list", stage.study, "--json").stdout)
+    assert [bool(entry["key"]) for entry in listed["north"]["entries"]] == [True, False]
+    stage.caught_up()
+    assert stage.estimates()[-1].releases == 5
+    assert stage.verified()
+
+
+@pytest.mark.parametrize("fault", ["unknown", "other", "cut", "open"])
+def test_a_client_whose_key_is_not_right_spends_nothing(stage: Stage, fault: str) -> None:
+    opened(stage, "north", "south")
+    keys = stage.settings.home / "clients"
+    north = keys / "north.key"
+    if fault == "unknown":
+        assert stage.run("client", "enrol", "--client", "east").returncode == 0
+    elif fault == "other":
+        north.write_bytes((keys / "south.key").read_bytes())
+    elif fault == "cut":
+        north.write_bytes(north.read_bytes()[:-40])
+    else:
+        north.chmod(0o644)
+    client = "east" if fault == "unknown" else "north"
+    stage.produce(client, write_csv(stage.folder / "data.csv", 100))
+    assert stage.code(client) == 10, stage.said(client)
+    words = {
+        "unknown": "is not admitted", "other": "is the key of client 'south'",
+        "cut": "no whole key file", "open": "chmod 600",
+    }  # fmt: skip
+    assert words[fault] in stage.said(client)
+    assert stage.query(client, "SELECT count(*) FROM ledger") == [(0,)]
+    assert stage.ends() == [sum(1 for r in stage.releases() if r.partition == n) for n in (0, 1)]
+
+
+def test_a_new_key_while_the_worker_is_down_loses_nothing(stage: Stage) -> None:
+    opened(stage, "north")
+    stage.worker()
+    source = write_csv(stage.folder / "north.csv", 100)
+    stage.produce("north", source)
+    assert stage.code("north") == 0, stage.said("north")
+    stage.caught_up()
+    assert stage.stop("w0") == 0
+    old = stage.run("study", "keys", stage.study).stdout
+    new = stage.run("study", "keys", stage.study, "--rotate").stdout
+    assert old != new
+    # no worker has told the new key yet: this one leaves under the old
+    source.write_text(source.read_text() + write_csv(stage.folder / "x", 100, 3).read_text()[17:])
+    before = sum(stage.ends())
+    stage.produce("north", source)
+    until(lambda: sum(stage.ends()) > before, "releases under the old key")
+    stage.worker()
+    assert stage.code("north") == 0, stage.said("north")
+    source.write_text(source.read_text() + write_csv(stage.folder / "x", 100, 4).read_text()[17:])
+    stage.produce("north", source)
+    assert stage.code("north") == 0, stage.said("north")
+    assert stage.final_estimate().releases == 15
+    assert stage.dead_letters() == []
+    assert {r.value[6] for r in stage.releases() if r.value[:1] == b"V"} == {1, 2}
+    assert stage.verified()

@@ -1,0 +1,298 @@
+"""Releases that count, and those that nobody admitted could have sent."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import numpy as np
+import pytest
+
+from pipeline.errors import ConfigError, PayloadError
+from pipeline.messages.form import HEADER
+from pipeline.reducer import Partition, Reducer, differences
+from pipeline.release.model import VERSION_LIMIT
+from pipeline.trust.keys import Pair, derived
+from pipeline.trust.mac import SIZE
+from pipeline.trust.signed import check_plain, check_signed, signed
+from tests.stage import OPEN as NO_PRIVACY
+from tests.trusted import World, trusted_task
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.admit("north")
+    made.admit("south")
+    return made
+
+
+def at(name: str) -> int:
+    place = HEADER.fields[name][1]  # type: ignore[index]
+    assert isinstance(place, int)
+    return place
+
+
+def changed(payload: bytes, name: str, number: int) -> bytes:
+    """Return a release with another number in its header."""
+    place = at(name)
+    return payload[:place] + struct.pack("<q", number) + payload[place + 8 :]
+
+
+def test_releases_of_admitted_clients_count_in_any_batches(world: World) -> None:
+    model = world.model()
+    for seq in range(4):
+        world.send("north", seq, model if seq > 1 else None)
+        world.send("south", seq)
+    whole, letters = world.folded()
+    assert letters == []
+    assert (whole.head.folded, whole.head.words, whole.head.clients) == (8, 2, 2)
+    for sizes in ((1,) * 10, (3, 4), (2, 1, 5)):
+        again, letters = world.folded(*sizes)
+        assert letters == []
+        assert differences(whole, again) == []
+
+
+def test_the_state_that_is_stored_knows_who_was_admitted(world: World) -> None:
+    world.send("north", 0)
+    world.say("south", None)
+    first, _ = world.folded()
+    stored = Partition.decode(
+        world.task, first.fields(everything=True), first.client_fields(everything=True)
+    )
+    world.send("north", 1)
+    world.send("south", 0)
+    letters = Reducer(world.task, trust=world.authority).fold(stored, world.log)
+    assert [letter.fault.reason for letter in letters] == ["revoked"]
+    whole, _ = world.folded()
+    assert differences(whole, stored) == []
+
+
+def test_every_bit_of_a_release_is_under_its_mac(world: World) -> None:
+    good = world.stamp("north")(world.bare("north", 0, world.model()))
+    chance = random.Random(1)
+    places = [
+        *range(8 * HEADER.itemsize),
+        *chance.sample(range(8 * HEADER.itemsize, 8 * len(good)), 300),
+    ]
+    for place in places:
+        bad = bytearray(good)
+        bad[place // 8] ^= 1 << place % 8
+        world.append("north", bytes(bad))
+    world.append("south", good)
+    state, letters = world.folded()
+    assert len(letters) == len(places) + 1
+    assert state.head.folded == 0
+    assert not state.clients
+
+
+def test_forged_next_numbers_lock_nobody_out(world: World) -> None:
+    # whoever reads the log knows ids and ledgers, and could send each client's next number
+    for seq in range(3):
+        world.send("north", seq)
+    for seq in range(3, 34):
+        world.append("north", world.bare("north", seq))
+        world.append("north", world.stamp("north", own=Pair(b"x" * 32))(world.bare("north", seq)))
+        world.append("north", world.stamp("south")(world.bare("north", seq)))
+    world.send("north", 3)
+    state, letters = world.folded()
+    assert [reason for _, reason in letters] == ["undecodable", "forged", "forged"] * 31
+    assert (state.clients["north"].highest, state.head.missing) == (3, 0)
+
+
+def test_a_client_that_nobody_admitted_moves_nothing(world: World) -> None:
+    world.send("north", 0)
+    before, _ = world.folded()
+    far = world.model(2**37)
+    for seq in range(80):
+        world.send("nobody", seq, far)
+    state, letters = world.folded()
+    assert {reason for _, reason in letters} == {"not-admitted"}
+    assert len(letters) == 80
+    assert state.sums.encode(everything=True) == before.sums.encode(everything=True)
+    assert "nobody" not in state.clients
+
+
+def test_an_admitted_client_cannot_choose_its_own_point_or_version(world: World) -> None:
+    honest = world.model(3)
+    seq = 0
+    for name, number in (("version", VERSION_LIMIT), ("version", 4), ("model_watermark", 7),
+                         ("partition_watermark", 1)):  # fmt: skip
+        world.append(
+            "north", world.stamp("north")(changed(world.bare("north", seq, honest), name, number))
+        )
+    point = bytearray(world.bare("north", seq, honest))
+    point[HEADER.itemsize] ^= 1
+    start = bytearray(world.bare("north", seq))
+    start[HEADER.itemsize] ^= 1
+    for forged in (bytes(point), bytes(start)):
+        world.append("north", world.stamp("north")(forged))
+    other = World(pairs=[Pair(b"o" * 32)]).model(3)
+    world.append("north", world.stamp("north")(world.bare("north", seq, other)))
+    bare = world.bare("north", seq, honest)
+    world.append("north", world.stamp("north")(bare[: at("ticket")] + bytes(16) + bare[128:]))
+    state, letters = world.folded()
+    assert [reason for _, reason in letters] == ["unpublished-model"] * 8
+    assert state.head.folded == 0
+
+
+def test_a_study_without_noise_binds_version_and_age_to_the_ticket() -> None:
+    world = World(trusted_task(privacy=NO_PRIVACY))
+    world.admit("north")
+    world.send("north", 0)
+    world.send("north", 1, world.model())
+    bare = world.bare("north", 2, world.model())
+    world.append("north", world.stamp("north")(changed(bare, "version", 2**37)))
+    state, letters = world.folded()
+    assert letters == [(3, "unpublished-model")]
+    assert state.head.folded == 2
+
+
+def test_a_revoked_client_counts_up_to_its_revocation_and_its_admission_cannot_be_repeated(
+    world: World,
+) -> None:
+    admission = world.say("east", world.client("east"))
+    world.send("east", 0)
+    world.say("east", None)
+    world.send("east", 1)
+    world.append("east", admission)
+    world.send("east", 2)
+    state, letters = world.folded()
+    assert letters == [(5, "revoked"), (7, "revoked")]
+    assert state.clients["east"].highest == 0
+    world.admit("east")
+    world.send("east", 1)
+    state, letters = world.folded(3, 1)
+    assert len(letters) == 2
+    assert state.clients["east"].highest == 1
+
+
+def test_of_two_admissions_the_later_counts(world: World) -> None:
+    old = world.stamp("north")
+    world.send("north", 0)
+    world.clients["north"] = Pair(b"n" * 32)
+    world.admit("north")
+    world.append("north", old(world.bare("north", 1)))
+    world.send("north", 1)
+    _, letters = world.folded()
+    assert letters == [(4, "forged")]
+
+
+def test_words_that_the_study_has_not_signed_are_dead_letters(world: World) -> None:
+    thief = Pair(b"t" * 32)
+    world.say("thief", thief, by=thief)
+    world.append("thief", b'{"type":"admission/1"}')
+    elsewhere = World(trusted_task("elsewhere"), world.pairs)
+    world.append("thief", elsewhere.say("thief", thief))
+    world.retire(2, thief)
+    world.send("thief", 0)
+    world.send("north", 0)
+    state, letters = world.folded()
+    assert [place for place, _ in letters] == [2, 3, 4, 5, 6]
+    assert state.head.folded == 1
+    assert state.admissions.least == 1
+
+
+def test_an_old_key_of_the_study_counts_until_it_is_retired(world: World) -> None:
+    first, second = world.pairs[0], Pair(b"2" * 32, 2)
+    old, older = world.stamp("north"), world.model(1)
+    world.send("north", 0, older)
+    world.pairs.append(second)
+    # a release that waited while the study changed its key, and one at a model of before
+    world.append("north", old(world.bare("north", 1, older)))
+    world.send("north", 2, older)
+    world.send("north", 3, world.model(2))
+    # who has stolen the first key cannot retire the second
+    world.retire(2, first)
+    world.retire(2, second)
+    world.append("north", old(world.bare("north", 4)))
+    world.send("north", 4, older)
+    world.say("thief", Pair(b"t" * 32), by=first)
+    world.send("north", 4, world.model(3))
+    whole, letters = world.folded()
+    assert letters == [
+        (6, "undecodable"), (8, "old-key"), (9, "unpublished-model"), (10, "undecodable"),
+    ]  # fmt: skip
+    assert whole.clients["north"].highest == 4
+    for sizes in ((1,) * 12, (5, 3)):
+        assert differences(whole, world.folded(*sizes)[0]) == []
+
+
+def test_a_worker_hears_of_a_key_that_is_newer_than_it_is() -> None:
+    world = World()
+    world.admit("north")
+    before = world.authority
+    world.pairs.append(Pair(b"2" * 32, 2))
+    world.send("north", 0)
+    assert [x.fault.reason for x in Reducer(world.task, trust=before).fold(
+        Partition.empty(world.task), world.log)] == ["old-key"]  # fmt: skip
+    again = type(before)(world.task, world.pairs[:1], again=lambda: world.pairs)
+    assert Reducer(world.task, trust=again).fold(Partition.empty(world.task), world.log) == []
+
+
+def test_an_authenticated_study_is_never_folded_without_its_keys() -> None:
+    with pytest.raises(ConfigError, match="VEILSTREAM_STUDY_KEY"):
+        Reducer(trusted_task())
+
+
+def test_a_stamp_is_the_same_each_time_and_one_on_top_of_another_replaces_it(world: World) -> None:
+    bare, stamp = world.bare("north", 0), world.stamp("north")
+    assert stamp(bare) == stamp(bare) == stamp(world.stamp("south")(bare))
+    assert stamp.fits(stamp(bare))
+    assert not stamp.fits(bare)
+    assert bare[-SIZE:] == bytes(SIZE)
+
+
+def test_both_sides_agree_on_a_key_and_nobody_else_does() -> None:
+    study, client = Pair.drawn(), Pair.drawn()
+    names = {"study": "s", "client": "c", "generation": 1}
+    one = client.mac_key(study.public, **names)  # type: ignore[arg-type]
+    assert one == study.mac_key(client.public, **names)  # type: ignore[arg-type]
+    others = [
+        client.mac_key(study.public, **(names | change))  # type: ignore[arg-type]
+        for change in ({"study": "t"}, {"client": "d"}, {"generation": 2})
+    ]
+    assert len({one, *others, Pair.drawn().mac_key(study.public, **names)}) == 5  # type: ignore[arg-type]
+    assert derived(b"s", "a", "bc") != derived(b"s", "ab", "c")
+    with pytest.raises(ConfigError, match="enrol"):
+        study.mac_key(bytes(64), **names)  # type: ignore[arg-type]
+
+
+def test_a_pair_that_is_shown_shows_no_secret() -> None:
+    pair = Pair.drawn()
+    assert pair.seed.hex() not in repr(pair)
+    assert str(pair.seed) not in repr(pair)
+
+
+def test_signed_json_is_checked_to_the_last_bit() -> None:
+    pair = Pair.drawn()
+    whole = signed(b'{"type":"model/2","version":1}', pair)
+    check_signed(whole, [Pair.drawn().public, pair.public])
+    for place in range(8 * len(whole)):
+        bad = bytearray(whole)
+        bad[place // 8] ^= 1 << place % 8
+        with pytest.raises(PayloadError):
+            check_signed(bytes(bad), [pair.public])
+    with pytest.raises(PayloadError, match="forged"):
+        check_signed(whole, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\\u001b[2J", "\\u009b2J", "\\u007F", "\\u202e", "\\n", "\x1b", "\x7f", "\x9b", "\u202e"],
+)
+def test_what_a_terminal_obeys_is_refused_however_it_is_written(text: str) -> None:
+    with pytest.raises(PayloadError, match="control-characters"):
+        check_plain(f'{{"name":"{text}"}}'.encode())
+    check_plain('{"name":"Grüße, 温度 \\u00e9 \\"quoted\\" \\\\"}'.encode())
+
+
+def test_the_rows_of_a_batch_stay_in_order_when_some_are_refused(world: World) -> None:
+    sent = [world.send("north", 0), world.send("nobody", 0), world.send("south", 0)]
+    state, letters = world.folded()
+    assert letters == [(sent[1].offset, "not-admitted")]
+    assert {name: known.highest for name, known in state.clients.items()} == {
+        "north": 0,
+        "south": 0,
+    }
+    assert np.array_equal([state.head.folded, state.head.dead_letters], [2, 1])
