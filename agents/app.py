@@ -12,7 +12,6 @@ from yarl import URL
 
 from agents.folding import Folding
 from agents.health import Health
-from agents.idle import tell_of_waits
 from agents.link import Link, ReleasesLog
 from agents.progress import Progress
 from agents.publishing import Publishing
@@ -20,12 +19,26 @@ from agents.transport import BatchSchema, BatchTransport, NoTables
 from agents.verifying import Verifying
 from infra.connection import told
 from infra.tls import ssl_context
+from infra.waiting import AGAIN, Waiting
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client
+
+
+async def tell_of_waits(folding: Folding, say: Callable[[str], None]) -> None:
+    """Say what is waited for until cancelled."""
+    waits, before = Waiting(first=AGAIN), folding.releases
+    while True:
+        await asyncio.sleep(1.0)
+        if folding.releases != before:
+            before = folding.releases
+            waits.hint("")
+        elif line := waits.hint("releases" if folding.partitions else "partitions to fold"):
+            say(line)
+
 
 #: Told of an error that the worker cannot survive; it does not return.
 Fatal = Callable[[BaseException], None]

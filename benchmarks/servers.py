@@ -30,7 +30,7 @@ import numpy as np
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.plug_in import regressed_curvature
 from pipeline.methods.ldp_sgd.random_scaling import random_scaling
-from pipeline.methods.ldp_sgd.rule import Rule
+from pipeline.methods.ldp_sgd.settings import Rule
 from pipeline.methods.ldp_sgd.steps import StepRule, staleness_cap
 from pipeline.types import Matrix, Vector
 

@@ -123,10 +123,7 @@ class Client:
     def finish(self, stopped: Callable[[], bool] = lambda: True) -> None:
         """Send sums again until models stand still, if the study does, and wait for Kafka.
 
-        Parameters
-        ----------
-        stopped
-            Whether somebody asks for the end, without any wait for models.
+        stopped: Whether somebody asks for the end, without any wait for models.
         """
         since = self._clock()
         while self._task.reexpands and self._clock() - since < self._again.patience:

@@ -41,10 +41,7 @@ class Kept:
     def windows(self, study: str) -> Iterator[Arrays]:
         """Yield all windows that hold a record, in their order.
 
-        Raises
-        ------
-        LocalStoreError
-            If the bytes are not those that were stored.
+        Raises LocalStoreError if the bytes are not those that were stored.
         """
         for (seq,) in self._db.rows(
             "SELECT seq FROM kept WHERE study = ? AND records > 0 ORDER BY seq", study

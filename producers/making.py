@@ -35,12 +35,8 @@ class Made:
 class Making:
     """Makes the releases of one client and stores them.
 
-    Parameters
-    ----------
-    task, source, store, source_name, admission, publish, times
-        As `Client` takes them.
-    next_seq
-        Number of the next release.
+    task, source, store, source_name, admission, publish, times: As `Client` takes them.
+    next_seq: Number of the next release.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from benchmarks.papers.ldp_sgd_models import SIZE, Array
 from benchmarks.papers.ldp_sgd_walk import CHUNK, Chunk, Setting, Walk
 from pipeline.methods.ldp_sgd.batch_means import OnlineBatches
 from pipeline.methods.ldp_sgd.path import SgdPath
-from pipeline.methods.ldp_sgd.rule import Rule
+from pipeline.methods.ldp_sgd.settings import Rule
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.types import Matrix, Vector
 

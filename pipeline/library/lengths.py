@@ -15,8 +15,8 @@ from pipeline.errors import DataError
 from pipeline.records.features import Features
 from pipeline.release.task import Task
 from pipeline.study.data_tables import Feature
+from pipeline.study.features import TRANSFORMS, transformed
 from pipeline.study.reference import norms, typical_norm_bound
-from pipeline.study.transforms import TRANSFORMS, transformed
 from pipeline.types import Matrix, Vector
 from producers.sources.tables import read_batches
 

@@ -48,19 +48,13 @@ class Server(Protocol[S]):
     def empty(self, *, trace: bool = False) -> S:
         """Return the state before the first release.
 
-        Parameters
-        ----------
-        trace
-            Keep what an analysis in one process can look at later, at a cost in memory.
+        trace: Keep what an analysis in one process can look at later, at a cost in memory.
         """
 
     def read(self, fields: dict[str, bytes]) -> S:
         """Rebuild a state from all fields that its `encode` gave.
 
-        Raises
-        ------
-        StateError
-            If a field is missing, unknown or cannot be read.
+        Raises StateError if a field is missing, unknown or cannot be read.
         """
 
     def fold(self, state: S, rows: Rows) -> None:
@@ -69,32 +63,21 @@ class Server(Protocol[S]):
     def estimate(self, parts: Sequence[tuple[float, S]], partitions: Sequence[int]) -> Estimate:
         """Return the estimate of some buckets with their weights, all partitions merged.
 
-        Parameters
-        ----------
-        partitions
-            The numbers of those that have begun, in the order in which they were merged.
+        partitions: The numbers of those that have begun, in the order in which they were merged.
         """
 
     def start_is_over(self, states: Sequence[S], furthest: int) -> bool:
         """Whether the first model may go out.
 
-        Parameters
-        ----------
-        states
-            All buckets of all partitions.
-        furthest
-            Most releases that one client has sent.
+        states: All buckets of all partitions.
+        furthest: Most releases that one client has sent.
         """
 
     def part(self, slots: int, state: S | None) -> Part | None:
         """Return what the next model says to the clients of one partition; None for nothing.
 
-        Parameters
-        ----------
-        slots
-            Record slots of the partition that have been folded.
-        state
-            Its sums; None for an empty partition.
+        slots: Record slots of the partition that have been folded.
+        state: Its sums; None for an empty partition.
         """
 
 

@@ -16,7 +16,7 @@ from pipeline.records.features import Features
 from pipeline.records.response import Response, response_of
 from pipeline.records.values import Record
 from pipeline.study import Study
-from pipeline.study.personal import Personal
+from pipeline.study.release_tables import Personal
 from pipeline.types import Integers, Matrix, Vector
 
 

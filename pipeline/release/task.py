@@ -75,17 +75,10 @@ class Task(RecordBounds, ABC):
     def point_again(self, windows: Iterable[Arrays], before: Vector, model: Model) -> Vector | None:
         """Return where a client that sends its sums again takes them, if the study `reexpands`.
 
-        Parameters
-        ----------
-        windows
-            All that it has released, one at least.
-        before
-            Where it took them last, or the public start, shape (d,).
+        windows: All that it has released, one at least.
+        before: Where it took them last, or the public start, shape (d,).
 
-        Returns
-        -------
-        ndarray
-            The model's point or one on the way there, (d,); None where none is to be trusted.
+        Returns: The model's point or one on the way there, (d,); None where none is to be trusted.
         """
         raise NotImplementedError
 

@@ -18,7 +18,7 @@ from pipeline.study.load import (
     study_of,
 )
 from pipeline.study.model import LIVE, Study
-from pipeline.study.personal import require_no_level_column
+from pipeline.study.release_tables import require_no_level_column
 from pipeline.study.revision import revision_of
 from pipeline.study.template import TEMPLATE, with_features
 from pipeline.study.variants import edited, simulated, with_keys, without_privacy

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError
 from pipeline.study.data_tables import Feature
-from pipeline.study.features import WIDEST, columns_of, main_columns, pair_of
-from pipeline.study.transforms import transformed
+from pipeline.study.features import WIDEST, columns_of, main_columns, pair_of, transformed
 from pipeline.types import Matrix, Vector
 
 #: Indices of columns, shape (n,).

@@ -6,8 +6,7 @@ import numpy as np
 
 from pipeline.study.data_tables import Feature
 from pipeline.study.encoding import Encoding
-from pipeline.study.features import main_columns
-from pipeline.study.transforms import restored, words_of
+from pipeline.study.features import main_columns, restored, words_of
 
 #: Digits of a number that a sentence has.
 DIGITS = 4

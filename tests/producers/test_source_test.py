@@ -14,9 +14,8 @@ from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.client import Progress
 from producers.client_store import ClientStore
-from producers.held import Held
 from producers.run import Job, run_client
-from producers.source_test import MOST_TESTS, passed, stamp_of
+from producers.source_test import MOST_TESTS, Held, passed, stamp_of
 from producers.sources import open_source
 from tests.stage import HEADER, OPEN, Stage, lines, study_text, write_csv
 

@@ -11,10 +11,15 @@ from numpy.testing import assert_allclose
 from pipeline.errors import ConfigError, NumericError
 from pipeline.methods.ldp_sgd import plug_in
 from pipeline.methods.ldp_sgd.batch_means import batch_means
-from pipeline.methods.ldp_sgd.critical import critical_value, tail
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
-from pipeline.methods.ldp_sgd.random_scaling import contrast, random_scaling, variance
-from pipeline.methods.ldp_sgd.rule import Rule
+from pipeline.methods.ldp_sgd.random_scaling import (
+    contrast,
+    critical_value,
+    random_scaling,
+    tail,
+    variance,
+)
+from pipeline.methods.ldp_sgd.settings import Rule
 from pipeline.methods.ldp_sgd.steps import StepRule, noise_cap, staleness_cap
 from pipeline.methods.ldp_sgd.sums import Sums
 

@@ -16,8 +16,7 @@ from pipeline.messages.keys import partition_of
 from pipeline.methods.ldp_sgd.intervals import gradient_noise, plug_ins
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.plug_in import regressed_curvature, standard_errors
-from pipeline.methods.ldp_sgd.rule import Rule
-from pipeline.methods.ldp_sgd.settings import MIXED, scaling_of
+from pipeline.methods.ldp_sgd.settings import MIXED, Rule, scaling_of
 from pipeline.methods.ldp_sgd.steps import StepRule
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.offline import OfflineRun

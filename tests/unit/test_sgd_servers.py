@@ -17,8 +17,7 @@ from pipeline.messages.release import header_of
 from pipeline.methods import server_of
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
 from pipeline.methods.ldp_sgd.random_scaling import random_scaling
-from pipeline.methods.ldp_sgd.rule import Rule
-from pipeline.methods.ldp_sgd.settings import rule_of
+from pipeline.methods.ldp_sgd.settings import Rule, rule_of
 from pipeline.methods.ldp_sgd.state import SgdState
 from pipeline.methods.ldp_sgd.steps import StepRule
 from pipeline.offline import OfflineRun

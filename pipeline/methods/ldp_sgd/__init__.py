@@ -8,8 +8,8 @@
   `forecast`: when intervals can be hoped for.
 - `path`, `sums`, `running`: the recursion and its sums, whole batches of releases at once.
 - `estimate`, `readiness`: the estimate, and which coefficients have an interval.
-- `critical`: critical values of random scaling, of one path or of several pooled.
-- `random_scaling`, `plug_in`, `batch_means`, `intervals`: the intervals that those sums give.
+- `random_scaling`, `plug_in`, `batch_means`, `intervals`: the intervals that those sums give, with
+  critical values of one path or of several pooled.
 
 Source of all: ldp-sgd.
 """

@@ -9,8 +9,14 @@ import numpy as np
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.plug_in import width_errors
 from pipeline.methods.ldp_sgd.readiness import LARGEST_ERROR, largest_cloud
-from pipeline.methods.ldp_sgd.rule import Rule
-from pipeline.methods.ldp_sgd.settings import MIXED, mean_products, rule_of, scaling_of, slowest
+from pipeline.methods.ldp_sgd.settings import (
+    MIXED,
+    Rule,
+    mean_products,
+    rule_of,
+    scaling_of,
+    slowest,
+)
 from pipeline.methods.ldp_sgd.steps import StepRule
 from pipeline.methods.ldp_sgd.task import GradientTask
 

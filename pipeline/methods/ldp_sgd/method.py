@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.methods.base import Method
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes
-from pipeline.methods.ldp_sgd import design, facts
+from pipeline.methods.ldp_sgd import facts
 from pipeline.methods.ldp_sgd.refusals import check
 from pipeline.methods.ldp_sgd.server import GradientServer
 from pipeline.methods.ldp_sgd.simulation import GradientStream
@@ -68,11 +68,11 @@ class LdpSgd(Method[GradientTask]):
 
     def outlook(self, task: GradientTask, records: int) -> Outlook:
         """As `Method.outlook`."""
-        return design.outlook(task, records)
+        return facts.outlook(task, records)
 
     def design(self, study: Study, records: int, clients: int) -> Design:
         """As `Method.design`."""
-        return design.design(study, records, clients)
+        return facts.design(study, records, clients)
 
     def better(self, task: GradientTask, missed: Missed) -> tuple[str, ...]:
         """As `Method.better`."""

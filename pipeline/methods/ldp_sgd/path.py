@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from pipeline.linalg import unpack_upper
 from pipeline.methods.ldp_sgd.batch_means import OnlineBatches
-from pipeline.methods.ldp_sgd.rule import Rule
 from pipeline.methods.ldp_sgd.running import accumulated, scaled, sums_along
+from pipeline.methods.ldp_sgd.settings import Rule
 from pipeline.methods.ldp_sgd.steps import StepRule
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.types import Integers, Matrix, Vector

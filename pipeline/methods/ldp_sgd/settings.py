@@ -7,16 +7,48 @@ derived in `steps`.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from pipeline.methods.ldp_sgd.rule import Rule
 from pipeline.methods.ldp_sgd.scaling import Scaling
 from pipeline.methods.ldp_sgd.steps import StepRule, noise_cap, staleness_cap
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.study.reference import law_of, moments
-from pipeline.types import Matrix
+from pipeline.types import Matrix, Vector
+
+#: The first copy of the sums after the burn-in is made no earlier than after so many records.
+LEAST_MARK = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is public about a path.
+
+    steps: The step sizes.
+    burn_in: Records before the sums begin, >= 0; copies are kept at burn_in 2^j.
+    start: theta_0, shape (d,). Zero in a shared path, whose start is added by who brings the parts
+        together.
+    full: Whether A is a matrix, for intervals of contrasts, or its diagonal alone.
+    extra: How many numbers come beside the gradients of a release.
+    shared: Whether the path is one partition's part of a path that several move.
+    scaling: The matrix in front of the gradients; None for the identity.
+    """
+
+    steps: StepRule
+    burn_in: int
+    start: Vector
+    full: bool = False
+    extra: int = 0
+    shared: bool = False
+    scaling: Scaling | None = None
+
+    @property
+    def unit(self) -> int:
+        """Copies of the sums are made after unit (2^j - 1) records that count, j >= 0."""
+        return max(self.burn_in, LEAST_MARK)
+
 
 #: Public guesses by loss: mean curvature of a record, decay of the steps, and how far noise may
 #: move a linear predictor: asymmetric losses are biased sooner.

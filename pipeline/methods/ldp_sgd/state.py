@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipeline.errors import StateError
 from pipeline.methods.ldp_sgd import stored
 from pipeline.methods.ldp_sgd.path import SgdPath
-from pipeline.methods.ldp_sgd.rule import Rule
+from pipeline.methods.ldp_sgd.settings import Rule
 from pipeline.types import Integers, Matrix
 
 PATH = "path"

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.errors import StateError
 from pipeline.methods.ldp_sgd.batch_means import OnlineBatches
 from pipeline.methods.ldp_sgd.path import SgdPath
-from pipeline.methods.ldp_sgd.rule import Rule
+from pipeline.methods.ldp_sgd.settings import Rule
 from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.types import Vector
 

@@ -71,10 +71,7 @@ def query_again(
 def open_query_of(summary: Summary, model: Model, *, again: bool | None = None) -> OpenQuery:
     """Return sums of a study without privacy as a release holds them.
 
-    Parameters
-    ----------
-    again
-        Whether they stand in the place of all that the client has sent before; None where the
+    again: Whether they stand in the place of all that the client has sent before; None where the
         study has no such releases.
     """
     parts: dict[str, Vector] = {

@@ -31,12 +31,8 @@ _COUNT, _NUMBERS = struct.Struct("<q"), struct.Struct("<qq")
 class Own:
     """What counts of one client.
 
-    Attributes
-    ----------
-    highest
-        The highest number of its releases; -1 before the first.
-    base
-        The number of the newest release that was sent again; -1 before the first.
+    highest: The highest number of its releases; -1 before the first.
+    base: The number of the newest release that was sent again; -1 before the first.
     """
 
     sums: OpenState
@@ -77,10 +73,7 @@ class Own:
 class ReplacingState:
     """As `estimators.buckets.State`: the sums of each client, by the digest of its id.
 
-    Attributes
-    ----------
-    size
-        d, the number of coefficients.
+    size: d, the number of coefficients.
     """
 
     size: int
