@@ -74,6 +74,11 @@ bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer,
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.backtest
 
+BEFORE ?= ../before
+.PHONY: paired
+paired: .venv/ready  ## Client, fold and backtest beside another commit's: BEFORE=its worktree
+	@$(BIN)/python -m benchmarks.paired $(BEFORE)
+
 .PHONY: peers
 peers: .venv/ready  ## The worker beside Quix Streams and Bytewax, which it installs apart
 	@$(BIN)/python -m benchmarks.peers
