@@ -11,10 +11,11 @@ from rich.console import Console
 
 from pipeline.cli.context import SAVE_MODEL, STUDY, save_model, say, task_of
 from pipeline.errors import ConfigError
+from pipeline.library.comparing import comparison
 from pipeline.library.exact import ExactFit
 from pipeline.library.fitting import Fitting
 from pipeline.library.records import Records, Rows
-from pipeline.library.table import comparison, fit_table, intervals_table, table
+from pipeline.library.table import fit_table, intervals_table, table
 from pipeline.library.words import clipped_line, counted
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.fit import FitMessage, write_fit

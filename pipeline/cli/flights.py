@@ -12,8 +12,9 @@ from rich.console import Console
 from pipeline.cli.context import say
 from pipeline.cli.stage import Site
 from pipeline.errors import RecordError
+from pipeline.library.comparing import comparison, counts, covers, half, half_widths
 from pipeline.library.exact import ExactFit
-from pipeline.library.table import comparison, counts, covers, half, half_widths, value
+from pipeline.library.table import value
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
 from pipeline.offline import by_client, run_windows

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from pipeline.cli.context import say
 from pipeline.cli.stage import Site
+from pipeline.library.comparing import comparison, counts
 from pipeline.library.exact import ExactFit
-from pipeline.library.table import comparison, counts
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.offline import by_client, run_windows
 from pipeline.records.encode import Encoder, Row, stack

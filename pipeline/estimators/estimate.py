@@ -60,6 +60,8 @@ class Estimate:
     interval: By what method the intervals that are shown are made.
     needs: What the intervals of each method of `widths` are read from, and what that costs, in
         words.
+    kept: About which share of its size without a penalty each coefficient keeps, the others held,
+        shape (d,); NaN or None where that is not known.
     progress: Towards intervals; None where the method has no measure of it.
     details: What else the method says, as JSON has it.
     """
@@ -81,6 +83,7 @@ class Estimate:
     staleness: float | None = None
     interval: str = "none"
     needs: Mapping[str, str] = field(default_factory=dict)
+    kept: Vector | None = None
     progress: Progress | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -130,6 +133,18 @@ class Estimate:
                 return None
             reach = float(ndtri((1 + level) / 2)) * errors[0]
         return self.coefficients - reach, self.coefficients + reach
+
+
+def kept_of(bread: Matrix, penalty: Vector) -> Vector:
+    """Return which share of its size without the penalty each coefficient keeps, shape (d,).
+
+    bread: Mean curvature A and the penalty R together: the fit is (A + R)^-1 A times that without.
+    """
+    try:
+        shares: Vector = 1.0 - penalty * np.diag(np.linalg.inv(bread))
+    except np.linalg.LinAlgError:
+        return np.full(len(bread), math.nan)
+    return np.clip(shares, 0.0, 1.0)
 
 
 def is_far(bent: float, variances: Vector) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -33,12 +32,13 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
         grid.add_row(
             row.name,
             value(message, row.value),
-            _interval(message, row.interval),
-            _number(message, row.sampling_se),
-            _number(message, row.privacy_se),
+            interval(message, row.interval),
+            _number(message, row.sampling_se, nothing="below noise"),
+            _number(message, row.privacy_se, nothing="0"),
         )
     below = [
         *unit_lines(message),
+        target_line(message),
         spread_line(message, study),
         line(message),
         information_line(message),
@@ -56,7 +56,7 @@ def intervals_table(message: EstimateMessage, study: Study) -> RenderableType:
     for name in message.intervals:
         grid.add_column(name, justify="right")
     for i, row in enumerate(message.coefficients):
-        cells = (_interval(message, ends[i]) for ends in message.intervals.values())
+        cells = (interval(message, ends[i]) for ends in message.intervals.values())
         grid.add_row(row.name, *cells)
     known = method_of(study).intervals(study)
     missing = [f"{name}: not known yet" for name in known if name not in message.intervals]
@@ -85,14 +85,35 @@ def unit_lines(message: EstimateMessage | FitMessage) -> list[str]:
             alike.setdefault(row.step, []).append(row.name)
     if not alike:
         zero = "every feature in the middle of its range" if unit else "every feature at 0"
-        return [f"each coefficient: for {rest}; the intercept: with {zero}"]
+        return [f"each coefficient: for {rest}; the intercept: with {zero}", *_meaning(message)]
     lines = [
         f"{', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''}: {step}"
         for step, names in alike.items()
     ]
     zero = "its 0, by default the middle of its range" if unit else "0"
     rest += f"; the intercept: with every number at {zero}, and every category at its base level"
-    return [*lines, f"every other coefficient: for {rest}"]
+    return [*lines, f"every other coefficient: for {rest}", *_meaning(message)]
+
+
+def _meaning(message: EstimateMessage | FitMessage) -> list[str]:
+    """Return what coefficients of a loss do not mean, where readers may take them for it."""
+    if message.loss != "gdwd":
+        return []
+    return ["gdwd: signs, and sizes beside each other; no log odds, and there are no probabilities"]
+
+
+def target_line(message: EstimateMessage) -> str:
+    """Return in one line which fit the intervals hold, and what its ridge takes of the slopes."""
+    slopes = message.coefficients[1:]
+    kept = [row.kept for row in slopes if row.kept is not None]
+    if message.ridge == 0 or not any(row.interval for row in slopes):
+        return ""
+    said = f"intervals are of the fit with ridge {message.ridge:.3g}, not of the one without"
+    if not kept:
+        return said
+    least, most = (f"{math.floor(100 * share)}" for share in (min(kept), max(kept)))
+    share = f"{least}" if least == most else f"{least} to {most}"
+    return f"{said}: its slopes keep about {share}% of their size"
 
 
 def spread_line(message: EstimateMessage, study: Study) -> str:
@@ -117,7 +138,7 @@ def fit_table(message: FitMessage, study: Study) -> RenderableType:
     for row in message.coefficients:
         cells = (
             value(message, row.value),
-            _interval(message, row.interval),
+            interval(message, row.interval),
             _number(message, row.standard_error),
         )
         grid.add_row(row.name, *cells)
@@ -137,72 +158,6 @@ def fit_table(message: FitMessage, study: Study) -> RenderableType:
         f"{message.status}: {message.reason}" if message.reason else message.status,
     )
     return Group(grid, *map(Text, lines), Text(privacy_line(message), style="dim"))
-
-
-def comparison(private: EstimateMessage, exact: EstimateMessage) -> RenderableType:
-    """Return an estimate beside the exact fit of the same records, which keeps no privacy."""
-    grid = Table(title=f"{private.study}: what privacy costs", expand=False)
-    grid.add_column("coefficient")
-    for name in ("private", f"{private.level:.0%} interval", "exact fit", "its interval", "held"):
-        grid.add_column(name, justify="right")
-    for one, other in zip(private.coefficients, exact.coefficients, strict=True):
-        held = "-" if one.interval is None else "no"
-        if one.interval is not None and covers(one.interval, other.value):
-            held = "yes"
-        grid.add_row(
-            one.name,
-            value(private, one.value, 3),
-            _interval(private, one.interval),
-            value(exact, other.value, 3),
-            _interval(exact, other.interval),
-            held,
-        )
-    lines = [
-        ": ".join(filter(None, [name, message.status, message.reason]))
-        for name, message in (("private", private), ("exact fit", exact))
-    ]
-    lines.append("held: whether the private interval holds the exact fit of the same records")
-    return Group(grid, *map(Text, lines))
-
-
-def counts(private: EstimateMessage, exact: EstimateMessage) -> dict[str, int]:
-    """Return how many coefficients have intervals, exclude zero, and hold the exact fit."""
-    pairs = [
-        (one.interval, other.value)
-        for one, other in zip(private.coefficients, exact.coefficients, strict=True)
-        if one.interval is not None
-    ]
-    return {
-        "intervals": len(pairs),
-        "excluding_zero": sum(not covers(ends, 0.0) for ends, _ in pairs),
-        "covering_fit": sum(covers(ends, number) for ends, number in pairs),
-    }
-
-
-def half_widths(runs: Mapping[str, EstimateMessage]) -> RenderableType:
-    """Return the estimates of several runs side by side, each with half its interval's length."""
-    [first, *_] = runs.values()
-    grid = Table(title=f"{first.study}: estimate (half the interval)", expand=False)
-    grid.add_column("coefficient")
-    for name in runs:
-        grid.add_column(name, justify="right")
-    for rows in zip(*(message.coefficients for message in runs.values()), strict=True):
-        grid.add_row(rows[0].name, *(_spread(row.value, row.interval) for row in rows))
-    return grid
-
-
-def half(interval: tuple[float, float]) -> float:
-    """Return half the length of an interval."""
-    return (interval[1] - interval[0]) / 2
-
-
-def covers(interval: tuple[float, float], number: float) -> bool:
-    """Whether an interval holds a number."""
-    return interval[0] <= number <= interval[1]
-
-
-def _spread(number: float, interval: tuple[float, float] | None) -> str:
-    return f"{number:+.3g} ({f'{half(interval):.2g}' if interval else '-'})"
 
 
 def line(message: EstimateMessage, *, brief: bool = False) -> str:
@@ -236,7 +191,7 @@ def information_line(message: EstimateMessage) -> str:
         if found.effective_records < IN_FULL * message.records:
             said += f" (of {message.records:,}: old or empty ones count less, or not at all)"
         parts.append(said)
-    if found.privacy_share is not None:
+    if found.privacy_share:
         parts.append(f"{found.privacy_share:.0%} of the variance comes from the privacy noise")
     if found.floor_active:
         parts.append(f"the noise still hides {counted(found.floored, 'combination')} of features")
@@ -264,14 +219,19 @@ def value(message: EstimateMessage | FitMessage, number: float, decimals: int = 
     return f"{number:+.5g}" if message.loss in IN_UNITS else f"{number:+.{decimals}f}"
 
 
-def _interval(message: EstimateMessage | FitMessage, ends: tuple[float, float] | None) -> str:
+def interval(message: EstimateMessage | FitMessage, ends: tuple[float, float] | None) -> str:
+    """Return an interval, or that there is none."""
     if ends is None:
         return "-"
     form = ".5g" if message.loss in IN_UNITS else ".3f"
     return f"[{ends[0]:{form}}, {ends[1]:{form}}]"
 
 
-def _number(message: EstimateMessage | FitMessage, number: float | None) -> str:
+def _number(
+    message: EstimateMessage | FitMessage, number: float | None, *, nothing: str = "0"
+) -> str:
     if number is None:
         return "-"
+    if number == 0:
+        return nothing
     return f"{number:.3g}" if message.loss in IN_UNITS else f"{number:.4f}"

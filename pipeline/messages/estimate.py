@@ -22,7 +22,8 @@ class Coefficient(msgspec.Struct, frozen=True):
     """One coefficient on the study's scaling of the features, in the unit of the response.
 
     Errors and interval are null until "ready". `step` is what it is a change for, in words; empty
-    for the intercept, and for a step of half the feature's range, or of its unit.
+    for the intercept, and for a step of half the feature's range, or of its unit. `kept` is about
+    which share of its size without the ridge it keeps; null where the method does not know it.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Coefficient(msgspec.Struct, frozen=True):
     sampling_se: Finite | None
     privacy_se: Finite | None
     step: str = ""
+    kept: Finite | None = None
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -95,6 +97,8 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
         at the public start.
     watermark: The log positions that the estimate stands for; empty for a fit without Kafka.
     event_time: Time of the newest release in it; null before the first.
+    ridge: Of the penalised fit that coefficients and intervals are of.
+    target: What intervals hold, in words.
     progress: Towards intervals; null where the method has no measure of it.
     details: What else the method says; its page names the keys.
     """
@@ -123,6 +127,8 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
     event_time: str | None
     published_at: str
     interval_needs: dict[str, str] = {}
+    ridge: float = 0.0
+    target: str = ""
     progress: ProgressMessage | None = None
     details: dict[str, Any] = {}
 
@@ -190,6 +196,8 @@ def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateM
         watermark=provenance.watermark,
         event_time=provenance.event_time,
         published_at=provenance.published_at,
+        ridge=study.estimator.ridge,
+        target=target_of(study.estimator.ridge),
         progress=_progress(estimate),
         details=dict(estimate.details),
     )
@@ -212,6 +220,16 @@ def read_estimate(payload: bytes) -> EstimateMessage:
     return msgspec.json.decode(payload, type=EstimateMessage)
 
 
+def target_of(ridge: float) -> str:
+    """Return what coefficients and intervals are of, in words."""
+    if ridge == 0:
+        return "the fit without a ridge"
+    return (
+        f"the fit penalised by ridge {ridge:.4g} (estimator.ridge), whose slopes are smaller than "
+        "those of the fit without it"
+    )
+
+
 def coefficients_of(task: Task, estimate: Estimate) -> list[Coefficient]:
     """Return the rows of the coefficients, with errors and intervals where there are any."""
     errors = estimate.standard_errors()
@@ -228,7 +246,8 @@ def coefficients_of(task: Task, estimate: Estimate) -> list[Coefficient]:
         if math.isnan(total):
             rows.append(Coefficient(name, value, None, None, None, None, step))
             continue
-        rows.append(Coefficient(name, value, total, ends[i], sampling, privacy, step))
+        kept = None if estimate.kept is None else _finite(estimate.kept[i])
+        rows.append(Coefficient(name, value, total, ends[i], sampling, privacy, step, kept))
     return rows
 
 

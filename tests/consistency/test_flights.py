@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli.flights import ASKED, MAIN, Flights
-from pipeline.library.table import covers
+from pipeline.library.comparing import covers
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
 from pipeline.offline import OfflineRun, by_client

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.cli.shuttle import CLIENTS, Shuttle
 from pipeline.estimators.estimate import FAR
-from pipeline.library.table import counts
+from pipeline.library.comparing import counts
 from pipeline.methods import task_of
 from pipeline.methods.renewable import open_estimate
 from pipeline.records.encode import Encoder, stack

@@ -20,6 +20,7 @@ from pipeline.estimators.estimate import (
     class_weights,
     dispersion_of,
     is_far,
+    kept_of,
 )
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import (
@@ -108,6 +109,7 @@ def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
         effective_records=known,
         dispersion=_dispersion(task, state, bread[0, 0]),
         interval=INTERVAL,
+        kept=None if covariance is None else kept_of(bread / records, task.penalty),
     )
 
 

@@ -21,6 +21,7 @@ from pipeline.estimators.estimate import (
     class_weights,
     dispersion_of,
     is_far,
+    kept_of,
 )
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, sandwiches, solve_positive
@@ -64,7 +65,7 @@ def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estim
     parts: Weighed = [(1.0, sums)] if isinstance(sums, PrivateState) else sums
     releases = sum(state.releases for _, state in parts)
     weights, slots = _weights(task, parts), sum(state.slots for _, state in parts)
-    covariance = privacy = dispersion = None
+    covariance = privacy = dispersion = kept = None
     condition: float | None
     if not any(state.epochs for _, state in parts):
         first, hidden = _start_curvature(task) * np.eye(task.size) + np.diag(task.penalty), 0
@@ -102,6 +103,7 @@ def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estim
         elif covariance is not None and privacy is not None:
             for matrix in (covariance, privacy):
                 matrix[bread.unknown, :] = matrix[:, bread.unknown] = math.nan
+            kept = np.where(bread.unknown, math.nan, kept_of(bread.matrix, task.penalty))
     return Estimate(
         coefficients=coefficients,
         covariance=covariance,
@@ -116,6 +118,7 @@ def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estim
         effective_records=records,
         dispersion=dispersion,
         interval=INTERVAL,
+        kept=kept,
         progress=progress,
     )
 
