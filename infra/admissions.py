@@ -29,6 +29,7 @@ from pipeline.messages.admission import (
     read_signed,
     write_signed,
 )
+from pipeline.messages.authentic import Admitted
 from pipeline.messages.envelope import json_headers, rfc3339
 from pipeline.messages.keys import partition_of
 from pipeline.messages.topics import Topics
@@ -200,6 +201,31 @@ def own_roll(study: Study, settings: Settings, held: StudyPairs) -> Roll:
     for record in read_all(settings, Topics.of(study).clients.name):
         roll.take(*record)
     return roll
+
+
+def say_again(
+    study: Study,
+    settings: Settings,
+    held: StudyPairs,
+    before: Roll,
+    admitted: Mapping[int, Mapping[str, Admitted]],
+) -> int:
+    """Say of each client what its partition knows, whatever the clients topic says; BrokerError.
+
+    admitted: By partition, as the log has it.
+    """
+    topic = Topics.of(study).clients.name
+    with Writer(study, settings) as writer:
+        for number, clients in admitted.items():
+            for client, known in clients.items():
+                said = before.standing(client)
+                if not said.entries or said.entries[-1].serial != known.serial:
+                    # nobody says any more where the log has it: it holds from the beginning
+                    entry = Entry(known.serial, known.key.hex(), number, 0)
+                    said = Standing(study.name, client, [entry])
+                value = write_signed(said, held.newest)
+                writer.send(topic, client.encode(), value, f"client/{client}/{known.serial}")
+    return sum(map(len, admitted.values()))
 
 
 def _tell(writer: Writer, study: Study, held: StudyPairs, before: Standing, key: str) -> Standing:

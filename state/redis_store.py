@@ -203,6 +203,10 @@ class RedisStore:
         arguments: list[int | bytes] = [version, stamped(key, str(version), payload)]
         self._ask(lambda: self._model(keys=[key], args=arguments))
 
+    def remove_model(self) -> None:
+        """Forget the newest model, whatever it is: with all workers stopped."""
+        self._ask(lambda: self._client.delete(keys.model(self._study)))
+
     def _names(self, partition: int) -> tuple[str, str]:
         return keys.snapshot(self._study, partition), keys.clients(self._study, partition)
 

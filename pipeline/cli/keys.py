@@ -1,4 +1,4 @@
-"""`veilstream study keys`: the keys by which a study is known."""
+"""`veilstream study keys` and `recover`: by what a study is known, and the way back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from infra.keyring import StudyPairs, made_study, pin, study_path, write_study
-from pipeline.cli.context import STUDY, say, task_of
+from pipeline.cli.context import STUDY, live_task_of, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
@@ -38,6 +38,25 @@ def keys(study: Path, rotate: bool, stolen: bool) -> None:
     if rotate or stolen:
         held = _rotated(found, settings, held, stolen=stolen)
     click.echo(held.newest.public.hex())
+
+
+@click.command()
+@STUDY
+@click.confirmation_option(
+    "--yes", prompt="All workers of this study must be stopped. Recover it from its log?"
+)
+def recover(study: Path) -> None:
+    """Bring STUDY back after somebody else has written to its topics or to Redis.
+
+    Folds the log again, as the study's keys believe it, and stores the result; says anew who is
+    admitted; and makes a model of that state, above every version that anybody can hold. It may be
+    repeated.
+    """
+    from infra.addresses import connected  # noqa: PLC0415  as below
+    from pipeline.cli.recovery import recovered  # noqa: PLC0415
+
+    task = live_task_of(study, "`veilstream study recover`")
+    recovered(task, connected(Settings.read()))
 
 
 def study_keys(study: Study, settings: Settings) -> StudyPairs:

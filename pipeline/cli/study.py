@@ -8,7 +8,7 @@ import click
 
 from pipeline.cli.context import AS_JSON, STUDY, put, say, task_of
 from pipeline.cli.design import CLIENTS, RECORDS, design, designed
-from pipeline.cli.keys import keys
+from pipeline.cli.keys import keys, recover
 from pipeline.errors import ConfigError
 from pipeline.library.checking import facts_of, warnings_of
 from pipeline.library.lengths import NOT_PRIVATE, of_sample
@@ -22,6 +22,7 @@ def study() -> None:
 
 study.add_command(design)
 study.add_command(keys)
+study.add_command(recover)
 
 
 @study.command()

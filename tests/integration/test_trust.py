@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.messages.admission import Admission, write_signed
 from pipeline.messages.model import write_model
 from pipeline.privacy.randomness import SecureStream
 from pipeline.release.model import VERSION_LIMIT, Model
 from pipeline.releasing import release_of
+from pipeline.trust.keys import Pair
+from pipeline.trust.signed import signed
+from state.keys import model as model_key
 from tests.stage import Stage, send, study_text, until, write_csv
 from tests.trusted import TRUST
 
@@ -170,3 +174,84 @@ def test_a_new_key_while_the_worker_is_down_loses_nothing(stage: Stage) -> None:
     assert stage.dead_letters() == []
     assert {r.value[6] for r in stage.releases() if r.value[:1] == b"V"} == {1, 2}
     assert stage.verified()
+
+
+def test_who_follows_the_page_comes_from_a_stolen_key_to_a_sound_study(stage: Stage) -> None:
+    opened(stage, "north")
+    stage.worker()
+    source = write_csv(stage.folder / "north.csv", 200)
+    stage.produce("north", source)
+    assert stage.code("north") == 0, stage.said("north")
+    sound = stage.final_estimate()
+    # the thief has the study's key file: it admits itself, sends what it likes, signs a far model
+    key = stage.settings.home / "keys" / f"{stage.task.study.name}.key"
+    pair = Pair(bytes.fromhex(json.loads(key.read_bytes())["seeds"]["1"]))
+    assert admitted(stage, "thief").returncode == 0
+    stage.produce("thief", write_csv(stage.folder / "thief.csv", 200, 9))
+    assert stage.code("thief") == 0, stage.said("thief")
+    spoilt = stage.final_estimate()
+    assert spoilt.releases == 20
+    far = Model(2**36, stage.task.first_model.lattice + 2**24, (1024, 1024))
+    forged = signed(write_model(stage.task, far, "2026-01-01T00:00:00Z"), pair)
+    place = {"key": stage.task.study.name.encode(), "value": forged}
+    send(stage.settings.kafka, stage.topics.models.name, [place])
+    stage.redis.delete(model_key(stage.task.study.name))
+    # 2, 3: the page
+    assert stage.stop("w0") == 0
+    done = stage.run("study", "keys", stage.study, "--stolen")
+    assert done.returncode == 0, done.stderr
+    stage.study.write_text(stage.study.read_text() + f'key = "{done.stdout.strip()}"\n')
+    # 4, 5
+    done = stage.run("study", "recover", stage.study, "--yes")
+    assert done.returncode == 0, done.stderr
+    listed = json.loads(stage.run("client", "list", stage.study, "--json").stdout)
+    assert sorted(listed) == ["north", "thief"]
+    assert stage.run("client", "revoke", stage.study, "thief").returncode == 0
+    assert stage.run("state", "forget", stage.study, "thief", "--yes").returncode == 0
+    # what the old key signs now is nothing
+    word = Admission(stage.task.study.name, "later", 2**52, Pair.drawn().public.hex())
+    place = {"key": b"later", "value": write_signed(word, pair)}
+    send(stage.settings.kafka, stage.topics.releases.name, [place])
+    # 6
+    stage.worker()
+    more = write_csv(stage.folder / "x", 100, 3).read_text().partition("\n")[2]
+    source.write_text(source.read_text() + more)
+    stage.produce("north", source)
+    assert stage.code("north") == 0, stage.said("north")
+    after = stage.final_estimate()
+    assert (after.releases, after.diagnostics.erased) == (sound.releases + 5, 10)
+    stage.produce("thief", stage.folder / "thief.csv")
+    assert stage.code("thief") == 10
+    assert stage.verified()
+    newest = [json.loads(r.value)["version"] for r in stage.read(stage.topics.models.name)]
+    assert newest[-1] > 0
+    seen = stage.run("watch", stage.study, "--count", "1")
+    assert (seen.returncode, "15 releases" in seen.stdout) == (0, True), seen.stderr
+
+
+def test_forged_estimates_are_not_shown(stage: Stage) -> None:
+    opened(stage, "north")
+    stage.worker()
+    stage.produce("north", write_csv(stage.folder / "north.csv", 100))
+    assert stage.code("north") == 0, stage.said("north")
+    stage.final_estimate()
+    assert stage.stop("w0") == 0
+    true = stage.read(stage.topics.latest.name)[-1].value
+    forged = [
+        true.replace(b'"records":100', b'"records":999'),
+        true.replace(b'"intercept"', b'"\\u001b[2Jintercept"'),
+        signed(true[: true.rindex(b',"signature"')] + b"}", Pair.drawn()),
+        true[: true.rindex(b',"signature"')] + b"}",
+    ]
+    for topic in (stage.topics.latest.name, stage.topics.estimates.name):
+        records = [{"key": stage.task.study.name.encode(), "value": value} for value in forged]
+        send(stage.settings.kafka, topic, records)
+    done = stage.run("watch", stage.study, "--from", "beginning", "--count", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    file = stage.folder / "model.json"
+    done = stage.run("watch", stage.study, "--save-model", file)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(file.read_text())["records"] == 100
+    checked = stage.run("replay", stage.study, "--check")
+    assert checked.returncode == 0, checked.stderr
+    assert "4 not compared: not signed by this study" in checked.stdout + checked.stderr

@@ -1,0 +1,106 @@
+"""`veilstream study recover`: what workers and clients believe, said anew from the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from agents.authority import authenticator
+from agents.refold import refold
+from infra.admissions import announce_keys, own_roll, read_all, say_again
+from infra.keyring import read_study
+from infra.topics import ensure_topics
+from pipeline.cli.context import say
+from pipeline.errors import NumericError, OffsetGap, PayloadError, StateError
+from pipeline.messages.authentic import Authenticator
+from pipeline.messages.envelope import rfc3339
+from pipeline.messages.model import read_model, write_model
+from pipeline.messages.newest import is_possible
+from pipeline.messages.topics import Topics
+from pipeline.reducer import Partition, combine, model_after, slots_seen, start_is_over
+from pipeline.release.task import Task
+from pipeline.settings import Settings
+from state import RedisStore
+from state.connection import redis_client
+
+CLOSED = (
+    "recovered. Look at `veilstream client list`: revoke whom you do not know, and take out what "
+    "it sent with `veilstream state forget`. Then start the workers, and each client again"
+)
+OPEN = (
+    "recovered. Start the workers, and each client again. This study is open: what strangers have "
+    "sent as clients is in its state, and `veilstream state forget` takes a client out"
+)
+
+
+def recovered(task: Task, settings: Settings) -> None:
+    """Bring a study back; VeilstreamError if Kafka, Redis or the study's keys are not usable."""
+    topics, store = Topics.of(task.study), RedisStore(redis_client(settings), task)
+    trust = authenticator(task, settings)
+    ensure_topics(settings, topics.all())
+    states = _folded(task, settings, store)
+    if trust is not None:
+        held = read_study(settings, task.study.name)
+        announce_keys(task.study, settings, held)
+        before = own_roll(task.study, settings, held)
+        admitted = {n: state.admissions.clients for n, state in states.items()}
+        count = say_again(task.study, settings, held, before, admitted)
+        say(f"said anew of {count} clients whether they are admitted")
+    _publish(task, store, states, trust, _highest(task, settings, store))
+    say(CLOSED if trust is not None else OPEN)
+
+
+def _folded(task: Task, settings: Settings, store: RedisStore) -> dict[int, Partition]:
+    """Fold the log again and store it; where its beginning is gone, what is stored stays."""
+    erased, states = store.erased(), {}
+    for number in range(task.study.stream.partitions):
+        try:
+            states[number] = refold(task, settings, number, erased=erased)
+        except OffsetGap:
+            states[number] = store.load(number)
+            say(f"partition {number}: the log has lost its beginning; its state stays as it is")
+            continue
+        store.replace(number, states[number])
+        say(f"partition {number}: folded again up to {states[number].head.next_offset}")
+    return states
+
+
+def _highest(task: Task, settings: Settings, store: RedisStore) -> int:
+    """Return the highest version that anybody can hold: no model may have one of these again.
+
+    Also one of a model that is not believed: a client that took it believed another key.
+    """
+    versions = [0]
+    try:
+        held = store.newest_model()
+        versions += [] if held is None else [held[0]]
+    except StateError:
+        say("the model in Redis is damaged and goes away")
+    for _, payload in read_all(settings, Topics.of(task.study).models.name):
+        try:
+            versions.append(read_model(task, payload or b"").version)
+        except PayloadError:
+            continue
+    now = time.time()
+    return max(version for version in versions if is_possible(version, now))
+
+
+def _publish(
+    task: Task, store: RedisStore, states: Mapping[int, Partition],
+    trust: Authenticator | None, floor: int,
+) -> None:  # fmt: skip
+    """Put a model of the state in place of the one in Redis; a worker sends it when it starts."""
+    store.remove_model()
+    if not start_is_over(task, states.values()):
+        say("no model: clients begin at the public start")
+        return
+    now, watermark = time.time(), slots_seen(states.values())
+    try:
+        estimate, _ = combine(task, states, topic=None, model_version=None, published_at=now)
+        model = model_after(task, states, estimate, floor + 1, watermark)
+    except NumericError as error:
+        say(f"no model yet: {error}")
+        return
+    payload = write_model(task, model if trust is None else trust.ticketed(model), rfc3339(now))
+    store.store_model(model.version, payload if trust is None else trust.sign(payload))
+    say(f"the next model has version {model.version}")
