@@ -4,7 +4,7 @@ import gc
 
 pytest_plugins = ["tests.services", "tests.durations"]
 
-# thousands of modules are imported and of tests made before the first one runs: none of it is garbage
+# thousands of modules and tests are made before the first one runs: none of it is garbage
 gc.disable()
 
 
