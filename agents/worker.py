@@ -13,6 +13,7 @@ import faust
 from agents.app import create_app
 from agents.authority import authenticator
 from infra.admissions import announce_keys
+from infra.copies import check_copies
 from infra.keyring import read_study
 from infra.study_record import announce
 from infra.topics import check_broker, ensure_topics
@@ -52,7 +53,10 @@ def run_worker(
     states = [store.load(number) for number in range(task.study.stream.partitions)]
     trust = authenticator(task, settings)
     check_broker(settings)
-    ensure_topics(settings, Topics.of(task.study).all())
+    topics = Topics.of(task.study).all()
+    ensure_topics(settings, topics)
+    for warning in check_copies(settings, topics):
+        _say(f"WARNING: {warning}")
     # what was folded says which revision is the right one, and a record may be forged
     folded = any(state.head.next_offset for state in states)
     announce(task, settings, overrule=folded, say=_say)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
-from kafka.errors import TopicAlreadyExistsError
+from kafka.errors import TopicAlreadyExistsError, TopicAuthorizationFailedError
 
 from infra.connection import asking, kafka_options
 from infra.preflight import check_servers
@@ -29,7 +29,7 @@ def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
     policy; BrokerError if Kafka is out of reach or refuses.
     """
     wanted = {topic.name: topic for topic in topics}
-    with asking(settings, "the cluster", "Describe"), _admin(settings) as admin:
+    with asking(settings, "the cluster", "Describe"), administrator(settings) as admin:
         existing = set(admin.list_topics())
         created = [name for name in wanted if name not in existing]
         for name in created:
@@ -47,7 +47,7 @@ def check_partitions(settings: Settings, name: str, partitions: int) -> None:
 
     Raises ConfigError, saying which of both; BrokerError if Kafka is out of reach or refuses.
     """
-    with asking(settings, f"topic {name}", "Describe"), _admin(settings) as admin:
+    with asking(settings, f"topic {name}", "Describe"), administrator(settings) as admin:
         if name not in admin.list_topics():
             raise ConfigError(
                 f"there is no topic {name} at {settings.kafka}, or this user may not see it: see "
@@ -80,8 +80,8 @@ def time_rules(settings: Settings, name: str) -> TimeRules:
 
     BrokerError if Kafka is out of reach or refuses.
     """
-    with asking(settings, f"topic {name}", "DescribeConfigs"), _admin(settings) as admin:
-        found = _configuration(admin, name)
+    with asking(settings, f"topic {name}", "DescribeConfigs"), administrator(settings) as admin:
+        found = configuration(admin, name)
     limits = [
         int(found[key]["value"])
         for key in ("retention.ms", "message.timestamp.before.max.ms")
@@ -95,11 +95,12 @@ def time_rules(settings: Settings, name: str) -> TimeRules:
 
 def check_broker(settings: Settings) -> None:
     """Refuse a Kafka that does not answer; BrokerError if it is out of reach or refuses."""
-    with asking(settings, "the cluster", "Describe"), _admin(settings) as admin:
+    with asking(settings, "the cluster", "Describe"), administrator(settings) as admin:
         admin.describe_cluster()
 
 
-def _admin(settings: Settings) -> Any:
+def administrator(settings: Settings) -> Any:
+    """Return a connection for what only administrators do; closed as a context."""
     check_servers(settings)
     return KafkaAdminClient(
         **kafka_options(settings), bootstrap_timeout_ms=8000, request_timeout_ms=15000
@@ -127,7 +128,7 @@ def _compare(admin: Any, topic: Topic) -> None:
             "clients would spread over partitions that the state does not know: restore "
             "stream.partitions or give the study a new name"
         )
-    policy = _configuration(admin, topic.name)["cleanup.policy"]["value"]
+    policy = configuration(admin, topic.name)["cleanup.policy"]["value"]
     wanted = topic.config.get("cleanup.policy", "delete")
     if policy != wanted:
         raise ConfigError(
@@ -136,10 +137,14 @@ def _compare(admin: Any, topic: Topic) -> None:
         )
 
 
-def _configuration(admin: Any, name: str) -> dict[str, dict[str, str]]:
+def configuration(admin: Any, name: str) -> dict[str, dict[str, str]]:
+    """Return the settings of a topic, in Kafka's words; its KafkaError if that is not permitted."""
     resource = ConfigResource(ConfigResourceType.TOPIC, name)
     answer = admin.describe_configs([resource], config_filter="all")
     found: dict[str, dict[str, str]] = next(iter(answer.values()))[name]
+    if not found:
+        # the library keeps this fault to itself
+        raise TopicAuthorizationFailedError(name)
     return found
 
 

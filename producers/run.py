@@ -113,7 +113,8 @@ def run_client(
         )
         # a source that cannot be opened, or is another's, must not bind the study to it
         admission.enter(released=store.released(name))
-        ensure_topics(settings, [*topics.all(), *ledger_topics(task.study, settings)])
+        # of the others, which it does not use, it may know nothing
+        ensure_topics(settings, [*topics.of_clients, *ledger_topics(task.study, settings)])
         # another revision than the running one is refused before it is bound to this client
         keys = task.study.authenticated
         membership = Membership(task, settings, store.client, say) if keys else None

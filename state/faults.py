@@ -32,6 +32,11 @@ class Known(NamedTuple):
     advice: str
 
 
+NOT_PERMITTED = (
+    "Redis does not permit this: the operator of Redis must allow VEILSTREAM_REDIS_USERNAME "
+    "the keys veil:*, and the commands of hashes, sets, transactions and scripts: `veilstream "
+    "study acls` prints them"
+)
 #: The first that fits counts.
 KNOWN = (
     Known(faults.WatchError, None, StaleSnapshot,
@@ -41,9 +46,11 @@ KNOWN = (
           "reads the state anew"),
     Known(None, "WRONGTYPE ", WrongType,
           "a key of this study in Redis holds another type of value"),
-    Known(faults.NoPermissionError, "NOPERM ", ConfigError,
-          "Redis does not permit this: the operator of Redis must allow VEILSTREAM_REDIS_USERNAME "
-          "the keys veil:*, and the commands of hashes, sets, transactions and scripts"),
+    Known(faults.NoPermissionError, "NOPERM ", ConfigError, NOT_PERMITTED),
+    # of a script's commands, in the words of Redis 6 and 7
+    Known(None, "can't run this command", ConfigError, NOT_PERMITTED),
+    Known(None, "ACL failure in script", ConfigError, NOT_PERMITTED),
+    Known(None, "EXEC without MULTI", ConfigError, NOT_PERMITTED),
     Known(faults.AuthenticationError, "NOAUTH ", ConfigError,
           "Redis refuses the user or the password: see to VEILSTREAM_REDIS_USERNAME and "
           "VEILSTREAM_REDIS_PASSWORD"),

@@ -172,7 +172,7 @@ class RedisStore:
                 self._overwrite(pipeline, partition, state)
             self._ask(pipeline.execute)
         finally:
-            pipeline.reset()
+            self._ask(pipeline.reset)
         for state in states.values():
             state.stored()
 

@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from kafka.admin import KafkaAdminClient, ScramMechanism, UserScramCredentialUpsertion
 
 from infra.local.ports import HOST, free_port
 from infra.local.programs import ProgramPaths
@@ -24,6 +25,8 @@ from tests.stage import until
 PASSWORD, LATE_PASSWORD = "right-password", "late-password"
 #: Who may do everything; whom tests permit a part of it.
 OWNER, READER, WORKER = "owner", "reader", "worker"
+#: Users of SASL SCRAM over TLS, who may do nothing before a test permits it.
+ROLES = ("client", "worker", "reader", "operator")
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Secured:
     users: Settings
     tls: Settings
     mutual: Settings
+    scram: Settings
     other_authority: str
     pid: int
 
@@ -65,16 +69,21 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
     stranger.write(folder / "other.pem")
     authority.issue(folder / "server.pem", HOST)
     ports: list[int] = []
-    for _ in range(4):
+    for _ in range(5):
         ports.append(free_port(avoid=set(ports)))
-    plain, users, tls, mutual = ports
+    plain, users, tls, mutual, scram = ports
     jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     known = f'user_{OWNER}="{PASSWORD}" user_{READER}="{LATE_PASSWORD}" '
     known += f'user_{WORKER}="{LATE_PASSWORD}"'
     extra = {
-        "listeners": f",USERS://{HOST}:{users},TLS://{HOST}:{tls},MUTUAL://{HOST}:{mutual}",
-        "listener.security.protocol.map": ",USERS:SASL_PLAINTEXT,TLS:SSL,MUTUAL:SSL",
+        "listeners": f",USERS://{HOST}:{users},TLS://{HOST}:{tls},MUTUAL://{HOST}:{mutual}"
+        f",SCRAM://{HOST}:{scram}",
+        "listener.security.protocol.map": ",USERS:SASL_PLAINTEXT,TLS:SSL,MUTUAL:SSL,SCRAM:SASL_SSL",
         "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "listener.name.scram.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
         "listener.name.users.plain.sasl.jaas.config": f"{jaas} {known};",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(folder / "server.pem"),
@@ -92,6 +101,7 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
     try:
         until(lambda: service.answers(plain), "Kafka answers")
         base = Settings(kafka=f"{HOST}:{plain}", folder=str(folder / "home"))
+        _add_users(base)
         encrypted = replace(base, kafka_security="SSL", kafka_ca=str(folder / "ca.pem"))
         yield Secured(
             plain=base,
@@ -109,12 +119,28 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
                 kafka=f"{HOST}:{mutual}",
                 kafka_certificate=str(folder / "server.pem"),
             ),
+            scram=replace(
+                encrypted,
+                kafka=f"{HOST}:{scram}",
+                kafka_security="SASL_SSL",
+                kafka_sasl="SCRAM-SHA-512",
+                kafka_password=LATE_PASSWORD,
+            ),
             other_authority=str(folder / "other.pem"),
             pid=process.pid,
         )
     finally:
         process.kill()
         process.wait()
+
+
+def _add_users(settings: Settings) -> None:
+    made = [
+        UserScramCredentialUpsertion(role, ScramMechanism.SCRAM_SHA_512, LATE_PASSWORD.encode())
+        for role in ROLES
+    ]
+    with KafkaAdminClient(bootstrap_servers=settings.kafka) as admin:
+        assert not any(admin.alter_user_scram_credentials(made).values())
 
 
 class Authority:

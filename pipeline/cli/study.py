@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pipeline.cli.acls import acls
 from pipeline.cli.context import AS_JSON, STUDY, put, say, task_of
 from pipeline.cli.design import CLIENTS, RECORDS, design, designed
 from pipeline.cli.keys import keys, recover
@@ -23,6 +24,7 @@ def study() -> None:
 study.add_command(design)
 study.add_command(keys)
 study.add_command(recover)
+study.add_command(acls)
 
 
 @study.command()

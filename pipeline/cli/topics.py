@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from infra.addresses import connected
+from infra.copies import check_copies
 from infra.study_record import announce
 from infra.topics import ensure_topics
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
@@ -33,6 +34,8 @@ def topics(study: Path, as_json: bool, replace: bool) -> None:
     settings = connected(Settings.read())
     wanted = [*Topics.of(task.study).all(), *ledger_topics(task.study, settings)]
     created = ensure_topics(settings, wanted)
+    for warning in check_copies(settings, wanted):
+        say(f"WARNING: {warning}")
     announce(task, settings, overrule=replace, say=say)
     if as_json:
         put({"study": task.study.name, "revision": task.revision, "created": created})

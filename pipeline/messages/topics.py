@@ -46,6 +46,9 @@ class Topics:
 
         def topic(kind: str, partitions: int, **config: str) -> Topic:
             settings = {key.replace("_", "."): value for key, value in config.items()}
+            if stream.replication > 1:
+                # what is acknowledged survives a broker; the topic is written without one
+                settings["min.insync.replicas"] = str(stream.replication - 1)
             name = f"veil.{study.name}.{kind}.v1"
             return Topic(name, partitions, stream.replication, settings)
 
@@ -88,6 +91,12 @@ class Topics:
             self.dead_letters,
             self.study,
         )
+        return (*always, self.clients) if self.authenticated else always
+
+    @property
+    def of_clients(self) -> tuple[Topic, ...]:
+        """The topics that clients use."""
+        always = self.releases, self.models, self.study
         return (*always, self.clients) if self.authenticated else always
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import InvalidTimestampError
 
+from infra.copies import check_copies, judged
 from infra.topics import ensure_topics
 from pipeline.errors import ConfigError
+from pipeline.messages.topics import Topics
+from pipeline.study import parse_study
 from tests.stage import Stage, send, study_text, write_csv
 
 DAY = str(86_400_000)
@@ -118,3 +122,37 @@ def test_a_release_carries_no_time_finer_than_a_second(stage: Stage) -> None:
     found = stage.releases()
     assert len(found) == 3
     assert [record.timestamp % 1000 for record in found] == [0, 0, 0]
+
+
+def test_one_copy_is_a_warning_and_fewer_copies_than_promised_are_refused(stage: Stage) -> None:
+    stage.ensure_topics()
+    topics = stage.topics.all()
+    [warning] = check_copies(stage.settings, topics)
+    assert "one copy (stream.replication = 1)" in warning
+    with pytest.raises(ConfigError, match=r"has 1 copies, and stream\.replication promises 3"):
+        check_copies(stage.settings, [replace(topic, replication=3) for topic in topics])
+    assert "one copy" in stage.run("topics", stage.study).stderr
+
+
+def test_a_topic_that_takes_no_message_is_refused(stage: Stage) -> None:
+    strict = replace(stage.topics.models, config={"min.insync.replicas": "2"})
+    ensure_topics(stage.settings, [strict])
+    with pytest.raises(ConfigError, match="Kafka takes no message"):
+        check_copies(stage.settings, [strict])
+
+
+@pytest.mark.parametrize(
+    ("copies", "least", "kinds"),
+    [(1, 1, ["one"]), (2, 1, ["least"]), (3, 1, ["least"]), (3, 2, []), (2, 2, [])],
+)
+def test_what_is_acknowledged_by_one_copy_is_a_warning(
+    stage: Stage, copies: int, least: int, kinds: list[str]
+) -> None:
+    assert list(judged(stage.topics.models, copies, least)) == kinds
+
+
+@pytest.mark.parametrize(("copies", "least"), [(1, None), (2, "1"), (3, "2"), (4, "3")])
+def test_topics_with_copies_are_made_to_survive_a_broker(copies: int, least: str | None) -> None:
+    study = parse_study(study_text(stream=f"replication = {copies}"))
+    for topic in Topics.of(study).all():
+        assert topic.config.get("min.insync.replicas") == least

@@ -1,0 +1,348 @@
+"""With exactly the rights that `study acls` prints each role works, and with any one less it fails.
+
+On a real Kafka, over TLS, as users of SASL SCRAM; and on a real Redis.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    KafkaAdminClient,
+    ResourcePattern,
+    ResourcePatternFilter,
+    ResourceType,
+)
+
+from infra.local.ports import free_port
+from infra.local.services import Redis
+from infra.rights import REDIS, ROLES, kafka_commands, kafka_rights, redis_command
+from pipeline.errors import ConfigError, StaleSnapshot
+from pipeline.methods import task_of
+from pipeline.reducer import Partition
+from pipeline.settings import Settings
+from pipeline.study import parse_study
+from state import RedisStore
+from state.connection import redis_client
+from tests.builders import folded, sample_log
+from tests.builders import study_text as plain_study
+from tests.secured import LATE_PASSWORD, Secured, secured_kafka
+from tests.stage import Stage, send, study_text, until, write_csv
+
+#: A right: whether of a topic or a group, its name, and the operation.
+One = tuple[str, str, str]
+OPERATIONS = {"DescribeConfigs": ACLOperation.DESCRIBE_CONFIGS}
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with secured_kafka(tmp_path_factory.mktemp("rights")) as found:
+        yield found
+
+
+def acl(user: str, right: One) -> ACL:
+    kind, name, operation = right
+    known = OPERATIONS.get(operation) or ACLOperation[operation.upper()]
+    pattern = ResourcePattern(ResourceType[kind.upper()], name)
+    return ACL(f"User:{user}", "*", known, ACLPermissionType.ALLOW, pattern)
+
+
+def told(commands: list[str]) -> list[tuple[str, One]]:
+    """Return user and rights that printed commands name."""
+    found = []
+    for command in commands:
+        words = shlex.split(command)
+        assert words[:4] == ["kafka-acls.sh", "--bootstrap-server", words[2], "--add"]
+        pairs = list(zip(words[4::2], words[5::2], strict=True))
+        user = dict(pairs)["--allow-principal"].removeprefix("User:")
+        kind, name = next((k[2:], v) for k, v in pairs if k in ("--topic", "--group"))
+        found += [(user, (kind, name, v)) for k, v in pairs if k == "--operation"]
+    return found
+
+
+@dataclass
+class Rights:
+    """What Kafka permits, as a test changes it."""
+
+    admin: Any
+
+    def give(self, user: str, rights: list[One]) -> None:
+        assert self.admin.create_acls([acl(user, right) for right in rights])
+
+    def take(self, user: str, rights: list[One]) -> None:
+        filters = []
+        for right in rights:
+            one = acl(user, right)
+            pattern = ResourcePatternFilter(
+                one.resource_pattern.resource_type,
+                one.resource_pattern.resource_name,
+                one.resource_pattern.pattern_type,
+            )
+            filters.append(
+                ACLFilter(one.principal, one.host, one.operation, one.permission_type, pattern)
+            )
+        self.admin.delete_acls(filters)
+
+    @contextmanager
+    def without(self, user: str, right: One) -> Iterator[None]:
+        self.take(user, [right])
+        yield
+        self.give(user, [right])
+
+
+@pytest.fixture
+def rights(secured: Secured) -> Iterator[Rights]:
+    with KafkaAdminClient(bootstrap_servers=secured.plain.kafka) as admin:
+        yield Rights(admin)
+
+
+@pytest.fixture
+def stage(secured: Secured, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
+    """Yield a study whose topics the operator has made."""
+    text = study_text(partitions=1, releases=1)
+    with Stage(tmp_path, secured.plain.kafka, redis_url, text, ledger_topic="on") as made:
+        assert made.run("topics", made.study).returncode == 0
+        yield made
+
+
+def be(stage: Stage, secured: Secured, role: str) -> None:
+    """Let the processes of a stage be a user."""
+    stage.environment |= {
+        "VEILSTREAM_KAFKA": secured.scram.kafka,
+        "VEILSTREAM_KAFKA_SECURITY": secured.scram.kafka_security,
+        "VEILSTREAM_KAFKA_SASL": secured.scram.kafka_sasl,
+        "VEILSTREAM_KAFKA_CA": secured.scram.kafka_ca,
+        "VEILSTREAM_KAFKA_USERNAME": role,
+        "VEILSTREAM_KAFKA_PASSWORD": LATE_PASSWORD,
+    }
+
+
+def least(stage: Stage, role: Any) -> list[One]:
+    """Return the rights of a role, as the command prints them."""
+    done = stage.run("study", "acls", stage.study, "--role", role, "--user", role)
+    assert done.returncode == 0
+    printed = [line for line in done.stdout.splitlines() if line.startswith("kafka-acls.sh")]
+    found = told(printed)
+    assert {user for user, _ in found} == {role}
+    return [right for _, right in found]
+
+
+def check(
+    stage: Stage, secured: Secured, rights: Rights, role: str, works: Callable[[], tuple[int, str]]
+) -> None:
+    """Let a role work with its rights, and see it refused with each of them less."""
+    wanted = least(stage, role)
+    be(stage, secured, role)
+    rights.give(role, wanted)
+    code, said = works()
+    assert code == 0, said
+    for right in wanted:
+        with rights.without(role, right):
+            code, said = works()
+            assert code == 10, (right, code, said)
+            assert right[1] in said, (right, said)
+    assert works()[0] == 0
+    rights.take(role, wanted)
+
+
+@pytest.mark.takes("a client for each of its rights")
+def test_a_client_has_the_least_rights(stage: Stage, secured: Secured, rights: Rights) -> None:
+    names = itertools.count()
+
+    def works() -> tuple[int, str]:
+        number = next(names)
+        source = write_csv(stage.folder / f"{number}.csv", 20, seed=number)
+        stage.produce(f"c{number}", source)
+        return stage.code(f"c{number}"), stage.said(f"c{number}")
+
+    check(stage, secured, rights, "client", works)
+
+
+@pytest.mark.takes("a worker for each of its rights")
+def test_a_worker_has_the_least_rights(stage: Stage, secured: Secured, rights: Rights) -> None:
+    feeding = Stage(
+        stage.folder / "feeding", stage.settings.kafka, stage.settings.redis,
+        stage.study.read_text(),
+    )  # fmt: skip
+    names = itertools.count()
+
+    def works() -> tuple[int, str]:
+        number = next(names)
+        feeding.produce(f"c{number}", write_csv(stage.folder / f"{number}.csv", 40, seed=number))
+        assert feeding.code(f"c{number}") == 0, feeding.said(f"c{number}")
+        bad = {"key": b"x", "value": b"no release"}
+        send(stage.settings.kafka, stage.topics.releases.name, [bad])
+        before = len(stage.read(stage.topics.estimates.name))
+        name = f"w{number}"
+        process = stage.worker(name)
+        until(
+            lambda: (
+                process.poll() is not None or len(stage.read(stage.topics.latest.name)) > before
+            ),
+            "an estimate, or an end",
+        )
+        if (code := process.poll()) is None:
+            stage.caught_up()
+            stage.kill(name)
+            code = 0
+        return code, stage.said(name)
+
+    check(stage, secured, rights, "worker", works)
+
+
+def test_a_reader_has_the_least_rights(stage: Stage, secured: Secured, rights: Rights) -> None:
+    stage.worker()
+    stage.produce("north", write_csv(stage.folder / "a.csv", 200))
+    assert stage.code("north") == 0
+    until(lambda: stage.read(stage.topics.latest.name), "an estimate")
+    stage.caught_up()
+    stage.kill("w0")
+
+    def works() -> tuple[int, str]:
+        asked = (
+            ("watch", stage.study, "--count", "1", "--json"),
+            ("watch", stage.study, "--save-model", stage.folder / "model.json"),
+            ("replay", stage.study, "--check"),
+        )
+        for words in asked:
+            done = stage.run(*words)
+            if done.returncode:
+                return done.returncode, done.stderr
+        return 0, ""
+
+    check(stage, secured, rights, "reader", works)
+
+
+def test_an_operator_has_the_least_rights(
+    secured: Secured, rights: Rights, redis_url: str, tmp_path: Path
+) -> None:
+    text = study_text(partitions=1)
+    with Stage(tmp_path, secured.plain.kafka, redis_url, text, ledger_topic="on") as stage:
+        be(stage, secured, "operator")
+        wanted = least(stage, "operator")
+        # a study of its own for each right: what exists is not made again
+        for less in [None, *wanted, None]:
+            with Stage(
+                tmp_path / "one", secured.plain.kafka, redis_url, study_text(partitions=1),
+                ledger_topic="on",
+            ) as one:  # fmt: skip
+                be(one, secured, "operator")
+                one.environment |= stage.environment
+                own = least(one, "operator")
+                gone = None if less is None else own[wanted.index(less)]
+                with KafkaAdminClient(bootstrap_servers=secured.plain.kafka) as admin:
+                    if gone and gone[1:] == ("veil.ledger.v1", "Create"):
+                        admin.delete_topics(["veil.ledger.v1"])
+                rights.give("operator", [right for right in own if right != gone])
+                done = one.run("topics", one.study)
+                again = one.run("topics", one.study) if done.returncode == 0 else done
+                checked = one.run("state", "verify", one.study) if again.returncode == 0 else again
+                if gone is None:
+                    assert checked.returncode == 0, checked.stderr
+                else:
+                    # a topic that one may make and not see looks like one that never comes
+                    assert checked.returncode in (10, 50), (gone, checked.stdout, checked.stderr)
+                    assert gone[1] in checked.stderr
+                rights.take("operator", [right for right in own if right != gone])
+
+
+def test_the_printed_commands_name_every_right() -> None:
+    study = parse_study(study_text())
+    given = told(kafka_commands(study, "worker", "w", "a:1"))
+    assert given == [
+        ("w", (right.kind, right.name, operation))
+        for right in kafka_rights(study, "worker")
+        for operation in right.operations
+    ]
+
+
+REDIS_TASK = task_of(parse_study(plain_study(p=1, records=8, name="rights")))
+
+
+@pytest.fixture
+def redis_admin(tmp_path: Path) -> Iterator[tuple[Settings, Any]]:
+    """Yield a Redis whose users a test may change."""
+    service, port = Redis(tmp_path), free_port()
+    with service.log.open("ab") as log:
+        process = subprocess.Popen(service.command(port), stdin=subprocess.DEVNULL, stdout=log)
+    until(lambda: service.answers(port), "Redis answers")
+    settings = Settings(redis=service.address(port))
+    yield settings, redis_client(settings)
+    process.kill()
+    process.wait()
+
+
+def worker_at(store: RedisStore) -> None:
+    """Do all that a worker does at Redis."""
+    state = folded(REDIS_TASK, sample_log(REDIS_TASK, releases=4, clients=2))
+    state.sums.removed.add("9.gone")
+    store.load(0)
+    store.commit(0, state, expected=0)
+    store.summed([0, 1], {})
+    store.store_model(1, b"m")
+    store.newest_model()
+    store.watermark(0)
+    store.doubt(1, "so")
+
+
+def operator_at(store: RedisStore) -> None:
+    """Do all that an operator's commands do at Redis."""
+    state = folded(REDIS_TASK, sample_log(REDIS_TASK, releases=4, clients=2))
+    store.replace(0, state)
+    store.load(0)
+    store.watermark(0)
+    store.doubted(0)
+    store.doubt(0, None)
+    state.erased = frozenset({"c"})
+    store.erase({0: state}, "c")
+    with pytest.raises(StaleSnapshot):
+        store.erase({0: Partition.empty(REDIS_TASK)}, "c")
+
+
+AT_REDIS: dict[str, Callable[[RedisStore], object]] = {
+    "worker": worker_at,
+    "operator": operator_at,
+    "reader": RedisStore.erased,
+}
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if REDIS[role]])
+def test_a_user_of_redis_has_the_least_rights(redis_admin: tuple[Settings, Any], role: Any) -> None:
+    settings, admin = redis_admin
+
+    def works(command: str) -> None:
+        admin.flushall()
+        admin.script_flush()
+        admin.execute_command(*shlex.split(command.replace("PASSWORD", LATE_PASSWORD)))
+        own = Settings(redis=settings.redis, redis_username="u", redis_password=LATE_PASSWORD)
+        client = redis_client(own)
+        try:
+            AT_REDIS[role](RedisStore(client, REDIS_TASK))
+        finally:
+            client.close()
+
+    whole = redis_command(REDIS_TASK.study, role, "u")
+    works(whole)
+    words = whole.split()
+    for word in [word for word in words if word.startswith("+")]:
+        with pytest.raises(ConfigError, match="Redis does not permit"):
+            works(" ".join(other for other in words if other != word))
+    with pytest.raises(ConfigError, match="Redis does not permit"):
+        works(whole.replace("{rights}", "{other}"))
+    works(whole)
+
+
+def test_a_client_needs_no_redis() -> None:
+    assert redis_command(REDIS_TASK.study, "client", "u") == ""
