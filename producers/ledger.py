@@ -116,7 +116,7 @@ class Ledger:
             total = compose([*events.values(), *earlier])
         else:
             total = functools.reduce(worse, {*events.values(), *earlier})
-        if total == before:
+        if total == before and not each:
             return
         if refuse:
             self._check_budget(task, source, total)

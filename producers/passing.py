@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from pipeline.errors import LedgerBehind
 from pipeline.release.task import Task
 from producers.client_store import ClientStore
 from producers.reconcile import Lost
@@ -22,7 +23,17 @@ STEP_SECONDS = 0.2
 
 
 def owe(task: Task, store: ClientStore, name: str, lost: Lost, now: float) -> None:
-    """Charge lost releases to a source of this name, and note the slots that they can have held."""
+    """Charge lost releases to a source of this name, and note the slots that they can have held.
+
+    LedgerBehind if the study drops windows: nobody knows how many lay between them.
+    """
+    if task.policy.discards:
+        raise LedgerBehind(
+            f"study {task.study.name!r} drops windows, so nobody can tell which records the "
+            f"{len(lost.seqs)} lost releases held, and going on could release some again: the "
+            "operator must put the newest database back, or begin a study of another name on "
+            "records that come from now on"
+        )
     store.charge_lost(
         task, name, lost.seqs, owed=len(lost.seqs) * task.slots, sent=lost.sent, now=now
     )

@@ -78,6 +78,11 @@ def fit(
     _print(message, task, as_json=as_json, all_intervals=all_intervals)
     if beside is not None and isinstance(message, EstimateMessage):
         Console().print(comparison(message, beside.message(time.time())))
+    if task.study.noised and not plainly and sys.stderr.isatty():
+        say(
+            "this fit is a release of its own with fresh noise, and no ledger counts it: what k "
+            "private fits of the same records tell adds up"
+        )
     if save_model_to is not None:
         save_model(task, message, save_model_to)
 
@@ -90,7 +95,7 @@ def _watched(records: Records) -> Rows:
         if time.monotonic() - last > 1:
             last = time.monotonic()
             speed = records.count / (last - started)
-            say(f"{counted(records.count, 'record')}, {speed:.0f} a second")
+            say(f"{counted(records.count, 'record')} so far, {speed:.0f} a second")
 
 
 def _print(

@@ -71,6 +71,10 @@ def predict(
 
 def _live(task: Task) -> Rule:
     require_live(task.study, "a live prediction without --model")
+    say(
+        "asking Kafka for the newest live estimate; without a live study: --model FILE, as "
+        "`veilstream fit --save-model FILE` writes it"
+    )
     return rule_of(task, newest_estimate(task.study, connected(Settings.read())))
 
 

@@ -68,7 +68,7 @@ def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
         "outside_ranges": dict(features.outside(values)),
         "share_shortened": _beyond(lengths, task.kept_norm),
         "norm_of_99_percent": float(np.quantile(lengths, 0.99)),
-        "features": _slivers(features, inside),
+        "features_to_declare_otherwise": _slivers(features, inside),
     }
 
 

@@ -51,6 +51,7 @@ class Records:
         self._data, self._y, self._form = data, y, form
         self._client_column = client_column
         self.count = self.faults = 0
+        self._reasons: Counter[str] = Counter()
         self.name = str(data) if self._is_file else "the table"
 
     @property
@@ -96,15 +97,19 @@ class Records:
         """How many records could not be used, in words; empty if all could."""
         if not self.faults:
             return ""
+        [(reason, number)] = self._reasons.most_common(1) or [("", 0)]
+        most = f"; {number} of them: {reason}" if reason else ""
         return (
-            f"{self.faults} of {counted(self.count, 'record')} could not be used; such slots "
-            "stayed empty"
+            f"{self.faults} of {counted(self.count, 'record')} could not be used, and such slots "
+            f"stayed empty{most}"
         )
 
     def _encoded(self, record: Record) -> Row | None:
         try:
             return self._encoder.encode(record)
-        except RecordError:
+        except RecordError as fault:
+            # it names a column, never a value
+            self._reasons[str(fault)] += 1
             return None
 
     def _of_file(self) -> Iterator[Record | None]:

@@ -77,7 +77,7 @@ class Decoder:
         size = self._form.dtype.itemsize
         places, fitting = np.arange(len(payloads)), payloads
         if None in payloads or {*map(len, payloads)} != {size}:  # type: ignore[arg-type]
-            fits = np.array([p is not None and len(p) == size for p in payloads])
+            fits = np.array([p is not None and len(p) == size for p in payloads], dtype=bool)
             for i in np.flatnonzero(~fits).tolist():
                 faults[i] = self._of_another_length(payloads[i], digests[clients[i]])
             places, clients = places[fits], clients[fits]

@@ -7,7 +7,7 @@ worker has said. It never sees a record, so that what leaves when says nothing a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,14 @@ Decision: TypeAlias = Send | Wait | Discard
 class ReleasePolicy(Protocol):
     """When windows of one task leave."""
 
+    @property
+    def discards(self) -> bool:
+        """Whether it ever drops one: what a lost release held is then unknown.
+
+        A client whose database was restored from an old copy does not go on.
+        """
+        ...
+
     def decide(self, window: OpenWindow, directive: Directive, now: float) -> Decision:
         """Say what becomes of the open window.
 
@@ -92,6 +100,7 @@ class WhenFull:
 
     seconds: float | None = None
     most_in_flight: int = 0
+    discards: ClassVar[bool] = False
 
     def decide(self, window: OpenWindow, directive: Directive, now: float) -> Decision:
         """As `ReleasePolicy.decide`."""

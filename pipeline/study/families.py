@@ -8,6 +8,7 @@ from pipeline import losses
 from pipeline.errors import ConfigError
 from pipeline.study.features import WIDEST, check_range
 from pipeline.study.model import Response, Study
+from pipeline.study.tables import near
 
 #: Beyond it a count is not told from its neighbours, and its noise hides everything.
 LARGEST_COUNT = 10**6
@@ -38,8 +39,8 @@ def check_response(study: Study) -> None:
     check_keys(response)
     if estimator.loss not in losses.NAMES:
         raise ConfigError(
-            f"estimator.loss: unknown loss; allowed: {', '.join(losses.NAMES)}; example: loss = "
-            f'"{losses.NAMES[0]}"'
+            f"estimator.loss: unknown loss{near(estimator.loss, losses.NAMES)}; allowed: "
+            f'{", ".join(losses.NAMES)}; example: loss = "{losses.NAMES[0]}"'
         )
     kind = losses.build(estimator.loss).responses
     if kind != response.kind:

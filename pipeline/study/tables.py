@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +15,7 @@ from pipeline.errors import ConfigError
 Found = TypeVar("Found")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
+_CHOICE = re.compile(r"Invalid enum value '([^']*)'")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 #: Keys that older study files have, and where what they said is now.
 _MOVED = {
@@ -62,13 +63,17 @@ def check_known(key: str, kind: type) -> None:
         current = _child(current, step)[0]
 
 
+def near(name: str, known: Sequence[str]) -> str:
+    """Return a question for the name that was meant; empty if none of the known is near."""
+    found = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
 def _unknown(path: str, name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
     key = ".".join(filter(None, [path, name]))
     if key in _MOVED:
         return f"{key}: {_MOVED[key]}"
-    return f"{key}: unknown key{hint}. Allowed here: {', '.join(known) or 'no key'}"
+    return f"{key}: unknown key{near(name, known)}. Allowed here: {', '.join(known) or 'no key'}"
 
 
 def _explain(message: str, kind: type, at: str) -> str:
@@ -83,6 +88,8 @@ def _explain(message: str, kind: type, at: str) -> str:
         path = _joined(path, missing.group(1))
         what = "is required"
     allowed, example = _help_for(path, kind)
+    if given := _CHOICE.search(what):
+        what += near(given.group(1), re.findall(r'"([^"]+)"', allowed))
     parts = [f"{_joined(at, path) or 'study'}: {what}"]
     if allowed:
         parts.append(f"allowed: {allowed}")

@@ -30,8 +30,8 @@ pressure = { min = 0, max = 10 }
 # kind = "ldp-sgd"     # or a published method for `veilstream fit`: docs/methods/published.md
 loss = "gdwd"                 # generalised DWD, or "logistic"; "linear", "poisson"
 q = 1.0
-# ridge = 0.05        # default with privacy: as much as intervals need; belongs to the target
-# norm_bound = "typical"      # shorten the longest 1 % of a public reference population
+# ridge: a number, part of what is estimated; without it, with privacy, as much as intervals need
+# norm_bound: a number, or "typical" to shorten the longest 1 % of a public reference population
 class_weights = { maximum = 8.0 }   # remove the line for unweighted classes
 # residual_bound = 5          # of linear: the largest residual that counts in full; sets the noise
 # noise_scale = 2             # of linear: the residuals' standard deviation, if it is known
@@ -47,7 +47,7 @@ unit = "record"               # or "user", with records = the most that one user
 neighbours = "zero-out"       # or "replace-one"
 
 [window]
-records = 250                 # one release for every 250 records of a client
+records = 250                 # so many records of a client make one release
 # seconds = 60                # close a window after this long; empty slots are null records
 
 [stream]

@@ -6,10 +6,11 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
+from pipeline.errors import LedgerBehind
 from pipeline.messages.release import read
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.release.model import Model, start_model
@@ -29,6 +30,8 @@ from pipeline.study import parse_study
 from producers import client as loop
 from producers.client import Client
 from producers.client_store import ClientStore
+from producers.passing import owe
+from producers.reconcile import Lost
 from producers.sources import open_source
 from tests.stage import OPEN, study_text, write_csv
 
@@ -86,6 +89,7 @@ class EveryThird:
     """Two windows are dropped for each that leaves, and each model sees one of them."""
 
     patient: bool = True
+    discards: ClassVar[bool] = True
 
     def decide(self, window: OpenWindow, directive: Directive, now: float) -> Decision:
         if not window.full:
@@ -199,11 +203,27 @@ def test_what_was_dropped_behind_the_last_release_is_asked_again_after_a_restart
         assert one.sums() == whole[:releases]
 
 
+def test_an_old_copy_of_a_database_does_not_go_on_where_windows_were_dropped(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    """The lost release held the third window: one window passed over would release it again."""
+    write_csv(tmp_path / "data.csv", 6 * SLOTS)
+    one = run(EveryThird(patient=False))
+    lost = Lost(range(1), None)
+    with pytest.raises(LedgerBehind, match="drops windows"):
+        owe(one.task, one.store, SOURCE, lost, 1e9)
+    assert one.store.peek("one").next_seq == 0
+    again = run(WhenFull())
+    owe(again.task, again.store, SOURCE, lost, 1e9)
+    assert again.store.peek("one").owed == SLOTS
+
+
 @dataclass(frozen=True)
 class Fickle:
     """Lets a window go when asked beforehand, and keeps the full one once."""
 
     asked: list[int]
+    discards: ClassVar[bool] = False
 
     def decide(self, window: OpenWindow, directive: Directive, now: float) -> Decision:
         if not window.full:

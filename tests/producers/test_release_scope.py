@@ -163,6 +163,15 @@ def test_lost_releases_are_charged_one_by_one(path: Path) -> None:
             release(store, task, RELEASES)
 
 
+def test_without_privacy_each_release_has_its_row_and_the_file_opens_again(path: Path) -> None:
+    task = RepeatedTask(parse_study(study_text("open", privacy='mechanism = "none"')))
+    for seq in range(RELEASES):
+        with ClientStore(path, "site") as store:
+            store.open_stream(task, SOURCE)
+            release(store, task, seq)
+    assert paid(path) == list(range(RELEASES))
+
+
 def test_a_spend_that_is_missing_is_found(path: Path) -> None:
     task = task_of()
     with ClientStore(path, "site") as store:

@@ -336,13 +336,14 @@ def test_a_sample_shows_the_features_that_lie_in_a_sliver(tmp_path: Path) -> Non
     task = make_task(study_of(a, A.replace("a =", "b ="), c))
     found: Any = of_sample(task, str(tmp_path / "sample.csv"))
     assert (found["records"], found["unusable"], found["share_shortened"]) == (2002, 2, 0.0)
-    assert list(found["features"]) == ["a"]
-    advice = found["features"]["a"].partition("such as ")[2].partition(" }")[0] + " }"
+    found = found["features_to_declare_otherwise"]
+    assert list(found) == ["a"]
+    advice = found["a"].partition("such as ")[2].partition(" }")[0] + " }"
     assert "transform = " in advice
     assert "typical = 1000" in advice
     # what it advises is a study, and helps
     better = make_task(study_of(advice, A.replace("a =", "b ="), c))
-    assert of_sample(better, str(tmp_path / "sample.csv"))["features"] == {}
+    assert of_sample(better, str(tmp_path / "sample.csv"))["features_to_declare_otherwise"] == {}
     with pytest.raises(DataError, match="no column 'd'"):
         of_sample(make_task(study_of("d = { min = 0, max = 1 }")), str(tmp_path / "sample.csv"))
 

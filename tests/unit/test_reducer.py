@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.form import identity
-from pipeline.messages.incoming import SEQ_LIMIT
+from pipeline.messages.incoming import SEQ_LIMIT, Decoder
 from pipeline.messages.release import MAX_RELEASE_BYTES, described, read
 from pipeline.reducer import Partition, Reducer, combine, differences, estimate_of
 from pipeline.reducer.fold import LATEST
@@ -408,6 +408,12 @@ def test_the_largest_numbers_that_pass_leave_an_open_study_its_estimates(loss: s
             assert np.isfinite(estimate_of(task, [state]).coefficients).all()
             [letter] = Reducer(task).fold(state, [LogEntry(2, b"a", edited(task, beyond, seq=2))])
             assert letter.fault.reason == "out-of-range"
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_nothing_is_read_as_nothing(kind: str) -> None:
+    found = Decoder(TASKS[kind]).read([], [])
+    assert (len(found.rows), found.names, found.faults) == (0, [], {})
 
 
 def test_no_mutation_of_a_payload_raises_anything_but_becomes_a_dead_letter() -> None:
