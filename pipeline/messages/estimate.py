@@ -214,7 +214,7 @@ def read_estimate(payload: bytes) -> EstimateMessage:
     Raises msgspec.DecodeError if the payload is none, or has characters that a terminal obeys.
     """
     try:
-        check_plain(payload)
+        check_plain(payload.rstrip(b"\n"))
     except PayloadError as error:
         raise msgspec.DecodeError(error.detail) from None
     return msgspec.json.decode(payload, type=EstimateMessage)
