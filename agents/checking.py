@@ -73,7 +73,9 @@ class Follower:
         self.trust, self._history = trust, history
         self._reducer = Reducer(task, trust=trust)
         self._ends = {n: extent.after for n, extent in history.extents().items()}
-        self.states = {n: Partition.empty(task, erased).starting_at(starts[n]) for n in starts}
+        self.states = {
+            n: Partition.empty(task, erased, number=n).starting_at(starts[n]) for n in starts
+        }
         begin_admitted(task, settings, trust, self.states)
         self._held: dict[int, list[LogRecord]] = {n: [] for n in starts}
         history.seek({n: Span(starts[n], self._ends[n]) for n in starts})

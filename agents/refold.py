@@ -48,7 +48,7 @@ def refold(
     the log ends before `until`; BrokerError if Kafka fails.
     """
     trust = authenticator(task, settings)
-    reducer, state = Reducer(task, trust=trust), Partition.empty(task, erased)
+    reducer, state = Reducer(task, trust=trust), Partition.empty(task, erased, number=partition)
     with history_of(task, settings) as history:
         log, extent = f"{history.topic}[{partition}]", history.extents()[partition]
         end = extent.after if until is None else until

@@ -62,7 +62,7 @@ class Shadow:
         since, state = self._states.get(number, (0, None))
         usable = state is not None and state.erased == stored.erased
         if state is None or not usable or not extent.first <= state.head.next_offset <= end:
-            since, state = 0, Partition.empty(self._task, stored.erased)
+            since, state = 0, Partition.empty(self._task, stored.erased, number=number)
             if extent.first > 0:
                 since, state = end, stored
         self._states.pop(number, None)

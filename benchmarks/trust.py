@@ -85,7 +85,7 @@ def timed(count: int, rounds: int) -> dict[str, float]:
         marked.append(LogEntry(len(marked), key, payload, timestamp=1000))
 
     def fold(reducer: Reducer, log: list[LogEntry]) -> float:
-        state, before = Partition.empty(world.task), time.process_time()
+        state, before = Partition.empty(world.task, number=0), time.process_time()
         for start in range(0, len(log), BATCH):
             assert reducer.fold(state, log[start : start + BATCH]) == []
         taken = time.process_time() - before

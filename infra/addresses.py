@@ -40,3 +40,12 @@ def connected(settings: Settings) -> Settings:
         kafka=settings.kafka or addresses.kafka,
         redis=settings.redis or addresses.redis,
     )
+
+
+def is_local(settings: Settings) -> bool:
+    """Whether Kafka is the one that `veilstream up` started for this folder."""
+    try:
+        runtime = LocalRuntime(settings.home, program_paths(settings))
+        return runtime.addresses().kafka == settings.kafka
+    except RuntimeSetupError:
+        return False

@@ -71,7 +71,9 @@ class RedisStore:
             "tuple[dict[bytes, bytes], dict[bytes, bytes], set[bytes]]", self._ask(pipeline.execute)
         )
         without = stored.erased_names(erased, members)
-        return stored.unpacked(self._task, names, fields, clients, without, doubted=doubted)
+        loaded = stored.unpacked(self._task, names, fields, clients, without, doubted=doubted)
+        loaded.number = partition
+        return loaded
 
     def doubted(self, partition: int) -> bool:
         """Whether a verification has found a snapshot to be another than the log folds to."""

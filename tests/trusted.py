@@ -99,7 +99,10 @@ class World:
 
     def folded(self, *sizes: int) -> tuple[Partition, list[tuple[int, str]]]:
         """Fold the log in batches of these sizes, the rest at once; return dead letters, too."""
-        state, reducer = Partition.empty(self.task), Reducer(self.task, trust=self.authority)
+        state, reducer = (
+            Partition.empty(self.task, number=0),
+            Reducer(self.task, trust=self.authority),
+        )
         letters, at = [], 0
         for size in (*sizes, len(self.log)):
             found = reducer.fold(state, self.log[at : at + size])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from infra.addresses import connected
+from infra.addresses import connected, is_local
 from infra.waiting import Waiting
 from pipeline.cli.admission import admit_here
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
@@ -90,8 +90,7 @@ def produce(
     if begin_at is not None and rate is None:
         raise ConfigError("--begin: it says when a rate starts to count; give --rate too")
     task = live_task_of(study, "a client", level)
-    given = Settings.read()
-    settings = connected(given)
+    settings = connected(Settings.read())
     if not task.study.private and (epsilon_limit or delta_limit):
         raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")
 
@@ -118,7 +117,7 @@ def produce(
         now = standing(path, task.study.name)
         tell(begun(task.revision, now, study=task.study.name, follow=follow))
 
-    if task.study.authenticated and not given.kafka:
+    if task.study.authenticated and is_local(settings):
         admit_here(task.study, settings, [client])
     before, code = standing(path, task.study.name), 1
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from infra.addresses import connected
+from infra.addresses import connected, is_local
 from pipeline.cli.context import STUDY, live_task_of, seconds_of
 from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError
@@ -48,9 +48,8 @@ def worker(
     from agents.worker import run_worker  # noqa: PLC0415  Faust takes a second to import
 
     task = live_task_of(study, "a worker")
-    given = Settings.read()
-    settings = connected(given)
-    if task.study.authenticated and not given.kafka:
+    settings = connected(Settings.read())
+    if task.study.authenticated and is_local(settings):
         # the local runtime, whose operator makes no keys by hand
         study_keys(task.study, settings)
     run_worker(

@@ -13,6 +13,7 @@ from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import Retirement, Word, read_word
 from pipeline.messages.form import HEADER, NO_PARTITION, Rows, form_of
 from pipeline.messages.incoming import Incoming
+from pipeline.messages.keys import partition_of
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.trust.keys import Pair
@@ -28,6 +29,7 @@ _FAULTS = {
     "revoked": "this client was revoked before it; `veilstream client admit` takes it back",
     "old-key": "made under a key of the study that this worker has not, or that is retired: start "
     "the client again, or give the worker the newest key file",
+    "wrong-partition": "it is in another partition than its client's id leads to",
     "forged": "its MAC is not that of the client whose name it bears",
     "unpublished-model": "its model was not published by this study",
 }
@@ -68,7 +70,7 @@ class Authenticator:
         if not pairs:
             raise ConfigError("the study has no key: run `veilstream study keys`")
         self._study, self._revision = task.study.name, task.revision
-        self._again = again
+        self._again, self._partitions = again, task.study.stream.partitions
         self._pairs = {pair.generation: pair for pair in pairs}
         self._newest = max(pairs, key=lambda pair: pair.generation)
         self.least = least
@@ -140,12 +142,14 @@ class Authenticator:
         payloads: Sequence[bytes | None],
         admitted: Mapping[str, Admitted],
         least: int,
+        partition: int,
     ) -> Incoming:
         """Return the releases of a batch that are believed; the others join the faults.
 
         payloads: The whole batch, by place.
         admitted: Clients of the partition, as the log has admitted them so far.
         least: The oldest generation that still counts.
+        partition: Where they are: a client counts in one, or it could count in each.
         """
         rows = incoming.rows
         if not len(rows):
@@ -158,7 +162,9 @@ class Authenticator:
         pairs = np.stack([senders, generations], axis=1)
         for client, generation in dict.fromkeys(map(tuple, _changes(pairs).tolist())):
             name = incoming.names[client]
-            key = self._key(name, admitted.get(name), generation, least)
+            key: hashlib.blake2b | str = "wrong-partition"
+            if partition_of(name.encode(), self._partitions) == partition:
+                key = self._key(name, admitted.get(name), generation, least)
             if isinstance(key, str):
                 fault = FAULTS[key]
                 found = (senders == client) & (generations == generation)

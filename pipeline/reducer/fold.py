@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from pipeline.errors import ConfigError, OffsetGap, PayloadError
+from pipeline.errors import ConfigError, OffsetGap, PayloadError, StateError
 from pipeline.estimators.forgetting import bucket_of
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.deadletter import DeadLetter
@@ -149,7 +149,11 @@ class Reducer:
         incoming = self._decoder.read(payloads, [r.key for r in records])
         if self._trust is not None:
             known = state.admissions
-            incoming = self._trust.believed(incoming, payloads, known.clients, known.least)
+            if state.number is None:
+                raise StateError("a partition of an authenticated study must know its number")
+            incoming = self._trust.believed(
+                incoming, payloads, known.clients, known.least, state.number
+            )
         found = numbered(state, incoming)
         rows, places, erased = incoming.rows, incoming.places, incoming.rows[found.erased]
         if not found.accepted.all():

@@ -25,6 +25,7 @@ class Partition:
     changed: Clients whose progress moved since it was last stored.
     erased: Clients, of all partitions, whose releases enter nothing.
     admissions: Who may release, where releases are authenticated.
+    number: Of the partition; None where releases of all are in one state, and none is forged.
     midway: Whether the log before its first record is left out on purpose: what a client has sent
         there is not missing. It is not stored.
     sums_checksums, clients_checksums: Of the fields of either kind as they were last stored.
@@ -40,14 +41,16 @@ class Partition:
     sums_checksums: Checksums = field(default_factory=Checksums)
     clients_checksums: Checksums = field(default_factory=Checksums)
     admissions: Admissions = field(default_factory=Admissions)
+    number: int | None = None
 
     @classmethod
     def empty(
-        cls, task: Task, erased: frozenset[str] = frozenset(), *, trace: bool = False
-    ) -> Partition:
+        cls, task: Task, erased: frozenset[str] = frozenset(), *, trace: bool = False,
+        number: int | None = None,
+    ) -> Partition:  # fmt: skip
         """Return the state before the first record; for `trace` see `Server.empty`."""
         sums = empty_sums(task, trace=trace)
-        return cls(task, Head(revision=task.revision), sums, erased=erased)
+        return cls(task, Head(revision=task.revision), sums, erased=erased, number=number)
 
     def starting_at(self, offset: int) -> Partition:
         """Return this empty state as one that begins at a later offset of the log."""
@@ -92,6 +95,7 @@ class Partition:
         fields: dict[str, bytes],
         clients: dict[str, bytes],
         erased: frozenset[str] = frozenset(),
+        number: int | None = None,
     ) -> Partition:
         """Rebuild a partition from all its fields.
 
@@ -136,6 +140,7 @@ class Partition:
             clients=progress,
             erased=erased,
             admissions=admissions,
+            number=number,
         )
 
 

@@ -97,7 +97,8 @@ class Replay:
         self._reducer = Reducer(self.task, self.revision, self.trust)
         for number, span in self.spans.items():
             if number not in self.partitions:
-                state = Partition.empty(self.task, self.erased).starting_at(span.start)
+                state = Partition.empty(self.task, self.erased, number=number)
+                state = state.starting_at(span.start)
                 self.partitions[number] = state
             self.partitions[number].midway = span.start > 0
             self._waiting[number] = []

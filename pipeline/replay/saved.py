@@ -110,7 +110,7 @@ class Saved(msgspec.Struct, frozen=True):
         """
         replay.since, replay.tick = self.since, self.tick
         for number, held in self.partitions.items():
-            state = Partition.decode(replay.task, held.fields, held.clients, replay.erased)
+            state = Partition.decode(replay.task, held.fields, held.clients, replay.erased, number)
             state.midway = held.start > 0
             replay.partitions[number] = state
             if held.clock:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
+from infra.local import LocalRuntime
 from pipeline.messages.admission import Admission, write_signed
 from pipeline.messages.model import write_model
 from pipeline.privacy.randomness import SecureStream
@@ -255,3 +257,38 @@ def test_forged_estimates_are_not_shown(stage: Stage) -> None:
     checked = stage.run("replay", stage.study, "--check")
     assert checked.returncode == 0, checked.stderr
     assert "4 not compared: not signed by this study" in checked.stdout + checked.stderr
+
+
+def test_on_one_machine_keys_and_admissions_are_made_and_said(
+    stage: Stage, local_runtime: LocalRuntime
+) -> None:
+    home = stage.settings.home
+    home.mkdir(parents=True)
+    (home / "runtime.json").write_bytes((local_runtime.folder / "runtime.json").read_bytes())
+    stage.worker()
+    stage.start(
+        "north", "produce", stage.study, "--client", "north",
+        "--source", write_csv(stage.folder / "north.csv", 100),
+    )  # fmt: skip
+    assert stage.code("north") == 0, stage.said("north")
+    assert "enrolled and admitted north" in stage.said("north")
+    assert stage.final_estimate().releases == 5
+    # a second start admits nobody again, and takes no revoked client back
+    assert stage.run("client", "revoke", stage.study, "north").returncode == 0
+    stage.produce("north", stage.folder / "north.csv")
+    assert stage.code("north") == 10
+    assert "revoked" in stage.said("north")
+
+
+def test_a_topic_that_forgets_who_was_admitted_is_refused(stage: Stage) -> None:
+    opened(stage, "north")
+    with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
+        topic = ConfigResource(
+            ConfigResourceType.TOPIC, stage.topics.clients.name, {"cleanup.policy": "delete"}
+        )
+        admin.alter_configs([topic])
+    done = stage.run("client", "revoke", stage.study, "north")
+    assert done.returncode == 0
+    stage.produce("north", write_csv(stage.folder / "north.csv", 100))
+    assert stage.code("north") == 10
+    assert "needs compact" in stage.said("north")

@@ -8,15 +8,19 @@ import struct
 import numpy as np
 import pytest
 
-from pipeline.errors import ConfigError, PayloadError
+from pipeline.errors import ConfigError, PayloadError, StateError
 from pipeline.messages.form import HEADER
+from pipeline.messages.keys import partition_of
+from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer, differences
 from pipeline.release.model import VERSION_LIMIT
+from pipeline.study import parse_study
 from pipeline.trust.keys import Pair, derived
 from pipeline.trust.mac import SIZE
 from pipeline.trust.signed import check_plain, check_signed, signed
 from tests.stage import OPEN as NO_PRIVACY
-from tests.trusted import World, trusted_task
+from tests.stage import study_text
+from tests.trusted import TRUST, World, trusted_task
 
 
 @pytest.fixture
@@ -58,7 +62,7 @@ def test_the_state_that_is_stored_knows_who_was_admitted(world: World) -> None:
     world.say("south", None)
     first, _ = world.folded()
     stored = Partition.decode(
-        world.task, first.fields(everything=True), first.client_fields(everything=True)
+        world.task, first.fields(everything=True), first.client_fields(everything=True), number=0
     )
     world.send("north", 1)
     world.send("south", 0)
@@ -225,9 +229,12 @@ def test_a_worker_hears_of_a_key_that_is_newer_than_it_is() -> None:
     world.pairs.append(Pair(b"2" * 32, 2))
     world.send("north", 0)
     assert [x.fault.reason for x in Reducer(world.task, trust=before).fold(
-        Partition.empty(world.task), world.log)] == ["old-key"]  # fmt: skip
+        Partition.empty(world.task, number=0), world.log)] == ["old-key"]  # fmt: skip
     again = type(before)(world.task, world.pairs[:1], again=lambda: world.pairs)
-    assert Reducer(world.task, trust=again).fold(Partition.empty(world.task), world.log) == []
+    assert (
+        Reducer(world.task, trust=again).fold(Partition.empty(world.task, number=0), world.log)
+        == []
+    )
 
 
 def test_an_authenticated_study_is_never_folded_without_its_keys() -> None:
@@ -296,3 +303,19 @@ def test_the_rows_of_a_batch_stay_in_order_when_some_are_refused(world: World) -
         "south": 0,
     }
     assert np.array_equal([state.head.folded, state.head.dead_letters], [2, 1])
+
+
+def test_a_client_counts_in_the_partition_of_its_id_alone() -> None:
+    text = study_text("wide", partitions=2) + TRUST
+    world = World(task_of(parse_study(text)))
+    word = world.admit("north")
+    world.send("north", 0)
+    home = partition_of(b"north", 2)
+    for number, expected in ((home, []), (1 - home, ["wrong-partition"])):
+        # whoever can write copies its admission, too
+        assert world.log[0].value == word
+        state = Partition.empty(world.task, number=number)
+        letters = Reducer(world.task, trust=world.authority).fold(state, world.log)
+        assert [letter.fault.reason for letter in letters] == expected
+    with pytest.raises(StateError, match="number"):
+        Reducer(world.task, trust=world.authority).fold(Partition.empty(world.task), world.log)
