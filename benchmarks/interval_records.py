@@ -62,7 +62,7 @@ def shuttle(_: Path | None) -> Stream:
     study = load_study(Path(str(files("pipeline.study") / "examples" / "shuttle.toml")))
     encoder = Encoder(study)
     rows = [encoder.encode(row) for row in ShuttleRows(0, 1, None).rows(0)]
-    return _shuffled("shuttle", stack(rows, 9)[:2], 2.0, weighed=True)
+    return shuffled("shuttle", stack(rows, 9)[:2], 2.0, weighed=True)
 
 
 def elec(folder: Path | None) -> Stream:
@@ -70,7 +70,7 @@ def elec(folder: Path | None) -> Stream:
     if folder is None:
         raise FileNotFoundError("--data FOLDER must name the folder of elec.csv.gz")
     found = electricity(folder)
-    return _shuffled("elec", (found.features, found.responses), 2.18)
+    return shuffled("elec", (found.features, found.responses), 2.18)
 
 
 def late_flights(_: Path | None) -> Stream:
@@ -163,9 +163,10 @@ STREAMS: Mapping[str, Callable[[Path | None], Stream]] = {
 }  # fmt: skip
 
 
-def _shuffled(
+def shuffled(
     name: str, records: tuple[Matrix, Vector], norm_bound: float, *, weighed: bool = False
 ) -> Stream:
+    """Return a stream whose draws are orders of the same records."""
     features, responses = records
 
     def draw(rng: np.random.Generator, _: Loss) -> Drawn:
