@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from functools import lru_cache
+from functools import lru_cache, partial
 from unittest import mock
 
 import numpy as np
@@ -11,12 +11,12 @@ from scipy.linalg import sqrtm
 
 from benchmarks.covered import Seen, brief, summary_of, told
 from benchmarks.streams import Cell, one_stream, target_of, task_of
-from pipeline.methods.renewable import private_sums
-from pipeline.methods.renewable.private_state import epoch_of
+from pipeline.methods.renewable import private_estimate
+from pipeline.methods.renewable.solution import solve_over
 from pipeline.reducer import estimate_of
 from pipeline.types import Matrix
 
-EPOCHS = {"all": 10**6, "last 2": 2, "last 3": 3, "last 4": 4}
+EPOCHS = {"chosen": 0, "all": 10**6, "last 2": 2, "last 3": 3, "last 4": 4}
 EPOCH_ROWS = (
     Cell(5, 200, 50, 1.0),
     Cell(5, 50, 400, 1.0),
@@ -56,7 +56,8 @@ def with_epochs(cell: Cell, seed: int) -> dict[str, Seen]:
     partition, _ = one_stream(cell, seed)
     task, target, found = task_of(cell), target_of(cell), {}
     for name, epochs in EPOCHS.items():
-        with mock.patch.object(private_sums, "LAST_EPOCHS", epochs):
+        fixed = partial(solve_over, epochs=epochs) if epochs else private_estimate.solve
+        with mock.patch.object(private_estimate, "solve", fixed):
             found[name] = told(estimate_of(task, [partition]), target)
     return found
 
@@ -92,7 +93,8 @@ def both_middles(cell: Cell, seed: int) -> tuple[Seen, Seen]:
     if estimate.privacy_covariance is None or not between["ready"]:
         return between, between
     # bread^-1 noise bread^-1 is known, and so is the noise: that gives the bread
-    releases = recent_releases(cell)
+    assert estimate.effective_records is not None
+    releases = estimate.effective_records / cell.records
     variance = releases * task_of(cell).update_channels.gradient.standard_deviation ** 2
     inverse = np.real(sqrtm(estimate.privacy_covariance / variance))
     sampling = releases * cell.records * inverse @ meat_of(cell) @ inverse
@@ -100,13 +102,6 @@ def both_middles(cell: Cell, seed: int) -> tuple[Seen, Seen]:
     errors = np.sqrt(np.diag(covariance))
     covered = np.abs(estimate.coefficients - target) <= errors * 1.959964
     return between, {**between, "errors": errors, "covered": covered}
-
-
-def recent_releases(cell: Cell) -> int:
-    """Return how many releases the last epochs of a stream hold."""
-    versions = range(1, cell.rounds)
-    last = sorted({epoch_of(v) for v in versions})[-private_sums.LAST_EPOCHS :]
-    return cell.clients * sum(epoch_of(v) in last for v in versions)
 
 
 @lru_cache(maxsize=16)

@@ -24,7 +24,7 @@ from pipeline.estimators.forgetting import (
 from pipeline.learning import StreamClassifier
 from pipeline.library.table import information_line, line
 from pipeline.linalg import pack_upper, unpack_upper
-from pipeline.methods.renewable import open_estimate, private_estimate
+from pipeline.methods.renewable import open_estimate, private_estimate, solution
 from pipeline.methods.renewable.open_estimate import estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
 from pipeline.methods.renewable.private_estimate import estimate_private
@@ -79,7 +79,7 @@ def linear_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases here are made by a linear score: no distance is too far for it."""
     for module in (private_estimate, open_estimate):
         monkeypatch.setattr(module, "is_far", lambda *_: False)
-    monkeypatch.setattr(private_estimate, "MOVING", math.inf)
+    monkeypatch.setattr(solution, "MOVING", math.inf)
 
 
 def test_without_forgetting_there_is_one_bucket_of_weight_one() -> None:
@@ -118,8 +118,8 @@ def test_the_effective_number_is_the_number_where_all_weigh_the_same() -> None:
 def private_by_formula(
     task: Task, batches: list[tuple[float, PrivateBatch]]
 ) -> dict[str, np.ndarray]:
-    """The weighted estimate from those of the last epochs that leave the least error."""
-    return least_error(weighed_over_last(task, batches, number) for number in (3, 2, 1))
+    """The weighted estimate from as many of the newest epochs as make the error smaller."""
+    return least_error([weighed_over_last(task, batches, number) for number in range(1, 9)])
 
 
 def weighed_over_last(
@@ -153,15 +153,18 @@ def weighed_over_last(
     turned = s**2 / d / 2 * (step @ step * np.eye(d) + np.outer(step, step)) * (w.sum() * n) ** 2
     residual = g - n * (score - curvature @ mean + t @ curvature)
     count = w.sum() ** 2 / np.sum(w**2)
-    meat = (residual.T * w**2) @ residual * count / (count - d)
+    meat = (residual.T * w**2) @ residual * count / max(count - d, 1)
     inverse = np.linalg.inv(w.sum() * n * bread)
     deviation = task.update_channels.gradient.standard_deviation
-    privacy = inverse @ (np.sum(w**2) * deviation**2 * np.eye(d) + turned) @ inverse
     return {
         "theta": theta,
         "covariance": inverse @ (meat + turned) @ inverse,
-        "privacy": privacy,
-        "noise": np.trace(privacy @ curvature) / curvature[0, 0],
+        "privacy": inverse @ (np.sum(w**2) * deviation**2 * np.eye(d) + turned) @ inverse,
+        "meat": meat,
+        "squares": np.sum(w**2),
+        "turned": turned,
+        "inverse": inverse,
+        "curvature": curvature,
         "bent": w**2
         @ np.vecdot((t - theta) @ curvature, t - theta)
         / np.sum(w**2)

@@ -13,7 +13,7 @@ from pipeline.messages import envelope
 from pipeline.messages.estimate import Provenance, compose, read_estimate, write_estimate
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.topics import Topics, retention_ms
-from pipeline.methods.renewable import open_estimate, private_estimate
+from pipeline.methods.renewable import open_estimate, private_estimate, solution
 from pipeline.reducer import combine, estimate_of
 from pipeline.release.model import COEFFICIENT_LIMIT, VERSION_LIMIT, Model, round_model, start_model
 from pipeline.study import parse_study
@@ -109,7 +109,7 @@ def test_an_estimate_is_plain_json_and_comes_back(
     # the models of this log are drawn at random, far from any estimate
     for module in (private_estimate, open_estimate):
         monkeypatch.setattr(module, "is_far", lambda *_: False)
-    monkeypatch.setattr(private_estimate, "MOVING", math.inf)
+    monkeypatch.setattr(solution, "MOVING", math.inf)
     task = task_of(p=2, records=200, private=private, epsilon=8.0)
     partition = folded(task, sample_log(task, releases=releases, start=1))
     _, message = combine(task, {0: partition}, topic="t", model_version=4, published_at=1.5)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pipeline.linalg import pack_upper, unpack_upper
-from pipeline.methods.renewable import private_estimate
+from pipeline.methods.renewable import private_estimate, solution
 from pipeline.methods.renewable.private_estimate import estimate_private
 from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape, epoch_of
 from pipeline.reducer import differences, estimate_of
@@ -28,7 +27,7 @@ from tests.builders import (
 def linear_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases here are made by a linear score: no distance is too far for it, and no step."""
     monkeypatch.setattr(private_estimate, "is_far", lambda *_: False)
-    monkeypatch.setattr(private_estimate, "MOVING", math.inf)
+    monkeypatch.setattr(solution, "MOVING", math.inf)
 
 
 def batch_of(task: Task, seed: int, versions: list[int], start: int = 0) -> PrivateBatch:
@@ -70,16 +69,19 @@ def state_of(task: Task, *batches: PrivateBatch) -> PrivateState:
 
 
 def by_formula(task: Task, batch: PrivateBatch) -> dict[str, np.ndarray]:
-    """The estimate from those of the last epochs that leave the least error."""
-    return least_error(over_last(task, batch, number) for number in (3, 2, 1))
+    """The estimate from as many of the newest epochs as make the error smaller."""
+    return least_error([over_last(task, batch, number) for number in range(1, 9)])
 
 
-def least_error(found: Iterable[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Of estimates over ever fewer epochs: the first, unless its bend is worth leaving one out."""
-    every = list(found)
-    if every[0]["bent"] ** 2 <= every[0]["noise"] / 7:
-        return every[0]
-    return min(every, key=lambda one: one["noise"] + one["bent"] ** 2)
+def least_error(found: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Of estimates over ever more epochs, the last before one with a larger error."""
+    spread, errors = found[2]["meat"] / found[2]["squares"], []
+    for one in found:
+        meat, curvature = one["squares"] * spread + one["turned"], one["curvature"]
+        chance = np.trace(one["inverse"] @ meat @ one["inverse"] @ curvature) / curvature[0, 0]
+        errors.append(chance + 4 * one["bent"] ** 2)
+    worse = (number for number in range(1, len(found)) if errors[number] >= errors[number - 1])
+    return found[next(worse) - 1]
 
 
 def over_last(task: Task, batch: PrivateBatch, number: int) -> dict[str, np.ndarray]:
@@ -113,12 +115,16 @@ def over_last(task: Task, batch: PrivateBatch, number: int) -> dict[str, np.ndar
     ]) * slots**2  # fmt: skip
     inverse = np.linalg.inv(slots * bread)
     noise = count * task.update_channels.gradient.standard_deviation**2 * np.eye(d)
-    privacy, off = inverse @ (noise + turned) @ inverse, t - (mean - step)
+    off = t - (mean - step)
     return {
         "theta": mean - step,
         "covariance": inverse @ (meat + turned) @ inverse,
-        "privacy": privacy,
-        "noise": np.trace(privacy @ curvature) / curvature[0, 0],
+        "privacy": inverse @ (noise + turned) @ inverse,
+        "meat": meat,
+        "squares": np.array(count),
+        "turned": turned,
+        "inverse": inverse,
+        "curvature": curvature,
         "bent": np.mean(np.vecdot(off @ curvature, off)) / curvature[0, 0] / 2,
     }
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, RecordError
+from pipeline.linalg import pack_upper
 from pipeline.methods.ldp_sgd.forecast import largest_move
 from pipeline.methods.ldp_sgd.gradients import bounded_gradients
-from pipeline.methods.ldp_sgd.path import LARGEST
+from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Encoder
@@ -159,6 +160,55 @@ def test_no_single_release_can_stop_a_path_of_reasonable_settings(
     moved = largest_move(task, rule_of(task))
     # a hundred hostile releases in a row do not reach the end of the range either
     assert 0 < moved < LARGEST / 100
+
+
+@pytest.mark.parametrize("name", ["logistic", "strong", "open"])
+def test_no_forged_curvature_makes_a_release_move_the_path_further_than_stated(name: str) -> None:
+    task = task_of(**{**REASONABLE[name], "path": 'releases = "gradients+curvature"'})
+    rule, size, rng = rule_of(task), task.size, np.random.default_rng(1)
+    stated, found = largest_move(task, rule), 0.0
+    assert rule.scaling is not None
+    values, vectors = np.linalg.eigh(rule.scaling.reference)
+    root = (vectors * np.sqrt(values)) @ vectors.T
+    for _ in range(60):
+        # of the reference, some directions have nothing and the others far too much
+        basis = np.linalg.qr(rng.normal(size=(size, size)))[0]
+        shares = np.where(rng.random(size) < 0.5, 0.0, 10 ** rng.uniform(0, 3, size))
+        curvature = root @ (basis * shares) @ basis.T @ root
+        found = max(found, moved_by(task, SgdPath(rule), curvature))
+    assert 0.7 * stated < found <= stated
+
+
+def moved_by(task: Task, path: SgdPath, curvature: np.ndarray) -> float:
+    """Return how far the largest release moves a path for which this curvature was released."""
+    size, slots, records, scaling = task.size, task.slots, path.rule.unit, path.rule.scaling
+    assert scaling is not None
+    while scaling.is_guess(records):
+        records = 2 * records + path.rule.unit
+    for stretch in (path.rule.burn_in, records):
+        count = -(-stretch // slots)
+        extra = np.tile(slots * pack_upper(curvature), (count, 1))
+        path.fold(np.zeros((count, slots, size)), np.zeros((count, size)), extra=extra)
+    before, matrix = path.theta, path.matrix
+    assert matrix is not None
+    worst = matrix[np.abs(matrix).sum(axis=1).argmax()]
+    gradients = np.tile(np.sign(worst) * task.largest_gradient, (1, slots, 1))
+    path.fold(gradients, np.zeros((1, size)), extra=np.zeros((1, path.rule.extra)))
+    return float(np.abs(path.theta - before).max())
+
+
+def test_few_records_have_no_interval_without_noise_either() -> None:
+    task = task_of(
+        mechanism="none", records=2, path='burn_in = 10, releases = "gradients+curvature"'
+    )
+    run, rows = OfflineRun(task), rows_of(task, *drawn("linear", 10 + 10 * task.size, 1))
+    for start in range(0, len(rows) - 2, 2):
+        run.add("honest", rows[start : start + 2])
+    few = run.estimate(0.0)[0]
+    assert few.status == "warming"
+    assert f"need {10 * task.size} records behind the burn-in; {10 * task.size - 2}" in few.reason
+    run.add("honest", rows[-2:])
+    assert "behind the burn-in" not in run.estimate(0.0)[0].reason
 
 
 def forged(task: Task, entry: LogEntry, seq: int) -> LogEntry:

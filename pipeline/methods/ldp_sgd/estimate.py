@@ -150,8 +150,8 @@ def _missing(found: _Paths, coefficients: Vector) -> tuple[NDArray[np.bool_], st
     """Return which coefficients have no interval, shape (d,), and why; "" if all have one."""
     task, size, own = found.task, len(coefficients), found.task.path.shown
     nothing = np.ones(size, dtype=bool)
-    if diverged := _diverged(task, found.burnt):
-        return nothing, diverged
+    if why := _diverged(task, found.burnt) or readiness.lacks_records(found.records, size):
+        return nothing, why
     plug = found.plugs.get(own, found.plugs.get("plug-in"))
     if plug is None:
         alone = (i for i, p in enumerate(found.parts) if "plug-in" not in plug_ins(task, [p]))

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.plug_in import width_errors
-from pipeline.methods.ldp_sgd.readiness import LARGEST_ERROR, largest_cloud
+from pipeline.methods.ldp_sgd.readiness import LARGEST_ERROR, RECORDS_PER_COEFFICIENT, largest_cloud
 from pipeline.methods.ldp_sgd.settings import (
     MIXED,
     Rule,
@@ -20,8 +20,8 @@ from pipeline.methods.ldp_sgd.settings import (
 from pipeline.methods.ldp_sgd.steps import StepRule
 from pipeline.methods.ldp_sgd.task import GradientTask
 
-#: No stream has more records than this.
-NEVER = 2.0**53
+#: No stream has more records than this; a matrix is made anew less often.
+NEVER, DOUBLINGS = 2.0**53, 53
 #: Mean square distance of points from the minimum, over that of their average, at NEWTON steps.
 WANDERING = 3.2
 
@@ -41,7 +41,7 @@ def records_needed(task: GradientTask) -> int:
     known = (error / LARGEST_ERROR) ** 2
     near = float(np.trace(inverse @ middle @ inverse @ products))
     near *= WANDERING / largest_cloud(task)
-    counted = max(known, near, float(rule.unit))
+    counted = max(known, near, float(rule.unit), RECORDS_PER_COEFFICIENT * task.size)
     return math.ceil(rule.burn_in + counted)
 
 
@@ -53,12 +53,19 @@ def largest_step(rule: Rule) -> float:
 def largest_move(task: GradientTask, rule: Rule) -> float:
     """Return how far one release can move a coefficient, whatever numbers a client sends.
 
-    The worker refuses numbers that no honest client can send. The largest step belongs to the
-    matrix that the path begins with.
+    The worker refuses numbers that no honest client can send. The matrix is that which the path
+    begins with, or what released curvatures, true or forged, make of it when it is made anew.
     """
-    path = SgdPath(rule)
-    reach = 1.0 if path.matrix is None else float(np.abs(path.matrix).sum(axis=1).max())
-    return task.slots * min(path.steps.eta0, path.steps.cap) * reach * task.largest_gradient
+    path, scaling = SgdPath(rule), rule.scaling
+    reach = min(path.steps.eta0, path.steps.cap)
+    if scaling is not None and path.matrix is not None:
+        reach *= float(np.abs(path.matrix).sum(axis=1).max())
+        for doublings in range(1, DOUBLINGS):
+            records = rule.unit * ((1 << doublings) - 1)
+            if not scaling.is_guess(records + task.slots):
+                step = rule.steps.step(rule.burn_in + records + 1)
+                reach = max(reach, scaling.reach(records + task.slots, step))
+    return task.slots * reach * task.largest_gradient
 
 
 def records_to_mix(rule: Rule, curvature: float, needed: float = MIXED) -> int:

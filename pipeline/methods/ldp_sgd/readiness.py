@@ -22,6 +22,8 @@ from pipeline.methods.ldp_sgd.sums import Sums
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.types import Matrix, Vector
 
+#: Intervals need this many records for each coefficient behind the burn-in, noise or none.
+RECORDS_PER_COEFFICIENT = 10
 #: A standard error may be known to so much of itself.
 LARGEST_ERROR = 0.25
 #: Mean square of predictors about the minimum, over the square of the loss's scale, at most: what
@@ -126,6 +128,14 @@ def lacks_mixing(times: Vector, name: str, blocks: str) -> Lack:
         f"{name} is too short: {least:.0f} relaxation times of its slowest coefficient, and "
         f"intervals need {MIXED:.0f}{blocks}",
     )
+
+
+def lacks_records(records: int, size: int) -> str:
+    """Return why so few records behind the burn-in give no interval; "" if they are enough."""
+    needed = RECORDS_PER_COEFFICIENT * size
+    if records >= needed:
+        return ""
+    return f"intervals need {needed} records behind the burn-in; {records} have come"
 
 
 def lacks_curvature(plug: PooledPlugIn, records: int) -> Lack:

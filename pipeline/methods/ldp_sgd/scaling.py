@@ -59,9 +59,25 @@ class Scaling:
 
     def matrix(self, curvature: Matrix, records: int) -> Matrix:
         """Return the matrix after a mean curvature over `records` records, both (d, d)."""
-        if self._hidden(records) > USEFUL:
+        if self.is_guess(records):
             return self.first()
         return _inverse(self.known(curvature, records).curvature)
+
+    def reach(self, records: int, step: float) -> float:
+        """Return a bound of a step times an absolute row sum of its matrix, whatever was released.
+
+        P is at most R^-1 / L, with L the least share after so many records. Of such P the most of
+        e_j' P s is half of |a| |b| + a' b, with a' b = e_j' R^-1 s / L, and signs s. The cap of the
+        step by tr(P) bounds it as well: by (1 + sqrt d) / 2 times that cap.
+        """
+        inverse = np.abs(self.first())
+        rows = (np.sqrt(np.diag(inverse) * inverse.sum()) + inverse.sum(axis=1)) / 2
+        row = float(rows.max()) / self._least(records)
+        return min(step * row, self.cloud * (1 + math.sqrt(len(rows))) / 2)
+
+    def is_guess(self, records: int) -> bool:
+        """Whether curvatures of so many records are too noisy to replace the guess."""
+        return self._hidden(records) > USEFUL
 
     def known(self, curvature: Matrix, records: int) -> Known:
         """Return a mean of released curvatures with what noise hides raised, both (d, d)."""
@@ -69,11 +85,14 @@ class Scaling:
         root = (vectors * np.sqrt(values)) @ vectors.T
         inverse = (vectors / np.sqrt(values)) @ vectors.T
         shares, directions = np.linalg.eigh(inverse @ curvature @ inverse)
-        least = max(self._hidden(records), LEAST_SHARE)
+        least = self._least(records)
         low, raised = shares < least, np.maximum(shares, least)
         repaired = root @ (directions * raised) @ directions.T @ root
         hidden = inverse @ (directions * np.where(low, 1 / raised, 0.0)) @ directions.T @ inverse
         return Known((repaired + repaired.T) / 2, int(low.sum()), hidden)
+
+    def _least(self, records: int) -> float:
+        return max(self._hidden(records), LEAST_SHARE)
 
     def _hidden(self, records: int) -> float:
         """Return about the largest eigenvalue of the noise, as a share of the guess.

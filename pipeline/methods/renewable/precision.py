@@ -23,7 +23,7 @@ AMPLE = 1.5
 #: Intervals need this many releases for each coefficient, and so many in all: the spread between
 #: them is then known well enough, with the factor of `between_releases`, for normal quantiles.
 RELEASES_PER_COEFFICIENT, LEAST_RELEASES = 4, 20
-#: Share of the releases that the last three epochs hold at least.
+#: Share of the releases that the epochs of an estimate hold, in plans: usually more.
 RECENT = 0.75
 
 

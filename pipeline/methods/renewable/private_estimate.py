@@ -1,8 +1,8 @@
 """The estimate of a private study from its integer sums.
 
-theta = tbar - (Abar + ridge R)^-1 (G / N + ridge R tbar): the mean expansion point of the last
-three epochs less one preconditioned gradient taken there. The noisy curvature only scales and turns
-that step and expansion points enter only as a mean, so no noise is ever multiplied by a
+theta = tbar - (Abar + ridge R)^-1 (G / N + ridge R tbar): the mean expansion point of the
+newest epochs less one preconditioned gradient taken there. The noisy curvature only scales and
+turns that step and expansion points enter only as a mean, so no noise is ever multiplied by a
 coefficient. The middle of the sandwich is the spread between releases. With forgetting, what is
 linear in releases is weighed by their weight, and every variance by its square. Derived in
 docs/methods/renewable.md.
@@ -45,8 +45,6 @@ from pipeline.types import Matrix, Vector
 
 #: How intervals are made.
 INTERVAL = "sandwich, spread between releases"
-#: An estimate that is so many standard errors from the mean model of its releases still moves.
-MOVING = 5.0
 STILL_MOVING = (
     "the estimate still moves away from the models that clients computed these releases at, so "
     "that intervals would not hold what it moves to: wait for more releases at newer models"
@@ -79,7 +77,7 @@ def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estim
         )
     else:
         solution = solve(task, parts)
-        bread, moments, step = solution.bread, solution.moments, solution.step
+        bread, moments = solution.bread, solution.moments
         hidden, condition = bread.hidden, condition_number(bread.matrix)
         records, coefficients = moments.records, solution.coefficients
         if moments.slopes is not None:
@@ -90,10 +88,9 @@ def estimate_private(task: RenewableTask, sums: PrivateState | Weighed) -> Estim
         if conditions[0].holds:
             covariance, privacy = _variances(solution)
             total = np.maximum(np.diag(covariance), np.diag(privacy))
-            moving = np.any(np.abs(step) > MOVING * np.sqrt(total))
             # old models leave the last epochs when as many releases again have come
             conditions.append(Condition(1 - 0.5 * is_far(solution.bent, total), FAR))
-            conditions.append(Condition(1 - 0.5 * bool(moving), STILL_MOVING))
+            conditions.append(Condition(1 - 0.5 * solution.is_moving(total), STILL_MOVING))
         progress = progress_of(conditions, slots)
         lacking = [c.reason for c in conditions if not c.holds and c is not apart]
         status, reason = "ready", apart.reason

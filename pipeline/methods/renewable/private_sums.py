@@ -20,8 +20,6 @@ from pipeline.methods.renewable.task import RenewableTask
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Matrix, Vector
 
-#: Epochs that enter the estimate: older expansion points are too far from the truth.
-LAST_EPOCHS = 3
 #: Groups of clients have means of their own where there are so many releases for each of them and
 #: each coefficient.
 RELEASES_PER_GROUP = 3
@@ -110,9 +108,9 @@ def curvature_of(
     return mean, effective(float(total[0]), sum(w * w * float(tail[0]) for w, tail in tails))
 
 
-def last_epochs(parts: Weighed) -> list[int]:
-    """Return the epochs that enter the estimate."""
-    return sorted({epoch for _, state in parts for epoch in state.epochs})[-LAST_EPOCHS:]
+def epochs_of(parts: Weighed) -> list[int]:
+    """Return the epochs that there are, oldest first."""
+    return sorted({epoch for _, state in parts for epoch in state.epochs})
 
 
 def between_releases(moments: Moments, curvature: Matrix) -> Matrix:

@@ -1,27 +1,28 @@
-"""The coefficients from the sums of the last epochs, and of how many of them they are best made.
+"""The coefficients from the sums of the newest epochs, and of how many of them they are best made.
 
-theta = tbar - M^-1 (G / N + ridge R tbar) has two errors: the noise of G, which falls with the
+theta = tbar - M^-1 (G / N + ridge R tbar) has two errors: chance in G, which falls with the
 releases, and what linearised scores leave out, which grows with the square of the distance of
-their models. The first models of a stream are far off. So older epochs enter as long as that
-makes the sum of both errors' squares smaller.
+their models. The first models of a stream are far off. So older epochs enter as long as both
+errors together become smaller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from pipeline.linalg import sandwiches, solve_positive
 from pipeline.methods.renewable.bread import Bread, bread_of
-from pipeline.methods.renewable.precision import noise_of
+from pipeline.methods.renewable.precision import noise_of, releases_needed
 from pipeline.methods.renewable.private_sums import (
     Moments,
     Weighed,
+    between_releases,
     curvature_of,
     distance_of,
-    last_epochs,
+    epochs_of,
     moments_of,
 )
 from pipeline.methods.renewable.task import RenewableTask
@@ -32,9 +33,12 @@ LONGEST_STEP = 2.0
 #: Releases at models so far away that predictors differ by this mean square move the estimate's by
 #: half of it: the second order of a score, where the loss's curvature changes as fast as it is.
 SECOND_ORDER = 0.5
-#: The oldest epoch of three holds a seventh of their models or more: an error below this share of
-#: the noise is not worth its loss.
-WORTHWHILE = 1 / 7
+#: It counts so many times as much as chance: intervals know chance and not the bend.
+CAUTION = 2.0
+#: Coefficients that are so many standard errors from the mean model of their releases still move.
+MOVING = 5.0
+#: So many of the newest epochs say how much releases differ by chance: most of all releases.
+SPREAD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +61,45 @@ class Solution:
     noise: Matrix
     bent: float
 
-    def noise_of_predictors(self) -> float:
-        """Return the mean variance of predictors by noise, records weighed by their curvature."""
-        [privacy] = sandwiches(self.moments.slots * self.bread.matrix, self.noise)
+    @property
+    def spread(self) -> Matrix:
+        """Variance of a release's score, shape (d, d): its noise alone while releases are few."""
+        moments = self.moments
+        if moments.releases < releases_needed(len(self.step)):
+            return (self.noise - self.turned) / moments.squares
+        return between_releases(moments, self.bread.curvature) / moments.squares
+
+    def variance(self, spread: Matrix) -> Matrix:
+        """Return the variance of the coefficients where that of a release's score is `spread`."""
+        moments = self.moments
+        meat = moments.squares * spread + self.turned
+        [covariance] = sandwiches(moments.slots * self.bread.matrix, meat)
+        return covariance
+
+    def error(self, variance: Matrix) -> float:
+        """Return the mean square error of predictors, records weighed by their curvature."""
         curvature = self.bread.curvature
-        return float(np.sum(privacy * curvature)) / (float(curvature[0, 0]) or 1.0)
+        chance = float(np.sum(variance * curvature)) / (float(curvature[0, 0]) or 1.0)
+        return chance + (CAUTION * self.bent) ** 2
+
+    def is_moving(self, variances: Vector) -> bool:
+        """Whether the coefficients are far from the models of these releases, for their errors."""
+        return bool(np.any(np.abs(self.step) > MOVING * np.sqrt(variances)))
 
 
 def solve(task: RenewableTask, parts: Weighed) -> Solution:
-    """Return the coefficients from those last epochs that leave the least error."""
-    last = last_epochs(parts)
-    best = _solved(task, parts, last)
-    noise = best.noise_of_predictors()
-    error = noise + best.bent**2
-    if best.bent**2 <= WORTHWHILE * noise:
-        return best
-    for first in range(1, len(last)):
-        found = _solved(task, parts, last[first:])
-        own = found.noise_of_predictors() + found.bent**2
-        if own < error:
-            best, error = found, own
-    return best
+    """Return the coefficients from as many of the newest epochs as make the error smaller."""
+    count = len(epochs_of(parts))
+    most = solve_over(task, parts, min(count, SPREAD))
+    best, error, moves = None, math.inf, True
+    for epochs in range(1, count + 1):
+        found = most if epochs == SPREAD else solve_over(task, parts, epochs)
+        variance = found.variance(most.spread)
+        own, moving = found.error(variance), found.is_moving(np.diag(variance))
+        if best is not None and (own >= error or (moving and not moves)):
+            break
+        best, error, moves = found, own, moving
+    return best or most
 
 
 def shortened(task: RenewableTask, step: Vector) -> Vector:
@@ -86,13 +108,12 @@ def shortened(task: RenewableTask, step: Vector) -> Vector:
     return step if moved <= LONGEST_STEP else step * (LONGEST_STEP / moved)
 
 
-def _solved(task: RenewableTask, parts: Weighed, epochs: Sequence[int]) -> Solution:
-    """Return the coefficients from the releases of these epochs."""
-    noise, (curvature, releases) = noise_of(task), curvature_of(task, parts, epochs)
-    bread, moments = (
-        bread_of(curvature, releases, task.penalty, noise),
-        moments_of(task, parts, epochs),
-    )
+def solve_over(task: RenewableTask, parts: Weighed, epochs: int) -> Solution:
+    """Return the coefficients from the releases of so many of the newest epochs, >= 1."""
+    newest = epochs_of(parts)[-epochs:]
+    noise, moments = noise_of(task), moments_of(task, parts, newest)
+    curvature, releases = curvature_of(task, parts, newest)
+    bread = bread_of(curvature, releases, task.penalty, noise)
     mean = moments.expansion / moments.slots
     score = moments.gradient / moments.slots + task.penalty * mean
     whole = solve_positive(bread.matrix, score)
