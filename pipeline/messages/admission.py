@@ -133,10 +133,7 @@ def read_signed(payload: bytes | None, kind: type[Kind], publics: list[bytes]) -
 
 
 def read_enrolment(payload: bytes) -> Enrolment:
-    """Read what `veilstream client enrol` printed.
-
-    PayloadError if it is not that, or not whole.
-    """
+    """Read what `veilstream client enrol` printed; PayloadError if it is not that, or not whole."""
     try:
         found = msgspec.json.decode(payload.strip(), type=Enrolment)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

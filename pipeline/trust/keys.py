@@ -37,12 +37,8 @@ def derived(secret: bytes, *purpose: str) -> bytes:
 class Pair:
     """The private keys of a study's generation, or of a client.
 
-    Attributes
-    ----------
-    seed
-        32 secret bytes, from which all its keys follow.
-    generation
-        Of a study, from 1; clients have one pair for ever.
+    seed: 32 secret bytes, from which all its keys follow.
+    generation: Of a study, from 1; clients have one pair for ever.
     """
 
     seed: bytes
@@ -75,17 +71,10 @@ class Pair:
     def mac_key(self, other: bytes, *, study: str, client: str, generation: int) -> bytes:
         """Return the key of a client's MACs, the same for study and client.
 
-        Parameters
-        ----------
-        other
-            Public parts of the other side.
-        generation
-            Of the study's pair.
+        other: Public parts of the other side.
+        generation: Of the study's pair.
 
-        Raises
-        ------
-        ConfigError
-            If no key can be agreed on with these public parts.
+        Raises ConfigError if no key can be agreed on with these public parts.
         """
         try:
             shared = self._agrees.exchange(X25519PublicKey.from_public_bytes(other[SIZE:]))

@@ -30,12 +30,8 @@ def is_mac(key: bytes, body: bytes, claimed: bytes) -> bool:
 class Stamp:
     """What a client puts on its releases as they leave.
 
-    Attributes
-    ----------
-    key
-        For the MAC.
-    generation
-        Of the study's pair that it was agreed with.
+    key: For the MAC.
+    generation: Of the study's pair that it was agreed with.
     """
 
     key: bytes

@@ -31,10 +31,7 @@ def signed(payload: bytes, pair: Pair) -> bytes:
 def check_signed(payload: bytes, publics: Iterable[bytes]) -> None:
     """Refuse a message that none of these public keys has signed.
 
-    Raises
-    ------
-    PayloadError
-        "unsigned" or "forged".
+    Raises PayloadError: "unsigned" or "forged".
     """
     found = _MEMBER.search(payload)
     if found is None:
@@ -48,10 +45,7 @@ def check_signed(payload: bytes, publics: Iterable[bytes]) -> None:
 def check_plain(payload: bytes) -> None:
     """Refuse JSON with characters that a terminal obeys: nothing of ours has any.
 
-    Raises
-    ------
-    PayloadError
-        "control-characters".
+    Raises PayloadError: "control-characters".
     """
     if _CONTROL.search(payload):
         raise PayloadError("control-characters", "the message holds characters that are no text")

@@ -43,10 +43,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def spec_of(study: Study) -> Spec:
-    """Return the table of a study.
-
-    Raises ConfigError if it has a key or a value that is not allowed.
-    """
+    """Return the table of a study; ConfigError if it has a key or a value that is not allowed."""
     given = study.estimator.method or {}
     if given.get("release") == "copies":
         raise ConfigError(
