@@ -22,14 +22,7 @@ from pipeline.extras import extra
 from pipeline.library.table import information_line, line, privacy_line, unit_lines, value
 
 #: Names of the scores for people.
-SCORES = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "auc": "AUC",
-    "log_loss": "log-loss",
-    "mean_absolute_error": "MAE",
-    "root_mean_square_error": "RMSE",
-}
+SCORES = {**WORDS, "mean_absolute_error": "MAE", "root_mean_square_error": "RMSE"}
 #: Bins that a terminal shows, at most.
 SHOWN = 12
 

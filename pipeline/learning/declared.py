@@ -25,14 +25,26 @@ RESPONSE = "response"
 class Declared:
     """What `PrivateClassifier` and `PrivateRegressor` share: a study, and the learner behind."""
 
-    ranges: Ranges | None
-    epsilon: float | None
-    delta: float | None
-    loss: str
-    ridge: float
-    window: int
-    level: float
     _learner: StreamLearner[Any]
+
+    def __init__(
+        self,
+        *,
+        ranges: Ranges | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        loss: str = "logistic",
+        ridge: float = 1e-3,
+        window: int = 250,
+        level: float = 0.95,
+    ) -> None:
+        self.ranges = ranges
+        self.epsilon = epsilon
+        self.delta = delta
+        self.loss = loss
+        self.ridge = ridge
+        self.window = window
+        self.level = level
 
     @property
     def coef_(self) -> NDArray[np.float64]:

@@ -66,25 +66,6 @@ class PrivateClassifier(Declared, Classifier):
 
     _learner: StreamClassifier
 
-    def __init__(
-        self,
-        *,
-        ranges: Ranges | None = None,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        loss: str = "logistic",
-        ridge: float = 1e-3,
-        window: int = 250,
-        level: float = 0.95,
-    ) -> None:
-        self.ranges = ranges
-        self.epsilon = epsilon
-        self.delta = delta
-        self.loss = loss
-        self.ridge = ridge
-        self.window = window
-        self.level = level
-
     def fit(self, X: Table, y: Any) -> PrivateClassifier:
         """Learn from X (n, p) and n labels of two classes, and forget what was before."""
         X, y = checked(self, X, y, classes=True)
@@ -160,14 +141,11 @@ class PrivateRegressor(Declared, Regressor):
         window: int = 250,
         level: float = 0.95,
     ) -> None:
-        self.ranges = ranges
+        super().__init__(
+            ranges=ranges, epsilon=epsilon, delta=delta, loss=loss, ridge=ridge, window=window,
+            level=level,
+        )  # fmt: skip
         self.response_range = response_range
-        self.epsilon = epsilon
-        self.delta = delta
-        self.loss = loss
-        self.ridge = ridge
-        self.window = window
-        self.level = level
 
     def fit(self, X: Table, y: Any) -> PrivateRegressor:
         """Learn from X (n, p) and n numbers or counts, and forget what was before."""
