@@ -57,7 +57,6 @@ class Checked:
 class Follower:
     """The states of all partitions, moved on from one set of log positions to the next.
 
-    history: The releases topic.
     starts: Where each partition begins: 0, or its first record that is left.
     """
 

@@ -17,10 +17,7 @@ from agents.verifying import Verifying
 
 
 class Health:
-    """The worker's small web server.
-
-    folding, publishing, progress: What is reported on.
-    """
+    """The worker's small web server."""
 
     def __init__(
         self,

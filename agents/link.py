@@ -22,7 +22,6 @@ class ReleasesLog:
     """Where the consumer stands in the releases topic.
 
     consumer: Gives Faust's consumer, which does not exist before the application starts.
-    topic: The releases topic.
     """
 
     def __init__(self, consumer: Callable[[], Any], topic: str) -> None:

@@ -28,7 +28,6 @@ class Mark:
 class Progress:
     """Watches the partitions that a worker owns.
 
-    folding: Whose partitions.
     left: Asks Kafka what is left.
     now: A clock in seconds that never goes back.
     """

@@ -39,7 +39,6 @@ class Job:
     """What a replay is to do.
 
     start, stop: Where it begins and ends.
-    rhythm: When estimates are due.
     speed: Times the pace of the log; 0: as fast as it goes.
     accept_loss, accept_others: Go on without what retention took; pass over releases of other
         revisions.

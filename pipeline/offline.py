@@ -46,7 +46,6 @@ class OfflineRun:
     `add` does a window from end to end. Whoever puts time between the steps calls them one by one:
     `release` at the client, `fold` and `publish` at the worker.
 
-    task: The study.
     trace: As `Server.empty` has it: of gradient descent all iterates, 8 d bytes for each record,
         for the interval that needs them.
     timed: Whether the caller gives `fold` the times of releases.

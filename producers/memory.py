@@ -35,7 +35,6 @@ class Memory:
     """The lock file of a client, held by one process at a time.
 
     path: The file; it is made if it does not exist.
-    client: For messages.
 
     says: What is in it.
 

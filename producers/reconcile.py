@@ -164,7 +164,6 @@ class Search:
     """A search of one partition for the releases of one client.
 
     consumer, topic_partition: What reads, and the partition that it has been assigned.
-    store: Whose releases.
     say, stopped, membership: As `lost_releases` takes them.
     """
 

@@ -35,8 +35,6 @@ class Pending:
 class Sender:
     """Sends the outbox of one study.
 
-    store, study: Whose outbox.
-    settings, topics: Where to.
     membership: Puts the MAC on releases, where they have one.
 
     Raises BrokerError if Kafka does not answer at the start.

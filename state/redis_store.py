@@ -33,7 +33,6 @@ class RedisStore:
     """Snapshots of one study.
 
     client: A connection with `decode_responses=False`.
-    task: The study.
     """
 
     def __init__(self, client: redis.Redis, task: Task) -> None:

@@ -58,7 +58,6 @@ def kafka_jars(program_paths: ProgramPaths) -> Path:
 def check_jars(folder: Path, *, others_allowed: bool = False) -> None:
     """Compare a folder's jars with the committed list.
 
-    folder: The jars.
     others_allowed: True for a release, which holds more than the list and another logger: only
         Kafka's own jars must then be there, and those that the list names must have its sums.
 

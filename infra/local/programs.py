@@ -20,7 +20,6 @@ class ProgramPaths:
     cache: Where this user's programs keep what they can fetch again (``XDG_CACHE_HOME``).
     kafka_home: A Kafka installation of the operator's own (``VEILSTREAM_KAFKA_HOME``).
     archive: The release ``kafka_2.13-4.3.1.tgz`` in a local file (``VEILSTREAM_KAFKA_ARCHIVE``).
-    java_home: A Java installation (``JAVA_HOME``).
     """
 
     cache: Path = field(default_factory=lambda: Path.home() / ".cache")

@@ -21,7 +21,6 @@ STEADY_SECONDS = 60.0
 def supervise(runtime: LocalRuntime, stop: threading.Event, say: Callable[[str], None]) -> None:
     """Watch a runtime that is up until ``stop`` is set or somebody takes it down; then end both.
 
-    runtime: The runtime.
     stop: Set by a signal handler or another thread.
     say: Takes a line for the operator.
 

@@ -55,10 +55,7 @@ class OneClient(Clients):
 
 
 class ByColumn(Clients):
-    """A column names the client; a slot without a record belongs to the client before it.
-
-    column: Its name.
-    """
+    """A column names the client; a slot without a record belongs to the client before it."""
 
     def __init__(self, column: str) -> None:
         super().__init__()

@@ -42,7 +42,6 @@ class EventTime:
     record is late: refused, or counted as arriving at the newest time before it. One without a
     readable time keeps its slot at that time too, as a record that cannot be used.
 
-    column: Its name.
     keep_late: Whether late records are kept.
 
     newest: The newest time so far, seconds since 1970; None before the first.

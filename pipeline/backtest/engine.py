@@ -59,7 +59,6 @@ _Event = Closed | _Arrival | _News | _Look | _Freeze
 class Engine:
     """One study over one history.
 
-    task: The study.
     timed: Whether the clock is event time in seconds; else it counts records, windows close only
         when they are full, and the worker publishes by the number of releases alone, as
         `OfflineRun`.

@@ -42,7 +42,6 @@ class Run:
 
     setting, label: Number of its setting, and the same in words.
     draw: Number of its draw of the noise; None for the run without privacy.
-    result: What came out.
     """
 
     setting: int

@@ -28,7 +28,6 @@ class Reading:
     """One pass over a history: its parts, and what was counted on the way.
 
     study, options: What to read, and how.
-    history: Where from.
     form: What standard input holds: "csv" or "jsonl".
 
     names: The clients by number.

@@ -19,8 +19,6 @@ class Snapshot:
     """What an estimate said when it was published.
 
     clock: When: seconds since 1970, or a record's number.
-    status: Of the estimate.
-    records, releases: Behind it.
     privacy_share: Share of the variance due to privacy, median over coefficients.
     coefficients: On encoded features, shape (d,).
     ends: Lower and upper ends of the intervals on encoded features, each (d,), with NaN where one

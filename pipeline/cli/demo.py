@@ -32,7 +32,6 @@ from pipeline.study import load_study
 class Demonstration(Protocol):
     """Real data, dealt to clients, and what is said about the estimate at the end.
 
-    sites: The clients.
     seconds: How long the stream is to last.
     ahead: Seconds until all clients begin at once; None if each may begin when it is up.
     """

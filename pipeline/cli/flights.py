@@ -38,10 +38,7 @@ Slot: TypeAlias = tuple[str, Row | None]
 
 
 class Flights:
-    """The flights of 2013, each airline a client.
-
-    task: The study.
-    """
+    """The flights of 2013, each airline a client."""
 
     seconds: float = 48.0
     ahead: float | None = 15.0

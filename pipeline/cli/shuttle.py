@@ -26,7 +26,6 @@ CLIENTS = 8
 class Shuttle:
     """The Shuttle stream as the demonstration splits it.
 
-    task: The study.
     clients: Among how many clients the first 40,000 records are dealt, in turn.
     """
 

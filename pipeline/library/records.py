@@ -26,7 +26,6 @@ Rows: TypeAlias = Iterator[tuple[str, Row | None]]
 class Records:
     """The encoded records of one source, read once.
 
-    task: The study.
     data: The path of a .csv, .jsonl, .ndjson or .parquet file, "-" for standard input, a data
         frame, a mapping from names to columns; or, with `y`, an array (n, p) in the study's order
         of features, or a data frame without the response.

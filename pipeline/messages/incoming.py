@@ -31,7 +31,6 @@ Judged = tuple[PayloadError, Mask]
 class Incoming:
     """Sound releases of a batch, in order, and what is wrong with the others.
 
-    rows: The releases.
     places: Which payloads of the batch they are, shape (n,).
     clients: Which of `names` has sent each, shape (n,).
     names: Client ids, in the order in which their keys come first.

@@ -32,7 +32,6 @@ def is_possible(version: int, now: float) -> bool:
 class Newest:
     """The newest believable model among those that it is shown, in the order of the log.
 
-    task: The study.
     ends: Returns how far the releases topic reaches: the sum of the next offsets of its partitions.
     clock: Seconds since 1970.
 

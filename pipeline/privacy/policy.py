@@ -15,7 +15,6 @@ class Guarantee(msgspec.Struct, frozen=True, omit_defaults=False):
     neighbours: Which change of the data it hides: "zero-out" (one record becomes a null record) or
         "replace-one".
     adversary: Who may look: everybody beyond the client, with all releases and estimates.
-    guarantee: The sentence for people.
     counts: How numbers of records are treated: which leave with noise, which are public, which
         never leave.
     levels: Epsilon of each level of privacy that a record can have, the largest being `epsilon`;

@@ -32,7 +32,6 @@ NAMED = 8
 class Codes:
     """The declared texts of one column, each with the number that stands for it.
 
-    name: The column.
     what: What a text is, in words: "class" or "level".
     codes: Each text, as the study file writes it, with its number.
 

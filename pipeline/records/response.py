@@ -54,7 +54,6 @@ def response_of(study: Study) -> Response:
 class NumberResponse:
     """A number or a count with its public range.
 
-    name: The column.
     low, high: The ends of the range; values beyond are clipped.
     whole: Whether it is a count: a whole number >= 0, which keeps its unit; else the range is
         mapped to [-1, 1].
@@ -106,7 +105,6 @@ class NumberResponse:
 class ClassResponse:
     """The response column with its classes: +1 for the positive one, -1 for the negative one.
 
-    name: The column.
     positive, negative: The two values, as the study file writes them.
     """
 

@@ -72,7 +72,6 @@ OFFLINE = Offline()
 class Reducer:
     """Folds log records of one study; it keeps no state of its own.
 
-    task: The study's public numbers.
     revision: The one that releases must name; default: the task's.
     trust: The study's keys, where its releases are authenticated. `OFFLINE` is for releases that
         this process makes itself: nobody else can send one.

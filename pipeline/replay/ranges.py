@@ -65,7 +65,6 @@ class Span:
 def parse_bound(text: str, option: str, *, now: float, partitions: int) -> Bound:
     """Return the bound that a text means.
 
-    option: Its name, for messages.
     now: Seconds since 1970.
     partitions: How many partitions the log has.
 

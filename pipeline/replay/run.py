@@ -58,7 +58,6 @@ class Replay:
     topic: The releases topic, which estimates name.
     revision: The study revision under which the releases were made.
     spans: What is read of each partition.
-    rhythm: When estimates are due.
     trust: The study's keys, where its releases are authenticated.
     others: Whether releases of other revisions are passed over, as a worker does, or end the
         replay.

@@ -22,8 +22,6 @@ from producers.sources.counted import CountedRows
 class ParquetRows(CountedRows):
     """The records of a Parquet file, one slot each.
 
-    path: The file.
-
     Raises ConfigError if pyarrow is not installed; DataError if the file cannot be read.
     """
 

@@ -46,7 +46,6 @@ class Spool(Tape):
 
     folder: Where the spool lies; the caller must hold this folder for itself.
     form: "csv" or "jsonl".
-    stream: The input.
     """
 
     prefix = "stdin:"

@@ -48,7 +48,6 @@ class SgdPath:
     records, releases: How many came, the burn-in included.
     theta: The newest iterate, shape (d,); of a shared path the sum of this partition's steps.
     origin: m, the iterate at the end of the burn-in; zero before.
-    sums: The running sums.
     marks: Copies of the sums, oldest first.
     batches: Totals of the online batches, see `batch_means`.
     diverged: The number of records after which the iterate passed its limit; None as long as it has

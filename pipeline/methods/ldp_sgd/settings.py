@@ -26,7 +26,6 @@ LEAST_MARK = 1000
 class Rule:
     """What is public about a path.
 
-    steps: The step sizes.
     burn_in: Records before the sums begin, >= 0; copies are kept at burn_in 2^j.
     start: theta_0, shape (d,). Zero in a shared path, whose start is added by who brings the parts
         together.

@@ -65,7 +65,6 @@ class Published:
     """One kind; the attributes on top of those of `OfflineMethod` say how it is made.
 
     keys: Type of its table [estimator.method].
-    run: It, over all records.
     claim, counts: What it keeps private, by task and number of clients; and the same of counts.
     start: The stream of an online method before its first batch; None of the others.
     weighted: Whether it has class weights.
