@@ -259,7 +259,6 @@ class Writer:
         self._partitions = {Topics.of(study).releases.name: study.stream.partitions}
 
     def __enter__(self) -> Writer:
-        """Connect; BrokerError."""
         with asking(self._settings, "the cluster", "Write"):
             self._producer = KafkaProducer(
                 **kafka_options(self._settings),
@@ -270,7 +269,6 @@ class Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Disconnect."""
         close_producer(self._producer)
 
     def send(

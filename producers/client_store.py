@@ -54,7 +54,6 @@ class ClientStore:
         self._counts = Counts(self._db)
 
     def __enter__(self) -> ClientStore:
-        """Return the store."""
         return self
 
     def __exit__(
@@ -63,7 +62,6 @@ class ClientStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
         self.close()
 
     def close(self) -> None:

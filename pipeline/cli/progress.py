@@ -33,12 +33,10 @@ class Bar:
         self._task = self._progress.add_task(what, total=None, rate="")
 
     def __enter__(self) -> Bar:
-        """Show it."""
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take it away."""
         self._progress.stop()
 
     def report(self, done: int, total: int) -> None:
