@@ -11,11 +11,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kafka import KafkaProducer, TopicPartition
-
-from infra.connection import asking, close_producer, kafka_options, log_reader
+from infra.connection import (
+    PATIENCE_SECONDS,
+    asking,
+    close_producer,
+    read_all,
+    record_producer,
+)
 from infra.keyring import StudyPairs, pin, pinned
-from pipeline.errors import BrokerError, ConfigError, PayloadError
+from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import (
     KEYS,
     Admission,
@@ -37,27 +41,6 @@ from pipeline.settings import Settings
 from pipeline.study import Study
 
 log = logging.getLogger("veilstream.trust")
-#: How long Kafka may take for what a topic holds, and for a record, in seconds.
-PATIENCE_SECONDS = 20.0
-
-
-def read_all(settings: Settings, topic: str) -> list[tuple[bytes | None, bytes | None]]:
-    """Return keys and values of a small topic, in order; BrokerError if Kafka fails."""
-    place, found = TopicPartition(topic, 0), list[tuple[bytes | None, bytes | None]]()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    with (
-        asking(settings, f"topic {topic}", "Read"),
-        log_reader(settings, wait_ms=100) as consumer,
-    ):
-        consumer.assign([place])
-        consumer.seek_to_beginning(place)
-        end = consumer.end_offsets([place])[place]
-        while consumer.position(place) < end:
-            records = consumer.poll(timeout_ms=200).get(place, [])
-            found += [(record.key, record.value) for record in records]
-            if time.monotonic() > deadline:
-                raise BrokerError(f"{topic} gives nothing of what it has")
-    return found
 
 
 class Roll:
@@ -260,12 +243,7 @@ class Writer:
 
     def __enter__(self) -> Writer:
         with asking(self._settings, "the cluster", "Write"):
-            self._producer = KafkaProducer(
-                **kafka_options(self._settings),
-                acks="all",
-                max_block_ms=int(PATIENCE_SECONDS * 1000),
-                bootstrap_timeout_ms=10_000,
-            )
+            self._producer = record_producer(self._settings)
         return self
 
     def __exit__(self, *_: object) -> None:

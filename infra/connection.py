@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 from infra.preflight import check_servers
 from infra.tls import ssl_context
 from pipeline.errors import BrokerError, ConfigError, VeilstreamError
 from pipeline.settings import Settings
+
+#: How long Kafka may take for what a small topic holds, and for a record, in seconds.
+PATIENCE_SECONDS = 20.0
 
 
 def told(
@@ -94,6 +98,35 @@ def log_reader(settings: Settings, *, wait_ms: int) -> KafkaConsumer:
         bootstrap_timeout_ms=10_000,
         fetch_max_wait_ms=wait_ms,
     )
+
+
+def record_producer(settings: Settings) -> KafkaProducer:
+    """Return a producer of single records, of which each is waited for."""
+    return KafkaProducer(
+        **kafka_options(settings),
+        acks="all",
+        max_block_ms=int(PATIENCE_SECONDS * 1000),
+        bootstrap_timeout_ms=10_000,
+    )
+
+
+def read_all(settings: Settings, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """Return keys and values of a small topic, in order; BrokerError if Kafka fails."""
+    place, found = TopicPartition(topic, 0), list[tuple[bytes | None, bytes | None]]()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with (
+        asking(settings, f"topic {topic}", "Read"),
+        log_reader(settings, wait_ms=100) as consumer,
+    ):
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        end = consumer.end_offsets([place])[place]
+        while consumer.position(place) < end:
+            records = consumer.poll(timeout_ms=200).get(place, [])
+            found += [(record.key, record.value) for record in records]
+            if time.monotonic() > deadline:
+                raise BrokerError(f"{topic} gives nothing of what it has")
+    return found
 
 
 def close_producer(producer: KafkaProducer) -> None:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from kafka import KafkaProducer, TopicPartition
-
-from infra.connection import asking, close_producer, kafka_options, log_reader
-from pipeline.errors import BrokerError, ConfigError
+from infra.connection import (
+    PATIENCE_SECONDS,
+    asking,
+    close_producer,
+    read_all,
+    record_producer,
+)
+from pipeline.errors import ConfigError
 from pipeline.messages.study import Known, write_study
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
-
-#: How long Kafka may take to hand out what the topic holds, and to take a record, in seconds.
-PATIENCE_SECONDS = 20.0
 
 
 def known_revision(task: Task, settings: Settings) -> str | None:
@@ -27,23 +28,9 @@ def known_revision(task: Task, settings: Settings) -> str | None:
 
     BrokerError if Kafka does not answer.
     """
-    known, topic_partition = (
-        Known(task.study.name),
-        TopicPartition(Topics.of(task.study).study.name, 0),
-    )
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    with (
-        asking(settings, f"topic {topic_partition.topic}", "Read"),
-        log_reader(settings, wait_ms=100) as consumer,
-    ):
-        consumer.assign([topic_partition])
-        consumer.seek_to_beginning(topic_partition)
-        end = consumer.end_offsets([topic_partition])[topic_partition]
-        while consumer.position(topic_partition) < end:
-            for record in consumer.poll(timeout_ms=200).get(topic_partition, []):
-                known.take(record.value)
-            if time.monotonic() > deadline:
-                raise BrokerError(f"{topic_partition.topic} gives nothing of what it has")
+    known = Known(task.study.name)
+    for _, value in read_all(settings, Topics.of(task.study).study.name):
+        known.take(value)
     return known.revision
 
 
@@ -68,12 +55,7 @@ def announce(task: Task, settings: Settings, *, overrule: bool, say: Callable[[s
     topic = Topics.of(task.study).study.name
     value, marks = write_study(task, time.time())
     with asking(settings, f"topic {topic}", "Write"):
-        producer = KafkaProducer(
-            **kafka_options(settings),
-            acks="all",
-            max_block_ms=int(PATIENCE_SECONDS * 1000),
-            bootstrap_timeout_ms=10_000,
-        )
+        producer = record_producer(settings)
         try:
             sent = producer.send(topic, key=task.study.name.encode(), value=value, headers=marks)
             sent.get(timeout=PATIENCE_SECONDS)
