@@ -49,7 +49,7 @@ VAULT, SENDER = "producers/client_store.py", "producers/sender.py"
 LEDGER_TOPIC = "producers/ledger_topic.py"
 #: Sends words of the operator, which holds the study's key and sees no record.
 ADMISSIONS = "infra/admissions.py"
-#: Closes producers, and makes none.
+#: Closes producers, and makes those of single records for the two that may ask it.
 CLOSING = "infra/connection.py"
 
 #: Function to the files that may import it, or reach for it in its module.
@@ -79,7 +79,8 @@ USERS = {
     "release_again": {MAKING},
     "release_of": {MAKING, "pipeline/offline.py", "pipeline/doctor/streams.py"},
     "_SEAL": set(),
-    "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py", ADMISSIONS, CLOSING},
+    "KafkaProducer": {SENDER, LEDGER_TOPIC, CLOSING},
+    "record_producer": {"infra/study_record.py", ADMISSIONS},
     # to the topic, and to a file that the client asks for
     "write_spends": {LEDGER_TOPIC, "pipeline/cli/privacy.py"},
     "announce": {"agents/worker.py", "pipeline/cli/topics.py"},
@@ -103,7 +104,7 @@ MAKERS = {
     "Header": {RELEASE},
     "Form": {FORM},
     "Outgoing": {MAKING, VAULT},
-    "KafkaProducer": {SENDER, LEDGER_TOPIC, "infra/study_record.py", ADMISSIONS},
+    "KafkaProducer": {SENDER, LEDGER_TOPIC, CLOSING},
 }
 #: Where classes are from whose names others have, too: a calibration is answered, a file summed up.
 HOMES = {"Answer": "pipeline.release.privatise", "Summary": "pipeline.methods.renewable.summarise"}
