@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from agents.authority import authenticator
 from agents.refold import refold
-from infra.admissions import announce_keys, own_roll, read_all, say_again
+from infra.admissions import announce_keys, own_roll, say_again
+from infra.connection import read_all
 from infra.keyring import read_study
 from infra.topics import ensure_topics
 from pipeline.cli.context import say
