@@ -27,7 +27,7 @@ setup: .venv/ready  ## Make .venv with the locked packages, all compiled; again 
 	@$(BIN)/python -m compileall -q $(PACKAGES)
 
 .PHONY: demo
-demo: .venv/ready  ## Real data, a crash, live private estimates: sensors, or STUDY=flights
+demo: .venv/ready  ## Real data, a crash, live private estimates: sensors, or STUDY=flights or airlines
 	@$(BIN)/veilstream demo $(if $(STUDY),--study $(STUDY))
 
 .PHONY: test

@@ -14,6 +14,7 @@ import click
 from infra.addresses import program_paths
 from infra.local import LocalRuntime
 from infra.topics import ensure_topics
+from pipeline.cli.airlines import Airlines
 from pipeline.cli.context import put, say
 from pipeline.cli.flights import Flights
 from pipeline.cli.processes import Processes, signals_as_exit
@@ -40,6 +41,9 @@ class Demonstration(Protocol):
     seconds: float
     ahead: float | None
 
+    def see(self, message: EstimateMessage) -> None:
+        """Look at an estimate on the way."""
+
     def close(self, final: EstimateMessage, same: bool) -> dict[str, object]:
         """Say what came out; return what the last line tells of it.
 
@@ -47,16 +51,19 @@ class Demonstration(Protocol):
         """
 
 
-DEMONSTRATIONS: Mapping[str, Callable[[Task], Demonstration]] = {
-    "shuttle": Shuttle,
-    "flights": Flights,
+#: By name, each from its study and a folder for data that it makes.
+DEMONSTRATIONS: Mapping[str, Callable[[Task, Path], Demonstration]] = {
+    "shuttle": lambda task, _: Shuttle(task),
+    "flights": lambda task, _: Flights(task),
+    "airlines": Airlines,
 }
 
 
 @click.command()
 @click.option(
     "--study", type=click.Choice(list(DEMONSTRATIONS)), default="shuttle", show_default=True,
-    help="Anomalies in a space shuttle's sensors, or delays of a year of flights.",
+    help="Anomalies in a space shuttle's sensors, delays of a year of flights, or sixteen airlines "
+    "of which one lies.",
 )  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep the data folder and say where it is.")
 @click.option(
@@ -86,7 +93,7 @@ def run(name: str, folder: Path, rate: float | None) -> dict[str, object]:
     settings = Settings.read()
     path = Path(str(files("pipeline.study") / "examples" / f"{name}.toml"))
     task = task_of(load_study(path))
-    shown = DEMONSTRATIONS[name](task)
+    shown = DEMONSTRATIONS[name](task, folder)
     seconds = max(site.records for site in shown.sites) / rate if rate else shown.seconds
     say("starting Kafka and Redis ...")
     with LocalRuntime(folder / "runtime", program_paths(settings)) as addresses:
@@ -103,7 +110,7 @@ def run(name: str, folder: Path, rate: float | None) -> dict[str, object]:
         try:
             stage = Stage(task, settings, processes, str(path), shown.sites)
             stage.open(seconds, shown.ahead)
-            final = stage.play()
+            final = stage.play(shown.see)
             say("all clients are done; folding the topic again from its start ...")
             same = verified(task, settings)
         finally:

@@ -49,6 +49,9 @@ class Flights:
             Site(code, f"flights:{code}", count) for code, count in AIRLINES.items()
         ]
 
+    def see(self, message: EstimateMessage) -> None:
+        """As `Demonstration.see`: nothing to note."""
+
     def close(self, final: EstimateMessage, same: bool) -> dict[str, object]:
         """Set the estimate beside the pooled fit, a smaller budget, and flights in random order."""
         say("fitting all flights without privacy, and streaming them again in one process ...")

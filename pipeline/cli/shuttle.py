@@ -39,6 +39,9 @@ class Shuttle:
             for k in range(clients)
         ]
 
+    def see(self, message: EstimateMessage) -> None:
+        """As `Demonstration.see`: nothing to note."""
+
     def close(self, final: EstimateMessage, same: bool) -> dict[str, object]:
         """Score the rule on the held-out records, beside the exact fit without privacy."""
         say("scoring on the held-out records, and fitting the streamed ones without privacy ...")

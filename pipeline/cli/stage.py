@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -86,8 +86,11 @@ class Stage:
                 "--source", site.source, "--rate", str(site.records / seconds), *begin, "--quiet",
             )  # fmt: skip
 
-    def play(self) -> EstimateMessage:
-        """Show estimates until the last release is in one; kill the worker on the way."""
+    def play(self, see: Callable[[EstimateMessage], None]) -> EstimateMessage:
+        """Show estimates until the last release is in one; kill the worker on the way.
+
+        see: Called with each estimate.
+        """
         expected = sum(-(-site.records // self.task.slots) for site in self.sites)
         console = Console()
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -101,6 +104,7 @@ class Stage:
                 for message, _ in feed.poll(0.2):
                     self._newest = message
                     self._note_first(message)
+                    see(message)
                     if live:
                         live.update(table(message, self.task.study), refresh=True)
                 if live is None:

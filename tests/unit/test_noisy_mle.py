@@ -136,15 +136,26 @@ def test_one_site_with_nearly_all_records_weighs_its_share_alone() -> None:
 
 def test_influence_is_bounded_and_falls_to_nothing() -> None:
     size = 4
-    base = np.full(9, float(size))
-    pulls = []
-    for far in (1.0, 10.0, 20.0, 50.0, 1e6):
-        squared = np.append(base, far)
-        pulls.append(float(guards.factors(squared, size)[-1] * np.sqrt(far)))
-    limit = guards.limit_of(size) * guards.usual(np.append(base, 1e6), size)
-    assert max(pulls) <= np.sqrt(limit) * (1 + 1e-9)
-    assert pulls[-1] == 0.0
-    assert pulls[0] == 1.0
+    limit = guards.limit_of(size)
+    far = np.geomspace(0.01, 1e6, 200)
+    pulls = guards.factors(far, size) * np.sqrt(far)
+    assert pulls.max() == pytest.approx(np.sqrt(limit))
+    assert np.all(pulls[far > guards.FLAGGED * limit] == 0.0)
+    assert np.all(guards.factors(far[far < limit], size) == 1.0)
+
+
+def test_how_much_sites_differ_is_not_what_a_minority_says() -> None:
+    rng, size, true = np.random.default_rng(4), 5, 0.3
+    squares = (1 + true) * rng.chisquare(size, 2001)
+    squares[:400] *= 1e6
+
+    def squared(variance: float) -> np.ndarray:
+        return squares / (1 + variance)
+
+    # a fifth of the sites moves the median to the 62 % point, and never further
+    found = guards.difference(squared, size)
+    assert true < found < 1.5 * (1 + true) - 1
+    assert guards.difference(lambda variance: squared(variance) / 10, size) == 0.0
 
 
 def test_a_site_that_repeats_a_window_is_counted_once() -> None:

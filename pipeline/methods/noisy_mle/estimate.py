@@ -125,8 +125,7 @@ def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector]:
     squared = np.zeros(count)
     for _ in range(ROUNDS):
         curvature = _mean_curvature(sites, guard) if guard.any() else half
-        spread = _covariances(sites, coefficients, known[0], curvature)
-        squared = guards.distances(sites.residuals(coefficients), spread)
+        squared = _distances(sites, coefficients, known[0], curvature)
         guard = kept * guards.factors(squared, size)
         guard *= guards.capped(guard * sites.records, task.spec.largest_share)
         known = _dispersion(task, sites, guard, coefficients)
@@ -172,28 +171,48 @@ def _mean_curvature(sites: Sites, guard: Vector) -> Matrix:
 
 
 def _plausible_curvature(sites: Sites) -> Vector:
-    """Return 1 for sites whose curvature is as the others', and 0 for those far from them."""
+    """Return 1 for sites whose curvature is as the others', and 0 for those far from them.
+
+    That of fewer records is a smaller multiple of the others': slots may be empty.
+    """
     if len(sites.names) < guards.LEAST_SITES:
         return np.ones(len(sites.names))
     each = sites.curvature / sites.records[:, None, None]
-    apart = np.sum((each - np.median(each, axis=0)) ** 2, axis=(1, 2))
-    size = each.shape[1]
-    numbers = size * (size + 1) // 2
-    squared = apart * sites.records**2 / sites.curvature_noise
-    limit = guards.limit_of(numbers) * guards.usual(squared, numbers)
-    return np.where(squared > guards.FLAGGED * limit, 0.0, 1.0)
+    middle = np.median(each, axis=0)
+    filled = np.einsum("mij,ij->m", each, middle) / max(float(np.sum(middle**2)), 1e-300)
+    apart = each - np.clip(filled, 0.0, 1.0)[:, None, None] * middle
+    squares, noise = np.sum(apart**2, axis=(1, 2)), sites.curvature_noise / sites.records**2
+    numbers = each.shape[1] * (each.shape[1] + 1) // 2
+
+    def squared(variance: float) -> Vector:
+        found: Vector = squares / (noise + variance)
+        return found
+
+    limit = guards.FLAGGED_CURVATURE * guards.limit_of(numbers)
+    far = squared(guards.difference(squared, numbers)) > limit
+    return np.where(far, 0.0, 1.0)
 
 
-def _covariances(
-    sites: Sites, coefficients: Vector, dispersion: float, curvature: Matrix
-) -> Matrix:
-    """Return the covariance of each site's score, (M, d, d)."""
-    away = sites.point - coefficients
-    half = sites.curvature_noise / 2
-    diagonal = sites.score_noise + half * np.sum(away**2, axis=1)
-    found: Matrix = (dispersion * sites.squared)[:, None, None] * _positive(curvature)
-    found = found + diagonal[:, None, None] * np.eye(len(coefficients))
-    return found + half[:, None, None] * (away[:, :, None] * away[:, None, :])
+def _distances(sites: Sites, coefficients: Vector, dispersion: float, curvature: Matrix) -> Vector:
+    """Return the squared distance of each site's score from zero, shape (M,).
+
+    By the variance of its records, of its noise, and the one by which sites differ, which all but
+    the noise's part have the shape of the curvature.
+    """
+    size = len(coefficients)
+    values, vectors = np.linalg.eigh(curvature)
+    squares = (sites.residuals(coefficients) @ vectors) ** 2
+    away = np.sum((sites.point - coefficients) ** 2, axis=1)
+    noise = (sites.score_noise + sites.curvature_noise * away)[:, None]
+    shape, records = np.maximum(values, 0.0), sites.records[:, None] ** 2
+    own = noise + dispersion * sites.squared[:, None] * shape
+
+    def squared(variance: float) -> Vector:
+        found: Vector = np.sum(squares / (own + variance * records * shape), axis=1)
+        return found
+
+    few = len(squares) < guards.LEAST_SITES
+    return squared(0.0 if few else guards.difference(squared, size))
 
 
 def _positive(curvature: Matrix) -> Matrix:

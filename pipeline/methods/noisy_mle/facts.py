@@ -50,7 +50,7 @@ def facts(task: SiteTask) -> dict[str, object]:
             "them alone without noise",
             "largest_share": task.spec.largest_share,
             "one_site_moves_at_most": largest_move(task),
-            "in": "standard errors of all coefficients jointly, at the usual distance of sites; "
+            "in": "standard errors of all coefficients jointly, where sites do not truly differ; "
             f"with fewer than {LEAST_SITES} sites nothing bounds it",
             "one_release_moves_at_most": largest_move(task),
             "size": size,

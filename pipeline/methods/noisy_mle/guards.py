@@ -1,23 +1,31 @@
 """How far each site is from the others, and how much it may weigh.
 
-A site that says what the others say has a squared distance of d on average. Beyond the limit it is
-weighed down in proportion, so that its pull no longer grows; far beyond it is left out. The limit
-grows with the usual distance, so that sites which truly differ are not all suspected.
+Sites truly differ, besides what records and noise vary: by so much that half of them are nearer
+than half of equal sites would be. Measured so, an honest site has a squared distance of d on
+average. Beyond the limit it is weighed down in proportion, so that its pull no longer grows; far
+beyond it is left out.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 from scipy.special import chdtri
 
-from pipeline.types import Matrix, Vector
+from pipeline.types import Vector
 
 #: With fewer sites nobody can tell who of them is wrong.
 LEAST_SITES = 4
 #: Share of honest sites beyond the limit, of normal scores.
 BEYOND = 0.01
 #: A site is left out where its squared distance is so many times the limit.
-FLAGGED = 4.0
+FLAGGED = 2.5
+#: Curvatures differ as records do, which no normal law describes: theirs may be so many times it.
+FLAGGED_CURVATURE = 16.0
+#: Where the search for how much sites differ begins.
+TINY = 1e-24
 
 
 def limit_of(numbers: int) -> float:
@@ -25,23 +33,33 @@ def limit_of(numbers: int) -> float:
     return float(chdtri(numbers, BEYOND))
 
 
-def distances(residuals: Matrix, covariances: Matrix) -> Vector:
-    """Return the squared Mahalanobis norm of each row, shapes (M, d) and (M, d, d)."""
-    solved = np.linalg.solve(covariances, residuals[:, :, None])[:, :, 0]
-    found: Vector = np.einsum("ij,ij->i", residuals, solved)
-    return np.maximum(found, 0.0)
+def difference(squared: Callable[[float], Vector], numbers: int) -> float:
+    """Return the variance by which sites differ, >= 0.
 
+    squared: Returns their squared distances, (M,), for such a variance; falling in it.
+    """
+    usual = float(chdtri(numbers, 0.5))
 
-def usual(squared: Vector, numbers: int) -> float:
-    """Return by what factor the usual squared distance passes that of equal sites, >= 1."""
-    return max(1.0, float(np.median(squared)) / float(chdtri(numbers, 0.5)))
+    def differ(variance: float) -> bool:
+        return float(np.median(squared(variance))) > usual
+
+    if not differ(0.0):
+        return 0.0
+    high = TINY
+    while differ(high):
+        high *= 16
+    low = high / 16
+    for _ in range(10):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if differ(middle) else (low, middle)
+    return high
 
 
 def factors(squared: Vector, numbers: int) -> Vector:
     """Return the factors in [0, 1] by which sites weigh less for their distance, shape (M,)."""
     if len(squared) < LEAST_SITES:
         return np.ones(len(squared))
-    limit = limit_of(numbers) * usual(squared, numbers)
+    limit = limit_of(numbers)
     least = np.maximum(squared, limit)
     return np.where(squared > FLAGGED * limit, 0.0, np.sqrt(limit / least))
 

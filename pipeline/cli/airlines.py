@@ -1,0 +1,95 @@
+"""The demonstration of many sites: sixteen airlines, of which one lies from the middle on."""
+
+from __future__ import annotations
+
+import csv
+from functools import cached_property
+from pathlib import Path
+
+from rich.console import Console
+
+from pipeline.cli.context import say
+from pipeline.cli.flights import Flights, Slot
+from pipeline.cli.stage import Site
+from pipeline.library.table import comparison, counts
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.form import identity
+from pipeline.release.task import Task
+from producers.sources.flights import AIRLINES, FlightRows
+
+#: The airline that is made to lie, and about what: late arrivals are early ones, and the other way.
+LIAR, RESPONSE = "US", "arr_delay"
+
+
+class Airlines(Flights):
+    """The flights of 2013, each airline a site; one of them lies about its later half.
+
+    folder: Where the records of the one that lies are written.
+    """
+
+    seconds = 36.0
+
+    def __init__(self, task: Task, folder: Path) -> None:
+        super().__init__(task)
+        path = folder / f"{LIAR}.csv"
+        self._names = {identity(name.encode()).hex(): name for name in AIRLINES}
+        self._found: int | None = None
+        _write(path)
+        self.sites = [
+            Site(site.name, str(path), site.records) if site.name == LIAR else site
+            for site in self.sites
+        ]
+
+    def see(self, message: EstimateMessage) -> None:
+        """Note when the site that lies is named for the first time."""
+        if self._found is None and LIAR in self._flagged(message):
+            self._found = message.records
+            say(f"{LIAR} is named, and left out: after {message.records:,} record slots of all")
+
+    def close(self, final: EstimateMessage, same: bool) -> dict[str, object]:
+        """Set the estimate beside the fit of all others' flights, and name who lied."""
+        say("fitting the flights of all who told the truth, without privacy ...")
+        exact, flagged = self.exact(), self._flagged(final)
+        Console().print(comparison(final, exact))
+        found = counts(final, exact)
+        said = ", ".join(flagged) or "nobody"
+        say(
+            f"In words: {LIAR} lied about its later half, early for late, and the estimate names "
+            f"{said}. Of {len(exact.coefficients)} coefficients {found['intervals']} have an "
+            f"interval; {found['covering_fit']} of these hold the fit of the others' flights, and "
+            f"{found['excluding_zero']} tell their coefficient from zero. The state was "
+            f"{'' if same else 'NOT '}the same, bit by bit, after the crash."
+        )
+        return {
+            "release": final.details["release"],
+            **found,
+            "site_that_lies": LIAR,
+            "flagged": flagged,
+            "named_after": self._found,
+            "sites": {
+                self._names[row["site"]]: {
+                    "share": round(row["share"], 4), "distance": round(row["distance"], 2)
+                }
+                for row in final.details["sites"]
+            },
+        }  # fmt: skip
+
+    @cached_property
+    def slots(self) -> list[Slot]:
+        """The flights of all who tell the truth."""
+        return [(name, row) for name, row in self._slots() if name != LIAR]
+
+    def _flagged(self, message: EstimateMessage) -> list[str]:
+        return [self._names[name] for name in message.details.get("flagged", ())]
+
+
+def _write(path: Path) -> None:
+    """Write the flights of the airline that lies: true ones, then ones with the delay reversed."""
+    source = FlightRows(LIAR, None)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, source.columns)
+        writer.writeheader()
+        for number, row in enumerate(source.rows(0)):
+            lies = 2 * number >= source.total and row[RESPONSE] != "NA"
+            said = -float(str(row[RESPONSE])) if lies else row[RESPONSE]
+            writer.writerow({**row, RESPONSE: said})
