@@ -18,7 +18,7 @@ from pipeline.release.task import Task
 from producers.sources.flights import AIRLINES, FlightRows
 
 #: The airline that is made to lie, and about what: late arrivals are early ones, and the other way.
-LIAR, RESPONSE = "US", "arr_delay"
+LIAR, RESPONSE = "AA", "arr_delay"
 
 
 class Airlines(Flights):
