@@ -70,6 +70,7 @@ bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer,
 	@$(BIN)/python -m benchmarks.release
 	@$(BIN)/python -m benchmarks.sgd
 	@$(BIN)/python -m benchmarks.fold
+	@$(BIN)/python -m benchmarks.sites
 	@$(BIN)/python -m benchmarks.replay
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.backtest

@@ -11,7 +11,7 @@ from rich.console import Console
 from pipeline.cli.context import say
 from pipeline.cli.flights import Flights, Slot
 from pipeline.cli.stage import Site
-from pipeline.library.table import comparison, counts
+from pipeline.library.comparing import comparison, counts
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.form import identity
 from pipeline.release.task import Task

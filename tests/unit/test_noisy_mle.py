@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, StateError
+from pipeline.methods import server_of
 from pipeline.methods.noisy_mle import guards
 from pipeline.methods.noisy_mle.facts import largest_move, least_records
 from pipeline.methods.noisy_mle.state import KEPT, Shape, SiteState, epochs_of
@@ -156,6 +157,31 @@ def test_how_much_sites_differ_is_not_what_a_minority_says() -> None:
     found = guards.difference(squared, size)
     assert true < found < 1.5 * (1 + true) - 1
     assert guards.difference(lambda variance: squared(variance) / 10, size) == 0.0
+
+
+def test_an_estimate_of_noise_alone_is_one() -> None:
+    """As many sites with hardly a record as noise needs to make every curvature negative."""
+    found = [
+        run("logistic", seed=seed, sites=6, windows=2, records=2, p=3, epsilon=0.2)
+        for seed in range(6)
+    ]
+    for estimate in found:
+        assert estimate.status == "warming"
+        assert np.isfinite(estimate.coefficients).all()
+
+
+def test_sites_that_say_the_same_are_no_trouble() -> None:
+    """Their common noise can make the mean curvature negative in every direction."""
+    task = task_of(study_text(p=3, loss="logistic", records=4, epsilon=0.5))
+    rng, server = np.random.default_rng(1), server_of(task)
+    for _ in range(5):
+        numbers = rng.normal(0.0, 2.0**14, (1, 4 + 10)).astype(np.int64)
+        numbers[0, [4, 8, 11, 13]] -= 2**16
+        state, shape = server.empty(), Shape(4, 0)
+        same = shape.rows_of(np.zeros((6, 4), dtype=np.int64), np.repeat(numbers, 6, axis=0))
+        ids = rng.integers(0, 9**9, (6, 2)).astype(np.uint64)
+        state.fold(ids, np.ones(6, dtype=np.int64), same)
+        assert server.estimate([(1.0, state)], [0]).status == "warming"
 
 
 def test_a_site_that_repeats_a_window_is_counted_once() -> None:

@@ -118,14 +118,15 @@ def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector]:
     each = sites.residuals(middle) / sites.records[:, None]
     half = np.median(sites.curvature / sites.records[:, None, None], axis=0)
     noise = math.sqrt(size * float(np.median(sites.curvature_noise / sites.records**2)))
-    bread = floor_eigenvalues(half + np.diag(task.penalty), max(FLOOR * noise, 1e-12))
+    least = max(FLOOR * noise, 1e-12)
+    bread = floor_eigenvalues(half + np.diag(task.penalty), least)
     score = np.median(each, axis=0) - task.penalty * middle
     coefficients = middle + solve_positive(bread.matrix, score)
     guard, known = kept, _dispersion(task, sites, kept, coefficients)
     squared = np.zeros(count)
     for _ in range(ROUNDS):
         curvature = _mean_curvature(sites, guard) if guard.any() else half
-        squared = _distances(sites, coefficients, known[0], curvature)
+        squared = _distances(sites, coefficients, known[0], curvature, least)
         guard = kept * guards.factors(squared, size)
         guard *= guards.capped(guard * sites.records, task.spec.largest_share)
         known = _dispersion(task, sites, guard, coefficients)
@@ -193,18 +194,22 @@ def _plausible_curvature(sites: Sites) -> Vector:
     return np.where(far, 0.0, 1.0)
 
 
-def _distances(sites: Sites, coefficients: Vector, dispersion: float, curvature: Matrix) -> Vector:
+def _distances(
+    sites: Sites, coefficients: Vector, dispersion: float, curvature: Matrix, least: float
+) -> Vector:
     """Return the squared distance of each site's score from zero, shape (M,).
 
     By the variance of its records, of its noise, and the one by which sites differ, which all but
     the noise's part have the shape of the curvature.
+
+    least: What its eigenvalues are raised to, > 0: noise alone may have made them negative.
     """
     size = len(coefficients)
     values, vectors = np.linalg.eigh(curvature)
     squares = (sites.residuals(coefficients) @ vectors) ** 2
     away = np.sum((sites.point - coefficients) ** 2, axis=1)
     noise = (sites.score_noise + sites.curvature_noise * away)[:, None]
-    shape, records = np.maximum(values, 0.0), sites.records[:, None] ** 2
+    shape, records = np.maximum(values, least), sites.records[:, None] ** 2
     own = noise + dispersion * sites.squared[:, None] * shape
 
     def squared(variance: float) -> Vector:

@@ -36,7 +36,7 @@ def limit_of(numbers: int) -> float:
 def difference(squared: Callable[[float], Vector], numbers: int) -> float:
     """Return the variance by which sites differ, >= 0.
 
-    squared: Returns their squared distances, (M,), for such a variance; falling in it.
+    squared: Returns their squared distances, (M,), for such a variance; falling in it, to zero.
     """
     usual = float(chdtri(numbers, 0.5))
 

@@ -1,0 +1,104 @@
+"""Time the worker's part of many sites: an EM round, a fold beside renewable's, an estimate.
+
+`python -m benchmarks.sites`: processor time of one core. Writes results/sites.json.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.papers.noisy_infembler import Copies, draw, start, step
+from pipeline.messages.form import form_of
+from pipeline.messages.incoming import Decoder
+from pipeline.messages.release import seal
+from pipeline.methods import server_of, task_of
+from pipeline.privacy.simulation import SeededStream
+from pipeline.records.encode import Arrays
+from pipeline.release.model import round_model
+from pipeline.release.privatise import privatise
+from pipeline.study import parse_study
+
+RESULTS = Path(__file__).parent / "results" / "sites.json"
+SITES, SIZE, TIMES = 1000, 8, 9
+STUDY = """\
+[study]
+name = "timing"
+[data]
+response = {{ name = "y", positive = "1", negative = "0" }}
+[data.features]
+{features}
+[estimator]
+kind = "{kind}"
+loss = "logistic"
+ridge = 0.01
+[privacy]
+mechanism = "insecure-simulation"
+epsilon = 2.0
+delta = 1e-6
+seed = 1
+[window]
+records = 200
+"""
+
+
+def main() -> None:
+    """Measure and print."""
+    found = {
+        f"em_round_{SITES}_sites_p{size}_ms": em_round(size, SITES) for size in (SIZE, 4 * SIZE)
+    }
+    rows = {kind: releases(kind) for kind in ("noisy-mle", "renewable")}
+    for kind, make in rows.items():
+        found[f"fold_{SITES}_releases_{kind}_ms"] = make[0]
+    found[f"estimate_{SITES}_sites_ms"] = rows["noisy-mle"][1]
+    for name, value in found.items():
+        print(f"{name:40}{value:8.2f}")
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def em_round(size: int, sites: int) -> float:
+    """Return milliseconds of one round of INFEMBLER over so many sites."""
+    rng, information = np.random.default_rng(1), 100.0 * np.eye(size)
+    sent = [draw(rng.normal(0, 0.1, size), information, 40, 2.0, rng) for _ in range(sites)]
+    many = np.ones(sites)
+    means, scatters = (np.array(part) for part in zip(*sent, strict=True))
+    copies = Copies(100 * many, 40 * many, 2 * many, means, scatters)
+    at = start(copies, None)
+    return fastest(lambda: step(copies, None, at))
+
+
+def releases(kind: str) -> tuple[float, float]:
+    """Return milliseconds of folding one release of each site, and of an estimate of them."""
+    features = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(SIZE))
+    task = task_of(parse_study(STUDY.format(kind=kind, features=features)))
+    server, rng = server_of(task), np.random.default_rng(1)
+    window = Arrays(rng.uniform(-1, 1, (200, SIZE)), np.where(rng.random(200) < 0.5, 1.0, -1.0))
+    model = round_model(1, np.zeros(task.size), (1.0, 1.0))
+    answer = privatise(task, task.query(window, model), SeededStream(1, "timing", 0))
+    one = np.frombuffer(seal(task, answer, client="c", ledger="l", seq=0), form_of(task).dtype)
+    rows = np.repeat(one, SITES)
+    rows["client"] = rng.integers(0, 2**62, (SITES, 2))
+    assert not Decoder(task).read([one.tobytes()], [b"c"]).faults
+    state = server.empty()
+    server.fold(state, rows)
+    return fastest(lambda: server.fold(state, rows)), fastest(
+        lambda: server.estimate([(1.0, state)], [0])
+    )
+
+
+def fastest(run: Callable[[], object]) -> float:
+    """Return the least processor time of some runs, in milliseconds."""
+    found = []
+    for _ in range(TIMES):
+        began = time.process_time()
+        run()
+        found.append(time.process_time() - began)
+    return 1e3 * min(found)
+
+
+if __name__ == "__main__":
+    main()
