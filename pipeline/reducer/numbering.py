@@ -79,7 +79,8 @@ def _each(found: Numbered, progress: Progress, incoming: Incoming, places: Integ
         try:
             outcome = progress.accept(row["ledger"].tobytes().hex(), seq := int(row["seq"]))
         except PayloadError as fault:
-            found.faults[int(incoming.places[place])] = fault
+            # its traceback holds this frame, and with it the batch, until the collector comes
+            found.faults[int(incoming.places[place])] = fault.with_traceback(None)
             found.accepted[place] = False
             continue
         if outcome == "duplicate":
