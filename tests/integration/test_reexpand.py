@@ -8,7 +8,9 @@ from pathlib import Path
 
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import read
+from tests.integration.test_trust import opened
 from tests.stage import HEADER, OPEN, Stage, lines, study_text, until
+from tests.trusted import TRUST
 
 CLIENTS, RECORDS = ("north", "south"), 1500
 
@@ -70,6 +72,25 @@ def test_live_estimates_become_the_exact_fit_through_crashes(
         stage.produce("south", files["south"])
         assert stage.code("south") == 0
         assert sum(stage.ends()) - sum(before) <= 1
+
+
+def test_sums_are_sent_again_where_releases_are_authenticated(
+    tmp_path: Path, kafka: str, redis_url: str
+) -> None:
+    """A ticket stands for the model that a client knew, and not for the point on the way there."""
+    with Stage(tmp_path, kafka, redis_url, text() + TRUST) as stage:
+        opened(stage, "north")
+        stage.worker()
+        source = tmp_path / "north.csv"
+        source.write_text(HEADER + "".join(lines(600)))
+        stage.produce("north", source)
+        assert stage.code("north") == 0, stage.said("north")
+        again = [r for r in stage.releases() if r.value[:1] == b"V"]
+        assert sum(read(stage.task, r.value).parts["again"][0] for r in again) >= 2
+        found = stage.final_estimate()
+        assert (found.records, found.diagnostics.dead_letters) == (600, 0)
+        assert found.status == "ready"
+        stage.remove()
 
 
 def test_a_client_that_has_lost_records_leaves_what_it_has_sent(
