@@ -48,13 +48,12 @@ _NOTHING = object()
 
 def topic_spec(spec: str) -> TopicSpec:
     """Read a specification; DataError, naming what is wrong with it."""
-    parts = urlsplit(spec)
-    topic = parts.netloc
-    if not topic or parts.path.strip("/") or parts.fragment:
+    _, topic, place, query, fragment = urlsplit(spec)
+    if not topic or place.strip("/") or fragment:
         raise DataError(f"{spec!r} names no topic; the data owner must write {FORM}")
     paths: dict[str, tuple[str, ...]] = {}
     skip = False
-    for key, value in parse_qsl(parts.query, keep_blank_values=True):
+    for key, value in parse_qsl(query, keep_blank_values=True):
         name, _, path = value.partition(":")
         if key == "field" and name and all(path.split(".")) and name not in paths:
             paths[name] = tuple(path.split("."))

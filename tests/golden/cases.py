@@ -45,6 +45,13 @@ def _whole(**settings: object) -> Case:
     return Case(builders.study_text(**(defaults | settings)))  # type: ignore[arg-type]
 
 
+def _sites(**settings: object) -> Case:
+    """Return a case of sums that are kept apart by client."""
+    whole = _whole(**settings)
+    kind = '[estimator]\nkind = "noisy-mle"\n'
+    return replace(whole, study=whole.study.replace("[estimator]\n", kind))
+
+
 def _single(*, levels: str = "", more: str = "", rounds: int = 40, **settings: object) -> Case:
     """Return a case of gradients of single records."""
     # large steps: intervals come after few records
@@ -99,6 +106,10 @@ CASES = {
     "open-forgets-records": _whole(
         private=False, records=40, forgetting='half_life = 200, of = "records"'
     ),
+    # sums of sites, kept apart
+    "sites-logistic": _sites(loss="logistic", norm_bound=1.5),
+    "sites-linear": _sites(loss="linear", least=-4.0, most=4.0),
+    "sites-linear-cut": _sites(loss="linear", least=-4.0, most=4.0, residual_bound=2.0),
     # gradients of single records: every loss, mechanism, what is released, and partitions
     "sgd-linear": _single(rounds=24),
     "sgd-linear-full": _single(rounds=24, more=", full = true, alpha = 0.6"),
