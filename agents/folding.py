@@ -19,6 +19,8 @@ log = logging.getLogger("veilstream.folding")
 Bounds = Callable[[int], Awaitable[tuple[int, int]]]
 #: Batches that may come after a gap before the second reading must have shown it again.
 PATIENCE_BATCHES = 100
+#: Dead letters on their way at once: a flood of them must not fill the memory.
+LETTERS = 500
 #: Reads a partition again from an offset.
 Reread = Callable[[int, int], Awaitable[object]]
 #: Sends one message: topic, key, value, headers.
@@ -146,17 +148,18 @@ class Folding:
         return False
 
     async def _send_letters(self, partition: int, letters: Sequence[DeadLetter]) -> None:
-        await asyncio.gather(
-            *(
-                self._send(
-                    self._topics.dead_letters.name,
-                    letter.key,
-                    letter.value,
-                    letter.annotated(self.topic, partition),
+        for start in range(0, len(letters), LETTERS):
+            await asyncio.gather(
+                *(
+                    self._send(
+                        self._topics.dead_letters.name,
+                        letter.key,
+                        letter.value,
+                        letter.annotated(self.topic, partition),
+                    )
+                    for letter in letters[start : start + LETTERS]
                 )
-                for letter in letters
             )
-        )
 
 
 def _set_aside(before: Head, after: Head) -> int:

@@ -16,10 +16,9 @@ from pipeline.messages.incoming import Incoming
 from pipeline.messages.keys import partition_of
 from pipeline.release.model import Model
 from pipeline.release.task import Task
-from pipeline.trust.keys import Pair
+from pipeline.trust.keys import LAST_GENERATION, Pair
 from pipeline.trust.mac import SIZE, mac
 from pipeline.trust.signed import check_signed, signed
-from pipeline.types import Integers
 
 #: Keys of clients and tickets of models that are kept at hand.
 KEPT = 1 << 16
@@ -33,6 +32,8 @@ _FAULTS = {
     "forged": "its MAC is not that of the client whose name it bears",
     "unpublished-model": "its model was not published by this study",
 }
+#: More than any generation.
+_KEYS = LAST_GENERATION + 1
 #: Stands for a client without one: what it gives is not looked at.
 _NO_KEY = hashlib.blake2b(digest_size=SIZE)
 FAULTS = {reason: PayloadError(reason, detail) for reason, detail in _FAULTS.items()}
@@ -156,22 +157,21 @@ class Authenticator:
             return incoming
         places = incoming.places.tolist()
         sent = payloads if len(places) == len(payloads) else [payloads[n] for n in places]
-        generations, senders = rows["reserved"], incoming.clients
-        keys: dict[tuple[int, int], hashlib.blake2b] = {}
+        # who under which key of the study, as one number
+        senders = incoming.clients * _KEYS + rows["reserved"]
+        keys: dict[int, hashlib.blake2b] = {}
         bad: dict[int, PayloadError] = {}
-        pairs = np.stack([senders, generations], axis=1)
-        for client, generation in dict.fromkeys(map(tuple, _changes(pairs).tolist())):
+        for sender in np.unique(senders).tolist():
+            client, generation = divmod(sender, _KEYS)
             name = incoming.names[client]
             key: hashlib.blake2b | str = "wrong-partition"
             if partition_of(name.encode(), self._partitions) == partition:
                 key = self._key(name, admitted.get(name), generation, least)
             if isinstance(key, str):
-                fault = FAULTS[key]
-                found = (senders == client) & (generations == generation)
-                bad |= dict.fromkeys(np.flatnonzero(found).tolist(), fault)
+                bad |= dict.fromkeys(np.flatnonzero(senders == sender).tolist(), FAULTS[key])
                 key = _NO_KEY
-            keys[client, generation] = key
-        hashers = map(keys.__getitem__, zip(senders.tolist(), generations.tolist(), strict=True))
+            keys[sender] = key
+        hashers = map(keys.__getitem__, senders.tolist())
         digests = [
             # no function call for each: this is most of what authentication costs a worker
             (hashed := key.copy()).update(payload[:-SIZE]) or hashed.digest()  # type: ignore[func-returns-value,index]
@@ -252,12 +252,6 @@ class Authenticator:
     def _ticket(self, pair: Pair, text: bytes) -> bytes:
         names = f"{self._study}\0{self._revision}\0".encode()
         return mac(pair.ticket_key, names + text)
-
-
-def _changes(rows: Integers) -> Integers:
-    """Return rows, shape (n, 2), without those that are as the one before."""
-    found: Integers = rows[np.append(True, (rows[1:] != rows[:-1]).any(axis=1))]
-    return found
 
 
 def _keep_room(held: dict) -> None:  # type: ignore[type-arg]
