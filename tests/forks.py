@@ -20,6 +20,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from threading import Lock
 from typing import IO, Any
 
 #: What commands import when they run.
@@ -92,6 +93,8 @@ class Forks:
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
+        # threads may ask at once, and each gets its own answer
+        self._one = Lock()
 
     def start(
         self,
@@ -101,12 +104,15 @@ class Forks:
         errors: IO[bytes] | None = None,
     ) -> Forked:
         """Run `veilstream ARGUMENTS` in a process with this environment and these outputs."""
-        ask = self._socket or self._serve()
+        with self._one:
+            ask = self._socket or self._serve()
         outcome, tell = os.pipe()
         request = json.dumps([list(arguments), dict(environment), os.getcwd()]).encode()
-        socket.send_fds(ask, [request], [out.fileno(), (errors or out).fileno(), tell])
+        with self._one:
+            socket.send_fds(ask, [request], [out.fileno(), (errors or out).fileno(), tell])
+            pid = int(ask.recv(16))
         os.close(tell)
-        return Forked(int(ask.recv(16)), outcome)
+        return Forked(pid, outcome)
 
     def _serve(self) -> socket.socket:
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

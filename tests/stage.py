@@ -211,6 +211,14 @@ class Stage:
             check=False,
         )
 
+    def run_beside(
+        self, *arguments: object, seconds: float = PATIENCE
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command as `run` does, but apart from this process, so that several may at once."""
+        if self._forks:
+            return self._run_forked([str(argument) for argument in arguments], seconds)
+        return self.run(*arguments, seconds=seconds, apart=True)
+
     @property
     def _forks(self) -> bool:
         return FORKS.usable and self.program == Stage.program
