@@ -184,6 +184,25 @@ def test_sites_that_say_the_same_are_no_trouble() -> None:
         assert server.estimate([(1.0, state)], [0]).status == "warming"
 
 
+def test_ten_thousand_sites_at_once_are_one_estimate_and_a_short_list() -> None:
+    task = task_of(study_text(p=3, loss="logistic", records=50, epsilon=8.0))
+    rng, server, shape = np.random.default_rng(1), server_of(task), Shape(4, 0)
+    channels, many = task.update_channels, 10_000
+    numbers = np.zeros((many, shape.points - 1))
+    numbers[:, :4] = rng.normal(0, channels.gradient.noise.standard_deviation, (many, 4))
+    # curvatures of uniform features at zero, a quarter of their products
+    means = 50 / 4 * np.diag([1, 1 / 3, 1 / 3, 1 / 3])[np.triu_indices(4)] / channels.curvature.unit
+    noise = channels.curvature.noise.standard_deviation
+    numbers[:, 4:] = means + rng.normal(0, noise, (many, 10))
+    state = server.empty()
+    rows = shape.rows_of(np.zeros((many, 4), dtype=np.int64), numbers.astype(np.int64))
+    state.fold(rng.integers(0, 2**63, (many, 2)).astype(np.uint64), np.ones(many, dtype=int), rows)
+    found = server.estimate([(1.0, state)], [0])
+    assert found.status == "ready"
+    assert np.abs(found.coefficients).max() < 0.1
+    assert (found.details["count"], len(found.details["sites"])) == (many, 50)
+
+
 def test_a_site_that_repeats_a_window_is_counted_once() -> None:
     task = task_of(study_text(p=3, loss="linear", records=20, epsilon=8.0))
     rng, state = np.random.default_rng(1), Partition.empty(task)
