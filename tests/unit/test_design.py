@@ -13,7 +13,7 @@ from pipeline.doctor.streams import _Releases
 from pipeline.errors import ConfigError
 from pipeline.library.checking import check_study
 from pipeline.library.planning import plan, when
-from pipeline.methods import method_of, task_of
+from pipeline.methods import METHODS, method_of, task_of
 from pipeline.methods.facts import Outlook
 from pipeline.methods.renewable.design import LARGEST_RIDGE
 from pipeline.study import Study, edited, parse_study, with_features, with_keys
@@ -133,7 +133,7 @@ def test_a_hundred_records_are_told_what_would_do() -> None:
     assert below.own.outlook.usual > below.records
 
 
-def test_a_plan_has_rows_for_both_kinds_at_every_budget() -> None:
+def test_a_plan_has_rows_for_every_live_kind_at_every_budget() -> None:
     found = plan(parse_study(study_text(loss="gdwd", epsilon=3.0)), RECORDS, CLIENTS)
     rows = {(row.kind, row.epsilon): row for row in found.rows}
     assert {epsilon for _, epsilon in rows} == {0.5, 1.0, 2.0, 3.0, 4.0, 8.0}
@@ -144,7 +144,7 @@ def test_a_plan_has_rows_for_both_kinds_at_every_budget() -> None:
     assert found.own.outlook.usual_half is not None
     assert found.own.detectable == pytest.approx(1.4294 * found.own.outlook.usual_half, rel=1e-4)
     paths = plan(parse_study(gradients()), RECORDS, CLIENTS)
-    assert {row.kind for row in paths.rows} == {"renewable", "ldp-sgd"}
+    assert {row.kind for row in paths.rows} == set(METHODS)
     with pytest.raises(ConfigError, match="give --epsilon"):
         plan(parse_study(study_text(private=False)), RECORDS, CLIENTS)
 
