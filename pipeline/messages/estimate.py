@@ -69,6 +69,10 @@ class Diagnostics(msgspec.Struct, frozen=True):
     dead_letters: Annotated[int, Meta(ge=0, description="releases set aside")]
     forgotten: Annotated[int, Meta(ge=0, description="releases too old to count")]
     erased: Annotated[int, Meta(ge=0, description="releases of erased clients, passed over")]
+    largest_client_share: Annotated[
+        Finite | None,
+        Meta(description="largest share of one client in all releases that counted, in [0, 1]"),
+    ] = None
 
 
 class ProgressMessage(msgspec.Struct, frozen=True):
@@ -146,6 +150,7 @@ class Provenance(msgspec.Struct, frozen=True):
     published_at: str
     forgotten: int = 0
     erased: int = 0
+    largest_client_share: float | None = None
 
 
 def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateMessage:
@@ -190,6 +195,7 @@ def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateM
             dead_letters=provenance.dead_letters,
             forgotten=provenance.forgotten,
             erased=provenance.erased,
+            largest_client_share=provenance.largest_client_share,
         ),
         state_version=sum(position.next_offset for position in provenance.watermark),
         model_version=provenance.model_version,

@@ -175,6 +175,7 @@ class Reducer:
             newest=max(head.newest, newest),
             missing=head.missing + found.missing,
             furthest=max(head.furthest, int(rows["seq"].max(initial=-1))),
+            largest=max(head.largest, found.largest),
             clients=len(state.clients),
         )
         return [_dead(records[place], faults[place]) for place in sorted(faults)]

@@ -24,6 +24,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     newest: Time of the newest release, in microseconds since 1970; 0 before the first.
     missing: Releases of all clients below their highest numbers that have not come.
     furthest: The highest number of a release of any client; -1 before the first.
+    largest: The most releases of one client that have come, late ones too; 0 where the beginning
+        of the log was left out on purpose.
     words: Admissions, revocations and the like that the log holds, which are no releases.
     clients, erased_clients, admitted, buckets: How many of each belong to the snapshot: a store
         that lost some is found out.
@@ -41,6 +43,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     newest: int = 0
     missing: int = 0
     furthest: int = -1
+    largest: int = 0
     clients: int = 0
     erased_clients: int = 0
     admitted: int = 0

@@ -54,6 +54,7 @@ def combine(
         dead_letters=sum(p.head.dead_letters for p in ordered),
         forgotten=_forgotten(ordered, estimate),
         erased=erased,
+        largest_client_share=_largest_share(ordered),
         model_version=model_version,
         watermark=watermark,
         event_time=rfc3339(newest / 1e6) if newest else None,
@@ -124,6 +125,14 @@ def _forgotten(partitions: Sequence[Summed], estimate: Estimate) -> int:
     """Return how many releases are too old: for their partition, or for all of them together."""
     held = sum(state.releases for p in partitions for state in p.sums.states.values())
     return sum(p.head.forgotten for p in partitions) + held - estimate.releases
+
+
+def _largest_share(partitions: Sequence[Summed]) -> float | None:
+    """Return the largest share of one client in all releases that have counted since the start."""
+    counted = sum(state.releases for p in partitions for state in p.sums.states.values())
+    counted += sum(p.head.forgotten for p in partitions)
+    largest = max((p.head.largest for p in partitions), default=0)
+    return largest / counted if largest and counted else None
 
 
 def slots_seen(partitions: Iterable[Summed]) -> int:

@@ -21,6 +21,7 @@ class Numbered:
     faults: By place in the batch.
     duplicates: How many have come before.
     missing: How many more releases are missing now than before; fewer if it is below 0.
+    largest: The most releases that have come of one of the clients of the batch.
     """
 
     accepted: Mask
@@ -28,6 +29,7 @@ class Numbered:
     faults: dict[int, PayloadError] = field(default_factory=dict)
     duplicates: int = 0
     missing: int = 0
+    largest: int = 0
 
 
 def numbered(state: Partition, incoming: Incoming) -> Numbered:
@@ -68,6 +70,8 @@ def numbered(state: Partition, incoming: Incoming) -> Numbered:
             state.changed.add(name)
         elif _each(found, progress, incoming, order[start:end]):
             state.changed.add(name)
+        if not state.midway:
+            found.largest = max(found.largest, progress.releases)
     return found
 
 

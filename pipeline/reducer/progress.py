@@ -32,6 +32,11 @@ class Progress:
         """How many releases below the highest have not come."""
         return sum(last - first + 1 for first, last in self.gaps)
 
+    @property
+    def releases(self) -> int:
+        """How many releases have come, if all were looked at from the first on."""
+        return self.highest + 1 - (self.missing if self.gaps else 0)
+
     def accept(self, ledger: str, seq: int) -> Outcome:
         """Note a release as folded, unless it is a duplicate.
 

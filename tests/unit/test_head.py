@@ -36,6 +36,8 @@ def test_a_head_counts_what_its_clients_say_however_the_log_is_cut(seed: int) ->
     assert head.clients == len(one.clients)
     assert head.missing == sum(entry.missing for entry in progress)
     assert head.furthest == max(entry.highest for entry in progress)
+    assert head.largest == max(entry.releases for entry in progress)
+    assert head.folded == sum(entry.releases for entry in progress)
     assert head.folded == sum(state.releases for state in one.sums.states.values())
 
 
@@ -84,3 +86,27 @@ def test_a_stream_that_is_folded_from_its_middle_misses_nothing_before_it() -> N
 def alone(state: Partition) -> Snapshot:
     """Return what is stored of a state, without its clients."""
     return Snapshot.decode(TASK, state.fields(everything=True))
+
+
+def test_the_largest_share_of_a_client_is_counted_over_all_partitions() -> None:
+    """One client of three sends as much as the two others together, in another partition."""
+    shares = []
+    for busy in (10, 5, 20):
+        logs = [
+            sample_log(TASK, releases=busy, clients=1),
+            sample_log(TASK, releases=10, clients=2),
+        ]
+        states = {n: folded(TASK, log) for n, log in enumerate(logs)}
+        _, message = combine(TASK, states, topic="t", model_version=1, published_at=1.0)
+        shares.append(message.diagnostics.largest_client_share)
+    assert shares == [10 / 20, 5 / 15, 20 / 30]
+    _, empty = combine(TASK, {}, topic="t", model_version=None, published_at=1.0)
+    assert empty.diagnostics.largest_client_share is None
+
+
+def test_repeats_and_gaps_make_no_share_larger() -> None:
+    again = [LOG[i] for i in (0, 1, 2, 0, 0, 0, 3, 24)]
+    state = folded(TASK, relogged(again))
+    counts = sorted(progress.releases for progress in state.clients.values())
+    assert sum(counts) == 5
+    assert state.head.largest == counts[-1]
