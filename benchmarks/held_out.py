@@ -43,9 +43,9 @@ def doctor(folder: Path | None) -> Stream:
     """Return people who saw a doctor in a year, or did not."""
     features: Features = {
         "lc": (0, 5, lambda row: float(row["lc"])),
-        "idp": (0, 1, lambda row: float(row["idp"])),
+        "idp": (0, 1, lambda row: row["idp"] == "TRUE"),
         "lpi": (0, 8, lambda row: float(row["lpi"])),
-        "physlim": (0, 1, lambda row: float(row["physlim"])),
+        "physlim": (0, 1, lambda row: row["physlim"] == "TRUE"),
         "ndisease": (0, 60, lambda row: float(row["ndisease"])),
         "age": (0, 65, lambda row: float(row["age"])),
         "female": (0, 1, lambda row: row["sex"] == "female"),

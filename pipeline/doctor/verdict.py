@@ -13,7 +13,7 @@ from pipeline.release.task import Task
 TOLERATED, TOLERATED_WORST = 0.02, 0.05
 #: A bias beyond so many standard deviations pulls a normal 95 % interval to about 92 %.
 TOLERATED_BIAS = 0.5
-#: A larger Monte Carlo error of the coverage decides nothing.
+#: With a larger Monte Carlo error of the coverage intervals are not called right.
 LARGEST_ERROR = 0.02
 #: Below this share of ready streams a study of the size has no intervals to speak of.
 LEAST_READY = 0.5
@@ -42,6 +42,10 @@ def judge(task: Task, found: Coverage, sizes: Sizes, records: int) -> Verdict:
             f"{found.ready:.0%} of the streams ended ready; {found.reason}",
             _larger(task, sizes, records),
         )  # fmt: skip
+    # few streams can show that intervals are wrong, and not that they are right
+    wrong = _wrong(task, found, sizes, records) if found.intervals else None
+    if wrong is not None:
+        return wrong
     if not found.intervals or found.intervals[0].error > LARGEST_ERROR:
         return Verdict(
             None, "not decided: too few streams",
@@ -49,7 +53,7 @@ def judge(task: Task, found: Coverage, sizes: Sizes, records: int) -> Verdict:
             f"to {found.intervals[0].error if found.intervals else 1.0:.1%} only",
             "more --replications, or fewer --records",
         )  # fmt: skip
-    return _wrong(task, found, sizes, records) or _right(found)
+    return _right(found)
 
 
 def _wrong(task: Task, found: Coverage, sizes: Sizes, records: int) -> Verdict | None:

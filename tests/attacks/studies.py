@@ -146,8 +146,10 @@ RELEASES = {
         Release("step", knee),
         Release("step, at a point", knee, {"split": POINTWISE, "width": 0}),
         Release("step, mostly gradient", knee, {"split": GRADIENT}),
-        # at a point: a secant comes no nearer to its bound than 0.89 at this width
+        # at a point: the default secant comes no nearer to its bound than 0.89
         Release("step, mostly curvature", steep, {"split": CURVATURE, "width": 0}),
+        # as a secant, which comes within 0.99 of its bound at this width
+        Release("step, mostly secant", steep, {"split": CURVATURE, "width": 2.0}),
         Release("step, mostly counts", knee, {"split": COUNTS}),
         Release("start, clipped", _start, CLIPPED),
         Release("step, clipped", knee, CLIPPED),

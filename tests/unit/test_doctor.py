@@ -19,6 +19,7 @@ from pipeline.doctor import (
     sum_up,
     target_of,
 )
+from pipeline.doctor.verdict import LARGEST_ERROR
 from pipeline.errors import ConfigError
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
@@ -187,6 +188,13 @@ def test_coefficients_without_an_interval_are_left_out() -> None:
 def test_few_streams_decide_nothing() -> None:
     found = sum_up(LOGISTIC, results(LOGISTIC, 6, width=1.96), np.zeros(LOGISTIC.size))
     assert judge(LOGISTIC, found, SIZES, 10_000).trusted is None
+
+
+def test_few_streams_can_show_that_intervals_miss() -> None:
+    found = sum_up(LOGISTIC, results(LOGISTIC, 40, width=1.0), np.zeros(LOGISTIC.size))
+    assert found.intervals[0].error > LARGEST_ERROR
+    said = judge(LOGISTIC, found, SIZES, 10_000)
+    assert (said.trusted, said.verdict[:3]) == (False, "no:")
 
 
 def asked(study: Study, records: int, streams: int, clients: int = 10) -> tuple[bool | None, str]:

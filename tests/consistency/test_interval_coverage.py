@@ -1,0 +1,73 @@
+"""Whether private intervals cover, at the end of streams and at the moment they first come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.interval_records import RECORDS, STREAMS, Drawn, Stream
+from benchmarks.interval_runs import Setting, pooled, released, streamed, task_for
+from benchmarks.intervals import population_fit
+from pipeline.losses import Loss
+from pipeline.methods.renewable.task import RenewableTask
+from pipeline.types import Vector
+
+DRAWS = 40
+#: What coverage may be, beside three Monte Carlo errors.
+BAND = (0.925, 0.985)
+
+
+def within(flags: np.ndarray) -> None:
+    """Assert that a coverage is in the band, by the spread between draws; NaN has no interval."""
+    some = flags[~np.isnan(flags).all(axis=1)]
+    error = 3 * np.nanmean(some, axis=1).std() / np.sqrt(len(some))
+    found = float(np.nanmean(some))
+    assert BAND[0] - error <= found <= BAND[1] + error, (found, error)
+
+
+def held(task: RenewableTask, drawn: Drawn, seed: int, target: Vector) -> Vector:
+    """Return which intervals at the end of a stream hold a target, NaN where there is none."""
+    found = streamed(task, drawn, seed)
+    ends = found.intervals(0.95)
+    if ends is None:
+        return np.full(task.size, np.nan)
+    inside = (ends[0] <= target) & (target <= ends[1])
+    return np.where(np.isnan(ends[0]), np.nan, inside)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [("t4", Setting("gdwd")), ("kink", Setting("gdwd")), ("ar", Setting("logistic"))],
+    ids=["t4", "kink", "ar"],
+)
+def test_intervals_at_the_end_cover_the_population(name: str, setting: Setting) -> None:
+    stream = STREAMS[name](None)
+    task = task_for(stream, setting)
+    target = population_fit(stream, task)
+    draws = [stream.draw(np.random.default_rng([31, k]), task.loss) for k in range(DRAWS)]
+    within(np.array([held(task, drawn, k, target) for k, drawn in enumerate(draws)]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_one_feature_is_covered_in_mid_stream(epsilon: float) -> None:
+    """The first models are far off, and little noise hides it: once covered 25 to 65 %."""
+
+    def draw(rng: np.random.Generator, _: Loss) -> Drawn:
+        x = rng.uniform(-1, 1, (RECORDS, 1))
+        odds = 0.2 + 1.5 * x[:, 0]
+        return x, np.where(rng.random(RECORDS) < 1 / (1 + np.exp(-odds)), 1.0, -1.0), None
+
+    task = task_for(Stream("one feature", 1, 1.42, draw), Setting("gdwd", epsilon=epsilon))
+    flags = []
+    for seed in range(DRAWS):
+        features, responses, _ = draw(np.random.default_rng([32, seed]), task.loss)
+        for records in (12_000, 14_000, 16_000):
+            drawn = released(task, (features[:records], responses[:records], None))
+            flags.append(held(task, drawn, seed, pooled(task, drawn)))
+    # at an epsilon of 4 chance in the records is most of an interval, and they are the fit's own
+    found = np.array(flags)
+    assert np.isfinite(found).mean() > 0.3
+    each = np.nanmean(found, axis=0)
+    assert np.all(each >= BAND[0] - 3 * np.sqrt(0.05 / DRAWS)), each
