@@ -17,7 +17,7 @@ from pipeline.study import Study
 Role = Literal["client", "worker", "reader", "operator"]
 #: Who each role is.
 ROLES: dict[Role, str] = {
-    "client": "`veilstream produce` and `client status`",
+    "client": "`veilstream produce`",
     "worker": "`veilstream worker`, also with --verify",
     "reader": "`veilstream watch`, `predict` and `replay`",
     "operator": "`veilstream topics`, `state`, `study keys`, `client admit` and `revoke`",
