@@ -12,7 +12,7 @@ import faust
 
 from agents.app import create_app
 from agents.authority import authenticator
-from infra.admissions import announce_keys
+from infra.admissions import announce_keys, say_again
 from infra.copies import check_copies
 from infra.keyring import read_study
 from infra.study_record import announce
@@ -61,7 +61,14 @@ def run_worker(
     folded = any(state.head.next_offset for state in states)
     announce(task, settings, overrule=folded, say=_say)
     if trust is not None:
-        announce_keys(task.study, settings, read_study(settings, task.study.name))
+        held = read_study(settings, task.study.name)
+        announce_keys(task.study, settings, held)
+        admitted = {number: state.admissions.clients for number, state in enumerate(states)}
+        if said := say_again(task.study, settings, held, admitted):
+            _say(
+                f"WARNING: the clients topic did not end with the newest word about {len(said)} "
+                "clients, and does so again; if this repeats, somebody else writes to it"
+            )
     else:
         _say(OPEN)
     # its errors come many times a second; what they mean is said once, when the worker ends

@@ -74,6 +74,13 @@ class Roll:
         """Return what is said of a client; nothing if it is not known."""
         return self.clients.get(client, Standing(self._study, client, []))
 
+    def says(self, last: Mapping[bytes | None, bytes | None], said: Standing) -> bool:
+        """Whether the last record of a client, by key, says this and is believed."""
+        try:
+            return read_signed(last.get(said.client.encode()), Standing, self.publics) == said
+        except PayloadError:
+            return False
+
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Take the next record; whoever may write can add some, and none is taken back."""
         try:
@@ -88,17 +95,19 @@ class Roll:
             elif self.keys is None:
                 self._waiting.append((key, value))
             else:
-                self._take_client(value)
+                self._take_client(key, value)
         except PayloadError:
             if self.keys is not None and key != KEYS:
                 self._waiting.append((key, value))
                 del self._waiting[:-1000]
             self.refused += 1
 
-    def _take_client(self, value: bytes | None) -> None:
+    def _take_client(self, key: bytes | None, value: bytes | None) -> None:
         found = read_signed(value, Standing, self.publics)
-        held = self.clients.get(found.client)
-        if found.study == self._study and (held is None or len(found.entries) > len(held.entries)):
+        if found.study != self._study or found.client.encode() != key:
+            # compaction keeps the last record of a key: under another one it would hide that one's
+            raise PayloadError("forged", "the record is another client's, or another study's")
+        if found.serial > self.standing(found.client).serial:
             self.clients[found.client] = found
 
 
@@ -190,32 +199,45 @@ def say_again(
     study: Study,
     settings: Settings,
     held: StudyPairs,
-    before: Roll,
     admitted: Mapping[int, Mapping[str, Admitted]],
-) -> int:
-    """Say of each client what its partition knows, whatever the clients topic says; BrokerError.
+) -> list[str]:
+    """Say of each client the newest that is known, where the clients topic ends with another word.
+
+    An old record that somebody writes again is the only one that compaction leaves.
 
     admitted: By partition, as the log has it.
+
+    Returns of whom; BrokerError if Kafka fails.
     """
     topic = Topics.of(study).clients.name
-    with Writer(study, settings) as writer:
-        for number, clients in admitted.items():
-            for client, known in clients.items():
-                said = before.standing(client)
-                if not said.entries or said.entries[-1].serial != known.serial:
-                    # nobody says any more where the log has it: it holds from the beginning
-                    entry = Entry(known.serial, known.key.hex(), number, 0)
-                    said = Standing(study.name, client, [entry])
-                value = write_signed(said, held.newest)
-                writer.send(topic, client.encode(), value, f"client/{client}/{known.serial}")
-    return sum(map(len, admitted.values()))
+    records = list(read_all(settings, topic))
+    roll, last = Roll(study, held.newest.public), dict(records)
+    for record in records:
+        roll.take(*record)
+    for number, clients in admitted.items():
+        for client, known in clients.items():
+            said = roll.standing(client)
+            if known.serial > said.serial:
+                # nobody says any more where the log has it: it holds from the word before on
+                since = said.entries[-1].offset + 1 if said.entries else 0
+                entry = Entry(known.serial, known.key.hex(), number, since)
+                roll.clients[client] = Standing(study.name, client, [*said.entries, entry])
+    found = [said for said in roll.clients.values() if not roll.says(last, said)]
+    if found:
+        with Writer(study, settings) as writer:
+            for said in found:
+                identity, value = (
+                    f"client/{said.client}/{said.serial}",
+                    write_signed(said, held.newest),
+                )
+                writer.send(topic, said.client.encode(), value, identity)
+    return [said.client for said in found]
 
 
 def _tell(writer: Writer, study: Study, held: StudyPairs, before: Standing, key: str) -> Standing:
     topics, client = Topics.of(study), before.client.encode()
     # grows even where the clients topic was lost
-    last = before.entries[-1].serial if before.entries else 0
-    serial = max(last + 1, int(time.time() * 1000))
+    serial = max(before.serial + 1, int(time.time() * 1000))
     word = write_signed(Admission(study.name, before.client, serial, key), held.newest)
     identity = f"client/{before.client}/{serial}"
     at = writer.send(topics.releases.name, client, word, identity)

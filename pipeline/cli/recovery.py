@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from agents.authority import authenticator
 from agents.refold import refold
-from infra.admissions import announce_keys, own_roll, say_again
+from infra.admissions import announce_keys, say_again
 from infra.connection import read_all
 from infra.keyring import read_study
 from infra.topics import ensure_topics
@@ -43,10 +43,9 @@ def recovered(task: Task, settings: Settings) -> None:
     if trust is not None:
         held = read_study(settings, task.study.name)
         announce_keys(task.study, settings, held)
-        before = own_roll(task.study, settings, held)
         admitted = {n: state.admissions.clients for n, state in states.items()}
-        count = say_again(task.study, settings, held, before, admitted)
-        say(f"said anew of {count} clients whether they are admitted")
+        found = say_again(task.study, settings, held, admitted)
+        say(f"said anew of {len(found)} clients whether they are admitted")
     _publish(task, store, states, trust, _highest(task, settings, store))
     say(CLOSED if trust is not None else OPEN)
 

@@ -72,6 +72,11 @@ class Standing(msgspec.Struct, frozen=True, tag="client/1", tag_field="type"):
         """The public key that counts now; empty if the client is revoked."""
         return self.entries[-1].key if self.entries else ""
 
+    @property
+    def serial(self) -> int:
+        """Of the newest word; 0 if there is none."""
+        return self.entries[-1].serial if self.entries else 0
+
 
 class Link(msgspec.Struct, frozen=True):
     """The study's public key of a generation, signed by the key before it."""
