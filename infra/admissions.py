@@ -39,6 +39,7 @@ from pipeline.messages.keys import partition_of
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from pipeline.study import Study
+from pipeline.trust.keys import can_agree
 
 log = logging.getLogger("veilstream.trust")
 
@@ -164,8 +165,13 @@ def tell(
 
     public: None: revoke it.
 
-    ConfigError if that is so already; BrokerError if Kafka fails.
+    ConfigError if that is so already, or the key is none; BrokerError if Kafka fails.
     """
+    if public is not None and not can_agree(public):
+        raise ConfigError(
+            f"the public key of client {client!r} is none that a client draws: do not admit it; "
+            "its owner must remove its .key file and run `veilstream client enrol` again"
+        )
     roll = own_roll(study, settings, held)
     key = "" if public is None else public.hex()
     if roll.standing(client).key == key:

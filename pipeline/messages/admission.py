@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import PayloadError
-from pipeline.trust.keys import LAST_GENERATION, Pair, is_signed
+from pipeline.trust.keys import LAST_GENERATION, Pair, can_agree, is_signed
 from pipeline.trust.signed import check_plain, check_signed, signed
 
 Public = Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")]
@@ -144,7 +144,10 @@ def read_enrolment(payload: bytes) -> Enrolment:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise PayloadError("undecodable", "this is no enrolment of a client") from None
     check_plain(payload.strip())
-    check_signed(payload.strip(), [bytes.fromhex(found.key)])
+    public = bytes.fromhex(found.key)
+    check_signed(payload.strip(), [public])
+    if not can_agree(public):
+        raise PayloadError("forged", "its public key is none that a client draws")
     return found
 
 

@@ -91,6 +91,18 @@ class Pair:
         return X25519PrivateKey.from_private_bytes(derived(self.seed, "agree"))
 
 
+def can_agree(public: bytes) -> bool:
+    """Whether keys can be agreed on with these public parts: some points have a low order.
+
+    RFC 7748, section 6.1: with them every secret gives zeros.
+    """
+    try:
+        Pair(bytes(SIZE)).mac_key(public, study="", client="", generation=1)
+    except ConfigError:
+        return False
+    return True
+
+
 def is_signed(text: bytes, signature: bytes, public: bytes) -> bool:
     """Whether a signature of some bytes was made by the pair with these public parts."""
     try:

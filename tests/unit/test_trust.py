@@ -8,12 +8,16 @@ import struct
 import numpy as np
 import pytest
 
+from infra.admissions import tell
+from infra.keyring import StudyPairs
 from pipeline.errors import ConfigError, PayloadError, StateError
+from pipeline.messages.admission import Admission, Enrolment, read_enrolment, write_signed
 from pipeline.messages.form import HEADER
 from pipeline.messages.keys import partition_of
 from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer, differences
 from pipeline.release.model import VERSION_LIMIT
+from pipeline.settings import Settings
 from pipeline.study import parse_study
 from pipeline.trust.keys import Pair, derived
 from pipeline.trust.mac import SIZE
@@ -263,6 +267,28 @@ def test_both_sides_agree_on_a_key_and_nobody_else_does() -> None:
     assert derived(b"s", "a", "bc") != derived(b"s", "ab", "c")
     with pytest.raises(ConfigError, match="enrol"):
         study.mac_key(bytes(64), **names)  # type: ignore[arg-type]
+
+
+def test_a_key_that_nobody_agrees_with_is_not_admitted_and_stops_no_fold(world: World) -> None:
+    signer = Pair(b"e" * 32)
+    # both are of low order: zero, and one
+    for low in (bytes(32), b"\1".ljust(32, b"\0")):
+        public = signer.public[:32] + low
+        with pytest.raises(PayloadError, match="none that a client draws"):
+            read_enrolment(write_signed(Enrolment("evil", public.hex()), signer))
+        with pytest.raises(ConfigError, match="do not admit it"):
+            tell(world.task.study, Settings(), StudyPairs(world.pairs, 1), "evil", public)
+        # an older release of ours may have admitted it
+        world.serial += 1
+        word = Admission(world.task.study.name, "evil", world.serial, public.hex())
+        world.append("evil", write_signed(word, world.pairs[-1]))
+        refused = world.send("evil", 0).offset
+        taken = world.send("north", world.serial)
+        state, letters = world.folded()
+        assert letters[-1] == (refused, "forged")
+        assert state.clients["north"].highest == world.serial
+        assert state.head.next_offset == taken.offset + 1
+    assert read_enrolment(write_signed(Enrolment("good", signer.public.hex()), signer)).client
 
 
 def test_a_pair_that_is_shown_shows_no_secret() -> None:
