@@ -16,7 +16,7 @@ from pipeline.messages.form import HEADER
 from pipeline.messages.keys import partition_of
 from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer, differences
-from pipeline.release.model import VERSION_LIMIT
+from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
 from pipeline.settings import Settings
 from pipeline.study import parse_study
 from pipeline.trust.keys import Pair, derived
@@ -154,6 +154,26 @@ def test_a_study_without_noise_binds_version_and_age_to_the_ticket() -> None:
     state, letters = world.folded()
     assert letters == [(3, "unpublished-model")]
     assert state.head.folded == 2
+
+
+def test_a_client_at_the_start_cannot_choose_its_age() -> None:
+    text = study_text("old", partitions=1, privacy=NO_PRIVACY) + TRUST
+    forgetting = 'forgetting = { half_life = 1000, of = "records" }'
+    text = text.replace('loss = "logistic"', f'loss = "logistic"\n{forgetting}')
+    world = World(task_of(parse_study(text)))
+    world.admit("north")
+    honest = world.send("north", 0)
+    for seq in range(1, 81):
+        bare = world.bare("north", seq)
+        sent = changed(bare, "model_watermark", WATERMARK_LIMIT - 1 - 200 * seq)
+        world.append("north", world.stamp("north")(sent))
+    bare = world.bare("north", 81)
+    world.append("north", world.stamp("north")(changed(bare, "partition_watermark", 0)))
+    state, letters = world.folded()
+    refused = range(honest.offset + 1, len(world.log))
+    assert letters == [(offset, "unpublished-model") for offset in refused]
+    assert len(state.sums.states) == 1
+    assert (state.head.folded, state.head.forgotten) == (1, 0)
 
 
 def test_a_revoked_client_counts_up_to_its_revocation_and_its_admission_cannot_be_repeated(
