@@ -42,12 +42,16 @@ def begin_admitted(
 ) -> None:
     """Let states that begin in the middle of the log know who was admitted before.
 
-    What the log itself said is gone or left out; the clients topic has said it, too.
+    What the log itself said is gone or left out; the clients topic has said it, too, and the
+    study's key file has from where on its older keys count no more.
     """
     starts = {number: state.head.next_offset for number, state in states.items()}
     if trust is None or not any(starts.values()):
         return
-    roll = own_roll(task.study, settings, read_study(settings, task.study.name))
+    held = read_study(settings, task.study.name)
+    roll = own_roll(task.study, settings, held)
+    for number, start in starts.items():
+        states[number].admissions.retire(held.least_at(number, start))
     for standing in roll.clients.values():
         for entry in standing.entries:
             if entry.offset < starts.get(entry.partition, 0):

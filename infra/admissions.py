@@ -253,13 +253,20 @@ def _tell(writer: Writer, study: Study, held: StudyPairs, before: Standing, key:
     return after
 
 
-def retire(study: Study, settings: Settings, held: StudyPairs) -> None:
-    """Say in every partition that nothing counts any more under older keys; BrokerError."""
+def retire(study: Study, settings: Settings, held: StudyPairs) -> dict[int, int]:
+    """Say in every partition that nothing counts any more under older keys, and return where.
+
+    BrokerError if Kafka fails.
+    """
     topic, serial = Topics.of(study).releases, int(time.time() * 1000)
     word = write_signed(Retirement(study.name, serial, held.least), held.newest)
     with Writer(study, settings) as writer:
-        for number in range(topic.partitions):
-            writer.send(topic.name, KEYS, word, f"keys/{held.least}", partition=number)
+        return {
+            number: writer.send(
+                topic.name, KEYS, word, f"keys/{held.least}", partition=number
+            ).offset
+            for number in range(topic.partitions)
+        }
 
 
 class Writer:

@@ -6,9 +6,9 @@ Private files are for their owner alone, and a file that others can read is refu
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
 from urllib.parse import quote
@@ -28,6 +28,7 @@ class _StudyFile(msgspec.Struct, tag="study-key/1", tag_field="type", forbid_unk
     study: str
     seeds: dict[int, Seed]
     least: int = 1
+    retired: dict[int, dict[int, int]] = {}
 
 
 class _ClientFile(msgspec.Struct, tag="client-key/1", tag_field="type", forbid_unknown_fields=True):
@@ -41,15 +42,26 @@ class StudyPairs:
 
     pairs: Of all generations, oldest first.
     least: Generations below it sign nothing that is believed any more.
+    retired: Generations that have retired all older ones, each with the offset in each partition
+        of the releases topic from which on it has.
     """
 
     pairs: Sequence[Pair]
     least: int = 1
+    retired: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
 
     @property
     def newest(self) -> Pair:
         """The pair that signs."""
         return self.pairs[-1]
+
+    def least_at(self, partition: int, offset: int) -> int:
+        """Return the oldest generation that counts behind an offset, if the log before is gone.
+
+        A retirement whose offset nobody knows has always been: a stolen key is not believed.
+        """
+        found: dict[int, Mapping[int, int]] = {self.least: {}, **self.retired}
+        return max((n for n, at in found.items() if at.get(partition, 0) < offset), default=1)
 
 
 def study_path(settings: Settings, study: str) -> Path:
@@ -78,13 +90,14 @@ def read_study(settings: Settings, study: str) -> StudyPairs:
             "operator must name the right file in VEILSTREAM_STUDY_KEY"
         )
     pairs = [Pair(bytes.fromhex(seed), n) for n, seed in sorted(held.seeds.items())]
-    return StudyPairs(pairs, held.least)
+    return StudyPairs(pairs, held.least, held.retired)
 
 
 def write_study(settings: Settings, study: str, held: StudyPairs) -> Path:
     """Write a study's private keys, in one step, and return where."""
     seeds = {pair.generation: pair.seed.hex() for pair in held.pairs}
-    return _write(study_path(settings, study), _StudyFile(study, seeds, held.least))
+    file = _StudyFile(study, seeds, held.least, {n: dict(at) for n, at in held.retired.items()})
+    return _write(study_path(settings, study), file)
 
 
 def read_client(settings: Settings, client: str) -> Pair:

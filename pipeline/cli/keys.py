@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -80,7 +81,10 @@ def _rotated(study: Study, settings: Settings, held: StudyPairs, *, stolen: bool
         # before anything is written: without Kafka the old key would go on to count
         settings = connected(settings)
         ensure_topics(settings, Topics.of(study).all())
-    after = StudyPairs([*held.pairs, Pair.drawn(number)], number if stolen else held.least)
+    pairs = [*held.pairs, Pair.drawn(number)]
+    after = replace(held, pairs=pairs)
+    if stolen:
+        after = StudyPairs(pairs, number, {**held.retired, number: {}})
     path = write_study(settings, study.name, after)
     if not stolen:
         say(
@@ -90,7 +94,9 @@ def _rotated(study: Study, settings: Settings, held: StudyPairs, *, stolen: bool
         return after
     # of what the thief may say of newer keys, nothing is believed here
     pin(settings, study.name, after.newest.public)
-    retire(study, settings, after)
+    at = retire(study, settings, after)
+    after = replace(after, retired={**held.retired, number: at})
+    write_study(settings, study.name, after)
     announce_keys(study, settings, after)
     say(
         f"nothing counts any more under keys older than generation {number}. Put the new public "

@@ -32,11 +32,15 @@ class Admissions:
     def take(self, word: Word) -> None:
         """Take the next word of the log; one that is older than what is known says nothing."""
         if isinstance(word, Retirement):
-            if word.generation > self.least:
-                self.least = word.generation
-                self.changed.add(_LEAST)
-            return
-        self.enter(word.client, word.serial, word.key)
+            self.retire(word.generation)
+        else:
+            self.enter(word.client, word.serial, word.key)
+
+    def retire(self, least: int) -> None:
+        """Note that generations below this one count no more."""
+        if least > self.least:
+            self.least = least
+            self.changed.add(_LEAST)
 
     def enter(self, client: str, serial: int, key: str) -> None:
         """Note what a word says of a client, unless a newer one is known."""

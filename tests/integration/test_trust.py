@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
+from agents.refold import refold
 from infra.local import LocalRuntime
 from pipeline.messages.admission import Admission, write_signed
 from pipeline.messages.model import write_model
@@ -237,6 +239,13 @@ def test_who_follows_the_page_comes_from_a_stolen_key_to_a_sound_study(stage: St
     assert newest[-1] > 0
     seen = stage.run("watch", stage.study, "--count", "1")
     assert (seen.returncode, "15 releases" in seen.stdout) == (0, True), seen.stderr
+    # retention takes the words, and the thief's key stays retired
+    with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
+        topic, ends = stage.topics.releases.name, stage.ends()
+        admin.delete_records({TopicPartition(topic, n): end for n, end in enumerate(ends)})
+    rest = [refold(stage.task, stage.settings, n, accept_loss=True) for n in range(len(ends))]
+    assert {state.admissions.least for state in rest} == {2}
+    assert [state.head.next_offset for state in rest] == ends
 
 
 def test_forged_estimates_are_not_shown(stage: Stage) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from infra.admissions import Roll
+from infra.keyring import StudyPairs
 from pipeline.messages.admission import KEYS, Entry, Link, Standing, StudyKeys, write_signed
+from pipeline.reducer import Partition, Reducer
+from pipeline.trust.keys import Pair
 from tests.trusted import World
 
 
@@ -52,3 +55,40 @@ def test_a_single_newer_word_counts_for_more_than_many_old_ones(
     ):
         roll.take(key, value)
     assert roll.standing("evil") == again
+
+
+def test_a_log_that_lost_its_beginning_believes_no_key_that_was_retired_there() -> None:
+    """Wherever the log is cut, the rest is judged as in the whole log."""
+    old, new = Pair(b"s" * 32, 1), Pair(b"t" * 32, 2)
+    world = World(pairs=[old])
+    world.admit("north")
+    world.send("north", 0)
+    world.pairs.append(new)
+    world.append("north", world.stamp("north", pair=old)(world.bare("north", 1)))
+    world.send("north", 2)
+    retired = len(world.log)
+    world.retire(2, new)
+    world.append("north", world.stamp("north", pair=old)(world.bare("north", 3)))
+    world.say("thief", world.client("thief"), by=old)
+    world.append("thief", world.stamp("thief", pair=old)(world.bare("thief", 0)))
+    world.send("north", 4)
+    whole = world.folded()[1]
+    assert [reason for _, reason in whole] == ["old-key", "undecodable", "not-admitted"]
+    held = StudyPairs(world.pairs, 2, {2: {0: retired}})
+    for cut in range(1, len(world.log)):
+        state = Partition.empty(world.task, number=0).starting_at(cut)
+        state.admissions.retire(held.least_at(0, cut))
+        state.admissions.enter("north", 1, world.client("north").public.hex())
+        letters = Reducer(world.task, trust=world.authority).fold(state, world.log[cut:])
+        found = [(letter.offset, letter.fault.reason) for letter in letters]
+        assert found == [letter for letter in whole if letter[0] >= cut], cut
+
+
+def test_a_retirement_that_nobody_finds_any_more_has_always_been() -> None:
+    pairs = [Pair(bytes([n]) * 32, n) for n in (1, 2, 3)]
+    assert StudyPairs(pairs).least_at(0, 9) == 1
+    # cut off between the key file and the log, and a file of before
+    for held in (StudyPairs(pairs, 3, {2: {0: 5}, 3: {}}), StudyPairs(pairs, 3)):
+        assert (held.least_at(0, 0), held.least_at(0, 1)) == (1, 3)
+    twice = StudyPairs(pairs, 3, {2: {0: 5}, 3: {0: 8}})
+    assert [twice.least_at(0, cut) for cut in (5, 6, 8, 9)] == [1, 2, 2, 3]
