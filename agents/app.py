@@ -65,7 +65,6 @@ def create_app(
     fatal: Called with any error of the infrastructure, before anything is acknowledged.
     say: Told what the worker waits for.
     verify: The study file, and seconds between two comparisons with a second fold; None: none.
-    verify: The study file, and seconds between two comparisons with a second fold; None: none.
     """
     topics = Topics.of(task.study)
     store = RedisStore(redis_client(settings), task)
@@ -138,8 +137,10 @@ def create_app(
     @app.task  # type: ignore[untyped-decorator]
     async def watch() -> None:
         try:
-            watched = [link.watch(), progress.run(), tell_of_waits(folding, say)]
-            await asyncio.gather(*watched, *(v.run() for v in verifying))
+            watched = [link.watch(), progress.run(), folding.watch_store()]
+            await asyncio.gather(
+                *watched, tell_of_waits(folding, say), *(v.run() for v in verifying)
+            )
         except asyncio.CancelledError:
             raise
         except BaseException as error:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from pipeline.errors import OffsetGap, StateError
+from pipeline.errors import OffsetGap, StaleSnapshot, StateError, StoreError
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.deadletter import DeadLetter
 from pipeline.messages.topics import Topics
@@ -19,6 +19,8 @@ log = logging.getLogger("veilstream.folding")
 Bounds = Callable[[int], Awaitable[tuple[int, int]]]
 #: Batches that may come after a gap before the second reading must have shown it again.
 PATIENCE_BATCHES = 100
+#: Seconds between two looks at what Redis holds.
+LOOK_SECONDS = 1.0
 #: Dead letters on their way at once: a flood of them must not fill the memory.
 LETTERS = 500
 #: Reads a partition again from an offset.
@@ -55,6 +57,8 @@ class Folding:
         self._since_suspect = 0
         self._reducer = Reducer(task, trust=trust)
         self.partitions: dict[int, Partition] = {}
+        #: Partition to the watermark that this worker has seen in Redis.
+        self._stored: dict[int, int] = {}
         #: Set after each commit: the estimate step waits on it.
         self.moved = asyncio.Event()
         #: How many releases this worker has added to sums.
@@ -78,7 +82,8 @@ class Folding:
             loaded[partition] = state
         self.partitions = loaded
         self._suspects.clear()
-        return {partition: state.head.next_offset for partition, state in loaded.items()}
+        self._stored = {number: state.head.next_offset for number, state in loaded.items()}
+        return dict(self._stored)
 
     def release(self, partitions: Iterable[int]) -> None:
         """Give up partitions: they belong to nobody until the next assignment."""
@@ -104,10 +109,35 @@ class Folding:
             return True
         await self._send_letters(partition, letters)
         self._store.commit(partition, state, expected=before)
+        self._stored[partition] = state.head.next_offset
         fresh = len(records) - known(records, before)
         self.releases += fresh - _set_aside(counted, state.head)
         self.moved.set()
         return True
+
+    async def watch_store(self) -> None:
+        """See now and then that Redis has what was committed, until cancelled.
+
+        A partition whose log rests would never find out by a commit, and whoever publishes reads it
+        in Redis: clients may be waiting for the model after the releases that are lost there.
+
+        StaleSnapshot if Redis has lost some: this worker must stop, and the next one folds them
+        again.
+        """
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for partition in self.partitions:
+                try:
+                    held = self._store.watermark(partition)
+                except StoreError:
+                    # it passes, or the next commit ends this worker
+                    break
+                if held < (stood := self._stored[partition]):
+                    raise StaleSnapshot(
+                        f"{self.topic}[{partition}]: Redis stands at {held} and has stood at "
+                        f"{stood}: it has lost what came last. This worker stops, and the next one "
+                        "folds it again from the log"
+                    )
 
     async def _continues(
         self, partition: int, watermark: int, records: Sequence[LogRecord]

@@ -73,8 +73,9 @@ class Publishing:
         self._task, self._topics, self._store = task, topics, store
         self._folding, self._send, self._read, self._ends = folding, send, read, ends
         self._now, self._trust = now, trust
-        self._last = Published()
-        self._resent = False
+        self._last, self._resent = Published(), False
+        #: The newest model as this worker left it in Redis.
+        self._held: tuple[int, bytes] | None = None
         #: Partitions of other workers as they were last read, with the bytes of their heads.
         self._others: dict[int, Held] = {}
         #: Time of this worker's last estimate, seconds since 1970; None before the first.
@@ -136,8 +137,10 @@ class Publishing:
         return done
 
     async def _publish(self, partitions: dict[int, Summed], now: float) -> bool:
-        held = self._store.newest_model()
-        version, watermark, known = self._next(held, partitions)
+        if self._store.newest_model() != self._held:
+            # Redis may have lost it since, and clients that have it wait for a newer one
+            await self._send_again()
+        version, watermark, known = self._next(partitions)
         # the estimate goes out in any case; the first model may have to wait for more releases, and
         # where all clients were taken out there is nothing to make a model of
         moves = holds_releases(partitions.values()) and (
@@ -167,6 +170,7 @@ class Publishing:
         if moves:
             # stored first: a crash before it is sent is mended by the next owner, see _send_again
             self._store.store_model(version, payload)
+            self._held = version, payload
         sends = [
             self._send(topic.name, study.encode(), written, marks)
             for topic in (self._topics.estimates, self._topics.latest)
@@ -176,14 +180,12 @@ class Publishing:
         await asyncio.gather(*sends)
         return True
 
-    def _next(
-        self, held: tuple[int, bytes] | None, partitions: dict[int, Summed]
-    ) -> tuple[int, int, bool]:
+    def _next(self, partitions: dict[int, Summed]) -> tuple[int, int, bool]:
         """Return version and watermark of the next model; whether clients can read the held one.
 
         Neither number goes back if Redis was lost.
         """
-        watermark = slots_seen(partitions.values())
+        watermark, held = slots_seen(partitions.values()), self._held
         if held is None:
             return 1, watermark, False
         try:
@@ -219,9 +221,10 @@ class Publishing:
         sent = self._newest_of(messages, length, known=held is not None)
         if sent is not None and (held is None or sent[0] > held[0]):
             self._store.store_model(*sent)
+            held = sent
         elif held is not None:
             await self._send_model(*held, time.time())
-        self._resent = True
+        self._held, self._resent = held, True
 
     def _newest_of(
         self, messages: Sequence[tuple[int, bytes | None]], releases: int, *, known: bool

@@ -10,6 +10,7 @@ import pytest
 
 from infra.local import LocalRuntime
 from pipeline.reducer import differences
+from state import keys
 from tests.stage import Stage, lines, study_text, until, write_csv
 
 CLIENTS = ("north", "south")
@@ -164,6 +165,39 @@ def test_clients_that_know_newer_models_than_a_redis_that_forgot_do_not_wait_for
     stage.worker()
     assert stage.code("north") == 0, stage.said("north")
     assert stage.final_estimate().releases == 30
+
+
+def test_a_redis_that_lost_a_model_alone_does_not_hold_clients_up(shared: Build) -> None:
+    """The worker lives on, and must not give the version again that clients have."""
+    stage = shared(stream="max_in_flight_windows = 1")
+    stage.ensure_topics()
+    stage.worker()
+    stage.produce("north", write_csv(stage.folder / "north.csv", 600))
+    until(lambda: sum(stage.watermarks()) >= 10, "the stream runs")
+    stage.redis.delete(keys.model(stage.task.study.name))
+    assert sum(stage.watermarks()) < 30
+    assert stage.code("north") == 0, stage.said("north")
+    assert stage.final_estimate().releases == 30
+    assert stage.processes["w0"].poll() is None
+
+
+def test_a_redis_that_lost_the_end_of_a_log_that_rests_is_found_out(shared: Build) -> None:
+    """No commit comes that would tell, and others read this state to publish."""
+    stage = shared()
+    stream(stage, rate=400)
+    old = {key: stage.redis.dump(key) for key in stage.stored_keys()}
+    stood = stage.watermarks()
+    for client in ("north", "south"):
+        assert stage.code(client) == 0, stage.said(client)
+    stage.caught_up()
+    assert stage.watermarks() != stood
+    for key, value in old.items():
+        assert value is not None
+        stage.redis.restore(key, 0, value, replace=True)
+    assert stage.code("w0") == 41, stage.said("w0")
+    assert "it has lost what came last" in stage.said("w0")
+    stage.worker()
+    complete(stage)
 
 
 def test_kafka_killed_in_mid_stream_holds_up_everybody_and_loses_nothing(
