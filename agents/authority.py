@@ -26,10 +26,12 @@ def authenticator(task: Task, settings: Settings) -> Authenticator | None:
     def again() -> list[Pair]:
         # clients may know of a new key before this worker was started again
         nonlocal read_at
-        if not path.exists() or path.stat().st_mtime_ns == read_at:
+        if not path.exists() or (changed_at := path.stat().st_mtime_ns) == read_at:
             return []
-        read_at = path.stat().st_mtime_ns
-        return list(read_study(settings, name).pairs)
+        pairs = list(read_study(settings, name).pairs)
+        # a file that cannot be read yet is looked at again
+        read_at = changed_at
+        return pairs
 
     return Authenticator(task, held.pairs, held.least, again=again)
 

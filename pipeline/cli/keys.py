@@ -88,8 +88,8 @@ def _rotated(study: Study, settings: Settings, held: StudyPairs, *, stolen: bool
     path = write_study(settings, study.name, after)
     if not stolen:
         say(
-            f"{path} has a key of generation {number}: copy it to every worker, then start one of "
-            "them again, which tells the clients. Older keys stay good"
+            f"{path} has a key of generation {number}: copy it to every worker before any other "
+            "command, then start one of them again, which tells the clients. Older keys stay good"
         )
         return after
     # of what the thief may say of newer keys, nothing is believed here

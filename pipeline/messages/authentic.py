@@ -56,7 +56,7 @@ class Authenticator:
 
     pairs: All generations that the study ever had; the last one signs.
     least: Generations below it sign no model and no word that is believed.
-    again: Returns pairs that have been added since, for a release under one that is not known.
+    again: Returns pairs that have been added since, for what is under one that is not known.
 
     ConfigError if there is no pair.
     """
@@ -101,18 +101,44 @@ class Authenticator:
 
     def check(self, payload: bytes) -> None:
         """Refuse JSON that the study has not signed; PayloadError."""
-        check_signed(payload, self.publics)
+        try:
+            check_signed(payload, self.publics)
+        except PayloadError as error:
+            if not self._may_be_newer(error):
+                raise
+            check_signed(payload, self.publics)
 
     def word(self, payload: bytes, least: int) -> Word:
         """Read an admission, a revocation or a retirement; PayloadError if it is none.
 
         least: The oldest generation that may still sign.
         """
+        try:
+            return self._word(payload, least)
+        except PayloadError as error:
+            if not self._may_be_newer(error):
+                raise
+            return self._word(payload, least)
+
+    def _word(self, payload: bytes, least: int) -> Word:
         word = read_word(payload, self._study, self._since(least))
         if isinstance(word, Retirement):
             # an old key cannot retire itself in favour of one that its thief made
             check_signed(payload, self._since(word.generation))
         return word
+
+    def _may_be_newer(self, error: PayloadError) -> bool:
+        # without a signature nobody has us look at the file
+        return error.reason == "forged" and self._reload()
+
+    def _reload(self) -> bool:
+        """Whether the key file has pairs that were not known: a command may sign with them at once.
+
+        ConfigError if the file cannot be read as it is now.
+        """
+        before = len(self._pairs)
+        self._pairs |= {pair.generation: pair for pair in self._again()}
+        return len(self._pairs) > before
 
     def _since(self, generation: int) -> list[bytes]:
         return [pair.public for pair in self._pairs.values() if pair.generation >= generation]
@@ -213,7 +239,7 @@ class Authenticator:
         if client is None or not client.key:
             return "not-admitted" if client is None else "revoked"
         if generation not in self._pairs:
-            self._pairs |= {pair.generation: pair for pair in self._again()}
+            self._reload()
         pair = self._pairs.get(generation)
         if pair is None or generation < least:
             return "old-key"
@@ -243,7 +269,7 @@ class Authenticator:
                 _keep_room(self._known)
                 self._known[text] = generation
                 return True
-        return False
+        return self._reload() and self._published(text, least)
 
     def _text(
         self, version: int, watermark: int, own: int | None, model: Model, ticket: bytes

@@ -261,6 +261,61 @@ def test_a_worker_hears_of_a_key_that_is_newer_than_it_is() -> None:
     )
 
 
+@pytest.mark.parametrize("said", ["admission", "revocation", "retirement", "ticket"])
+@pytest.mark.parametrize("size", [1, 100])
+def test_a_worker_that_runs_believes_what_a_newer_key_says(said: str, size: int) -> None:
+    world, first, second = World(), Pair(b"s" * 32), Pair(b"2" * 32, 2)
+    world.admit("north")
+    world.send("north", 0)
+    old = world.stamp("north", first)
+    world.pairs.append(second)
+    if said == "admission":
+        world.admit("south")
+    if said == "revocation":
+        world.say("north", None)
+    if said == "retirement":
+        world.retire(2, second)
+    at_model = world.model(1, second) if said == "ticket" else None
+    world.append("north", old(world.bare("north", 1, at_model)))
+    fresh, expected = world.folded()
+    running = type(world.authority)(world.task, [first], again=lambda: world.pairs)
+    state, reducer = Partition.empty(world.task, number=0), Reducer(world.task, trust=running)
+    letters = [
+        (letter.offset, letter.fault.reason)
+        for start in range(0, len(world.log), size)
+        for letter in reducer.fold(state, world.log[start : start + size])
+    ]
+    reasons = {"revocation": ["revoked"], "retirement": ["old-key"]}
+    assert [reason for _, reason in expected] == reasons.get(said, [])
+    assert letters == expected
+    assert differences(fresh, state) == []
+    # what another worker publishes under the new key is believed, too
+    later = type(running)(world.task, [first], again=lambda: world.pairs)
+    later.check(signed(b'{"version":1}', second))
+
+
+def test_words_of_strangers_stay_dead_letters_and_do_not_end_a_worker(world: World) -> None:
+    asked, thief = [0], Pair(b"t" * 32, 2)
+
+    def again() -> list[Pair]:
+        asked[0] += 1
+        return []
+
+    running = type(world.authority)(world.task, world.pairs, again=again)
+    world.append("thief", b'{"type":"admission/1"}')
+    world.append("thief", b'{"type":"admission/1","signature":"00"}')
+    state, reducer = Partition.empty(world.task, number=0), Reducer(world.task, trust=running)
+    assert [x.offset for x in reducer.fold(state, world.log)] == [2, 3]
+    assert asked == [0]
+    world.say("thief", thief, by=thief)
+    world.append("thief", world.stamp("thief", thief)(world.bare("thief", 0)))
+    world.send("north", 0)
+    reasons = [letter.fault.reason for letter in reducer.fold(state, world.log)]
+    assert reasons == ["undecodable", "not-admitted"]
+    assert asked == [1]
+    assert state.head.folded == 1
+
+
 def test_an_authenticated_study_is_never_folded_without_its_keys() -> None:
     with pytest.raises(ConfigError, match="VEILSTREAM_STUDY_KEY"):
         Reducer(trusted_task())
