@@ -1,7 +1,9 @@
 """A second state of a study, folded from the log beside the stored one and compared with it.
 
 It goes on where it stands: a comparison costs the releases since the last one. Where the log has
-lost its beginning it starts from what is stored, whose checksums fit, and vouches for what follows.
+lost what the stored state began with, it starts from that state, whose checksums fit, and vouches
+for what follows. It begins anew where the stored state did: with other clients erased, or rebuilt
+without what the log has lost.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from agents.authority import authenticator
+from agents.authority import authenticator, begin_admitted
 from agents.history import History
 from agents.refold import history_of
 from pipeline.errors import OffsetGap, StateError
@@ -39,7 +41,8 @@ class Shadow:
     def __init__(self, task: Task, settings: Settings, stopped: Callable[[], bool]) -> None:
         self._task, self._settings, self._stopped = task, settings, stopped
         self._store = RedisStore(redis_client(settings), task)
-        self._reducer = Reducer(task, trust=authenticator(task, settings))
+        self._trust = authenticator(task, settings)
+        self._reducer = Reducer(task, trust=self._trust)
         #: Each partition with the offset that it began at.
         self._states: dict[int, tuple[int, Partition]] = {}
 
@@ -60,11 +63,12 @@ class Shadow:
                 f"{extent.after}: the topic was made anew"
             )
         since, state = self._states.get(number, (0, None))
-        usable = state is not None and state.erased == stored.erased
-        if state is None or not usable or not extent.first <= state.head.next_offset <= end:
-            since, state = 0, Partition.empty(self._task, stored.erased, number=number)
-            if extent.first > 0:
-                since, state = end, stored
+        if (
+            state is None
+            or (state.erased, state.head.begun) != (stored.erased, stored.head.begun)
+            or not extent.first <= state.head.next_offset <= end
+        ):
+            since, state = self._begin(number, stored, extent.first)
         self._states.pop(number, None)
         try:
             history.seek({number: Span(state.head.next_offset, end)})
@@ -78,3 +82,12 @@ class Shadow:
         if found:
             self._store.doubt(number, ", ".join(found[:5]))
         return Compared(number, since, end, found)
+
+    def _begin(self, number: int, stored: Partition, first: int) -> tuple[int, Partition]:
+        """Return a second state at its beginning: where the log begins, if all of it is there."""
+        if stored.head.begun < first:
+            return stored.head.next_offset, stored
+        # no log begins earlier than it did: a state that begins behind it will differ
+        state = Partition.empty(self._task, stored.erased, number=number).starting_at(first)
+        begin_admitted(self._task, self._settings, self._trust, {number: state})
+        return first, state

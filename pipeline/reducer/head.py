@@ -16,6 +16,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The counters of a snapshot, each a function of the log alone.
 
     next_offset: Watermark: the state holds exactly the log below it.
+    begun: Where the log began that was folded: 0 unless a rebuild went on without the releases
+        before it.
     duplicates, dead_letters: Records of the log that changed no sum.
     forgotten: Releases that are in no sum any more, or never were, because they are too old.
     erased: Releases of erased clients that have been passed over.
@@ -48,6 +50,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     erased_clients: int = 0
     admitted: int = 0
     buckets: int = 0
+    begun: int = 0
 
     @property
     def folded(self) -> int:

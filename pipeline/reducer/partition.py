@@ -56,7 +56,9 @@ class Partition:
         """Return this empty state as one that begins at a later offset of the log."""
         # full windows at all offsets before it: what was seen must not become less
         slots = offset * self.task.slots
-        self.head = msgspec.structs.replace(self.head, next_offset=offset, slots=slots)
+        self.head = msgspec.structs.replace(
+            self.head, next_offset=offset, begun=offset, slots=slots
+        )
         return self
 
     def fields(self, *, everything: bool) -> dict[str, bytes]:
