@@ -77,6 +77,7 @@ class Authenticator:
         self.least = least
         self._macs: dict[tuple[str, bytes, int], hashlib.blake2b] = {}
         self._known: dict[bytes, int] = {}
+        self._words: dict[tuple[bytes, int], Word] = {}
         self._number, offsets = form_of(task).layout.number, HEADER.fields
         begin = offsets["version"][1]  # type: ignore[index]
         # where nothing is noised, a client may linearise at a fit of its own
@@ -121,6 +122,15 @@ class Authenticator:
             return self._word(payload, least)
 
     def _word(self, payload: bytes, least: int) -> Word:
+        # one that somebody repeats must not cost a signature each time
+        place = hashlib.blake2b(payload, digest_size=32).digest(), least
+        if place not in self._words:
+            word = self._signed_word(payload, least)
+            _keep_room(self._words, 1 << 12)
+            self._words[place] = word
+        return self._words[place]
+
+    def _signed_word(self, payload: bytes, least: int) -> Word:
         word = read_word(payload, self._study, self._since(least))
         if isinstance(word, Retirement):
             # an old key cannot retire itself in favour of one that its thief made
@@ -284,8 +294,8 @@ class Authenticator:
         return mac(pair.ticket_key, names + text)
 
 
-def _keep_room(held: dict) -> None:  # type: ignore[type-arg]
+def _keep_room(held: dict, kept: int = KEPT) -> None:  # type: ignore[type-arg]
     """Drop the older half of what is kept, once it is full."""
-    if len(held) >= KEPT:
-        for key in list(islice(held, KEPT // 2)):
+    if len(held) >= kept:
+        for key in list(islice(held, kept // 2)):
             del held[key]

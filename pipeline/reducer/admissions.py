@@ -29,6 +29,13 @@ class Admissions:
     least: int = 1
     changed: set[str] = field(default_factory=set)
 
+    def changed_by(self, word: Word) -> bool:
+        """Whether a word says something new."""
+        if isinstance(word, Retirement):
+            return word.generation > self.least
+        known = self.clients.get(word.client)
+        return known is None or word.serial > known.serial
+
     def take(self, word: Word) -> None:
         """Take the next word of the log; one that is older than what is known says nothing."""
         if isinstance(word, Retirement):

@@ -121,26 +121,29 @@ class Reducer:
         """Fold a chunk, each release as the words before it in the log have it."""
         if self._trust is None:
             return self._fold_releases(state, records)
-        letters, start = list[DeadLetter](), 0
-        for place, record in enumerate(records):
+        letters, waiting, words = list[DeadLetter](), list[LogRecord](), 0
+        for record in records:
             # a release begins with its magic; a word is JSON
             if record.value is None or record.value[:1] != b"{":
+                waiting.append(record)
                 continue
             try:
                 word = self._trust.word(record.value, state.admissions.least)
             except PayloadError:
                 # it is no release either, and becomes a dead letter as such
+                waiting.append(record)
                 continue
-            if place > start:
-                letters += self._fold_releases(state, records[start:place])
-            state.admissions.take(word)
-            head = state.head
-            state.head = msgspec.structs.replace(
-                head, next_offset=record.offset + 1, words=head.words + 1
-            )
-            start = place + 1
-        if start < len(records):
-            letters += self._fold_releases(state, records[start:])
+            words += 1
+            if state.admissions.changed_by(word):
+                # what came before it is judged before it
+                if waiting:
+                    letters += self._fold_releases(state, waiting)
+                    waiting = []
+                state.admissions.take(word)
+        if waiting:
+            letters += self._fold_releases(state, waiting)
+        head, end = state.head, records[-1].offset + 1
+        state.head = msgspec.structs.replace(head, next_offset=end, words=head.words + words)
         return letters
 
     def _fold_releases(self, state: Partition, records: Sequence[LogRecord]) -> list[DeadLetter]:

@@ -6,8 +6,9 @@ import pytest
 
 from infra.admissions import Roll
 from infra.keyring import StudyPairs
+from pipeline.messages import authentic
 from pipeline.messages.admission import KEYS, Entry, Link, Standing, StudyKeys, write_signed
-from pipeline.reducer import Partition, Reducer
+from pipeline.reducer import Partition, Reducer, differences
 from pipeline.trust.keys import Pair
 from tests.trusted import World
 
@@ -92,3 +93,22 @@ def test_a_retirement_that_nobody_finds_any_more_has_always_been() -> None:
         assert (held.least_at(0, 0), held.least_at(0, 1)) == (1, 3)
     twice = StudyPairs(pairs, 3, {2: {0: 5}, 3: {0: 8}})
     assert [twice.least_at(0, cut) for cut in (5, 6, 8, 9)] == [1, 2, 2, 3]
+
+
+def test_a_word_that_is_repeated_is_verified_and_splits_a_batch_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, reads, folds = world.admit("north"), list[bytes](), list[int]()
+    for seq in range(20):
+        world.send("north", seq)
+        world.append("x", old)
+    read, fold = authentic.read_word, Reducer._fold_releases
+    monkeypatch.setattr(authentic, "read_word", lambda p, *a: reads.append(p) or read(p, *a))
+    monkeypatch.setattr(
+        Reducer, "_fold_releases", lambda s, st, r: folds.append(len(r)) or fold(s, st, r)
+    )
+    state, letters = world.folded()
+    assert (letters, state.head.words, state.head.folded) == ([], 21, 20)
+    assert (reads, folds) == ([old], [20])
+    for sizes in ([1] * 41, [7, 9]):
+        assert differences(world.folded(*sizes)[0], state) == []
