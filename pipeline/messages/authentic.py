@@ -125,9 +125,8 @@ class Authenticator:
         # one that somebody repeats must not cost a signature each time
         place = hashlib.blake2b(payload, digest_size=32).digest(), least
         if place not in self._words:
-            word = self._signed_word(payload, least)
             _keep_room(self._words, 1 << 12)
-            self._words[place] = word
+            self._words[place] = self._signed_word(payload, least)
         return self._words[place]
 
     def _signed_word(self, payload: bytes, least: int) -> Word:
