@@ -133,8 +133,8 @@ FAULTS = (
     Fault(
         "a looser level later on is free",
         "producers/ledger.py",
-        "        if total == before:\n",
-        "        if before is not None:\n",
+        "        if total == before and not each:\n",
+        "        if before is not None and not each:\n",
         (_LEDGER,),
     ),
     Fault(

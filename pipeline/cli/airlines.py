@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -50,6 +51,7 @@ class Airlines(Flights):
         """Set the estimate beside the fit of all others' flights, and name who lied."""
         say("fitting the flights of all who told the truth, without privacy ...")
         exact, flagged = self.exact(), self._flagged(final)
+        details: dict[str, Any] = dict(final.details)
         Console().print(comparison(final, exact))
         found = counts(final, exact)
         said = ", ".join(flagged) or "nobody"
@@ -61,7 +63,7 @@ class Airlines(Flights):
             f"{'' if same else 'NOT '}the same, bit by bit, after the crash."
         )
         return {
-            "release": final.details["release"],
+            "release": details["release"],
             **found,
             "site_that_lies": LIAR,
             "flagged": flagged,
@@ -70,7 +72,7 @@ class Airlines(Flights):
                 self._names[row["site"]]: {
                     "share": round(row["share"], 4), "distance": round(row["distance"], 2)
                 }
-                for row in final.details["sites"]
+                for row in details["sites"]
             },
         }  # fmt: skip
 
@@ -80,7 +82,8 @@ class Airlines(Flights):
         return [(name, row) for name, row in self._slots() if name != LIAR]
 
     def _flagged(self, message: EstimateMessage) -> list[str]:
-        return [self._names[name] for name in message.details.get("flagged", ())]
+        details: dict[str, Any] = dict(message.details)
+        return [self._names[name] for name in details.get("flagged", ())]
 
 
 def _write(path: Path) -> None:

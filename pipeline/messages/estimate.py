@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -16,6 +16,11 @@ from pipeline.release.task import Task
 from pipeline.trust.signed import check_plain
 
 Finite = Annotated[float, Meta(description="a finite number")]
+
+
+#: Numbers and text, lists of them, and lists of rows of them: nothing that could hold a record.
+Plain = bool | int | float | str | None
+Details = dict[str, Plain | list[Plain | dict[str, Plain]]]
 
 
 class Coefficient(msgspec.Struct, frozen=True):
@@ -134,7 +139,7 @@ class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="
     ridge: float = 0.0
     target: str = ""
     progress: ProgressMessage | None = None
-    details: dict[str, Any] = {}
+    details: Details = {}
 
 
 class Provenance(msgspec.Struct, frozen=True):

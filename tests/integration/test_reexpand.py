@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import read
-from tests.integration.test_trust import opened
+from tests.integration.test_admission import opened
 from tests.stage import HEADER, OPEN, Stage, lines, study_text, until
 from tests.trusted import TRUST
 

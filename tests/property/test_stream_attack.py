@@ -58,6 +58,7 @@ CASES: list[tuple[Change, Mechanism]] = [
 ]
 
 
+@pytest.mark.takes("a stream is drawn hundreds of times, for what its releases tell together")
 @pytest.mark.parametrize(("change", "mechanism"), CASES)
 def test_a_whole_stream_keeps_what_was_promised(change: Change, mechanism: Mechanism) -> None:
     found = attacked(change, mechanism)

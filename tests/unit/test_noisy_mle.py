@@ -113,6 +113,17 @@ def test_a_site_that_lies_is_named_and_moves_nothing(loss: str) -> None:
     assert np.all(np.abs(lied.coefficients - honest.coefficients) < 2 * errors[0])
 
 
+@pytest.mark.parametrize("ridge", [0.055, 0.2])
+def test_a_site_that_lies_is_named_whatever_the_ridge(ridge: float) -> None:
+    for seed in range(3):
+        honest = run("logistic", seed=seed, sites=5, ridge=ridge)
+        found = run("logistic", seed=seed, sites=5, liars=1, ridge=ridge)
+        assert found.details["flagged"] == [name_of(0)]
+        errors = honest.standard_errors()
+        assert errors is not None
+        assert np.abs(found.coefficients - honest.coefficients).max() < 3 * errors[0].max()
+
+
 def test_a_minority_of_liars_is_found_and_three_sites_accuse_nobody() -> None:
     assert set(run("linear", seed=6, sites=9, liars=3).details["flagged"]) == {
         name_of(site) for site in range(3)

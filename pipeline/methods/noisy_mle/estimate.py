@@ -126,7 +126,7 @@ def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector]:
     squared = np.zeros(count)
     for _ in range(ROUNDS):
         curvature = _mean_curvature(sites, guard) if guard.any() else half
-        squared = _distances(sites, coefficients, known[0], curvature, least)
+        squared = _distances(sites, coefficients, task.penalty, known[0], curvature, least)
         guard = kept * guards.factors(squared, size)
         guard *= guards.capped(guard * sites.records, task.spec.largest_share)
         known = _dispersion(task, sites, guard, coefficients)
@@ -195,9 +195,14 @@ def _plausible_curvature(sites: Sites) -> Vector:
 
 
 def _distances(
-    sites: Sites, coefficients: Vector, dispersion: float, curvature: Matrix, least: float
+    sites: Sites,
+    coefficients: Vector,
+    penalty: Vector,
+    dispersion: float,
+    curvature: Matrix,
+    least: float,
 ) -> Vector:
-    """Return the squared distance of each site's score from zero, shape (M,).
+    """Return the squared distance of each site's penalised score from zero, shape (M,).
 
     By the variance of its records, of its noise, and the one by which sites differ, which all but
     the noise's part have the shape of the curvature.
@@ -206,7 +211,9 @@ def _distances(
     """
     size = len(coefficients)
     values, vectors = np.linalg.eigh(curvature)
-    squares = (sites.residuals(coefficients) @ vectors) ** 2
+    # what zeroes their sum has the ridge in it: without it all sites look far where it is large
+    scores = sites.residuals(coefficients) - sites.records[:, None] * (penalty * coefficients)
+    squares = (scores @ vectors) ** 2
     away = np.sum((sites.point - coefficients) ** 2, axis=1)
     noise = (sites.score_noise + sites.curvature_noise * away)[:, None]
     shape, records = np.maximum(values, least), sites.records[:, None] ** 2

@@ -12,6 +12,7 @@ from pipeline.methods.noisy_mle import client
 from pipeline.methods.noisy_mle.spec import spec_of
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
+from pipeline.privacy.sensitivity import Bounds
 from pipeline.records.blocks import with_intercept
 from pipeline.records.encode import Arrays
 from pipeline.release.budget import Budget
@@ -69,6 +70,15 @@ class SiteTask(Task):
         if self.release == "sufficient":
             return WhenFull(self.study.window.seconds)
         return super().policy
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """As `Task.bounds`: a long row is weighed as a whole, intercept included.
+
+        So its L1 norm may be that of a row of equal entries, which is beyond what holds where
+        features alone are shrunk.
+        """
+        return Bounds(self.farthest, self.norm_bound)
 
     @property
     def squares(self) -> int:

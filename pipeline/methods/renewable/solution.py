@@ -98,6 +98,9 @@ def solve(task: RenewableTask, parts: Weighed) -> Solution:
         own, moving = found.error(variance), found.is_moving(np.diag(variance))
         if best is not None and (own >= error or (moving and not moves)):
             break
+        # older releases weigh no more than newer ones, unless one of them was forged
+        if best is not None and found.moments.releases < best.moments.releases:
+            break
         best, error, moves = found, own, moving
     return best or most
 
