@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 from infra.signals import Stopping
 from infra.topics import ensure_topics, time_rules
+from pipeline.errors import ConfigError
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
@@ -31,7 +32,7 @@ from producers.models import ModelFeed
 from producers.passing import owe, pass_over
 from producers.reconcile import lost_releases, named, refuse
 from producers.sender import Sender
-from producers.sources import location_of, name_of, open_source
+from producers.sources import Source, location_of, name_of, open_source
 
 #: Seconds between two progress reports.
 REPORT_SECONDS = 1.0
@@ -153,6 +154,7 @@ def run_client(
         )
         closing.callback(source.close)
         if lost.seqs:
+            _check_order(source, name)
             say(f"{len(lost.seqs)} releases are lost: the ledger counts them as spent")
             owe(task, store, name, lost, time.time())
             # the register may have come back as old as the database
@@ -204,6 +206,17 @@ def run_client(
         finally:
             sender.close()
         return client.progress
+
+
+def _check_order(source: Source, name: str) -> None:
+    """Refuse to leave out lost records where nobody can say which they are."""
+    if not source.repeats:
+        raise ConfigError(
+            f"--skip-lost: {name} has several partitions, and no order in which it could be read "
+            "again: which of its records the lost releases held, nobody can say. The data owner "
+            "must bring the newest copy of this client's database back, or have what is written "
+            "from now on in a topic of its own"
+        )
 
 
 def _warn(

@@ -32,6 +32,11 @@ class Held:
     opened: float | None = None
 
     @property
+    def repeats(self) -> bool:
+        """As `Source.repeats`."""
+        return self.source.repeats
+
+    @property
     def identity(self) -> str:
         """That of the source."""
         return self.source.identity

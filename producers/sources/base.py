@@ -38,6 +38,10 @@ class Source(Protocol):
         """Stable name of the source for the privacy ledger."""
 
     @property
+    def repeats(self) -> bool:
+        """Whether its records always come in the same order, so that they can be counted."""
+
+    @property
     def columns(self) -> list[str] | None:
         """The columns, if they are known before the records are read."""
 

@@ -47,6 +47,8 @@ class CountedRows(ABC):
     def rows(self, start: int) -> Iterator[Mapping[str, object]]:
         """Return the rows from number `start` on, which is at most `total`."""
 
+    repeats = True
+
     @property
     def identity(self) -> str:
         """As `Source.identity`."""

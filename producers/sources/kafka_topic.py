@@ -126,6 +126,11 @@ class KafkaTopic:
         return f"kafka:{self._spec.topic}"
 
     @property
+    def repeats(self) -> bool:
+        """Whether it has one partition: several are joined as Kafka shows them."""
+        return len(self._partitions) == 1
+
+    @property
     def ended(self) -> bool:
         """Whether all that was there at the start was handed out; never while it follows."""
         return not self._follow and not any(self._waiting.values()) and not self._behind()

@@ -64,6 +64,8 @@ class RecordFile(ABC):
         self._inside = self._at > start[0] and tape.line(self._at - 1, 1) != b"\n"
         self._stuck: tuple[int, bool] | None = None
 
+    repeats = True
+
     @property
     def identity(self) -> str:
         """Form and file name: moving the folder makes no new source."""

@@ -17,6 +17,7 @@ from kafka.admin import NewTopic
 from infra.preflight import check_servers
 from pipeline.errors import BrokerError, ConfigError, DataError
 from pipeline.settings import Settings
+from producers.run import _check_order
 from producers.sources import kind_of, location_of, name_of, open_source
 from producers.sources.kafka_topic import KafkaTopic
 from producers.sources.tape import RECORD_LIMIT
@@ -269,6 +270,21 @@ def test_a_topic_is_known_by_its_name_and_only_clients_read_it() -> None:
     for wrong in ({"source_kafka": "nowhere"}, {"source_kafka_security": "TLS"}):
         with pytest.raises(ConfigError, match="VEILSTREAM_SOURCE_KAFKA"):
             Settings(**wrong).check()
+
+
+@pytest.mark.parametrize(("partitions", "repeats"), [(1, True), (2, False)])
+def test_only_one_partition_has_an_order_in_which_lost_records_can_be_counted(
+    topics: Topics, partitions: int, repeats: bool
+) -> None:
+    name = topics.make(partitions=partitions)
+    source = topics.open(name)
+    assert source.repeats is repeats
+    source.close()
+    if repeats:
+        _check_order(source, name)
+    else:
+        with pytest.raises(ConfigError, match=r"--skip-lost: .* several partitions"):
+            _check_order(source, name)
 
 
 @pytest.mark.redis
