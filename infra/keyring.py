@@ -82,8 +82,9 @@ def read_study(settings: Settings, study: str) -> StudyPairs:
     ConfigError if there are none, others can read them, or the file is cut or another study's.
     """
     path = study_path(settings, study)
-    held = _read(path, _StudyFile, f"run `veilstream study keys` for study {study!r}, or name "
-                 "its key file in VEILSTREAM_STUDY_KEY")  # fmt: skip
+    held = _read(path, _StudyFile, f"copy the key file of study {study!r} here from where it "
+                 "was made, or name it in VEILSTREAM_STUDY_KEY; for a new study, run `veilstream "
+                 "study keys`")  # fmt: skip
     if held.study != study or not held.seeds:
         raise ConfigError(
             f"{path} has the keys of study {held.study!r}, and this is study {study!r}: the "

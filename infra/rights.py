@@ -19,7 +19,7 @@ Role = Literal["client", "worker", "reader", "operator"]
 ROLES: dict[Role, str] = {
     "client": "`veilstream produce`",
     "worker": "`veilstream worker`, also with --verify",
-    "reader": "`veilstream watch`, `predict` and `replay`",
+    "reader": "`veilstream watch`, `predict` and, with the study's key file, `replay`",
     "operator": "`veilstream topics`, `state`, `study keys`, `client admit` and `revoke`",
 }
 #: Commands of Redis, beside the keys of the study.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from infra.keyring import StudyPairs, made_study, pin, study_path, write_study
+from infra.keyring import StudyPairs, made_study, pin, pinned, study_path, write_study
 from pipeline.cli.context import STUDY, live_task_of, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
@@ -64,6 +64,13 @@ def study_keys(study: Study, settings: Settings) -> StudyPairs:
     """Return the keys of a study, made if it has none, and say so."""
     path = study_path(settings, study.name)
     if not path.exists():
+        if pinned(settings, study.name) is not None:
+            raise ConfigError(
+                f"study {study.name!r} has a key that this folder has pinned, and no file {path}: "
+                "the operator must copy the key file here from where it was made, or name it in "
+                "VEILSTREAM_STUDY_KEY; only if it is lost for good, remove the .pinned file "
+                "beside it and make a new one (docs/operations.md)"
+            )
         say(f"making the key of study {study.name!r}: {path}; keep a copy of it apart")
     return made_study(settings, study.name)
 

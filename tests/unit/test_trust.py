@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from infra.admissions import tell
-from infra.keyring import StudyPairs
+from infra.keyring import StudyPairs, pin, study_path
+from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError, PayloadError, StateError
 from pipeline.messages.admission import Admission, Enrolment, read_enrolment, write_signed
 from pipeline.messages.form import HEADER
@@ -420,3 +422,17 @@ def test_a_client_counts_in_the_partition_of_its_id_alone() -> None:
         assert [letter.fault.reason for letter in letters] == expected
     with pytest.raises(StateError, match="number"):
         Reducer(world.task, trust=world.authority).fold(Partition.empty(world.task), world.log)
+
+
+def test_a_folder_that_knows_a_key_makes_no_other_in_its_place(tmp_path: Path) -> None:
+    study, settings = trusted_task().study, Settings(folder=str(tmp_path))
+    made = study_keys(study, settings)
+    pin(settings, study.name, made.newest.public)
+    assert study_keys(study, settings).newest.public == made.newest.public
+    path = study_path(settings, study.name)
+    kept = path.rename(tmp_path / "kept")
+    with pytest.raises(ConfigError, match="copy the key file here"):
+        study_keys(study, settings)
+    assert not path.exists()
+    kept.rename(path)
+    assert study_keys(study, settings).newest.public == made.newest.public
