@@ -103,7 +103,8 @@ def test_at_epsilon_one_the_private_stream_comes_within_two_points(shuttle, plai
 def test_the_private_study_has_intervals_that_hold_the_exact_fit(shuttle, private):
     found = counts(private, shuttle.exact())
     assert private.status == "ready"
-    # of 20 seeds all had 10 intervals, of which 196 of 200 held the fit; 2 to 6 excluded zero
+    # of 20 seeds, this the first of them, all had 10 intervals: 196 of 200 held the fit, and 2 to 6
+    # of each excluded zero; one run with fresh noise before them held 7
     assert found["intervals"] >= 8
     assert found["covering_fit"] >= 8
     assert found["excluding_zero"] >= 2
