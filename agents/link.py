@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import aiokafka
@@ -30,9 +30,10 @@ class ReleasesLog:
     async def reread(self, partition: int, offset: int) -> None:
         """Go back to an offset; nothing happens if the partition has been taken away."""
         if (topic_partition := self._topic_partition(partition)) is not None:
+            consumer = self._consumer()
             # it may be taken away just now; whoever gets it begins at its watermark
-            with suppress(IllegalStateError):
-                await self._consumer().seek(topic_partition, offset)
+            with suppress(IllegalStateError), _ending(consumer):
+                await consumer.seek(topic_partition, offset)
 
     async def bounds(self, partition: int) -> tuple[int, int]:
         """Return the first and the next offset of a partition.
@@ -63,7 +64,8 @@ class ReleasesLog:
         if not topic_partitions:
             return found
         consumer = self._consumer()
-        try:
+        # where it fails, it is asked again soon
+        with suppress(IllegalStateError, KafkaError, TimeoutError), _ending(consumer):
             ends = await consumer.highwaters(*topic_partitions.values())
             for number, topic_partition in topic_partitions.items():
                 found[number] = max(0, ends[topic_partition] - folded[number])
@@ -74,16 +76,27 @@ class ReleasesLog:
                     and await consumer.position(topic_partition) >= ends[topic_partition]
                 ):
                     found[number] = 0
-        except (IllegalStateError, KafkaError, TimeoutError):
-            # it is asked again soon
-            return None
-        return found
+            return found
+        return None
 
     def _topic_partition(self, partition: int) -> Any:
         for topic_partition in self._consumer().assignment():
             if (topic_partition.topic, topic_partition.partition) == (self._topic, partition):
                 return topic_partition
         return None
+
+
+@contextmanager
+def _ending(consumer: Any) -> Iterator[None]:
+    """Pass over what a consumer raises because it is being stopped: the loop of its thread ends.
+
+    Whoever asks it then is about to be stopped, too, and must not call that a failure.
+    """
+    try:
+        yield
+    except RuntimeError:
+        if not consumer.should_stop:
+            raise
 
 
 class Link:

@@ -11,6 +11,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from infra.connection import asking, log_reader
+from infra.preflight import check_servers
 from infra.study_record import other_revision
 from pipeline.errors import PayloadError, VeilstreamError
 from pipeline.messages.keys import partition_of
@@ -27,6 +28,9 @@ from producers.membership import Membership
 #: answers a request with the first model that follows it, which may be long past when somebody
 #: looks; the second answer holds all that have come since.
 AGAIN_MS = 10
+#: After so long a silence Kafka is asked whether it is still there. A consumer waits for ever for
+#: one that is gone, and so would a client that has nothing to send.
+SILENCE_SECONDS = 60.0
 
 
 class ModelFeed:
@@ -63,6 +67,7 @@ class ModelFeed:
         self._believed = Newest(task, self._ends, time.time)
         self._membership, self._clients = membership, topics.clients.name
         self._known, self._study = Known(task.study.name), topics.study.name
+        self._heard = time.monotonic()
         topic_partitions = [
             TopicPartition(topic.name, 0)
             for topic in (topics.models, topics.study, topics.clients)
@@ -84,8 +89,8 @@ class ModelFeed:
     def poll(self, seconds: float = 0.0) -> Model:
         """Take what has come, waiting at most `seconds`, and return the newest model.
 
-        Raises BrokerError if Kafka fails in a way that a retry cannot mend; ConfigError if the
-        study's record names another revision.
+        Raises BrokerError if Kafka fails in a way that a retry cannot mend, or is gone; ConfigError
+        if the study's record names another revision.
         """
         records = self._read(int(seconds * 1000))
         if records and not seconds:
@@ -130,6 +135,11 @@ class ModelFeed:
     def _read(self, wait_ms: int) -> list[Any]:
         with asking(self._settings, f"topic {self._name}", "Read"):
             batches = self._consumer.poll(timeout_ms=wait_ms, max_records=1000)
+        if batches:
+            self._heard = time.monotonic()
+        elif time.monotonic() - self._heard > SILENCE_SECONDS:
+            check_servers(self._settings)
+            self._heard = time.monotonic()
         return [record for records in batches.values() for record in records]
 
     def _take_all(self, records: list[Any]) -> None:

@@ -88,12 +88,15 @@ def run_client(
     *,
     report: Report,
     say: Callable[[str], None] = lambda _: None,
+    admit: Callable[[], None] = lambda: None,
     started: Callable[[], None] = lambda: None,
     stream: BinaryIO | None = None,
 ) -> Progress:
     """Run one client until its source ends or a signal asks it to stop.
 
     report, say: Told of progress, and of what people should know.
+    admit: Called once the source is known to be there and nobody else's, before the study is asked
+        whether it knows this client.
     started: Called when the study and its source are registered, before anything is read.
     stream: What to read as standard input.
 
@@ -114,6 +117,7 @@ def run_client(
         )
         # a source that cannot be opened, or is another's, must not bind the study to it
         admission.enter(released=store.released(name))
+        admit()
         # of the others, which it does not use, it may know nothing
         ensure_topics(settings, [*topics.of_clients, *ledger_topics(task.study, settings)])
         # another revision than the running one is refused before it is bound to this client
@@ -159,11 +163,7 @@ def run_client(
             owe(task, store, name, lost, time.time())
             # the register may have come back as old as the database
             admission.before_release()
-        if store.missing:
-            say(
-                f"WARNING: {sum(store.missing.values())} releases of this client are still unknown "
-                f"to its database: start {named(store.missing)} with --skip-lost too"
-            )
+        _warn_of_missing(store, say)
         account.publish()
         progress = Progress()
         held = source_test.passed(
@@ -228,6 +228,14 @@ def _warn(
         say(
             f"WARNING: a study without privacy has released source {name!r}: its records are "
             "not protected, whatever this study promises"
+        )
+
+
+def _warn_of_missing(store: ClientStore, say: Callable[[str], None]) -> None:
+    if store.missing:
+        say(
+            f"WARNING: {sum(store.missing.values())} releases of this client are still unknown "
+            f"to its database: start {named(store.missing)} with --skip-lost too"
         )
 
 

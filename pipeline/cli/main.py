@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from pipeline.errors import VeilstreamError
+from pipeline.settings import Settings
 
 
 class LazyGroup(click.Group):
@@ -87,6 +88,8 @@ def cli() -> None:
     Clients noise their summaries before anything leaves; workers keep live estimates with
     intervals. A study file says what is estimated, under which privacy policy.
     """
+    # a misspelt variable is a fault whether this command would have read it or not
+    Settings.read()
 
 
 def main() -> None:

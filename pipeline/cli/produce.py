@@ -95,6 +95,8 @@ def produce(
         raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")
 
     wait, path, name = Waiting(), vault_path(settings.home, client), shown(client)
+    here = task.study.authenticated and is_local(settings)
+    is_begun = False
 
     def tell(line: str) -> None:
         if not quiet or line.startswith("WARNING"):
@@ -114,11 +116,15 @@ def produce(
         tell(f"{counted(progress.records, 'record')}{done}, {releases}{waiting}")
 
     def begin() -> None:
+        nonlocal is_begun
+        is_begun = True
         now = standing(path, task.study.name)
         tell(begun(task.revision, now, study=task.study.name, follow=follow))
 
-    if task.study.authenticated and is_local(settings):
-        admit_here(task.study, settings, [client])
+    def admit() -> None:
+        if here:
+            admit_here(task.study, settings, [client])
+
     before, code = standing(path, task.study.name), 1
     try:
         run_client(
@@ -130,6 +136,7 @@ def produce(
             ),
             report=report,
             say=tell,
+            admit=admit,
             started=begin,
         )  # fmt: skip
         code = 0
@@ -139,7 +146,7 @@ def produce(
     finally:
         after = standing(path, task.study.name)
         done = run_of(before, after)
-        if after:
+        if after and is_begun:
             tell(closing(done, after))
         if as_json:
             names = {"client": client, "study": task.study.name, "revision": task.revision}

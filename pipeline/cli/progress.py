@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from infra.waiting import Minutes
-from pipeline.library.table import line, table, value
+from pipeline.library.table import interval, line, table, value
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.study import Study
 
@@ -71,8 +71,12 @@ class Screen:
 
 
 def estimate_line(message: EstimateMessage) -> str:
-    """Return an estimate as one line: time, state, coefficients."""
-    values = " ".join(f"{c.name}={value(message, c.value, 3)}" for c in message.coefficients)
+    """Return an estimate as one line: time, state, coefficients with their intervals."""
+    values = " ".join(
+        f"{row.name}={value(message, row.value, 3)}"
+        + ("" if row.interval is None else f" {interval(message, row.interval)}")
+        for row in message.coefficients
+    )
     return f"{message.published_at} {line(message)}; {values}"
 
 

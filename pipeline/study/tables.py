@@ -17,6 +17,12 @@ _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
 _CHOICE = re.compile(r"Invalid enum value '([^']*)'")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
+_KINDS = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
+#: What the types of a TOML file are called; no key can be null in one.
+_WORDS = {
+    "str": "a text in quotes", "int": "a whole number", "float": "a number",
+    "bool": "true or false", "array": "a list", "object": "a table", "null": "",
+}  # fmt: skip
 #: Keys that older study files have, and where what they said is now.
 _MOVED = {
     "estimator.reproduction": "the keys of a published method are in [estimator.method] now; "
@@ -90,12 +96,18 @@ def _explain(message: str, kind: type, at: str) -> str:
     allowed, example = _help_for(path, kind)
     if given := _CHOICE.search(what):
         what += near(given.group(1), re.findall(r'"([^"]+)"', allowed))
+    what = _KINDS.sub(lambda said: f"it must be {_words(said[1])}, not {_words(said[2])}", what)
     parts = [f"{_joined(at, path) or 'study'}: {what}"]
     if allowed:
         parts.append(f"allowed: {allowed}")
     if example:
         parts.append(f"example: {path.rsplit('.', maxsplit=1)[-1]} = {example}")
     return "; ".join(parts)
+
+
+def _words(kinds: str) -> str:
+    """Return in plain words what types a library has named, such as `float | null`."""
+    return " or ".join(filter(None, (_WORDS.get(kind, kind) for kind in kinds.split(" | "))))
 
 
 def _joined(*keys: str) -> str:

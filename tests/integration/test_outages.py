@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from infra.local import LocalRuntime
+from pipeline.errors import BrokerError
 from pipeline.reducer import differences
+from producers import models
+from producers.models import ModelFeed
 from state import keys
 from tests.stage import Stage, lines, study_text, until, write_csv
 
@@ -214,7 +217,7 @@ def test_kafka_killed_in_mid_stream_holds_up_everybody_and_loses_nothing(
 
 @pytest.mark.takes("it waits for an outbox of a thousand releases, and for Kafka to start again")
 def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
-    frail_runtime: LocalRuntime, build: Build
+    frail_runtime: LocalRuntime, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few, many = 10, 1500
     stage = build(records=1, stream="max_in_flight_windows = 0", privacy='mechanism = "none"')
@@ -223,6 +226,7 @@ def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
     source = write_csv(stage.folder / "north.csv", few)
     stage.produce("north", source, "--follow")
     until(lambda: sum(stage.watermarks()) == few, "the stream runs")
+    idle = ModelFeed(stage.task, stage.settings, stage.topics, "south")
     frail_runtime.kill("kafka")
     began = time.monotonic()
     with source.open("a") as file:
@@ -235,6 +239,11 @@ def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
     assert stage.processes["north"].poll() is None
     assert stage.code("w0") == 50, stage.said("w0")
     print(f"\nthe worker gave up {time.monotonic() - began:.1f} s after Kafka")
+    monkeypatch.setattr(models, "SILENCE_SECONDS", time.monotonic() - began - 1.0)
+    with pytest.raises(BrokerError):
+        # a client with nothing to send finds out by asking
+        until(lambda: idle.poll(0.1).version < 0, "Kafka is missed")
+    idle.close()
     frail_runtime.restart("kafka")
     stage.worker()
     until(lambda: _folded(stage, few + many), "the outbox empties")
