@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from pipeline.errors import OffsetGap, StaleSnapshot, StateError, StoreError
 from pipeline.messages.authentic import Authenticator
-from pipeline.messages.deadletter import DeadLetter
+from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.topics import Topics
 from pipeline.reducer import Head, LogRecord, Partition, Reducer, known
 from pipeline.release.task import Task

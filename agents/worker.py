@@ -13,10 +13,9 @@ import faust
 from agents.app import create_app
 from agents.authority import authenticator
 from infra.admissions import announce_keys, say_again
-from infra.copies import check_copies
 from infra.keyring import read_study
 from infra.study_record import announce
-from infra.topics import check_broker, ensure_topics
+from infra.topics import check_broker, check_copies, ensure_topics
 from pipeline.errors import VeilstreamError
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task

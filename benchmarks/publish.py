@@ -35,7 +35,7 @@ from pipeline.offline import OfflineRecord
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Arrays
 from pipeline.reducer import Partition, Reducer, Summed, combine
-from pipeline.reducer.progress import Progress
+from pipeline.reducer.head import Progress
 from pipeline.release.model import Model
 from pipeline.release.privatise import Answer, privatise
 from pipeline.release.task import Task

@@ -35,8 +35,7 @@ from pipeline.messages.admission import (
 )
 from pipeline.messages.authentic import Admitted
 from pipeline.messages.envelope import json_headers, rfc3339
-from pipeline.messages.keys import partition_of
-from pipeline.messages.topics import Topics
+from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
 from pipeline.study import Study
 from pipeline.trust.keys import can_agree

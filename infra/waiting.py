@@ -1,10 +1,12 @@
-"""No command is silent for long: what it waits for and since when, once a minute."""
+"""Ends and waits: signals ask for an orderly end, and no command is silent about a long wait."""
 
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Callable
+from types import FrameType
 
 #: Seconds after which a wait is worth a line, and between two lines of one wait.
 FIRST, AGAIN = 5.0, 60.0
@@ -52,3 +54,18 @@ class Minutes:
             return False
         self._next = now + AGAIN
         return True
+
+
+class Stopping:
+    """From now on, SIGINT and SIGTERM of this process ask for an orderly end.
+
+    asked: Whether one of them has come.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        self.asked = True

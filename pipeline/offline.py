@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.keys import partition_of
+from pipeline.messages.topics import partition_of
 from pipeline.records.encode import Row, Rows
 from pipeline.reducer import (
     OFFLINE,

@@ -19,14 +19,12 @@ from pipeline.messages.envelope import Headers, rfc3339
 from pipeline.privacy.events import Event
 from pipeline.records.encode import Arrays
 from pipeline.release.task import Task
-from producers.counts import Counts
 from producers.database import Database
 from producers.heritage import Heritage
 from producers.kept import Kept
 from producers.ledger import Ledger, Limit
 from producers.source_test import Trials
-from producers.stored import Outgoing, Stream, Tally, row_of
-from producers.streams import Streams
+from producers.stored import Counts, Outgoing, Stream, Streams, Tally, row_of
 from producers.whole import damaged
 
 __all__ = ["NO_LIMIT", "ClientStore", "Outgoing", "Stream", "Tally"]

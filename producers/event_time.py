@@ -14,8 +14,7 @@ from infra.topics import TimeRules
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.topics import AHEAD_MS
-from pipeline.records.times import time_of
-from pipeline.records.values import Record
+from pipeline.records.values import Record, time_of
 from pipeline.study import Study
 
 

@@ -18,9 +18,8 @@ from kafka.errors import KafkaError
 from infra.connection import log_reader, told
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
 from pipeline.messages.form import identity
-from pipeline.messages.keys import partition_of
 from pipeline.messages.release import Header, header_of
-from pipeline.messages.topics import Topics
+from pipeline.messages.topics import Topics, partition_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from producers.client_store import ClientStore, Stream

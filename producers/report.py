@@ -17,10 +17,10 @@ from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
 from pipeline.privacy.events import Event, NonPrivate
 from pipeline.privacy.policy import loose_delta
 from producers.charges import Rows, charges, known, protecting, spent_by
-from producers.counts import absent
 from producers.heritage import account
 from producers.ledger import worded
 from producers.memory import Remembered, parsed
+from producers.stored import absent
 from producers.upgrades import SCHEMA
 
 

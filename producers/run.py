@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote, unquote
 
-from infra.signals import Stopping
 from infra.topics import ensure_topics, time_rules
+from infra.waiting import Stopping
 from pipeline.errors import ConfigError
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics

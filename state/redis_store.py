@@ -18,9 +18,8 @@ from pipeline.reducer import HEAD, Partition, Summed
 from pipeline.reducer.checksums import Damaged, opened, stamped
 from pipeline.release.task import Task
 from state import keys, stored
-from state.decoding import number_of
 from state.faults import WrongType, ask
-from state.stored import WATERMARK
+from state.stored import WATERMARK, number_of
 
 Answer = TypeVar("Answer")
 #: Bytes of a head and the state that it belongs to.

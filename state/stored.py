@@ -1,4 +1,7 @@
-"""A partition as Redis holds it: each value with its checksum, and the totals behind the head."""
+"""A partition as Redis holds it: each value with its checksum, and the totals behind the head.
+
+A number or a name that is none of ours is a fault of the state.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from pipeline.reducer import HEAD, SCHEMA, Partition, Snapshot
 from pipeline.reducer.checksums import SIZE, Checksums, Damaged, opened, stamped
 from pipeline.reducer.head import read_head
 from pipeline.release.task import Task
-from state.decoding import number_of, text_keys
 
 #: Field of the snapshot that the commit script compares.
 WATERMARK = "next_offset"
@@ -164,3 +166,30 @@ def erased_names(key: str, members: Iterable[bytes]) -> frozenset[str]:
             f"Remove the key (DEL), {REBUILD}, and `veilstream state forget` for each client that "
             "had been taken out"
         ) from None
+
+
+def number_of(data: bytes | None) -> int:
+    """Return a stored number; 0 where nothing is stored.
+
+    StateError if it cannot be read.
+    """
+    try:
+        return int(data or b"0")
+    except ValueError as error:
+        raise StateError(
+            "a number of the stored state cannot be read; run `veilstream state rebuild`"
+        ) from error
+
+
+def text_keys(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
+    """Return the fields of a hash by their names; StateError if a name cannot be read."""
+    return {_text(name): data for name, data in fields.items()}
+
+
+def _text(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        raise StateError(
+            "the stored state has a name that is no text; run `veilstream state rebuild`"
+        ) from error

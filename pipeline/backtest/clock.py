@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.records.times import LARGEST_NUMBER, MILLISECONDS_FROM, milliseconds_of
+from pipeline.records.values import LARGEST_NUMBER, MILLISECONDS_FROM, milliseconds_of
 from pipeline.types import Vector
 
 #: Seconds since 1970 at the ends of the years 1 and 9500.

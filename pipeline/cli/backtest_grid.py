@@ -14,9 +14,8 @@ from rich.text import Text
 from pipeline.backtest import NOT_PRIVATE, Options
 from pipeline.backtest.advice import WORDS, advise
 from pipeline.backtest.axes import parse_axis
-from pipeline.backtest.compared import COLUMNS, rows_of
 from pipeline.backtest.grid import GridResult, Run, run_grid
-from pipeline.backtest.report import report_of
+from pipeline.backtest.report import COLUMNS, report_of, rows_of
 from pipeline.cli.backtest_output import beside_table, check_file, write_whole
 from pipeline.cli.context import put, say
 from pipeline.cli.cores import one_core_each

@@ -15,7 +15,7 @@ from agents.history import Interrupted
 from agents.outputs import File, Output, Shown, TopicOf, is_regular
 from agents.replaying import Job, Outcome, run_replay
 from infra.addresses import connected
-from infra.signals import Stopping
+from infra.waiting import Stopping
 from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.progress import Bar, Screen, put_line
 from pipeline.errors import ConfigError, NumericError

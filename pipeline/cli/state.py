@@ -18,8 +18,7 @@ from agents.history import Interrupted
 from agents.refold import log_ends, refold
 from agents.shadow import Shadow
 from infra.addresses import connected
-from infra.signals import Stopping
-from infra.waiting import Minutes
+from infra.waiting import Minutes, Stopping
 from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_task_of, put, say, seconds_of
 from pipeline.cli.erasure import forget
 from pipeline.reducer import Partition, differences

@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from infra.addresses import connected
-from infra.copies import check_copies
 from infra.study_record import announce
-from infra.topics import ensure_topics
+from infra.topics import check_copies, ensure_topics
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics

@@ -1,6 +1,6 @@
 """Learning in this process, as scikit-learn and River expect it, over the stream's own functions.
 
-- `classifier`, `regressor`: the estimators, of a study.
+- `estimators`: a classifier and a regression, of a study.
 - `private`: the same of ranges and a budget, without a study file; `declared`: their study.
 - `learner`: what they share.
 - `stream`: windows that fill, and the run behind them.
@@ -8,8 +8,7 @@
 - `conventions`: what the two libraries ask of a class, if they are there.
 """
 
-from pipeline.learning.classifier import StreamClassifier
+from pipeline.learning.estimators import StreamClassifier, StreamRegressor
 from pipeline.learning.private import PrivateClassifier, PrivateRegressor
-from pipeline.learning.regressor import StreamRegressor
 
 __all__ = ["PrivateClassifier", "PrivateRegressor", "StreamClassifier", "StreamRegressor"]

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError
-from pipeline.learning.classifier import StreamClassifier
 from pipeline.learning.conventions import Classifier, Regressor, checked, checked_again
 from pipeline.learning.declared import RESPONSE, Declared, Ranges
-from pipeline.learning.regressor import StreamRegressor
+from pipeline.learning.estimators import StreamClassifier, StreamRegressor
 from pipeline.records.columns import Table
 from pipeline.types import Matrix, Vector
 

@@ -13,7 +13,7 @@ from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import Retirement, Word, read_word
 from pipeline.messages.form import HEADER, NO_PARTITION, Rows, form_of
 from pipeline.messages.incoming import Incoming
-from pipeline.messages.keys import partition_of
+from pipeline.messages.topics import partition_of
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.trust.keys import LAST_GENERATION, Pair

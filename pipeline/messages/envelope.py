@@ -1,9 +1,12 @@
-"""CloudEvents 1.0 in binary mode: identity and type of a message, in Kafka headers."""
+"""What goes around a payload: CloudEvents 1.0 in Kafka headers, and dead letters with a reason."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from pipeline.errors import PayloadError
 
 #: Kafka headers: pairs of name and value.
 Headers = list[tuple[str, bytes]]
@@ -60,3 +63,30 @@ def rfc3339(seconds: float) -> str:
 def milliseconds(time: str) -> int:
     """Return what `rfc3339` wrote as milliseconds since 1970."""
     return round(1000 * datetime.fromisoformat(time).timestamp())
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record of the log that could not be folded.
+
+    offset: Where it stands in its partition.
+    key, value, headers: As they came.
+    fault: Why; free of payload contents.
+    """
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    fault: PayloadError
+
+    def annotated(self, topic: str, partition: int) -> list[tuple[str, bytes | None]]:
+        """Return the original headers with the reason and the origin behind them."""
+        return [
+            *self.headers,
+            ("veil_dlq_reason", self.fault.reason.encode()),
+            ("veil_dlq_detail", self.fault.detail.encode()),
+            ("veil_dlq_topic", topic.encode()),
+            ("veil_dlq_partition", str(partition).encode()),
+            ("veil_dlq_offset", str(self.offset).encode()),
+        ]

@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.errors import ConfigError, OffsetGap, PayloadError, StateError
 from pipeline.estimators.forgetting import bucket_of
 from pipeline.messages.authentic import Authenticator
-from pipeline.messages.deadletter import DeadLetter
+from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.form import Rows
 from pipeline.messages.incoming import Decoder
 from pipeline.methods import server_of

@@ -8,8 +8,8 @@ import numpy as np
 
 from pipeline.errors import PayloadError
 from pipeline.messages.incoming import Incoming, Mask
+from pipeline.reducer.head import Progress
 from pipeline.reducer.partition import Partition
-from pipeline.reducer.progress import Progress
 from pipeline.types import Integers
 
 

@@ -13,8 +13,7 @@ from pipeline.estimators.buckets import Buckets
 from pipeline.methods import server_of
 from pipeline.reducer.admissions import MARK, Admissions
 from pipeline.reducer.checksums import Checksums
-from pipeline.reducer.head import HEAD, SUMS, Head, read_head
-from pipeline.reducer.progress import Progress
+from pipeline.reducer.head import HEAD, SUMS, Head, Progress, read_head
 from pipeline.release.task import Task
 
 

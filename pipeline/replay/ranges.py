@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pipeline.errors import ConfigError
 from pipeline.messages.envelope import rfc3339
-from pipeline.records.times import parse_rfc3339
+from pipeline.records.values import parse_rfc3339
 
 UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-(\d{1,9})([smhd])", re.ASCII)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pipeline.errors import ConfigError, NumericError, PayloadError
 from pipeline.messages.authentic import Authenticator
-from pipeline.messages.deadletter import DeadLetter
+from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import header_of
 from pipeline.methods import method_of

@@ -2,13 +2,13 @@
 
 - `model`: every key with its range, meaning and example.
 - `load`: reading and checking, from whatever a caller has.
-- `kinds`: the kinds of estimator; `tables`: strict tables, and what to say of a wrong one.
+- `families`: kinds, losses and responses; `tables`: strict tables, and what to say of a wrong one.
 - `revision`: the hash that releases carry.
-- `template`: the file that `veilstream study init` writes.
-- `variants`: the same study without privacy, with seeded noise, or with other keys.
+- `variants`: the file that `veilstream study init` writes; the same study without privacy, with
+  seeded noise, or with other keys.
 """
 
-from pipeline.study.kinds import require_live
+from pipeline.study.families import require_live
 from pipeline.study.load import (
     StudySource,
     check_key,
@@ -20,8 +20,14 @@ from pipeline.study.load import (
 from pipeline.study.model import LIVE, Study
 from pipeline.study.release_tables import require_no_level_column
 from pipeline.study.revision import revision_of
-from pipeline.study.template import TEMPLATE, with_features
-from pipeline.study.variants import edited, simulated, with_keys, without_privacy
+from pipeline.study.variants import (
+    TEMPLATE,
+    edited,
+    simulated,
+    with_features,
+    with_keys,
+    without_privacy,
+)
 
 __all__ = [
     "LIVE",

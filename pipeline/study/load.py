@@ -10,9 +10,8 @@ import msgspec
 
 from pipeline.errors import ConfigError
 from pipeline.study.encoding import check_reach
-from pipeline.study.families import check_response
+from pipeline.study.families import check_kind, check_response, completed
 from pipeline.study.features import check_features
-from pipeline.study.kinds import check_kind, completed
 from pipeline.study.model import Feature, Study
 from pipeline.study.tables import check_known, strict
 

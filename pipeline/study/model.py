@@ -14,8 +14,7 @@ from msgspec import Meta
 from pipeline.study.data_tables import Data, Feature, Heading, Response, Strict, key
 from pipeline.study.encoding import Encoding
 from pipeline.study.features import columns_of
-from pipeline.study.release_tables import Privacy, Publish, Split, Stream, Window
-from pipeline.study.trust_table import Trust
+from pipeline.study.release_tables import Privacy, Publish, Split, Stream, Trust, Window
 
 __all__ = [
     "LIVE",

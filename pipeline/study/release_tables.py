@@ -1,4 +1,4 @@
-"""The tables [privacy], [window] and [stream]: what a release keeps, holds, and when it goes."""
+"""The tables [privacy], [window], [stream], [trust]: what a release keeps and when it goes."""
 
 from __future__ import annotations
 
@@ -161,3 +161,24 @@ class Stream(Strict, frozen=True, kw_only=True):
         ),
     ] = 4
     publish: Annotated[Publish, key("rhythm of estimates", "{ releases = 8 }")] = Publish()
+
+
+class Trust(Strict, frozen=True, kw_only=True):
+    """`[trust]`: which releases count, and whose words are believed."""
+
+    releases: Annotated[
+        Literal["authenticated", "open"],
+        key(
+            '"authenticated": releases of admitted clients alone; "open": of anybody who can '
+            "write to the topic",
+            "authenticated",
+        ),
+    ]
+    key: Annotated[
+        Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")] | None,
+        key(
+            "the study's public key, 128 hexadecimal digits, as `veilstream study keys` prints "
+            "it; default: the first one that this folder hears of",
+            "0" * 128,
+        ),
+    ] = None

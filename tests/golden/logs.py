@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.keys import partition_of
+from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer, combine, estimate_of, model_after, slots_seen
 from pipeline.reducer.partition import SUMS

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.messages.keys import partition_of
 from pipeline.messages.model import read_model
 from pipeline.messages.release import read
+from pipeline.messages.topics import partition_of
 from pipeline.reducer import Reducer, differences, estimate_of
 from pipeline.release.model import Model
 from tests.builders import LogEntry

@@ -11,8 +11,7 @@ import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import InvalidTimestampError
 
-from infra.copies import check_copies, judged
-from infra.topics import ensure_topics
+from infra.topics import check_copies, ensure_topics, judged
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
 from pipeline.study import parse_study

@@ -15,8 +15,7 @@ from typing import Any
 from kafka import TopicPartition
 from redis import ResponseError
 
-from pipeline.messages.keys import partition_of
-from pipeline.messages.topics import Topics
+from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
 
 #: Writes that a Redis which dies can have kept in memory alone.

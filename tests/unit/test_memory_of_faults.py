@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer
-from pipeline.reducer.progress import Progress
+from pipeline.reducer.head import Progress
 from pipeline.study import parse_study
 from tests.builders import LogEntry, relogged, sample_log, study_text
 

@@ -22,7 +22,7 @@ from pipeline.methods import task_of as make_task
 from pipeline.methods.ldp_sgd.spec import Path
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Row
-from pipeline.records.times import parse_rfc3339, time_of
+from pipeline.records.values import parse_rfc3339, time_of
 from pipeline.reducer import Partition, Reducer, combine
 from pipeline.release.task import Task
 from pipeline.releasing import release_of

@@ -12,7 +12,7 @@ from scipy import stats
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.linalg import pack_upper
-from pipeline.messages.keys import partition_of
+from pipeline.messages.topics import partition_of
 from pipeline.methods.ldp_sgd.intervals import gradient_noise, plug_ins
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.plug_in import regressed_curvature, standard_errors

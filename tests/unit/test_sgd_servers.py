@@ -11,9 +11,9 @@ from kafka.partitioner import murmur2 as kafkas
 from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, PayloadError
-from pipeline.messages.keys import murmur2, partition_of
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.release import header_of
+from pipeline.messages.topics import murmur2, partition_of
 from pipeline.methods import server_of
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
 from pipeline.methods.ldp_sgd.random_scaling import random_scaling

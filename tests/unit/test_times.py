@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.backtest.clock import EventTime, seconds_of
 from pipeline.errors import ConfigError, RecordError
-from pipeline.records.times import milliseconds_of, time_of
+from pipeline.records.values import milliseconds_of, time_of
 
 EAST = timezone(timedelta(hours=2))
 TIMES = {

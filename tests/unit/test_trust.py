@@ -15,7 +15,7 @@ from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError, PayloadError, StateError
 from pipeline.messages.admission import Admission, Enrolment, read_enrolment, write_signed
 from pipeline.messages.form import HEADER
-from pipeline.messages.keys import partition_of
+from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer, differences
 from pipeline.release.model import VERSION_LIMIT, WATERMARK_LIMIT
