@@ -8,10 +8,11 @@ from typing import Any
 from pipeline.errors import ConfigError
 
 
-def extra(module: str, wanted_by: str) -> Any:
-    """Import a module of the extra `backtest`.
+def extra(module: str, wanted_by: str, named: str = "backtest") -> Any:
+    """Import a module of an extra.
 
     wanted_by: What cannot go on without it, such as "--report" or "to_pandas".
+    named: The extra that brings it.
 
     Raises ConfigError if it is not installed.
     """
@@ -20,5 +21,5 @@ def extra(module: str, wanted_by: str) -> Any:
     except ImportError:
         raise ConfigError(
             f"{wanted_by} needs {module.partition('.')[0]}, which is not installed; the operator "
-            "must install veilstream[backtest]"
+            f"must install veilstream[{named}]"
         ) from None

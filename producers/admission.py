@@ -40,13 +40,13 @@ class Admission:
         Raises ConfigError, naming who has it; DataError if it cannot be opened; LocalStoreError if
         the register cannot be used.
         """
-        # nothing of standard input has been read yet
-        if self._spec != "-":
+        # nothing of what comes once has been read yet
+        if kind_of(self._spec) != "input":
             self._check(looks_of(self._spec, self._follow), releases=released)
 
     def begins(self, position: bytes | None) -> None:
-        """Say where this run reads on: the head of standard input is only seen from its start."""
-        if self._spec == "-" and position is None:
+        """Say where this run reads on: the head of what comes once is only seen from its start."""
+        if kind_of(self._spec) == "input" and position is None:
             self._input = Head()
 
     def take(self, slot: Slot) -> None:
@@ -59,7 +59,7 @@ class Admission:
 
         A file that was empty at the start has a head by now.
         """
-        if self._spec == "-":
+        if kind_of(self._spec) == "input":
             marks: Marks = {} if self._input is None else self._input.marks
             if marks and marks != self._seen:
                 self._check(Looks("input", "", None, None, marks), releases=True)
@@ -68,12 +68,14 @@ class Admission:
         if self._seen == WHOLE:
             return
         path = Path(self._spec)
-        size = path.stat().st_size if path.exists() else 0
-        if self._seen == size:
+        # of what is no file, nobody knows whether it has grown but who reads it
+        size = path.stat().st_size if path.is_file() else None
+        if self._seen == size is not None:
             return
         looks = looks_of(self._spec, self._follow)
         self._check(looks, releases=True)
-        self._seen = WHOLE if looks.kind != "file" or MOST in looks.marks else size
+        whole = looks.kind in ("packaged", "topic") or MOST in looks.marks
+        self._seen = WHOLE if whole else size
 
     def _check(self, looks: Looks, *, releases: bool) -> None:
         self._known.check(
@@ -82,7 +84,7 @@ class Admission:
 
 
 def looks_of(spec: str, follow: bool) -> Looks:
-    """Return what a source can be known by; not of standard input, which is read once.
+    """Return what a source can be known by; not of what comes once.
 
     DataError if it cannot be opened.
     """
@@ -94,8 +96,11 @@ def looks_of(spec: str, follow: bool) -> Looks:
     try:
         if packaged(spec):
             return Looks("packaged", location, None, None, {})
-        found = Path(spec).stat()
-        return Looks("file", location, found.st_dev, found.st_ino, head_of(source).marks)
+        path = Path(spec)
+        # a row of a table, or a file of another store, has no number here
+        found = path.stat() if path.exists() else None
+        device, inode = (found.st_dev, found.st_ino) if found else (None, None)
+        return Looks(kind_of(spec), location, device, inode, head_of(source).marks)
     except OSError as error:
         raise DataError(
             f"{Path(spec).name}: cannot be read ({error.strerror}); the data owner must name a "

@@ -44,8 +44,8 @@ TABLES = (
 class Looks:
     """What a source can be known by.
 
-    kind: "file", "packaged", "topic" or "input".
-    location: The file's path, the packaged source's or topic's specification, or "".
+    kind: "file", "table", "packaged", "topic" or "input".
+    location: The path of the file, the specification of what is none, or "".
     device, inode: Of a file, as the system numbers them.
     marks: Of its first records, see `heads`.
     """
@@ -58,7 +58,7 @@ class Looks:
 
     def same_file(self, other: Looks) -> bool:
         """Whether both are one file by its path or number, which may have been given anew."""
-        if self.kind != "file" or other.kind != "file":
+        if self.kind not in ("file", "table") or other.kind != self.kind:
             return False
         mine, its = (self.device, self.inode), (other.device, other.inode)
         return self.location == other.location or (None not in mine and mine == its)

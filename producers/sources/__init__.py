@@ -4,10 +4,11 @@
   cuts it into slots, in two forms: `csv_file` and `jsonl_file`.
 - `pipe`: what a program pipes in, read once and not kept; `spool` keeps it on disk so that it can
   be resumed.
-- `parquet_file`: Parquet, for what reads a file once. `tables`: any of them in batches of columns.
+- `arrow_files`: Parquet and Arrow, file by file; `arrow_places` is where they lie, `arrow_parts`
+  is one of them. `parquet_file`: Parquet in batches of columns; `tables`: any file so, read once.
 - `kafka_topic`: a topic of somebody's own Kafka; `topic_spec` is how it is written.
 - `shuttle`, `flights`: rows that come with installed packages, for demonstrations. `counted` is
-  what they share with Parquet: a known number of rows.
+  what they share: a known number of rows.
 
 Every record takes a slot, good or bad; see `base`.
 """
@@ -17,20 +18,19 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol, cast
 
 from pipeline.errors import DataError
 from pipeline.settings import Settings
-from producers.sources.base import Slot, Source
+from producers.sources.arrow_places import is_arrow
+from producers.sources.base import Opening, Slot, Source
 from producers.sources.csv_file import CsvFile
 from producers.sources.flights import FlightRows
 from producers.sources.jsonl_file import JsonLinesFile
-from producers.sources.parquet_file import ParquetRows
 from producers.sources.pipe import Pipe, open_input
 from producers.sources.shuttle import STREAMED, ShuttleRows, heldout, shared
 from producers.sources.spool import Spool
 from producers.sources.tape import RECORD_LIMIT, Tape
-from producers.sources.topic_spec import SCHEME, topic_spec
 
 __all__ = [
     "RECORD_LIMIT",
@@ -49,35 +49,47 @@ __all__ = [
 
 _SHUTTLE = re.compile(r"shuttle:([0-9]{1,9})/([0-9]{1,9})")
 _FLIGHTS = re.compile(r"flights:([0-9A-Z]{2})")
+#: The modules of sources that are named as SCHEME://; other schemes are stores of files.
+_SCHEMES = {"kafka": "topic_spec"}
+
+
+class _Room(Protocol):
+    """What such a module has."""
+
+    KIND: str
+
+    def name_of(self, spec: str) -> str: ...
+    def location_of(self, spec: str) -> str | None: ...
+    def opened(self, spec: str, asked: Opening) -> Source: ...
 
 
 def name_of(spec: str, form: str = "csv") -> str:
     """Return the identity that `open_source` will give, without opening anything."""
     if spec == "-":
         return f"stdin:{form}"
+    if room := _room(spec):
+        return room.name_of(spec)
     if packaged(spec):
         return spec
-    if spec.startswith(SCHEME):
-        return f"kafka:{topic_spec(spec).topic}"
     path = Path(spec)
     return f"{'csv' if path.suffix.lower() == '.csv' else 'jsonl'}:{path.name}"
 
 
 def location_of(spec: str) -> str | None:
-    """Return which data on this machine a source is, by whatever name; None for standard input."""
+    """Return which data on this machine a source is, by whatever name; None for what comes once."""
     if spec == "-":
         return None
-    if spec.startswith(SCHEME):
-        return f"{SCHEME}{topic_spec(spec).topic}"
+    if room := _room(spec):
+        return room.location_of(spec)
     return spec if packaged(spec) else str(Path(spec).resolve())
 
 
 def kind_of(spec: str) -> str:
-    """Return "input", "packaged", "topic" or "file"."""
+    """Return "input", "packaged", "topic", "table" or "file"."""
     if spec == "-":
         return "input"
-    if spec.startswith(SCHEME):
-        return "topic"
+    if room := _room(spec):
+        return room.KIND
     return "packaged" if packaged(spec) else "file"
 
 
@@ -100,7 +112,8 @@ def open_source(
 ) -> Source:
     """Open a source of raw records.
 
-    spec: A path that ends in .csv, .jsonl or .ndjson; "-" for standard input; "kafka://TOPIC";
+    spec: A path that ends in .csv, .jsonl or .ndjson; "-" for standard input; a path or URL that
+        ends in .parquet, .arrow or .feather, or in / for a folder of those; "kafka://TOPIC";
         "shuttle:K/N"; or "flights:AIRLINE" with a code of two characters.
     position: Behind which slot to resume; None is the start.
     folder: The client's own folder; standard input is spooled there.
@@ -116,8 +129,8 @@ def open_source(
     if spec == "-":
         _check_form(form)
         return _open_input(position, folder, form, stream)
-    if spec.startswith(SCHEME):
-        return _open_topic(spec, position, settings, follow)
+    if room := _room(spec):
+        return room.opened(spec, Opening(position, folder, follow, form, stream, settings))
     if match := _SHUTTLE.fullmatch(spec):
         return ShuttleRows(int(match[1]), int(match[2]), position)
     if match := _FLIGHTS.fullmatch(spec):
@@ -126,8 +139,8 @@ def open_source(
     if kind not in (".csv", ".jsonl", ".ndjson"):
         raise DataError(
             f"{spec!r} is no source; the data owner must name a file that ends in .csv, .jsonl or "
-            ".ndjson, - for standard input, kafka://TOPIC, shuttle:K/N with 0 <= K < N, or "
-            "flights:AIRLINE (`fit`, `predict` and `backtest`, which read once, take .parquet too)"
+            ".ndjson, - for standard input, Parquet or Arrow files or a folder of them that ends "
+            "in /, kafka://TOPIC, shuttle:K/N with 0 <= K < N, or flights:AIRLINE"
         )
     tape = Tape(Path(spec), follow)
     try:
@@ -140,13 +153,11 @@ def open_source(
 def open_once(spec: str, *, form: str = "csv", stream: BinaryIO | None = None) -> Source:
     """Open a source for one pass from its start; nothing of standard input is written to disk.
 
-    spec, form, stream: As in `open_source`; a path may end in .parquet as well.
+    spec, form, stream: As in `open_source`.
 
-    Raises DataError if the source cannot be opened; ConfigError if it is Parquet and pyarrow is not
+    Raises DataError if the source cannot be opened; ConfigError if a package that it needs is not
     installed.
     """
-    if Path(spec).suffix.lower() == ".parquet":
-        return ParquetRows(Path(spec))
     if spec != "-":
         return open_source(spec, None, folder=Path())
     _check_form(form)
@@ -159,18 +170,12 @@ def packaged(spec: str) -> bool:
     return bool(_SHUTTLE.fullmatch(spec) or _FLIGHTS.fullmatch(spec))
 
 
-def _open_topic(
-    spec: str, position: bytes | None, settings: Settings | None, follow: bool
-) -> Source:
-    if settings is None:
-        raise DataError(
-            f"{spec!r}: a topic is read by `veilstream produce` alone; the data owner must give "
-            "a file here"
-        )
-    # what reads files has no need of Kafka's library
-    topics = import_module("producers.sources.kafka_topic")
-    found: Source = topics.KafkaTopic(topic_spec(spec), position, settings, follow=follow)
-    return found
+def _room(spec: str) -> _Room | None:
+    """Return the module that opens a source; None: it needs none of its own."""
+    name = _SCHEMES.get(spec.partition("://")[0]) if "://" in spec else None
+    if name is None and not is_arrow(spec):
+        return None
+    return cast("_Room", import_module(f"producers.sources.{name or 'arrow_files'}"))
 
 
 def _check_form(form: str) -> None:

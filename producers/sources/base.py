@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from pathlib import Path
+from typing import Annotated, BinaryIO, Protocol
 
 import msgspec
 
 from pipeline.errors import DataError
+from pipeline.settings import Settings
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -28,6 +30,18 @@ class Slot:
     fault: str | None
     position: bytes
     line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a source is to be opened; see `producers.sources.open_source`."""
+
+    position: bytes | None
+    folder: Path
+    follow: bool = False
+    form: str = "csv"
+    stream: BinaryIO | None = None
+    settings: Settings | None = None
 
 
 class Source(Protocol):

@@ -1,4 +1,4 @@
-"""Parquet, read once from its start: record by record, or in batches of columns.
+"""Parquet in batches of columns, read once from its start.
 
 Needs pyarrow (extra `backtest`). Row groups are read one after the other, so memory depends on
 their size and not on the length of the file.
@@ -6,7 +6,7 @@ their size and not on the length of the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +16,6 @@ from numpy.typing import NDArray
 from pipeline.errors import DataError
 from pipeline.extras import extra
 from pipeline.records.batches import Batch
-from producers.sources.counted import CountedRows
-
-
-class ParquetRows(CountedRows):
-    """The records of a Parquet file, one slot each.
-
-    Raises ConfigError if pyarrow is not installed; DataError if the file cannot be read.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._name, self._file = path.name, _open(path)
-        super().__init__(f"parquet:{path.name}", None)
-
-    @property
-    def total(self) -> int:
-        """How many records there are."""
-        return int(self._file.metadata.num_rows)
-
-    @property
-    def columns(self) -> list[str]:
-        """The names in the schema."""
-        return list(self._file.schema_arrow.names)
-
-    def rows(self, start: int) -> Iterator[Mapping[str, object]]:
-        """Yield the records; DataError if the file is damaged."""
-        del start  # it is read once, from its start
-        try:
-            for batch in self._file.iter_batches(batch_size=1000, use_threads=False):
-                yield from batch.to_pylist()
-        except (OSError, ValueError) as error:
-            raise _damaged(self._name) from error
-
-    def close(self) -> None:
-        """Close the file."""
-        super().close()
-        self._file.close()
 
 
 def parquet_batches(path: Path, columns: Sequence[str], size: int) -> Iterator[Batch]:

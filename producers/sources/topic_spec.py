@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from urllib.parse import parse_qsl, urlsplit
 
 from pipeline.errors import DataError
+from producers.sources.base import Opening, Source
 
-#: What begins the specification of a topic.
-SCHEME = "kafka://"
+KIND = "topic"
 FORM = (
     "kafka://TOPIC, then ? and, joined by &: field=NAME:PATH for each field that a record is made "
     "of (PATH goes down with dots), lost=skip to go on behind records that Kafka has deleted"
@@ -65,3 +66,28 @@ def topic_spec(spec: str) -> TopicSpec:
                 f"must write {FORM}"
             )
     return TopicSpec(topic, paths, skip)
+
+
+def name_of(spec: str) -> str:
+    """Return the identity: the topic's name."""
+    return f"kafka:{topic_spec(spec).topic}"
+
+
+def location_of(spec: str) -> str:
+    """Return the topic without its fields."""
+    return f"kafka://{topic_spec(spec).topic}"
+
+
+def opened(spec: str, asked: Opening) -> Source:
+    """Open the topic; raises as `KafkaTopic`."""
+    if asked.settings is None:
+        raise DataError(
+            f"{spec!r}: a topic is read by `veilstream produce` alone; the data owner must give "
+            "a file here"
+        )
+    # what reads files has no need of Kafka's library
+    topics = import_module("producers.sources.kafka_topic")
+    found: Source = topics.KafkaTopic(
+        topic_spec(spec), asked.position, asked.settings, follow=asked.follow
+    )
+    return found

@@ -291,7 +291,7 @@ def test_positions_are_checked(tmp_path):
         source(path, slots[1].position)
 
 
-@pytest.mark.parametrize("spec", ["a.parquet", "", "shuttle:1", "shuttle:-1/2", "csv", "--"])
+@pytest.mark.parametrize("spec", ["a.xml", "", "shuttle:1", "shuttle:-1/2", "csv", "--"])
 def test_unknown_sources(spec):
     with pytest.raises(DataError, match=r"\.csv, \.jsonl or \.ndjson, - for .* shuttle:K/N"):
         source(spec)

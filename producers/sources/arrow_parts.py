@@ -1,0 +1,113 @@
+"""One Parquet or Arrow file in its parts: row groups of the one, record batches of the other."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from io import BufferedReader
+from typing import Any, BinaryIO, Protocol
+
+from pipeline.errors import DataError
+from pipeline.extras import extra
+
+#: Records that are made from a part at a time.
+STEP = 1000
+#: What pyarrow raises where a file is damaged, or has what it cannot read.
+_FAULTS = (OSError, ValueError, NotImplementedError)
+
+
+class _Parts(Protocol):
+    """An open file: how many records each part has, and one part in batches."""
+
+    schema: Any
+    sizes: list[int]
+
+    def batches(self, part: int) -> Iterator[Any]: ...
+
+
+class ArrowFile:
+    """The records of one file.
+
+    name, stream: What it is called, and its bytes.
+
+    columns: The names in its schema.
+    total: How many records there are.
+    mark: A hash of its size and of what its footer says of its parts.
+
+    Raises ConfigError if pyarrow is not installed; DataError if the file cannot be read.
+    """
+
+    def __init__(self, name: str, size: int, stream: BinaryIO) -> None:
+        self._name, self._stream = name, stream
+        try:
+            self._parts = _opened(stream)
+        except _FAULTS as error:
+            raise DataError(
+                f"{name}: it is no Parquet or Arrow file, or a damaged one; the data owner must "
+                "write it anew, or name another"
+            ) from error
+        self.columns = list(self._parts.schema.names)
+        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
+        if twice:
+            raise DataError(
+                f"{name}: column {twice[0]!r} is there twice; the data owner must name each once"
+            )
+        self.total = sum(self._parts.sizes)
+        told = f"{size} {self._parts.sizes} {self._parts.schema}"
+        self.mark = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+
+    def rows(self, start: int) -> Iterator[Mapping[str, object]]:
+        """Yield the records from number `start` on; DataError if the file is damaged."""
+        for part, size in enumerate(self._parts.sizes):
+            if start >= size:
+                start -= size
+                continue
+            try:
+                for batch in self._parts.batches(part):
+                    left = batch.slice(start)
+                    start = max(0, start - batch.num_rows)
+                    yield from left.to_pylist()
+            except _FAULTS as error:
+                raise DataError(
+                    f"{self._name}: a part of it is damaged; the data owner must write it anew"
+                ) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+class _Parquet:
+    def __init__(self, stream: BinaryIO) -> None:
+        parquet = extra("pyarrow.parquet", "a Parquet file", "arrow")
+        self._file = parquet.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+        self.schema, about = self._file.schema_arrow, self._file.metadata
+        self.sizes = [about.row_group(at).num_rows for at in range(about.num_row_groups)]
+
+    def batches(self, part: int) -> Iterator[Any]:
+        found: Iterator[Any] = self._file.iter_batches(STEP, row_groups=[part], use_threads=False)
+        return found
+
+
+class _Arrow:
+    def __init__(self, stream: BinaryIO) -> None:
+        pa = extra("pyarrow", "an Arrow file", "arrow")
+        # what lies on this machine is mapped: else each batch would be read to count its rows
+        mapped = pa.memory_map(stream.name) if isinstance(stream, BufferedReader) else stream
+        self._file = pa.ipc.open_file(mapped)
+        self.schema = self._file.schema
+        # the format has no number of rows in its footer
+        self.sizes = [
+            self._file.get_batch(at).num_rows for at in range(self._file.num_record_batches)
+        ]
+
+    def batches(self, part: int) -> Iterator[Any]:
+        whole = self._file.get_batch(part)
+        return (whole.slice(at, STEP) for at in range(0, whole.num_rows, STEP))
+
+
+def _opened(stream: BinaryIO) -> _Parts:
+    """Open a file by what it holds, whatever it is called."""
+    start = stream.read(6)
+    stream.seek(0)
+    return _Arrow(stream) if start == b"ARROW1" else _Parquet(stream)
