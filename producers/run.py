@@ -155,6 +155,7 @@ def run_client(
             form=job.form,
             stream=stream,
             settings=settings,
+            say=say,
         )
         closing.callback(source.close)
         if lost.seqs:

@@ -6,6 +6,8 @@
   be resumed.
 - `arrow_files`: Parquet and Arrow, file by file; `arrow_places` is where they lie, `arrow_parts`
   is one of them. `parquet_file`: Parquet in batches of columns; `tables`: any file so, read once.
+- `sql_table`: rows of a table by a key; `sql_spec` is how it is written, `sql_databases` has the
+  databases.
 - `kafka_topic`: a topic of somebody's own Kafka; `topic_spec` is how it is written.
 - `shuttle`, `flights`: rows that come with installed packages, for demonstrations. `counted` is
   what they share: a known number of rows.
@@ -16,6 +18,7 @@ Every record takes a slot, good or bad; see `base`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
@@ -50,7 +53,12 @@ __all__ = [
 _SHUTTLE = re.compile(r"shuttle:([0-9]{1,9})/([0-9]{1,9})")
 _FLIGHTS = re.compile(r"flights:([0-9A-Z]{2})")
 #: The modules of sources that are named as SCHEME://; other schemes are stores of files.
-_SCHEMES = {"kafka": "topic_spec"}
+_SCHEMES = {
+    "kafka": "topic_spec",
+    "sqlite": "sql_spec",
+    "duckdb": "sql_spec",
+    "postgresql": "sql_spec",
+}
 
 
 class _Room(Protocol):
@@ -109,11 +117,13 @@ def open_source(
     form: str = "csv",
     stream: BinaryIO | None = None,
     settings: Settings | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Source:
     """Open a source of raw records.
 
     spec: A path that ends in .csv, .jsonl or .ndjson; "-" for standard input; a path or URL that
-        ends in .parquet, .arrow or .feather, or in / for a folder of those; "kafka://TOPIC";
+        ends in .parquet, .arrow or .feather, or in / for a folder of those; "kafka://TOPIC"; a
+        table as `sql_spec` has it;
         "shuttle:K/N"; or "flights:AIRLINE" with a code of two characters.
     position: Behind which slot to resume; None is the start.
     folder: The client's own folder; standard input is spooled there.
@@ -122,6 +132,7 @@ def open_source(
         line.
     stream: What to read as standard input.
     settings: Which Kafka a topic is on; only clients read one.
+    say: Told of what people should know of it.
 
     Raises DataError if the source cannot be opened, or does not fit the position; of a topic
     BrokerError, ConfigError if Kafka cannot be asked.
@@ -130,7 +141,7 @@ def open_source(
         _check_form(form)
         return _open_input(position, folder, form, stream)
     if room := _room(spec):
-        return room.opened(spec, Opening(position, folder, follow, form, stream, settings))
+        return room.opened(spec, Opening(position, folder, follow, form, stream, settings, say))
     if match := _SHUTTLE.fullmatch(spec):
         return ShuttleRows(int(match[1]), int(match[2]), position)
     if match := _FLIGHTS.fullmatch(spec):
@@ -140,7 +151,8 @@ def open_source(
         raise DataError(
             f"{spec!r} is no source; the data owner must name a file that ends in .csv, .jsonl or "
             ".ndjson, - for standard input, Parquet or Arrow files or a folder of them that ends "
-            "in /, kafka://TOPIC, shuttle:K/N with 0 <= K < N, or flights:AIRLINE"
+            "in /, kafka://TOPIC, sqlite://FILE, duckdb://FILE or postgresql://USER@HOST/DATABASE "
+            "with ?table=TABLE&key=COLUMN, shuttle:K/N with 0 <= K < N, or flights:AIRLINE"
         )
     tape = Tape(Path(spec), follow)
     try:

@@ -6,7 +6,7 @@ name the line and what is wrong, never a value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO, Protocol
@@ -42,6 +42,7 @@ class Opening:
     form: str = "csv"
     stream: BinaryIO | None = None
     settings: Settings | None = None
+    say: Callable[[str], None] = lambda _: None
 
 
 class Source(Protocol):

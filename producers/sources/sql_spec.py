@@ -1,0 +1,104 @@
+"""What a table is called as a source: its database as a URL, with its name and its key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from pipeline.errors import ConfigError, DataError
+from producers.sources.base import Opening, Source
+
+KIND = "table"
+FORM = (
+    "sqlite://FILE, duckdb://FILE or postgresql://USER@HOST/DATABASE, then ?table=TABLE&key=COLUMN "
+    "and, if rows that come behind the key shall be left out, &late=skip"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A table that records are read from.
+
+    scheme: "sqlite", "duckdb" or "postgresql".
+    place: The file, or the URL of the database without table, key and late.
+    table: Its name, perhaps behind that of a schema and a dot.
+    key: The column of whole numbers that only grows.
+    skip_late: Whether rows that came behind the key are left out, and not counted.
+    """
+
+    scheme: str
+    place: str
+    table: str
+    key: str
+    skip_late: bool = False
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The table and the key as SQL has them."""
+        quoted = (".".join(map(_quoted, self.table.split("."))), _quoted(self.key))
+        return dict(zip(("table", "key"), quoted, strict=True))
+
+
+def table_spec(spec: str) -> TableSpec:
+    """Read a specification; DataError, naming what is wrong; ConfigError if it has a password."""
+    parts = urlsplit(spec)
+    if parts.password or "password=" in parts.query:
+        # what is typed here is seen in the list of processes
+        raise ConfigError(
+            "--source: a password has no place in it; the data owner must give it as PGPASSWORD "
+            "or in ~/.pgpass"
+        )
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    own = {name: value for name, value in given if name in ("table", "key", "late")}
+    others = [(name, value) for name, value in given if name not in own]
+    is_file = parts.scheme != "postgresql"
+    place = parts.netloc + parts.path
+    if not is_file:
+        place = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(others), ""))
+    wrong = (
+        not (parts.netloc + parts.path).strip("/")
+        or not all(own.get("table", "").split("."))
+        or not own.get("key")
+        or own.get("late", "skip") != "skip"
+        or (is_file and others)
+        or parts.fragment
+        or len(given) != len(own) + len(others)
+    )
+    if wrong:
+        raise DataError(
+            f"the source {parts.scheme}:// names no table, or not as it should; the data owner "
+            f"must write {FORM}"
+        )
+    return TableSpec(parts.scheme, place, own["table"], own["key"], "late" in own)
+
+
+def name_of(spec: str) -> str:
+    """Return the identity: the table's name."""
+    return f"sql:{table_spec(spec).table}"
+
+
+def location_of(spec: str) -> str:
+    """Return the table's database without who reads it, and its name."""
+    found = table_spec(spec)
+    if found.scheme != "postgresql":
+        return f"{found.scheme}://{Path(found.place).resolve()}?table={found.table}"
+    parts = urlsplit(found.place)
+    host = dict(parse_qsl(parts.query)).get("host", parts.netloc.rpartition("@")[2])
+    return f"{found.scheme}://{host}{parts.path}?table={found.table}"
+
+
+def opened(spec: str, asked: Opening) -> Source:
+    """Open the table; raises as `SqlTable`."""
+    tables = import_module("producers.sources.sql_table")
+    found: Source = tables.SqlTable(
+        table_spec(spec), asked.position, follow=asked.follow, say=asked.say
+    )
+    return found
+
+
+def _quoted(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'

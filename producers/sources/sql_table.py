@@ -1,0 +1,231 @@
+"""A table as a source: its rows by a key of whole numbers that only grows.
+
+A position is the key of the last row. Rows that come behind it later cannot be found by it: they
+are counted at each start, and told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import msgspec
+
+from pipeline.errors import DataError, VeilstreamError
+from producers.sources.base import Slot
+from producers.sources.sql_databases import connection_of
+from producers.sources.sql_spec import TableSpec
+
+#: Rows of one query, and rows before a position that tell whether they are what they were.
+FETCH, MARKED = 1000, 64
+#: Seconds between two looks at a table that may grow.
+LOOK = 0.5
+
+
+class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sql", tag_field="kind"):
+    """Where reading goes on.
+
+    name: Of the source.
+    key: Of the last row.
+    records: Those that were handed out.
+    behind: Rows up to that key, as far as they are known.
+    mark: Of the last of them; empty if nobody looked.
+    """
+
+    name: str
+    key: int
+    records: Annotated[int, msgspec.Meta(ge=0)]
+    behind: Annotated[int, msgspec.Meta(ge=0)]
+    mark: str = ""
+
+
+class SqlTable:
+    """The rows of a table, or of a view.
+
+    spec: Which, and its key.
+    position: Behind which slot to resume; None is the first row.
+    follow: Whether to wait for more when the rows that were there at the start have been read.
+    say: Told of rows that changed after they were read.
+
+    Raises DataError if it cannot be read, its key is none, or rows came behind the position;
+    ConfigError if a package is missing.
+    """
+
+    repeats = True
+    total = None
+
+    def __init__(
+        self, spec: TableSpec, position: bytes | None, *, follow: bool, say: Callable[[str], None]
+    ) -> None:
+        self._spec, self._follow = spec, follow
+        self.identity = f"sql:{spec.table}"
+        self._at = None if position is None else self._read_position(position)
+        self._waiting: deque[tuple[Any, ...]] = deque()
+        self._looked = -LOOK
+        with self._asking():
+            self._db = connection_of(spec, follow=follow)
+        try:
+            with self._asking():
+                self._begin(say)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _begin(self, say: Callable[[str], None]) -> None:
+        self.columns, found = self._select("*", "LIMIT 1")
+        if self._spec.key not in self.columns:
+            raise DataError(
+                f"{self.identity} has no column {self._spec.key!r}; the data owner must name its "
+                "key as the table does"
+            )
+        self._where = self.columns.index(self._spec.key)
+        if self._select("1", "WHERE {key} IS NULL LIMIT 1")[1]:
+            raise self._no_key("is missing in a row")
+        self._first, self._end = self._select("min({key}), max({key})")[1][0]
+        if found and not all(type(key) is int for key in (self._first, self._end)):
+            raise self._no_key("is no whole number")
+        self._done = not self._follow and self._end is None
+        #: Of the last row that was fetched.
+        self._key = None if self._at is None else self._at.key
+        if self._at is not None:
+            self._at = self._checked(self._at, say)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all rows that were there at the start were handed out; never while it follows."""
+        return self._done and not self._waiting
+
+    @property
+    def progress(self) -> float | None:
+        """The share of the keys passed, unknown while it follows."""
+        if self._follow:
+            return None
+        if self.ended:
+            return 1.0
+        if self._at is None or self._at.key < self._first:
+            return 0.0
+        share: float = (self._at.key - self._first) / max(self._end - self._first, 1)
+        return min(1.0, share)
+
+    def read(self, limit: int, timeout: float) -> list[Slot]:
+        """Return up to `limit` slots, none if nothing came within `timeout` seconds.
+
+        DataError if the database fails, or the key does not grow.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._waiting and not self._done:
+            wait = self._looked + LOOK - time.monotonic()
+            if wait > 0:
+                time.sleep(max(0.0, min(wait, deadline - time.monotonic())))
+            if time.monotonic() < self._looked + LOOK:
+                return []
+            with self._asking():
+                self._fetch()
+            if not self._waiting:
+                self._looked = time.monotonic()
+        return [self._slot() for _ in range(min(limit, len(self._waiting)))]
+
+    def anchored(self, position: bytes) -> bytes:
+        """Return a position with a mark of the rows before it."""
+        found = self._read_position(position)
+        with self._asking():
+            return msgspec.json.encode(msgspec.structs.replace(found, mark=self._mark(found.key)))
+
+    def forget(self, position: bytes) -> None:
+        """Do nothing: the rows are the data owner's."""
+        del position
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+    def _fetch(self) -> None:
+        """Read the next rows, as far as none can come between them any more."""
+        highest = self._select("max({key})")[1][0][0] if self._follow else self._end
+        bound = None if highest is None else self._db.settled(highest)
+        if bound is None:
+            return
+        behind = "" if self._key is None else f"{{key}} > {self._key} AND"
+        _, rows = self._select(
+            "*", f"WHERE {behind} {{key}} <= {bound} ORDER BY {{key}} LIMIT {FETCH + 1}"
+        )
+        for row in rows:
+            key = row[self._where]
+            if type(key) is not int:
+                raise self._no_key("is no whole number")
+            if key == self._key:
+                raise self._no_key("is there twice")
+            # one more than is taken: that says whether the last one's key comes again
+            if len(self._waiting) < FETCH:
+                self._waiting.append(row)
+                self._key = key
+        self._done = not self._follow and len(rows) <= FETCH
+
+    def _slot(self) -> Slot:
+        row = self._waiting.popleft()
+        records, behind = (self._at.records, self._at.behind) if self._at else (0, 0)
+        self._at = _At(self.identity, row[self._where], records + 1, behind + 1)
+        record = dict(zip(self.columns, row, strict=True))
+        return Slot(record, None, msgspec.json.encode(self._at), records + 1)
+
+    def _checked(self, at: _At, say: Callable[[str], None]) -> _At:
+        """Look for rows that changed behind a position; return it as it stands now."""
+        if at.mark and at.mark != self._mark(at.key):
+            say(
+                f"WARNING: rows of {self.identity} were changed or removed after they had been "
+                "released from: what was released stays as it was, and they are not read again"
+            )
+        if self._spec.skip_late:
+            return at
+        behind = int(self._select("count(*)", f"WHERE {{key}} <= {at.key}")[1][0][0])
+        if behind > at.behind:
+            raise DataError(
+                f"{self.identity}: {behind - at.behind} rows have come behind the last key that "
+                "was read, and would be passed over; the data owner must give new rows keys above "
+                "all others, or say late=skip in the source to go on without those"
+            )
+        return msgspec.structs.replace(at, behind=behind)
+
+    def _mark(self, key: int) -> str:
+        _, rows = self._select("*", f"WHERE {{key}} <= {key} ORDER BY {{key}} DESC LIMIT {MARKED}")
+        return hashlib.blake2b(repr(rows).encode(), digest_size=16).hexdigest()
+
+    def _select(self, what: str, rest: str = "") -> tuple[list[str], list[tuple[Any, ...]]]:
+        # names are quoted, and all else is ours or a whole number
+        return self._db.rows(f"SELECT {what} FROM {{table}} {rest}".format(**self._spec.names))  # noqa: S608
+
+    def _read_position(self, position: bytes) -> _At:
+        try:
+            found = msgspec.json.decode(position, type=_At)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            found = None
+        if found is None or found.name != self.identity:
+            raise DataError(
+                f"{self.identity}: the stored position is not one of this table; the data owner "
+                "must name the source that this client has read from before"
+            )
+        return found
+
+    def _no_key(self, why: str) -> DataError:
+        return DataError(
+            f"{self.identity}: its key {self._spec.key!r} {why}; the data owner must name a column "
+            "of whole numbers, each there once, which only grow"
+        )
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except VeilstreamError:
+            raise
+        except Exception as error:  # every driver has errors of its own
+            # of a table that is there, what a driver says may be data
+            why = "" if hasattr(self, "columns") else f": {str(error).splitlines()[0]}"
+            raise DataError(
+                f"{self.identity}: the database cannot be read ({type(error).__name__}{why}); the "
+                "data owner must see that it is there, and that this process may read the table"
+            ) from error

