@@ -29,8 +29,9 @@ from producers.run import Job, run_client, vault_path
 )  # fmt: skip
 @click.option(
     "--source", "--input", "source", required=True,
-    help="A .csv, .jsonl, .parquet or .arrow file, a folder of the last two that ends in /, - for "
-    "standard input, kafka://TOPIC, a table (docs/sources.md), or shuttle:K/N or flights:AIRLINE for demo data.",
+    help="A .csv, .jsonl, .parquet or .arrow file, a folder of the last two with / at its end, - "
+    "for standard input, kafka://TOPIC, sqlite://FILE?table=T&key=K, duckdb:// or postgresql:// "
+    "likewise, or shuttle:K/N or flights:AIRLINE for demo data.",
 )  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True,
