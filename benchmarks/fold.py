@@ -82,16 +82,18 @@ def worker(
     count: int,
     *options: str,
     profile: bool = False,
+    name: str = "bench",
+    trusted: bool = False,
 ) -> dict[str, float]:
-    """Run a real worker over the topic.
+    """Run a real worker over the topic of a study, of which `count` records are to be folded.
 
     Returns releases per second, by the clock and by its processor time, and its memory early and
     late in MiB.
     """
     connection = redis.Redis.from_url(settings.redis)
     connection.flushall()
-    study = folder / "bench.toml"
-    study.write_text(study_text("bench", kind=kind))
+    study = folder / f"{name}.toml"
+    study.write_text(study_text(name, kind=kind, trusted=trusted))
     env = {
         **os.environ,
         "VEILSTREAM_KAFKA": settings.kafka,
@@ -103,7 +105,7 @@ def worker(
     if profile:
         command[1:3] = ["-m", "cProfile", "-s", "tottime", "-m", "pipeline.cli.main"]
     process = subprocess.Popen(command, env=env)
-    key = keys.snapshot("bench", 0)
+    key = keys.snapshot(name, 0)
 
     def watermark() -> int:
         return int(connection.hget(key, "next_offset") or 0)
@@ -119,7 +121,7 @@ def worker(
         rate = (now - first) / (time.perf_counter() - began)
         by_processor = (now - first) / (processor(process.pid) - used)
         late = _memory(process.pid)
-        _check(task_of("bench", kind=kind), connection)
+        _check(task_of(name, kind=kind, trusted=trusted), connection)
         return {"worker": rate, "processor": by_processor, "early": early, "late": late}
     finally:
         process.terminate()
