@@ -32,7 +32,7 @@ def faults_of(world: World, counts: dict[str, int]) -> list[str]:
         windows = -(-records // task.slots)
         if sorted(seq for name, _, seq in found if name == client) != list(range(windows)):
             faults.append(f"{client}: not every window is in exactly one release")
-        faults += _accounts(world, client, windows, records)
+        faults += accounts(world, client, windows, records)
     states = [world.store.load(number) for number in every]
     for state, records in zip(states, logs, strict=True):
         again = Partition.empty(task)
@@ -58,7 +58,8 @@ def outcome(world: World) -> list[Any]:
     ]
 
 
-def _accounts(world: World, client: str, windows: int, records: int) -> list[str]:
+def accounts(world: World, client: str, windows: int, records: int) -> list[str]:
+    """Return what is wrong with a client's own books at the end of its file."""
     with sqlite3.connect(world.folder / f"{client}.db") as db:
         [held] = db.execute("SELECT next_seq, records + rejected FROM streams").fetchall()
         ledger = db.execute("SELECT seq FROM ledger ORDER BY seq").fetchall()

@@ -74,8 +74,10 @@ class StandIns:
 
     settings = Settings(kafka="simulated:1", redis="redis://simulated:1/0", folder="simulated")
 
-    def __init__(self, topics: Topics) -> None:
-        self._kafka = Kafka(topics)
+    def __init__(
+        self, topics: Topics, kafka: Kafka | None = None, settings: Settings = settings
+    ) -> None:
+        self._kafka, self.settings = kafka or Kafka(topics), settings
         self.append = self._kafka.append
         self.redis: Any = Redis()
 

@@ -12,10 +12,13 @@ from pipeline.methods import task_of
 from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.client_store import ClientStore
+from tests.simulation.believed import faults_among_liars
+from tests.simulation.byzantine import Byzantine
 from tests.simulation.checks import faults_of, outcome
 from tests.simulation.standins import StandIns
 from tests.simulation.world import Scenario, World
 from tests.stage import HEADER, lines, study_text
+from tests.trusted import TRUST
 
 SLOTS = 4
 #: Records of each client; windows that are not full, too.
@@ -25,14 +28,18 @@ FORMS = ("alike", "private", "marked")
 
 
 def text_of(form: str, name: str) -> str:
-    """Return a study: the same noise in every run; fresh noise; none, with records that tell."""
+    """Return a study: the same noise in every run; fresh noise; none, with records that tell.
+
+    The form "trusted" is the second of these with authenticated releases.
+    """
     if form == "marked":
         text = PLANTED.format(name=name, records=SLOTS)
     else:
         private = {"privacy": SEEDED} if form == "alike" else {}
         text = study_text(name, records=SLOTS, **private)
     lead = 0 if form == "alike" else 2
-    return text.replace("[stream]\n", f"[stream]\nmax_in_flight_windows = {lead}\n")
+    text = text.replace("[stream]\n", f"[stream]\nmax_in_flight_windows = {lead}\n")
+    return text + TRUST * (form == "trusted")
 
 
 class Theatre:
@@ -64,6 +71,19 @@ class Theatre:
             world.run()
             world.faults = faults_of(world, COUNTS)
             world.outcome = outcome(world)
+        finally:
+            shutil.rmtree(here)
+        return world
+
+    def play_among_liars(self, scenario: Scenario) -> Byzantine:
+        """Run a scenario to its rest with liars about, and note in `faults` what is wrong then."""
+        self.runs += 1
+        here = self.folder / f"run{self.runs}"
+        shutil.copytree(self.folder / "empty", here)
+        world = Byzantine(self.task, self.sources, here, scenario)
+        try:
+            world.run()
+            world.faults = faults_among_liars(world, COUNTS)
         finally:
             shutil.rmtree(here)
         return world

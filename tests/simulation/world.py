@@ -22,6 +22,7 @@ from agents import publishing
 from agents.folding import Folding
 from agents.publishing import Publishing
 from pipeline.errors import VeilstreamError
+from pipeline.messages.authentic import Authenticator
 from pipeline.messages.estimate import read_estimate
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
@@ -31,6 +32,7 @@ from producers import models, reconcile, sender
 from producers.client import Client
 from producers.client_store import ClientStore
 from producers.database import Database
+from producers.membership import Membership
 from producers.models import ModelFeed
 from producers.reconcile import lost_releases
 from producers.sender import Sender
@@ -128,6 +130,14 @@ class World:
                 self.clock.run_until_complete(_end(list(asyncio.all_tasks(self.clock))))
                 self.clock.close()
 
+    def authority(self) -> Authenticator | None:
+        """Return the study's keys, where its releases are authenticated."""
+        return None
+
+    def membership(self, _client: str) -> Membership | None:
+        """Return what a client has agreed on with such a study."""
+        return None
+
     def step(self) -> None:
         """Take a step, which may be the last one of its process."""
         if self.resting:
@@ -179,14 +189,17 @@ class World:
         study, producer = self.task.study.name, None
         with ExitStack() as closing:
             store = closing.enter_context(ClientStore(self.folder / f"{name}.db", name))
-            feed = ModelFeed(self.task, self.settings, self.topics, name)
-            lost = lost_releases(self.task, self.settings, store, store.peek(study), print)
+            member = self.membership(name)
+            feed = ModelFeed(self.task, self.settings, self.topics, name, membership=member)
+            lost = lost_releases(
+                self.task, self.settings, store, store.peek(study), print, membership=member
+            )
             if lost.seqs or store.missing:
                 self.faults.append(f"{name}: its database is behind")
             at = store.open_stream(self.task, f"csv:{name}")
             source = open_source(str(self.sources[name]), at.position, folder=self.folder)
             closing.callback(source.close)
-            outbox = Sender(store, study, self.settings, self.topics)
+            outbox = Sender(store, study, self.settings, self.topics, member)
             producer = self.producers[-1]
             client = Client(
                 self.task, source, store, outbox, feed, next_seq=at.next_seq,
@@ -210,10 +223,14 @@ class World:
             member.positions[number] = offset
             member.sought.add(number)
 
-        member = Member(Folding(self.task, self.topics, store, self._send, reread, self._bounds))
+        trust = self.authority()
+        folding = Folding(
+            self.task, self.topics, store, self._send, reread, self._bounds, trust=trust
+        )
+        member = Member(folding)
         publisher = Publishing(
             self.task, self.topics, store, member.folding, self._send, self._read, self._ends,
-            now=self.clock.time,
+            now=self.clock.time, trust=trust,
         )  # fmt: skip
         self.members.append(member)
         runs = self._fold(member), publisher.run(), member.folding.watch_store()
