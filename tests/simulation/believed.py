@@ -8,8 +8,8 @@ import numpy as np
 
 from pipeline.messages.envelope import header
 from pipeline.messages.form import form_of
-from pipeline.messages.keys import partition_of
 from pipeline.messages.release import read
+from pipeline.messages.topics import partition_of
 from pipeline.offline import OfflineRecord
 from pipeline.reducer import OFFLINE, Partition, Reducer, differences
 from tests.simulation.byzantine import MALLORY, Byzantine

@@ -32,9 +32,8 @@ from pipeline.messages.admission import (
 )
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.estimate import EstimateMessage, read_estimate
-from pipeline.messages.keys import partition_of
 from pipeline.messages.model import read_model, write_model
-from pipeline.messages.topics import Topics
+from pipeline.messages.topics import Topics, partition_of
 from pipeline.privacy.randomness import SecureStream
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task

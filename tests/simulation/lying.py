@@ -11,8 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from pipeline.messages.keys import partition_of
-from pipeline.messages.topics import Topics
+from pipeline.messages.topics import Topics, partition_of
 from tests.simulation.standins import Kafka, Record
 
 #: Of how many releases the broker withholds, delays, repeats, misplaces one.
