@@ -68,6 +68,11 @@ class Codes:
 
     def of_column(self, column: NDArray[Any]) -> Vector:
         """Return the codes of a column, NaN where `code` refuses; shape (n,)."""
+        if column.dtype.kind in "biuf":
+            # of a column of one type few values are different, and none is a list
+            different, places = np.unique(column, return_inverse=True)
+            codes = [self._code_or_nan(value) for value in different.tolist()]
+            return np.array(codes, dtype=np.float64)[places]
         values = column.tolist()
         try:
             # 1 and true are the same key, and need not stand for the same text

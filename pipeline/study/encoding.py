@@ -74,8 +74,8 @@ class Encoding:
 
     def clip(self, values: Matrix | Vector) -> Matrix:
         """Clip finite values to their public ranges, shape (..., k)."""
-        inside: Matrix = np.minimum(np.maximum(values, self.range[0]), self.range[1])
-        return inside
+        inside: Matrix = np.maximum(values, self.range[0])
+        return np.minimum(inside, self.range[1], out=inside)
 
     def transformed(self, inside: Matrix | Vector) -> Matrix:
         """Apply the transforms to values of the ranges, shape (..., k)."""
@@ -89,11 +89,12 @@ class Encoding:
 
     def scale(self, inside: Matrix | Vector) -> Matrix:
         """Centre and scale values of the ranges, (..., k) to (..., k); levels keep their index."""
-        scaled = (self.transformed(inside) - self.centre) / self.half
+        scaled: Matrix = self.transformed(inside) - self.centre
+        scaled /= self.half
         # the division may leave the ends by a rounding error; the bound must hold exactly
         low, high = self.scaled_ends
-        bounded: Matrix = np.minimum(np.maximum(scaled, low), high)
-        return bounded
+        np.maximum(scaled, low, out=scaled)
+        return np.minimum(scaled, high, out=scaled)
 
     def expand(self, scaled: Matrix | Vector) -> Matrix:
         """Make scaled numbers and indices of levels into columns, (..., k) to (..., p)."""

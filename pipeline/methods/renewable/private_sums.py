@@ -6,8 +6,10 @@ What is linear in releases is weighed by their weight w, and every variance by i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from pipeline.estimators.forgetting import effective
 from pipeline.linalg import unpack_upper
 from pipeline.methods.renewable import exact
 from pipeline.methods.renewable.exact import BigIntegers
-from pipeline.methods.renewable.private_state import GROUPS, PrivateState
+from pipeline.methods.renewable.private_state import GROUPS, PrivateState, Shape
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Matrix, Vector
@@ -25,6 +27,8 @@ from pipeline.types import Matrix, Vector
 RELEASES_PER_GROUP = 3
 #: States of some buckets with their weights.
 Weighed = Sequence[tuple[float, PrivateState]]
+#: The sums of some epochs of each of these states, as floats, with the weights.
+Sums = Sequence[tuple[float, Vector]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +56,36 @@ class Moments:
     clients: tuple[Matrix, Matrix]
 
 
-def moments_of(task: RenewableTask, parts: Weighed, epochs: Sequence[int]) -> Moments:
-    """Return the moments over some epochs."""
-    shape, size = parts[0][1].shape, task.size
+def sums_of_newest(parts: Weighed) -> Iterator[Sums]:
+    """Yield the sums of the newest epoch, of the two newest, and so on, of all parts."""
+    held: list[BigIntegers | None] = [None] * len(parts)
+    for epoch in reversed(epochs_of(parts)):
+        for place, (_, state) in enumerate(parts):
+            found, before = state.epochs.get(epoch), held[place]
+            if found is not None:
+                held[place] = found if before is None else before + found
+        yield [
+            (w, np.zeros(state.epoch_length) if total is None else exact.as_floats(total))
+            for (w, state), total in zip(parts, held, strict=True)
+        ]
 
-    unit = np.ones(shape.rows)
-    unit[:size] = task.update_channels.gradient.unit
-    unit[size : 2 * size] = math.ldexp(1.0, COEFFICIENT_EXPONENT)
-    if shape.squares and task.update_channels.counts is not None:
-        unit[2 * size] = task.update_channels.counts.unit
-    units = np.outer(unit, unit)
-    sums = [(w, exact.as_floats(_sums(state, epochs))) for w, state in parts]
+
+def moments_of(task: RenewableTask, shape: Shape, sums: Sums) -> Moments:
+    """Return the moments of the releases in some sums."""
+    size, counts = task.size, task.update_channels.counts
+    units, of_one, linear = _units(
+        shape, task.update_channels.gradient.unit, counts.unit if counts else 1.0
+    )
     length = shape.rows * (shape.rows + 1) // 2
     grams = [(w, vector[:length]) for w, vector in sums]
     total = unpack_upper(_weighted(grams), shape.rows) * units
     first, second = total[:, -1], total
-    if any(weight != 1.0 for weight, _ in parts):
+    if any(weight != 1.0 for weight, _ in sums):
         second = unpack_upper(_weighted(grams, power=2), shape.rows) * units
-    of_one = np.append(unit[: 2 * size], 1.0)
     apart = [(w, vector[-GROUPS * len(of_one) :]) for w, vector in sums]
     once, twice = (_weighted(apart, power=power).reshape(GROUPS, -1) * of_one for power in (1, 2))
     some = once[:, -1] > 0
     slots, releases, squares = float(first[-2]), float(first[-1]), float(second[-1, -1])
-    linear = np.r_[0 : 2 * size, shape.rows - 2]
     return Moments(
         gradient=first[:size],
         expansion=first[size : 2 * size],
@@ -83,26 +94,22 @@ def moments_of(task: RenewableTask, parts: Weighed, epochs: Sequence[int]) -> Mo
         squares=squares,
         releases=effective(releases, squares),
         records=effective(slots, float(second[-2, -1])),
-        second=second[np.ix_(linear, linear)],
+        second=second[linear],
         clients=(once[some], twice[some]),
     )
 
 
-def curvature_of(
-    task: RenewableTask, parts: Weighed, epochs: Sequence[int]
-) -> tuple[Matrix, float]:
-    """Return the mean noisy curvature over some epochs, and the effective number of releases.
+def curvature_of(task: RenewableTask, shape: Shape, sums: Sums) -> tuple[Matrix, float]:
+    """Return the mean noisy curvature in some sums, and the effective number of releases.
 
     Of one record, shape (d, d), symmetric; nothing is repaired. Older ones are left out: where the
     first models were far away, so was the curvature.
     """
     channel = task.update_channels.curvature
     unit = channel.unit if channel else 0.0
+    length = shape.rows * (shape.rows + 1) // 2
     packed = task.size * (task.size + 1) // 2
-    tails = [
-        (w, exact.as_floats(_sums(p, epochs)[p.gram_length - 1 : p.gram_length + packed]))
-        for w, p in parts
-    ]
+    tails = [(w, vector[length - 1 : length + packed]) for w, vector in sums]
     total = _weighted(tails)
     mean = unpack_upper(total[1:] * unit, task.size) / (total[0] * task.slots)
     return mean, effective(float(total[0]), sum(w * w * float(tail[0]) for w, tail in tails))
@@ -155,7 +162,14 @@ def _weighted(vectors: Sequence[tuple[float, Vector]], *, power: int = 1) -> Vec
     return total
 
 
-def _sums(state: PrivateState, epochs: Sequence[int]) -> BigIntegers:
-    """Return the sums of some epochs of a state."""
-    held = [state.epochs[epoch] for epoch in epochs if epoch in state.epochs]
-    return sum(held[1:], held[0]) if held else exact.zeros(state.epoch_length)
+@lru_cache(maxsize=16)
+def _units(shape: Shape, gradient: float, count: float) -> tuple[Matrix, Vector, Any]:
+    """Return the units of the products in z z', those of (g, n t, 1), and where (g, n t, n) are."""
+    size = shape.size
+    unit = np.ones(shape.rows)
+    unit[:size] = gradient
+    unit[size : 2 * size] = math.ldexp(1.0, COEFFICIENT_EXPONENT)
+    if shape.squares:
+        unit[2 * size] = count
+    linear = np.r_[0 : 2 * size, shape.rows - 2]
+    return np.outer(unit, unit), np.append(unit[: 2 * size], 1.0), np.ix_(linear, linear)

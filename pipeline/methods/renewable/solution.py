@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import chain, islice
 
 import numpy as np
 
 from pipeline.linalg import sandwiches, solve_positive
 from pipeline.methods.renewable.bread import Bread, bread_of
 from pipeline.methods.renewable.precision import noise_of, releases_needed
+from pipeline.methods.renewable.private_state import Shape
 from pipeline.methods.renewable.private_sums import (
     Moments,
+    Sums,
     Weighed,
     between_releases,
     curvature_of,
     distance_of,
-    epochs_of,
     moments_of,
+    sums_of_newest,
 )
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Matrix, Vector
@@ -89,11 +92,10 @@ class Solution:
 
 def solve(task: RenewableTask, parts: Weighed) -> Solution:
     """Return the coefficients from as many of the newest epochs as make the error smaller."""
-    count = len(epochs_of(parts))
-    most = solve_over(task, parts, min(count, SPREAD))
-    best, error, moves = None, math.inf, True
-    for epochs in range(1, count + 1):
-        found = most if epochs == SPREAD else solve_over(task, parts, epochs)
+    shape, sums = parts[0][1].shape, sums_of_newest(parts)
+    solved = [_solved(task, shape, some) for some in islice(sums, SPREAD)]
+    most, best, error, moves = solved[-1], None, math.inf, True
+    for found in chain(solved, (_solved(task, shape, some) for some in sums)):
         variance = found.variance(most.spread)
         own, moving = found.error(variance), found.is_moving(np.diag(variance))
         if best is not None and (own >= error or (moving and not moves)):
@@ -113,9 +115,13 @@ def shortened(task: RenewableTask, step: Vector) -> Vector:
 
 def solve_over(task: RenewableTask, parts: Weighed, epochs: int) -> Solution:
     """Return the coefficients from the releases of so many of the newest epochs, >= 1."""
-    newest = epochs_of(parts)[-epochs:]
-    noise, moments = noise_of(task), moments_of(task, parts, newest)
-    curvature, releases = curvature_of(task, parts, newest)
+    *_, sums = islice(sums_of_newest(parts), epochs)
+    return _solved(task, parts[0][1].shape, sums)
+
+
+def _solved(task: RenewableTask, shape: Shape, sums: Sums) -> Solution:
+    noise, moments = noise_of(task), moments_of(task, shape, sums)
+    curvature, releases = curvature_of(task, shape, sums)
     bread = bread_of(curvature, releases, task.penalty, noise)
     mean = moments.expansion / moments.slots
     score = moments.gradient / moments.slots + task.penalty * mean
