@@ -154,7 +154,9 @@ class Publishing:
                 model_version=version if moves else None,
                 published_at=now,
             )
-            model = model_after(self._task, partitions, estimate, version, watermark)
+            model = model_after(
+                self._task, partitions, (estimate.expansion, estimate.weights), version, watermark
+            )
         except NumericError as error:
             log.warning("no estimate at this point: %s", error)
             since = self._now() if self._failing is None else self._failing[0]

@@ -21,12 +21,14 @@ from pipeline.reducer import (
     Reducer,
     combine,
     estimate_of,
+    expansion_of,
     model_after,
     slots_seen,
 )
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
+from pipeline.types import Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class OfflineRun:
         """Release and fold one window of one client."""
         self.fold(client, self.release(client, rows, self.model))
         if self.waiting >= self._task.study.stream.publish.releases:
-            self.publish()
+            self._lead(expansion_of(self._task, self.partitions))
 
     def release(self, client: str, rows: Rows, model: Model) -> bytes:
         """Return the next release of a client, at the model that it knows."""
@@ -110,15 +112,18 @@ class OfflineRun:
         NumericError if no finite estimate exists; then the model stays.
         """
         estimate = estimate_of(self._task, self.partitions)
+        self._lead((estimate.expansion, estimate.weights))
+        return estimate
+
+    def _lead(self, expansion: tuple[Vector, tuple[float, float]]) -> None:
         self.model = model_after(
             self._task,
             dict(enumerate(self.partitions)),
-            estimate,
+            expansion,
             self.model.version + 1,
             slots_seen(self.partitions),
         )
         self.waiting = 0
-        return estimate
 
     def _number(self, client: str) -> int:
         return partition_of(client.encode(), len(self.partitions))

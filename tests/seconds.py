@@ -1,4 +1,6 @@
-"""Processor seconds of each file of tests, with all processes that it starts: `make durations`.
+"""Seconds of each file of tests, with all processes that it starts: `make durations`.
+
+Of the processor, and of the clock: the difference is time that it waits.
 
 Children that nobody has waited for count too, such as the shared Kafka: they are known by a mark in
 their environment, which Linux shows. What several files share counts where it was used.
@@ -7,6 +9,7 @@ their environment, which Linux shows. What several files share counts where it w
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-NAME = "VEILSTREAM_SECONDS"
+#: Not one of the program's variables: it refuses names that it does not know
+NAME = "SECONDS_OF_TESTS"
 #: Clock ticks in a second, as the system counts.
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -27,8 +31,9 @@ class Seconds:
         self._mark = f"{NAME}={os.environ[NAME]}".encode()
         self._strangers = {str(os.getpid())}
         self._spent: Counter[str] = Counter()
+        self._clock: Counter[str] = Counter()
         self._tests: Counter[str] = Counter()
-        self._last = self._all()
+        self._last, self._seen = self._all(), time.monotonic()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Take what collecting has used."""
@@ -49,15 +54,20 @@ class Seconds:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table."""
-        terminalreporter.section("processor seconds of each file, its tests")
+        terminalreporter.section("seconds of processor and clock of each file, its tests")
         for file, seconds in self._spent.most_common():
-            terminalreporter.write_line(f"{seconds:8.1f} {self._tests[file]:5d}  {file}")
-        terminalreporter.write_line(f"{self._spent.total():8.1f} {self._tests.total():5d}  all")
+            terminalreporter.write_line(
+                f"{seconds:8.1f} {self._clock[file]:8.1f} {self._tests[file]:5d}  {file}"
+            )
+        terminalreporter.write_line(
+            f"{self._spent.total():8.1f} {self._clock.total():8.1f} {self._tests.total():5d}  all"
+        )
 
     def _take(self, file: str) -> None:
-        now = self._all()
+        now, clock = self._all(), time.monotonic()
         self._spent[file] += now - self._last  # type: ignore[assignment]
-        self._last = now
+        self._clock[file] += clock - self._seen  # type: ignore[assignment]
+        self._last, self._seen = now, clock
 
     def _all(self) -> float:
         """Return what this process, its ended children and all living descendants have used."""

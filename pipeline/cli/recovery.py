@@ -18,7 +18,7 @@ from pipeline.messages.envelope import rfc3339
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.newest import is_possible
 from pipeline.messages.topics import Topics
-from pipeline.reducer import Partition, combine, model_after, slots_seen, start_is_over
+from pipeline.reducer import Partition, expansion_of, model_after, slots_seen, start_is_over
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from state import RedisStore
@@ -96,8 +96,8 @@ def _publish(
         return
     now, watermark = time.time(), slots_seen(states.values())
     try:
-        estimate, _ = combine(task, states, topic=None, model_version=None, published_at=now)
-        model = model_after(task, states, estimate, floor + 1, watermark)
+        expansion = expansion_of(task, [states[number] for number in sorted(states)])
+        model = model_after(task, states, expansion, floor + 1, watermark)
     except NumericError as error:
         say(f"no model yet: {error}")
         return

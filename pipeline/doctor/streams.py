@@ -18,7 +18,7 @@ from pipeline.methods import method_of, task_of
 from pipeline.offline import OfflineRecord
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays
-from pipeline.reducer import OFFLINE, Partition, Reducer, estimate_of, slots_seen
+from pipeline.reducer import OFFLINE, Partition, Reducer, estimate_of, expansion_of, slots_seen
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
@@ -116,10 +116,8 @@ class _Releases:
 
     def publish(self) -> None:
         """Let clients linearise at the newest estimate."""
-        found = self.estimate()
-        self._model = round_model(
-            self._model.version + 1, found.expansion, found.weights, slots_seen([self._partition])
-        )
+        seen, expansion = [self._partition], expansion_of(self._task, [self._partition])
+        self._model = round_model(self._model.version + 1, *expansion, slots_seen(seen))
 
     def estimate(self) -> Estimate:
         """Return the estimate of the sums so far."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -79,6 +79,14 @@ class Server(Protocol[S]):
         slots: Record slots of the partition that have been folded.
         state: Its sums; None for an empty partition.
         """
+
+
+@runtime_checkable
+class Pointing(Protocol):
+    """What a server offers besides, if the next model needs far less than an estimate."""
+
+    def point(self, parts: Sequence[tuple[float, Any]]) -> Vector:
+        """Return `Estimate.expansion` of the same sums; its weights are (1, 1)."""
 
 
 class Simulation(Protocol):

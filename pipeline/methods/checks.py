@@ -20,6 +20,7 @@ from pipeline.messages.form import Rows, form_of, short
 from pipeline.messages.incoming import Decoder, Incoming
 from pipeline.messages.release import seal
 from pipeline.methods import method_of, server_of, task_of
+from pipeline.methods.base import Pointing
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays, stack
 from pipeline.release.model import Model, round_model
@@ -193,6 +194,9 @@ def estimates_are_numbers_for_everybody(case: Case) -> None:
         state = _state(server, [rows[:count]] if count else [])
         begun = [0] if state.begun else []
         one, two = (server.estimate([(1.0, state)], begun) for _ in range(2))
+        if isinstance(server, Pointing):
+            assert np.array_equal(server.point([(1.0, state)]), one.expansion)
+            assert one.weights == (1.0, 1.0)
         where = Provenance(1, 0, 0, 0, None, [], None, "2026-01-01T00:00:00Z")
         message = write_estimate(compose(task, one, where))
         assert message == write_estimate(compose(task, two, where))

@@ -13,6 +13,7 @@ from pipeline.reducer.head import HEAD, SCHEMA, Head
 from pipeline.reducer.merging import (
     combine,
     estimate_of,
+    expansion_of,
     holds_releases,
     model_after,
     slots_seen,
@@ -33,6 +34,7 @@ __all__ = [
     "combine",
     "differences",
     "estimate_of",
+    "expansion_of",
     "holds_releases",
     "known",
     "model_after",

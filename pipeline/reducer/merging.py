@@ -11,9 +11,11 @@ from pipeline.estimators.forgetting import bucket_weights
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, Position, Provenance, compose
 from pipeline.methods import server_of
+from pipeline.methods.base import Pointing
 from pipeline.reducer.partition import Summed, empty_sums
 from pipeline.release.model import Model, round_model
 from pipeline.release.task import Task
+from pipeline.types import Vector
 
 #: Why nothing is known although releases have come.
 ALL_ERASED = "all releases that have come are of clients that were taken out: none is left to count"
@@ -70,6 +72,25 @@ def estimate_of(
 
     numbers: Of the partitions, by default 0, 1, ...
     """
+    named = zip(numbers or range(len(partitions)), partitions, strict=True)
+    begun = [number for number, part in named if any(s.begun for s in part.sums.states.values())]
+    return server_of(task).estimate(_merged(task, partitions), begun)
+
+
+def expansion_of(task: Task, partitions: Sequence[Summed]) -> tuple[Vector, tuple[float, float]]:
+    """Return where clients linearise next, and the weights of classes: as `estimate_of` has them.
+
+    Cheaper than an estimate where the method knows its point without one.
+    """
+    server = server_of(task)
+    if isinstance(server, Pointing):
+        return server.point(_merged(task, partitions)), (1.0, 1.0)
+    estimate = estimate_of(task, partitions)
+    return estimate.expansion, estimate.weights
+
+
+def _merged(task: Task, partitions: Sequence[Summed]) -> list[tuple[float, State]]:
+    """Return the buckets of all partitions together, oldest first, with their weights."""
     merged = empty_sums(task)
     if len(partitions) == 1 and partitions[0].sums.states:
         # adding one partition to nothing takes as long as the estimate
@@ -83,23 +104,25 @@ def estimate_of(
     weights = bucket_weights(
         task.study.estimator.forgetting, merged.states, slots=slots_seen(partitions)
     )
-    named = zip(numbers or range(len(partitions)), partitions, strict=True)
-    begun = [number for number, part in named if any(s.begun for s in part.sums.states.values())]
-    parts = [(weights[bucket], merged.states[bucket]) for bucket in sorted(weights)]
-    return server_of(task).estimate(parts, begun)
+    return [(weights[bucket], merged.states[bucket]) for bucket in sorted(weights)]
 
 
 def model_after(
-    task: Task, partitions: Mapping[int, Summed], estimate: Estimate, version: int, watermark: int
+    task: Task,
+    partitions: Mapping[int, Summed],
+    expansion: tuple[Vector, tuple[float, float]],
+    version: int,
+    watermark: int,
 ) -> Model:
-    """Return the model that clients linearise at after an estimate.
+    """Return the model that clients linearise at next.
 
     partitions: All partitions of the study, by number.
+    expansion: As `expansion_of` gives it.
     watermark: Record slots folded so far.
 
     Raises NumericError if a coefficient is not a finite number.
     """
-    model = round_model(version, estimate.expansion, estimate.weights, watermark)
+    model = round_model(version, *expansion, watermark)
     server = server_of(task)
     parts = [
         server.part(partitions[n].head.slots, partitions[n].sums.states.get(0))

@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.topics import partition_of
 from pipeline.methods import task_of
-from pipeline.reducer import Partition, Reducer, combine, estimate_of, model_after, slots_seen
+from pipeline.reducer import Partition, Reducer, combine, expansion_of, model_after, slots_seen
 from pipeline.reducer.partition import SUMS
 from pipeline.release.model import Model, Part
 from pipeline.release.task import Task
@@ -172,8 +172,8 @@ class Worker:
     def publish(self, version: int) -> Model:
         """Return the next model."""
         ordered = list(self._partitions.values())
-        estimate = estimate_of(self._task, ordered)
-        return model_after(self._task, self._partitions, estimate, version, slots_seen(ordered))
+        expansion = expansion_of(self._task, ordered)
+        return model_after(self._task, self._partitions, expansion, version, slots_seen(ordered))
 
     def outcome(self) -> Outcome:
         """Return what the log says."""

@@ -110,7 +110,7 @@ def estimate_sgd(task: GradientTask, state: SgdState, partitions: Sequence[int] 
         condition=condition,
         floored=floored,
         effective_records=float(records) or None,
-        point=_point(task, paths),
+        point=newest_point(task, paths),
         widths=widths,
         staleness=_staleness(task, burnt, parts),
         interval=own,
@@ -210,7 +210,7 @@ def _which(found: _Paths, place: int) -> tuple[str, str]:
     return name, " in every partition" if len(found.burnt) > 1 else ""
 
 
-def _point(task: GradientTask, paths: list[SgdPath]) -> Vector:
+def newest_point(task: GradientTask, paths: list[SgdPath]) -> Vector:
     """Return the newest iterate: of one path, of a shared one, or the mean of several."""
     start = task.first_model.coefficients
     if not paths:
@@ -255,7 +255,10 @@ def _diverged(task: GradientTask, paths: list[SgdPath]) -> str:
             "the client that drove it there (`veilstream state forget`); what was learnt before is "
             "kept"
         )
-    if task.partition_strategy == "shared" and not np.max(np.abs(_point(task, paths))) <= LARGEST:
+    if (
+        task.partition_strategy == "shared"
+        and not np.max(np.abs(newest_point(task, paths))) <= LARGEST
+    ):
         return (
             f"the path has left its range: {steps}; to take out a client that drove it there "
             "(`veilstream state forget`) does not mend a shared path, as the gradients of others "

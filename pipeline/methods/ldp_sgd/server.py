@@ -8,11 +8,12 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import NO_PARTITION, Rows
-from pipeline.methods.ldp_sgd.estimate import estimate_sgd
+from pipeline.methods.ldp_sgd.estimate import estimate_sgd, newest_point
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.release.model import Part, on_lattice
+from pipeline.types import Vector
 
 
 class GradientServer:
@@ -72,6 +73,11 @@ class GradientServer:
         """As `Server.estimate`; a path has no age, so there is one bucket."""
         [(_, state)] = parts
         return estimate_sgd(self._task, state, partitions)
+
+    def point(self, parts: Sequence[tuple[float, SgdState]]) -> Vector:
+        """As `Pointing.point`: the newest iterate, without the intervals of the average."""
+        [(_, state)] = parts
+        return newest_point(self._task, state.paths)
 
     def start_is_over(self, states: Sequence[SgdState], furthest: int) -> bool:
         """As `Server.start_is_over`: a path moves from its first record on."""
