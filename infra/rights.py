@@ -19,7 +19,7 @@ Role = Literal["client", "worker", "reader", "operator"]
 ROLES: dict[Role, str] = {
     "client": "`veilstream produce`",
     "worker": "`veilstream worker`, also with --verify",
-    "reader": "`veilstream watch`, `predict` and, with the study's key file, `replay`",
+    "reader": "`veilstream watch`, `page`, `predict` and, with the study's key file, `replay`",
     "operator": "`veilstream topics`, `state`, `study keys`, `client admit` and `revoke`",
 }
 #: Commands of Redis, beside the keys of the study.
@@ -69,8 +69,8 @@ def kafka_rights(study: Study, role: Role) -> list[Right]:
             Right("group", f"veilstream-{study.name}", ("Read",)),
         ]
     if role == "reader":
-        read = (topics.releases.name, topics.estimates.name, topics.latest.name, *told)
-        return [on(name, "Read") for name in read]
+        read = (topics.releases, topics.estimates, topics.latest, topics.dead_letters)
+        return [on(name, "Read") for name in (*(topic.name for topic in read), LEDGER, *told)]
     own = {topics.releases.name: ("Read",), topics.study.name: ("Read", "Write")}
     # whom it admits, it says in the log of releases, too
     own |= {name: ("Read", "Write") for name in (topics.releases.name, *told) if told}

@@ -2,7 +2,7 @@
 
 import gc
 
-pytest_plugins = ["tests.services", "tests.durations"]
+pytest_plugins = ["tests.services", "tests.durations", "tests.browser"]
 
 # thousands of modules and tests are made before the first one runs: none of it is garbage
 gc.disable()

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from pipeline.cli.main import main
 
 #: Commands that change the process they run in, by its signals or its end, or leave children to it.
-APART = frozenset({"demo", "down", "produce", "up", "worker"})
+APART = frozenset({"demo", "down", "page", "produce", "up", "worker"})
 
 
 class _Program:

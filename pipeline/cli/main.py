@@ -67,6 +67,7 @@ COMMANDS = {
     "privacy": "Calibrate noise, and read what clients have spent.",
     "worker": "Add up the releases of STUDY as they come, and publish estimates, until stopped.",
     "watch": "Follow the estimates of STUDY: a live table, or lines where there is no terminal.",
+    "page": "Show the live estimates of STUDY in a browser, until stopped.",
     "fit": "Estimate STUDY from a file, through the same functions as the live stream.",
     "backtest": "Run past records through STUDY in one process, and score its predictions over "
     "time.",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.live import Live
 
+from infra.local.ports import free_port
 from infra.waiting import Waiting
 from pipeline.cli.admission import admit_here
 from pipeline.cli.context import say
@@ -79,6 +80,10 @@ class Stage:
             admit_here(self.task.study, self.settings, [site.name for site in self.sites])
         say(f"starting one worker and {len(self.sites)} clients as processes of their own ...")
         self._start_worker()
+        if Console().is_terminal:
+            port = free_port()
+            self.processes.start("page", "page", self.study, "--port", str(port))
+            say(f"watch it in a browser: http://127.0.0.1:{port}/ (while the demonstration runs)")
         begin = [] if ahead is None else ["--begin", f"{time.time() + ahead:.3f}"]
         for site in self.sites:
             self.processes.start(

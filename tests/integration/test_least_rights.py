@@ -29,8 +29,10 @@ from kafka.admin import (
 from infra.local.ports import free_port
 from infra.local.services import Redis
 from infra.rights import REDIS, ROLES, kafka_commands, kafka_rights, redis_command
-from pipeline.errors import ConfigError, StaleSnapshot
+from pipeline.errors import ConfigError, StaleSnapshot, VeilstreamError
 from pipeline.methods import task_of
+from pipeline.page.reading import Reading
+from pipeline.page.watched import Watched
 from pipeline.reducer import Partition
 from pipeline.settings import Settings
 from pipeline.study import parse_study
@@ -220,6 +222,11 @@ def test_a_reader_has_the_least_rights(stage: Stage, secured: Secured, rights: R
             done = stage.run(*words)
             if done.returncode:
                 return done.returncode, done.stderr
+        study, settings = stage.task.study, Settings.read(stage.environment)
+        try:
+            Reading(study, settings, Watched(study)).stop()
+        except VeilstreamError as error:
+            return error.exit_code, str(error)
         return 0, ""
 
     check(stage, secured, rights, "reader", works)

@@ -1,0 +1,101 @@
+// What is beside the estimates: numbers at a glance, clients, happenings, warnings, the promise.
+
+import { byId, count, lasted, make, moment, number, percent, say } from "./words.js";
+
+function pairs(box, entries) {
+  const text = JSON.stringify(entries);
+  if (box.dataset.text === text) return;
+  box.dataset.text = text;
+  box.replaceChildren(...entries.map(([name, value]) => {
+    const pair = make("div");
+    pair.append(make("dt", name), make("dd", value));
+    return pair;
+  }));
+}
+
+export function drawNow(now) {
+  document.title = `${now.study} – ${now.status}`;
+  say(byId("study"), now.study);
+  say(byId("title"), now.title);
+  byId("status").dataset.status = now.status;
+  say(byId("status"), now.status);
+  const share = now.progress ?? (now.status === "ready" ? 1 : 0);
+  byId("progress").style.width = `${100 * share}%`;
+  const method = now.method ? ` (${now.method})` : "";
+  const done = `every coefficient has its ${Math.round(100 * now.level)} % interval${method}`;
+  say(byId("missing"), [now.reason, now.missing].filter(Boolean).join(" – ") || (now.status === "ready" ? done : ""));
+  pairs(byId("tiles"), [
+    ["record slots", count(now.records)], ["releases", count(now.releases)], ["clients", count(now.clients)],
+    ["model", count(now.model)], ["due to privacy", percent(now.privacy_share)],
+    ["largest client", percent(now.largest)], ["missing", count(now.lost)], ["dead letters", count(now.letters)],
+  ]);
+  const list = byId("told");
+  if (list.dataset.text !== now.told.join("\n")) {
+    list.dataset.text = now.told.join("\n");
+    list.replaceChildren(...now.told.map((line) => make("li", line)));
+  }
+  drawPromise(now.privacy);
+}
+
+function drawPromise(told) {
+  const unit = told.unit_records ? `${told.unit}, ${told.unit_records} records at most` : told.unit;
+  pairs(byId("promise"), [
+    ["epsilon", number(told.epsilon)], ["delta", told.delta ? told.delta.toExponential() : number(told.delta)], ["whose", unit ?? "–"],
+    ["hidden change", told.neighbours ?? "–"], ["noise", told.mechanism], ["who may look", told.adversary ?? "–"],
+  ]);
+  say(byId("guarantee"), told.guarantee);
+}
+
+function late(row, clock) {
+  if (!row.last) return "–";
+  const seconds = clock - row.last;
+  if (seconds < -120) return `${lasted(-seconds)} ahead!`;
+  return seconds > 2 * 86400 ? moment(row.last) : `${lasted(seconds)} ago`;
+}
+
+export function drawAround(around) {
+  const warnings = byId("warnings");
+  if (warnings.dataset.text !== around.warnings.join("\n")) {
+    warnings.dataset.text = around.warnings.join("\n");
+    warnings.replaceChildren(...around.warnings.map((line) => make("li", line)));
+  }
+  drawClients(around.clients, around.clock);
+  const newest = around.happenings.slice().reverse();
+  const list = byId("happenings");
+  const text = JSON.stringify(newest);
+  if (list.dataset.text === text) return;
+  list.dataset.text = text;
+  list.replaceChildren(...newest.map((one) => {
+    const item = make("li", "", { "data-kind": one.kind });
+    item.append(make("time", moment(one.at)), make("span", one.text));
+    return item;
+  }));
+}
+
+function drawClients(clients, clock) {
+  const more = clients.count > clients.rows.length ? `, the first ${clients.rows.length} of ${count(clients.count)}` : "";
+  say(byId("clients-said"), `${count(clients.waiting)} releases not yet in an estimate${more}`);
+  const budgets = clients.rows.some((row) => row.budget);
+  const head = make("tr");
+  const names = ["client", "share", "releases", "lag", "last release", "dead letters", ...(budgets ? ["ε spent"] : [])];
+  head.append(...names.map((name) => make("th", name)));
+  const body = clients.rows.map((row) => {
+    const line = make("tr");
+    const share = make("td");
+    const bar = make("span", "", { class: "share" });
+    bar.append(make("i"));
+    bar.firstChild.style.width = `${100 * row.share}%`;
+    share.append(bar, percent(row.share));
+    const letters = Object.entries(row.letters).map(([why, times]) => `${times} ${why}`).join(", ");
+    line.append(
+      make("td", row.name, { title: row.name }), share, make("td", count(row.releases)), make("td", count(row.lag)),
+      make("td", late(row, clock), clock - row.last < -120 && row.last ? { class: "late" } : {}), make("td", letters || "0", letters ? { class: "bad" } : {}),
+    );
+    if (budgets) {
+      const { spent, limit } = row.budget ?? {};
+      line.append(make("td", row.budget ? `${number(spent)} of ${limit === null ? "no limit" : number(limit)}` : "–"));
+    }
+    return line;
+  });
+  byId("clients").replaceChildren(head, ...body);
+}

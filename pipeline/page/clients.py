@@ -1,0 +1,148 @@
+"""Clients as the topics show them: what they sent, what is not folded, what was set aside.
+
+Everything here is public: keys, times and places of records, reasons of dead letters, and the
+accounts that clients publish. Whoever may write to the topic can add rows; where a study admits its
+clients, the others are counted together and have no name here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.errors import PrivacyError
+from pipeline.messages.estimate import EstimateMessage
+from pipeline.messages.spends import SpendsMessage
+from pipeline.privacy.accounting import total_epsilon
+from pipeline.privacy.events import NonPrivate
+
+#: Rows that a page shows, and clients that are held.
+SHOWN, HELD = 100, 20_000
+#: What clients that are not admitted are called together.
+STRANGERS = "(not admitted)"
+#: Dead letters that are remembered as seen.
+REMEMBERED = 50_000
+
+
+@dataclass(slots=True)
+class Client:
+    """What was seen of one client; `last` in milliseconds since 1970, by the record's time."""
+
+    releases: int = 0
+    last: int = 0
+    letters: Counter[str] = field(default_factory=Counter)
+
+
+class Clients:
+    """All clients whose records were seen."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, Client] = {}
+        #: By partition, places that no estimate stands for yet.
+        self._waiting: dict[int, deque[tuple[int, str]]] = {}
+        self._folded: dict[int, int] = {}
+        self._letters: set[tuple[int, int]] = set()
+        self._budget: dict[str, dict[str, float | None]] = {}
+        #: Ids that are admitted; None where a study admits nobody by name.
+        self.admitted: Collection[str] | None = None
+        self.reasons: Counter[str] = Counter()
+
+    def release(self, partition: int, offset: int, key: bytes | None, at: int) -> None:
+        """Take note of a release on its topic."""
+        name = self._name(key)
+        client = self._clients.setdefault(name, Client())
+        client.releases += 1
+        client.last = max(client.last, at)
+        if offset >= self._folded.get(partition, 0):
+            self._waiting.setdefault(partition, deque()).append((offset, name))
+
+    def letter(self, place: tuple[int, int], key: bytes | None, reason: str) -> None:
+        """Take note of a dead letter; one that a worker repeated after a crash counts once.
+
+        place: Partition and offset of the record that it was.
+        """
+        if place in self._letters or len(self._letters) >= REMEMBERED:
+            return
+        self._letters.add(place)
+        self._clients.setdefault(self._name(key), Client()).letters[reason] += 1
+        self.reasons[reason] += 1
+
+    def folded(self, message: EstimateMessage) -> None:
+        """Take note of how far the newest estimate reaches."""
+        for position in message.watermark:
+            self._folded[position.partition] = position.next_offset
+            waiting = self._waiting.get(position.partition, deque())
+            while waiting and waiting[0][0] < position.next_offset:
+                waiting.popleft()
+
+    def account(self, message: SpendsMessage, study: str) -> None:
+        """Take note of what a client says it has spent on the source of this study."""
+        for source in message.sources:
+            if any(spend.study == study for spend in source.spends):
+                events = [s.event for s in source.spends if s.event != NonPrivate()]
+                try:
+                    spent = total_epsilon(events, source.delta)
+                except PrivacyError:
+                    continue
+                self._budget[message.client] = {"spent": _finite(spent), "limit": source.epsilon}
+
+    def _lag(self) -> Counter[str]:
+        """Return how many releases of each client no estimate stands for yet."""
+        return Counter(
+            name
+            for partition, places in self._waiting.items()
+            for offset, name in places
+            # what was set aside waits for nothing, and alone it leads to no estimate
+            if (partition, offset) not in self._letters
+        )
+
+    def table(self) -> dict[str, Any]:
+        """Return what a page shows: the clients that need a look first, then the largest."""
+        lag = self._lag()
+        total = sum(client.releases for client in self._clients.values()) or 1
+        ranked = sorted(
+            self._clients.items(),
+            key=lambda item: (-item[1].letters.total(), -item[1].releases, item[0]),
+        )
+        return {
+            "count": len(ranked),
+            "waiting": lag.total(),
+            "reasons": dict(self.reasons.most_common()),
+            "rows": [
+                {
+                    "name": name,
+                    "releases": client.releases,
+                    "share": client.releases / total,
+                    "lag": lag[name],
+                    "last": client.last / 1000 if client.last else None,
+                    "letters": dict(client.letters),
+                    "budget": self._budget.get(name),
+                }
+                for name, client in ranked[:SHOWN]
+            ],
+        }
+
+    def _name(self, key: bytes | None) -> str:
+        name = (key or b"").decode("utf-8", "replace")[:200]
+        if self.admitted is not None and name not in self.admitted:
+            return STRANGERS
+        if name not in self._clients and len(self._clients) >= HELD:
+            return "(others)"
+        return name
+
+
+def _finite(value: float) -> float | None:
+    return value if value < float("inf") else None
+
+
+def budget_of(message: EstimateMessage) -> Mapping[str, object]:
+    """Return the guarantee of a study, as its estimates carry it."""
+    told = message.privacy
+    return {
+        "mechanism": told.mechanism, "epsilon": told.epsilon, "delta": told.delta,
+        "unit": told.unit, "unit_records": told.unit_records, "neighbours": told.neighbours,
+        "adversary": told.adversary, "guarantee": told.guarantee, "counts": told.counts,
+        "levels": told.levels,
+    }  # fmt: skip
