@@ -17,6 +17,11 @@ from pipeline.settings import Settings
 
 #: How long Kafka may take for what a small topic holds, and for a record, in seconds.
 PATIENCE_SECONDS = 20.0
+#: What is said of a Kafka that does not answer.
+UNANSWERED = (
+    "Kafka at {servers} does not answer ({fault}, {what}); start it, for example with `veilstream "
+    "up`, or set VEILSTREAM_KAFKA"
+)
 
 
 def told(
@@ -48,8 +53,12 @@ def told(
 
 
 @contextmanager
-def asking(settings: Settings, what: str, operation: str) -> Iterator[None]:
+def asking(
+    settings: Settings, what: str, operation: str, otherwise: str = UNANSWERED
+) -> Iterator[None]:
     """Turn faults of kafka-python into ours, while it does something; parameters as `told`.
+
+    otherwise: May name `{servers}`, `{fault}` and `{what}`.
 
     Raises ConfigError if a setting is wrong, or Kafka does not permit it; BrokerError if Kafka is
     out of reach or refuses.
@@ -57,11 +66,8 @@ def asking(settings: Settings, what: str, operation: str) -> Iterator[None]:
     try:
         yield
     except (KafkaError, OSError) as error:
-        otherwise = (
-            f"Kafka at {settings.kafka} does not answer ({type(error).__name__}, {what}); start "
-            "it, for example with `veilstream up`, or set VEILSTREAM_KAFKA"
-        )
-        raise told(settings, error, otherwise, what=what, operation=operation) from error
+        said = otherwise.format(servers=settings.kafka, fault=type(error).__name__, what=what)
+        raise told(settings, error, said, what=what, operation=operation) from error
 
 
 def kafka_options(settings: Settings) -> dict[str, Any]:
@@ -100,33 +106,56 @@ def log_reader(settings: Settings, *, wait_ms: int) -> KafkaConsumer:
     )
 
 
-def record_producer(settings: Settings) -> KafkaProducer:
-    """Return a producer of single records, of which each is waited for."""
+def record_producer(settings: Settings, patience: float = PATIENCE_SECONDS) -> KafkaProducer:
+    """Return a producer of single records, of which each is waited for, so many seconds at most."""
     return KafkaProducer(
         **kafka_options(settings),
         acks="all",
-        max_block_ms=int(PATIENCE_SECONDS * 1000),
+        delivery_timeout_ms=int(patience * 1000),
+        request_timeout_ms=15_000,
+        max_block_ms=int(patience * 1000),
         bootstrap_timeout_ms=10_000,
     )
 
 
-def read_all(settings: Settings, topic: str) -> list[tuple[bytes | None, bytes | None]]:
-    """Return keys and values of a small topic, in order; BrokerError if Kafka fails."""
-    place, found = TopicPartition(topic, 0), list[tuple[bytes | None, bytes | None]]()
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def write_one(
+    settings: Settings, topic: str, *, otherwise: str = UNANSWERED,
+    patience: float = PATIENCE_SECONDS, **record: Any,
+) -> None:  # fmt: skip
+    """Write one record, given as `KafkaProducer.send` takes it.
+
+    otherwise, patience: As `asking` and `record_producer` take them; errors as `asking`.
+    """
+    with asking(settings, f"topic {topic}", "Write", otherwise):
+        producer = record_producer(settings, patience)
+        try:
+            producer.send(topic, **record).get(timeout=patience)
+        finally:
+            close_producer(producer)
+
+
+def read_each(
+    settings: Settings, topic: str, otherwise: str = UNANSWERED
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Yield keys and values of a topic with one partition, as far as it goes now.
+
+    Errors as `asking`; BrokerError, too, if Kafka gives nothing of what it has.
+    """
+    place, deadline = TopicPartition(topic, 0), time.monotonic() + PATIENCE_SECONDS
     with (
-        asking(settings, f"topic {topic}", "Read"),
+        asking(settings, f"topic {topic}", "Read", otherwise),
         log_reader(settings, wait_ms=100) as consumer,
     ):
         consumer.assign([place])
         consumer.seek_to_beginning(place)
         end = consumer.end_offsets([place])[place]
         while consumer.position(place) < end:
-            records = consumer.poll(timeout_ms=200).get(place, [])
-            found += [(record.key, record.value) for record in records]
-            if time.monotonic() > deadline:
+            records = consumer.poll(timeout_ms=200, max_records=5000).get(place, [])
+            if records:
+                deadline = time.monotonic() + PATIENCE_SECONDS
+            elif time.monotonic() > deadline:
                 raise BrokerError(f"{topic} gives nothing of what it has")
-    return found
+            yield from ((record.key, record.value) for record in records)
 
 
 def close_producer(producer: KafkaProducer) -> None:

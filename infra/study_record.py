@@ -9,13 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from infra.connection import (
-    PATIENCE_SECONDS,
-    asking,
-    close_producer,
-    read_all,
-    record_producer,
-)
+from infra.connection import read_each, write_one
 from pipeline.errors import ConfigError
 from pipeline.messages.study import Known, write_study
 from pipeline.messages.topics import Topics
@@ -29,7 +23,7 @@ def known_revision(task: Task, settings: Settings) -> str | None:
     BrokerError if Kafka does not answer.
     """
     known = Known(task.study.name)
-    for _, value in read_all(settings, Topics.of(task.study).study.name):
+    for _, value in read_each(settings, Topics.of(task.study).study.name):
         known.take(value)
     return known.revision
 
@@ -52,15 +46,9 @@ def announce(task: Task, settings: Settings, *, overrule: bool, say: Callable[[s
             f"WARNING: the record of study {task.study.name!r} named revision {held}; it names "
             f"{task.revision} now. Clients of another revision stop"
         )
-    topic = Topics.of(task.study).study.name
+    topic, key = Topics.of(task.study).study.name, task.study.name.encode()
     value, marks = write_study(task, time.time())
-    with asking(settings, f"topic {topic}", "Write"):
-        producer = record_producer(settings)
-        try:
-            sent = producer.send(topic, key=task.study.name.encode(), value=value, headers=marks)
-            sent.get(timeout=PATIENCE_SECONDS)
-        finally:
-            close_producer(producer)
+    write_one(settings, topic, key=key, value=value, headers=marks)
 
 
 def other_revision(task: Task, held: str) -> ConfigError:

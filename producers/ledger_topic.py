@@ -7,15 +7,11 @@ message of a key replaces the others. Whatever cannot be read is passed over.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import msgspec
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaError
 
-from infra.connection import close_producer, kafka_options, log_reader, told
-from pipeline.errors import BrokerError, VeilstreamError
+from infra.connection import read_each, write_one
 from pipeline.messages.spends import (
     NAME,
     SourceSpends,
@@ -28,7 +24,7 @@ from pipeline.messages.spends import (
 from pipeline.settings import Settings
 from producers.heritage import Heritage
 
-#: How long Kafka may hand out nothing of what it has, or take nothing, in seconds.
+#: How long Kafka may take nothing, in seconds.
 PATIENCE = 60.0
 #: Bytes of an account, at most: what Kafka takes by default, less what it adds.
 MOST = 900_000
@@ -94,22 +90,18 @@ class LedgerTopic:
         self._newest = _facts(message)
 
     def _read(self) -> list[SpendsMessage]:
-        topic_partition, found, passed = TopicPartition(NAME, 0), [], 0
-        try:
-            with log_reader(self._settings, wait_ms=200) as consumer:
-                consumer.assign([topic_partition])
-                consumer.seek_to_beginning(topic_partition)
-                for payload in _payloads(consumer, topic_partition, self._client.encode()):
-                    try:
-                        message = read_spends(payload)
-                    except (msgspec.DecodeError, UnicodeDecodeError):
-                        message = None
-                    if message is None or message.client != self._client:
-                        passed += 1
-                    else:
-                        found.append(message)
-        except KafkaError as error:
-            raise self._fault("read", "Read", error) from error
+        found, passed = list[SpendsMessage](), 0
+        for key, payload in read_each(self._settings, NAME, _fault("read")):
+            if key != self._client.encode() or payload is None:
+                continue
+            try:
+                message = read_spends(payload)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                message = None
+            if message is None or message.client != self._client:
+                passed += 1
+            else:
+                found.append(message)
         if passed:
             self._say(
                 f"WARNING: {passed} messages under this client's id on {NAME} are no accounts of "
@@ -118,45 +110,17 @@ class LedgerTopic:
         return found
 
     def _send(self, payload: bytes) -> None:
-        try:
-            producer = KafkaProducer(
-                **kafka_options(self._settings),
-                enable_idempotence=True,
-                acks="all",
-                delivery_timeout_ms=int(PATIENCE * 1000),
-                request_timeout_ms=15_000,
-                max_block_ms=int(PATIENCE * 1000),
-                bootstrap_timeout_ms=10_000,
-            )
-            try:
-                producer.send(NAME, key=self._client.encode(), value=payload).get(PATIENCE)
-            finally:
-                close_producer(producer)
-        except KafkaError as error:
-            raise self._fault("written", "Write", error) from error
-
-    def _fault(self, done: str, operation: str, error: KafkaError) -> VeilstreamError:
-        otherwise = (
-            f"topic {NAME} cannot be {done} ({type(error).__name__}); nothing is lost: start this "
-            "client again when Kafka answers, or set VEILSTREAM_LEDGER_TOPIC=off"
-        )
-        return told(self._settings, error, otherwise, what=f"topic {NAME}", operation=operation)
+        write_one(
+            self._settings, NAME, otherwise=_fault("written"), patience=PATIENCE,
+            key=self._client.encode(), value=payload,
+        )  # fmt: skip
 
 
-def _payloads(consumer: KafkaConsumer, topic_partition: TopicPartition, key: bytes) -> list[bytes]:
-    """Return what the topic has under a key, in the order of the log."""
-    found: list[bytes] = []
-    end = consumer.end_offsets([topic_partition])[topic_partition]
-    deadline = time.monotonic() + PATIENCE
-    while consumer.position(topic_partition) < end:
-        batches = consumer.poll(timeout_ms=200, max_records=5000)
-        if batches:
-            deadline = time.monotonic() + PATIENCE
-        elif time.monotonic() > deadline:
-            raise BrokerError(f"topic {NAME} gives nothing for {PATIENCE:g} s")
-        for records in batches.values():
-            found += [r.value for r in records if r.key == key and r.value is not None]
-    return found
+def _fault(done: str) -> str:
+    return (
+        f"topic {NAME} cannot be {done} ({{fault}}); nothing is lost: start this client again when "
+        "Kafka answers, or set VEILSTREAM_LEDGER_TOPIC=off"
+    )
 
 
 def _facts(message: SpendsMessage) -> list[SourceSpends]:

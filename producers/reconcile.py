@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
 
-from infra.connection import log_reader, told
+from infra.connection import asking, log_reader
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
 from pipeline.messages.form import identity
 from pipeline.messages.release import Header, header_of
@@ -33,6 +32,10 @@ TELL = 3.0
 MOST_LOST = 1_000_000
 #: Messages that are looked at between two looks at the clock.
 BATCH = 5000
+UNREAD = (
+    "the releases topic cannot be read ({fault}), so nobody can tell whether this client's "
+    "database is its newest"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +93,13 @@ def lost_releases(
     topic_partition = TopicPartition(
         topic.name, partition_of(store.client.encode(), topic.partitions)
     )
-    try:
-        with log_reader(settings, wait_ms=200) as consumer:
-            consumer.assign([topic_partition])
-            found = Search(consumer, topic_partition, store, say, stopped, membership).run(
-                stream.sent
-            )
-    except KafkaError as error:
-        otherwise = (
-            f"the releases topic cannot be read ({type(error).__name__}), so nobody can tell "
-            "whether this client's database is its newest"
-        )
-        what = f"topic {topic_partition.topic}"
-        raise told(settings, error, otherwise, what=what, operation="Read") from error
+    with (
+        asking(settings, f"topic {topic.name}", "Read", UNREAD),
+        log_reader(settings, wait_ms=200) as consumer,
+    ):
+        consumer.assign([topic_partition])
+        search = Search(consumer, topic_partition, store, say, stopped, membership)
+        found = search.run(stream.sent)
     if found.others:
         raise LedgerBehind(
             f"another ledger has released study {study!r} as client {store.client!r}: put the "

@@ -12,7 +12,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from infra.admissions import read_roll
-from infra.connection import asking, log_reader, told
+from infra.connection import asking, log_reader
 from infra.waiting import AGAIN, Waiting
 from pipeline.errors import NumericError, PayloadError
 from pipeline.messages.estimate import EstimateMessage, read_estimate
@@ -26,6 +26,10 @@ log = logging.getLogger("veilstream.trust")
 PATIENCE_SECONDS = 3.0
 #: Where the newest may be forged, so many are looked at; and how often keys are asked for.
 BACK, AGAIN_SECONDS = 200, 10.0
+UNREAD = (
+    "estimates cannot be read from {servers} ({fault}); is Kafka up, and has a worker or a "
+    "producer of this study been started?"
+)
 
 
 class Feed:
@@ -52,24 +56,16 @@ class Feed:
         #: Told, once a minute, that no estimate comes.
         self.say: Callable[[str], None] = lambda _: None
         self._topic_partition = TopicPartition(topic or Topics.of(study).estimates.name, 0)
-        try:
+        place, what = self._topic_partition, f"topic {self._topic_partition.topic}"
+        with asking(settings, what, "Read", UNREAD):
             self._consumer = log_reader(settings, wait_ms=100)
-            self._consumer.assign([self._topic_partition])
+            self._consumer.assign([place])
             if beginning:
-                self._consumer.seek_to_beginning(self._topic_partition)
+                self._consumer.seek_to_beginning(place)
             else:
-                end = self._consumer.end_offsets([self._topic_partition])[self._topic_partition]
-                first = self._consumer.beginning_offsets([self._topic_partition])[
-                    self._topic_partition
-                ]
-                self._consumer.seek(self._topic_partition, max(first, end - back))
-        except KafkaError as error:
-            otherwise = (
-                f"estimates cannot be read from {settings.kafka} ({type(error).__name__}); is "
-                "Kafka up, and has a worker or a producer of this study been started?"
-            )
-            what = f"topic {self._topic_partition.topic}"
-            raise told(settings, error, otherwise, what=what, operation="Read") from error
+                end = self._consumer.end_offsets([place])[place]
+                first = self._consumer.beginning_offsets([place])[place]
+                self._consumer.seek(place, max(first, end - back))
 
     def poll(self, seconds: float) -> list[tuple[EstimateMessage, bytes]]:
         """Return the estimates that come within `seconds`, with their JSON as published."""

@@ -79,8 +79,9 @@ USERS = {
     "release_again": {MAKING},
     "release_of": {MAKING, "pipeline/offline.py", "pipeline/doctor/streams.py"},
     "_SEAL": set(),
-    "KafkaProducer": {SENDER, LEDGER_TOPIC, CLOSING},
-    "record_producer": {"infra/study_record.py", ADMISSIONS},
+    "KafkaProducer": {SENDER, CLOSING},
+    "record_producer": {ADMISSIONS},
+    "write_one": {"infra/study_record.py", LEDGER_TOPIC},
     # to the topic, and to a file that the client asks for
     "write_spends": {LEDGER_TOPIC, "pipeline/cli/privacy.py"},
     "announce": {"agents/worker.py", "pipeline/cli/topics.py"},
@@ -104,7 +105,7 @@ MAKERS = {
     "Header": {RELEASE},
     "Form": {FORM},
     "Outgoing": {MAKING, VAULT},
-    "KafkaProducer": {SENDER, LEDGER_TOPIC, CLOSING},
+    "KafkaProducer": {SENDER, CLOSING},
 }
 #: Where classes are from whose names others have, too: a calibration is answered, a file summed up.
 HOMES = {"Answer": "pipeline.release.privatise", "Summary": "pipeline.methods.renewable.summarise"}
@@ -292,7 +293,8 @@ def strings(tree: ast.AST) -> str:
 def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
     for path, tree in TREES.items():
         if path.startswith("producers/"):
-            assert bool(calls(tree, "send")) == (path in {SENDER, LEDGER_TOPIC}), path
+            assert bool(calls(tree, "send")) == (path == SENDER), path
+            assert bool(calls(tree, "write_one")) == (path == LEDGER_TOPIC), path
             assert not calls(tree, "send_and_wait"), path
     [call] = calls(TREES[SENDER], "send")
     sent = {word.arg: ast.unparse(word.value) for word in call.keywords}
