@@ -20,6 +20,7 @@ from producers.intake import GOOD, encoded
 from producers.making import Making
 from producers.models import ModelFeed
 from producers.sender import Sender
+from producers.source_test import Held
 from producers.sources import Slot, Source
 
 #: Releases that may wait for Kafka before the client stops reading its source.
@@ -50,7 +51,7 @@ class Client:
     rate: Slots per second at most; None for as fast as they come. For demonstrations.
     times: The times of the records, where releases carry those; None: the client's own clock.
     ahead: Seconds until the first slot is due at that rate; below 0 some are due at once.
-    opened: When the first slot came, if somebody has seen it already.
+    first: Slots of the source that have been read already, and when the first of them came.
     say: Told when the share of unusable records jumps.
     clock: Monotonic seconds.
     """
@@ -70,7 +71,7 @@ class Client:
         rate: float | None = None,
         times: EventTimes | None = None,
         ahead: float = 0.0,
-        opened: float | None = None,
+        first: Held | None = None,
         say: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -83,7 +84,8 @@ class Client:
         self._again = Again(task, store, say, clock)
         self._encoder = Encoder(task.study)
         self._rate, self._times, self._clock = rate, times, clock
-        self._window = Window(task.slots, opened)
+        self._first = first or Held()
+        self._window = Window(task.slots, self._first.opened)
         self._faults: Counter[str] = Counter()
         self._jumps, self._say = Jumps(*store.tests.counts(task.study.name)), say
         self._at_model: tuple[int, int] = (0, 0)
@@ -111,11 +113,12 @@ class Client:
             self._models.poll(TURN_SECONDS)
             return True
         if not self._held and (allowance := self._allowance(windows)):
-            self._held = self._source.read(allowance, TURN_SECONDS)
+            first = self._first.take(allowance)
+            self._held = first or self._source.read(allowance, TURN_SECONDS)
             if not self._held and not self._source.ended:
                 self.progress.waiting_for = "records from the source"
         self._fill(now)
-        ended = self._source.ended and not self._held
+        ended = self._source.ended and not self._held and not self._first.slots
         self._settle(self._clock(), ended=ended)
         self.progress.releases += self._making.commit()
         return not ended or self._window.room == 0

@@ -184,7 +184,7 @@ def run_client(
         sender = Sender(store, task.study.name, settings, topics, membership)
         client = Client(
             task,
-            held,
+            source,
             store,
             sender,
             models,
@@ -194,7 +194,7 @@ def run_client(
             times=times,
             admission=admission,
             publish=account.publish,
-            opened=held.opened,
+            first=held,
             say=say,
             ahead=0.0 if job.begin is None else job.begin - time.time(),
         )
@@ -202,7 +202,7 @@ def run_client(
             if pass_over(
                 task, store, source, say=say, stopped=lambda: stopping.asked, meanwhile=sender.pump
             ):
-                _loop(client, stopping, lambda: report(client.progress, held.progress))
+                _loop(client, stopping, lambda: report(client.progress, source.progress))
             client.finish(lambda: stopping.asked)
         finally:
             sender.close()

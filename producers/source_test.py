@@ -20,65 +20,20 @@ from producers.intake import GOOD, encoded
 from producers.sources import Slot, Source
 
 
-@dataclass
+@dataclass(slots=True)
 class Held:
-    """A source whose first slots have been read: they are handed out again, first.
+    """The first slots of a source, read before anything is released of it.
 
     opened: When the first of them came, in monotonic seconds; None if none has.
     """
 
-    source: Source
     slots: list[Slot] = field(default_factory=list)
     opened: float | None = None
 
-    @property
-    def repeats(self) -> bool:
-        """As `Source.repeats`."""
-        return self.source.repeats
-
-    @property
-    def identity(self) -> str:
-        """That of the source."""
-        return self.source.identity
-
-    @property
-    def columns(self) -> list[str] | None:
-        """Those of the source."""
-        return self.source.columns
-
-    @property
-    def ended(self) -> bool:
-        """Whether everything was handed out."""
-        return not self.slots and self.source.ended
-
-    @property
-    def total(self) -> int | None:
-        """As the source knows."""
-        return self.source.total
-
-    @property
-    def progress(self) -> float | None:
-        """The share that was read, 0 to 1."""
-        return self.source.progress
-
-    def read(self, limit: int, timeout: float) -> list[Slot]:
-        """Return up to `limit` slots, those that are held first."""
-        if not self.slots:
-            return self.source.read(limit, timeout)
+    def take(self, limit: int) -> list[Slot]:
+        """Hand out up to `limit` of them, once."""
         found, self.slots = self.slots[:limit], self.slots[limit:]
         return found
-
-    def anchored(self, position: bytes) -> bytes:
-        """As the source does."""
-        return self.source.anchored(position)
-
-    def forget(self, position: bytes) -> None:
-        """As the source does."""
-        self.source.forget(position)
-
-    def close(self) -> None:
-        """Close the source."""
-        self.source.close()
 
 
 #: Noised tests of one study at one client: together they cost its epsilon once.
@@ -174,7 +129,7 @@ def passed(
     times: EventTimes | None, stopped: Callable[[], bool], say: Callable[[str], None],
     report: Callable[[int], None],
 ) -> Held | None:  # fmt: skip
-    """Test a source at the first start of a study; return it with what was read.
+    """Test a source at the first start of a study; return what was read of it.
 
     name, stamp: Of the source: for people, and as `stamp_of` gives it.
     accept: Whether the source is to be taken as it is.
@@ -183,7 +138,7 @@ def passed(
 
     Raises DataError if it is refused; nothing was spent.
     """
-    held, study, trial = Held(source), task.study.name, Trial.of(task)
+    held, study, trial = Held(), task.study.name, Trial.of(task)
     if tests.passed(study):
         return held
     if accept:

@@ -16,7 +16,7 @@ from producers.client import Progress
 from producers.client_store import ClientStore
 from producers.run import Job, run_client
 from producers.source_test import MOST_TESTS, Held, passed, stamp_of
-from producers.sources import open_source
+from producers.sources import Source, open_source
 from tests.stage import HEADER, OPEN, Stage, lines, study_text, write_csv
 
 #: Slots that a study of epsilon 2 looks at.
@@ -52,15 +52,21 @@ def tried(
 ) -> Held:
     source = open_source(str(path), None, folder=path.parent)
     try:
-        held = passed(
-            task, source, store.tests, name="csv:data.csv",
-            stamp=stamp_of(str(path), task.revision),
-            accept=accept, times=None, stopped=lambda: False,
-            say=pytest.fail if said is None else said.append, report=lambda _: None,
-        )  # fmt: skip
-    except DataError:
+        return tried_of(source, task, store, path, accept=accept, said=said)
+    finally:
         source.close()
-        raise
+
+
+def tried_of(
+    source: Source, task: Task, store: ClientStore, path: Path, *, accept: bool = False,
+    said: list[str] | None = None,
+) -> Held:  # fmt: skip
+    held = passed(
+        task, source, store.tests, name="csv:data.csv",
+        stamp=stamp_of(str(path), task.revision),
+        accept=accept, times=None, stopped=lambda: False,
+        say=pytest.fail if said is None else said.append, report=lambda _: None,
+    )  # fmt: skip
     assert held is not None
     return held
 
@@ -83,27 +89,29 @@ def test_what_was_looked_at_is_handed_out_again_once_and_in_order(
     task: Task, store: ClientStore, tmp_path: Path
 ) -> None:
     path = write_csv(tmp_path / "data.csv", 130)
-    held = tried(task, store, path)
+    source = open_source(str(path), None, folder=tmp_path)
+    held = tried_of(source, task, store, path)
     assert len(held.slots) == LOOKED
     found = []
-    while not held.ended:
-        found += held.read(7, 0.0)
+    while slots := held.take(7):
+        found += slots
+    while not source.ended:
+        found += source.read(7, 0.0)
     plain = open_source(str(path), None, folder=tmp_path)
     wanted = plain.read(1000, 0.0)
     assert [slot.position for slot in found] == [slot.position for slot in wanted]
     assert [slot.record for slot in found] == [slot.record for slot in wanted]
-    held.close()
+    source.close()
     plain.close()
 
 
 def test_a_source_that_has_passed_is_not_tested_again(
     task: Task, store: ClientStore, tmp_path: Path
 ) -> None:
-    tried(task, store, write_csv(tmp_path / "data.csv", 100)).close()
+    tried(task, store, write_csv(tmp_path / "data.csv", 100))
     assert store.tests.passed(task.study.name)
     held = tried(task, store, write_bad(tmp_path / "bad.jsonl", 100))
     assert held.slots == []
-    held.close()
 
 
 def test_a_file_that_was_not_written_since_is_refused_without_another_draw(
@@ -116,7 +124,7 @@ def test_a_file_that_was_not_written_since_is_refused_without_another_draw(
     # all these starts were one test
     with pytest.raises(DataError, match=f"This was test 2 of {MOST_TESTS}"):
         tried(task, store, write_bad(bad, 101))
-    tried(task, store, write_csv(tmp_path / "data.csv", 100)).close()
+    tried(task, store, write_csv(tmp_path / "data.csv", 100))
 
 
 def test_after_so_many_tests_nothing_about_the_records_decides(
@@ -129,13 +137,13 @@ def test_after_so_many_tests_nothing_about_the_records_decides(
     # all of its records are good: there is nothing that somebody could mend
     with pytest.raises(DataError, match=r"not tested again.* (\d+) of the first \1 .* used now"):
         tried(task, store, good)
-    tried(task, store, good, accept=True).close()
+    tried(task, store, good, accept=True)
     assert store.tests.passed(task.study.name)
 
 
 def test_few_slots_are_not_tested_but_said(task: Task, store: ClientStore, tmp_path: Path) -> None:
     said: list[str] = []
-    tried(task, store, write_bad(tmp_path / "bad.jsonl", 10), said=said).close()
+    tried(task, store, write_bad(tmp_path / "bad.jsonl", 10), said=said)
     [line] = said
     assert "WARNING: 0 of the first 10 record slots can be used" in line
 
@@ -145,7 +153,7 @@ def test_an_empty_source_is_tested_when_it_has_records(
 ) -> None:
     path = tmp_path / "data.csv"
     path.write_text(HEADER)
-    tried(task, store, path).close()
+    tried(task, store, path)
     assert not store.tests.passed(task.study.name)
 
 
@@ -159,7 +167,7 @@ def test_without_privacy_the_test_is_exact_and_may_be_repeated(tmp_path: Path) -
             with pytest.raises(DataError, match="4 of the first 20"):
                 tried(task, store, path)
         path.write_text(HEADER + "".join(lines(5)) + "1,1,maybe\n" * 15)
-        tried(task, store, path).close()
+        tried(task, store, path)
 
 
 def test_a_client_spends_nothing_on_a_bad_file_and_all_of_a_mended_one(
