@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import csv
-from functools import cached_property
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from pipeline.cli.context import say
-from pipeline.cli.flights import Flights, Slot
-from pipeline.cli.stage import Site
+from pipeline.cli.flights import Flights
+from pipeline.cli.stage import Site, told_apart
 from pipeline.library.comparing import comparison, counts
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.form import identity
+from pipeline.records.encode import Row
 from pipeline.release.task import Task
 from producers.sources.flights import AIRLINES, FlightRows
 
@@ -53,18 +54,14 @@ class Airlines(Flights):
         exact, flagged = self.exact(), self._flagged(final)
         details: dict[str, Any] = dict(final.details)
         Console().print(comparison(final, exact))
-        found = counts(final, exact)
-        said = ", ".join(flagged) or "nobody"
+        apart = told_apart(final, exact, "the fit of the others' flights", same)
         say(
             f"In words: {LIAR} lied about its later half, early for late, and the estimate names "
-            f"{said}. Of {len(exact.coefficients)} coefficients {found['intervals']} have an "
-            f"interval; {found['covering_fit']} of these hold the fit of the others' flights, and "
-            f"{found['excluding_zero']} tell their coefficient from zero. The state was "
-            f"{'' if same else 'NOT '}the same, bit by bit, after the crash."
+            f"{', '.join(flagged) or 'nobody'}. {apart}"
         )
         return {
             "release": details["release"],
-            **found,
+            **counts(final, exact),
             "site_that_lies": LIAR,
             "flagged": flagged,
             "named_after": self._found,
@@ -76,10 +73,9 @@ class Airlines(Flights):
             },
         }  # fmt: skip
 
-    @cached_property
-    def slots(self) -> list[Slot]:
-        """The flights of all who tell the truth."""
-        return [(name, row) for name, row in self._slots() if name != LIAR]
+    def _slots(self) -> Iterator[tuple[str, Row | None]]:
+        """Yield the flights of all who tell the truth."""
+        return ((name, row) for name, row in super()._slots() if name != LIAR)
 
     def _flagged(self, message: EstimateMessage) -> list[str]:
         details: dict[str, Any] = dict(message.details)

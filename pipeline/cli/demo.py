@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Protocol
 
 import click
 
@@ -19,37 +18,14 @@ from pipeline.cli.context import put, say
 from pipeline.cli.flights import Flights
 from pipeline.cli.processes import Processes, signals_as_exit
 from pipeline.cli.shuttle import Shuttle
-from pipeline.cli.stage import Site, Stage
+from pipeline.cli.stage import Demonstration, Stage
 from pipeline.cli.state import verified
-from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import load_study
-
-
-class Demonstration(Protocol):
-    """Real data, dealt to clients, and what is said about the estimate at the end.
-
-    seconds: How long the stream is to last.
-    ahead: Seconds until all clients begin at once; None if each may begin when it is up.
-    """
-
-    sites: Sequence[Site]
-    seconds: float
-    ahead: float | None
-
-    def see(self, message: EstimateMessage) -> None:
-        """Look at an estimate on the way."""
-
-    def close(self, final: EstimateMessage, same: bool) -> dict[str, object]:
-        """Say what came out; return what the last line tells of it.
-
-        same: Whether the log, folded again, gave the same bits.
-        """
-
 
 #: By name, each from its study and a folder for data that it makes.
 DEMONSTRATIONS: Mapping[str, Callable[[Task, Path], Demonstration]] = {

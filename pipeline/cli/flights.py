@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 from rich.console import Console
 
 from pipeline.cli.context import say
-from pipeline.cli.stage import Site
+from pipeline.cli.stage import Demonstration, Site, same_state
 from pipeline.errors import RecordError
 from pipeline.library.comparing import comparison, counts, covers, half, half_widths
-from pipeline.library.exact import ExactFit
 from pipeline.library.table import value
 from pipeline.messages.estimate import Coefficient, EstimateMessage
 from pipeline.methods import task_of
-from pipeline.offline import by_client, run_windows
 from pipeline.records.encode import Encoder, Row
 from pipeline.release.task import Task
 from pipeline.study import with_keys
@@ -33,24 +29,16 @@ SHUFFLES = (1,)
 #: most of the time.
 ROUND = {"stream.publish.releases": len(AIRLINES)}
 
-#: An airline and its flight, or None for one that never arrived.
-Slot: TypeAlias = tuple[str, Row | None]
 
-
-class Flights:
+class Flights(Demonstration):
     """The flights of 2013, each airline a client."""
 
-    seconds: float = 48.0
-    ahead: float | None = 15.0
+    seconds = 48.0
+    ahead = 15.0
 
     def __init__(self, task: Task) -> None:
-        self._task = task
-        self.sites: Sequence[Site] = [
-            Site(code, f"flights:{code}", count) for code, count in AIRLINES.items()
-        ]
-
-    def see(self, message: EstimateMessage) -> None:
-        """As `Demonstration.see`: nothing to note."""
+        super().__init__(task)
+        self.sites = [Site(code, f"flights:{code}", count) for code, count in AIRLINES.items()]
 
     def close(self, final: EstimateMessage, same: bool) -> dict[str, object]:
         """Set the estimate beside the pooled fit, a smaller budget, and flights in random order."""
@@ -75,7 +63,7 @@ class Flights:
             *_order(timed, shuffled, pooled, longer),
         ):
             say(text)
-        say(f"The state was {'' if same else 'NOT '}the same, bit by bit, after the crash.")
+        say(same_state(same))
         main = _main(final)
         return {
             "flights": len(self.slots),
@@ -94,30 +82,7 @@ class Flights:
             "staleness": final.diagnostics.staleness and round(final.diagnostics.staleness),
         }
 
-    def stream(self, task: Task, shuffle: int | None = None) -> EstimateMessage:
-        """Stream all flights through `task`, in this process and without delay.
-
-        shuffle: Seed of a random order of all flights; None for the order of time.
-        """
-        order: Sequence[int] = range(len(self.slots))
-        if shuffle is not None:
-            order = np.random.default_rng(shuffle).permutation(len(self.slots)).tolist()
-        windows = by_client((self.slots[number] for number in order), task.slots)
-        return run_windows(task, windows).estimate(0.0)[1]
-
-    def exact(self) -> EstimateMessage:
-        """Return the exact fit of the study to all flights at once, without privacy."""
-        fit = ExactFit(self._task)
-        for _ in fit.kept(self.slots):
-            pass
-        return fit.message(0.0)
-
-    @cached_property
-    def slots(self) -> list[Slot]:
-        """All flights in the order of time, empty where clients' slots are."""
-        return list(self._slots())
-
-    def _slots(self) -> Iterator[Slot]:
+    def _slots(self) -> Iterator[tuple[str, Row | None]]:
         encoder = Encoder(self._task.study)
         for record in flights():
             airline = str(record["carrier"])

@@ -10,11 +10,10 @@ import numpy as np
 from rich.console import Console
 
 from pipeline.cli.context import say
-from pipeline.cli.stage import Site
+from pipeline.cli.stage import Demonstration, Site, told_apart
 from pipeline.library.comparing import comparison, counts
-from pipeline.library.exact import ExactFit
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.offline import by_client, run_windows
+from pipeline.prediction import Confusion
 from pipeline.records.encode import Encoder, Row, stack
 from pipeline.release.task import Task
 from pipeline.types import Vector
@@ -23,24 +22,21 @@ from producers.sources import STREAMED, heldout, open_source
 CLIENTS = 8
 
 
-class Shuttle:
+class Shuttle(Demonstration):
     """The Shuttle stream as the demonstration splits it.
 
     clients: Among how many clients the first 40,000 records are dealt, in turn.
     """
 
-    seconds: float = 20.0
-    ahead: float | None = None
+    seconds = 20.0
+    ahead = None
 
     def __init__(self, task: Task, clients: int = CLIENTS) -> None:
-        self._task, self._clients = task, clients
-        self.sites: Sequence[Site] = [
+        super().__init__(task)
+        self.sites = [
             Site(f"site-{k}", f"shuttle:{k}/{clients}", len(range(k, STREAMED, clients)))
             for k in range(clients)
         ]
-
-    def see(self, message: EstimateMessage) -> None:
-        """As `Demonstration.see`: nothing to note."""
 
     def close(self, final: EstimateMessage, same: bool) -> dict[str, object]:
         """Score the rule on the held-out records, beside the exact fit without privacy."""
@@ -48,20 +44,17 @@ class Shuttle:
         exact = self.exact()
         Console().print(comparison(final, exact))
         private, plainly = (self.score([c.value for c in m.coefficients]) for m in (final, exact))
-        found = counts(final, exact)
+        said = told_apart(final, exact, "the exact fit", same)
         say(
             f"In words: on later records the private rule has a balanced accuracy of {private:.1%},"
-            f" the exact fit without privacy {plainly:.1%}. Of {len(exact.coefficients)} "
-            f"coefficients {found['intervals']} have an interval; {found['covering_fit']} of these "
-            f"hold the exact fit, and {found['excluding_zero']} tell their coefficient from zero. "
-            f"The state was {'' if same else 'NOT '}the same, bit by bit, after the crash."
+            f" the exact fit without privacy {plainly:.1%}. {said}"
         )
         return {
             "balanced_accuracy": round(private, 4),
             "balanced_accuracy_without_privacy": round(plainly, 4),
             "scored_on": f"the {len(self._tail[1])} records behind the {STREAMED} streamed ones",
             "coefficients": len(exact.coefficients),
-            **found,
+            **counts(final, exact),
         }
 
     @cached_property
@@ -72,23 +65,12 @@ class Shuttle:
     def score(self, coefficients: Sequence[float]) -> float:
         """Return the balanced accuracy on the records behind the streamed ones."""
         features, responses = self._tail
-        weights = np.asarray(coefficients)
+        weights, held = np.asarray(coefficients), Confusion()
         said = np.where(weights[0] + features @ weights[1:] >= 0, 1.0, -1.0)
-        rates = [float(np.mean(said[responses == c] == c)) for c in (-1.0, 1.0)]
-        return sum(rates) / 2
+        held.add_all(responses, said)
+        return held.balanced_accuracy or 0.0
 
-    def fit(self, task: Task) -> EstimateMessage:
-        """Stream the same windows in the same order through `task`, in this process."""
-        return run_windows(task, by_client(self._rows(), task.slots)).estimate(0.0)[1]
-
-    def exact(self) -> EstimateMessage:
-        """Fit all streamed records at once, without privacy."""
-        fit = ExactFit(self._task)
-        for _ in fit.kept(self._rows()):
-            pass
-        return fit.message(0.0)
-
-    def _rows(self) -> Iterator[tuple[str, Row | None]]:
+    def _slots(self) -> Iterator[tuple[str, Row | None]]:
         """Yield windows of the clients in turn."""
         encoder = Encoder(self._task.study)
         sources = [open_source(site.source, None, folder=Path()) for site in self.sites]

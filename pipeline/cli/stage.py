@@ -1,12 +1,15 @@
-"""The running system of a demonstration: one worker, its clients, and a crash on the way."""
+"""A demonstration: its records, and the running system with a crash on the way."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
+import numpy as np
 from rich.console import Console
 from rich.live import Live
 
@@ -16,9 +19,13 @@ from pipeline.cli.admission import admit_here
 from pipeline.cli.context import say
 from pipeline.cli.processes import Processes
 from pipeline.errors import VeilstreamError
+from pipeline.library.comparing import counts
+from pipeline.library.exact import ExactFit
 from pipeline.library.feed import Feed
 from pipeline.library.table import line, privacy_line, table
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.offline import by_client, run_windows
+from pipeline.records.encode import Row
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from state import RedisStore
@@ -43,6 +50,72 @@ class Site:
     name: str
     source: str
     records: int
+
+
+class Demonstration(ABC):
+    """Real data, dealt to clients, and what is said about the estimate at the end.
+
+    seconds: How long the stream is to last.
+    ahead: Seconds until all clients begin at once; None if each may begin when it is up.
+    """
+
+    seconds: float
+    ahead: float | None
+    sites: Sequence[Site]
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    @cached_property
+    def slots(self) -> list[tuple[str, Row | None]]:
+        """All records with their clients, in the order of the data; None for an empty slot."""
+        return list(self._slots())
+
+    @abstractmethod
+    def _slots(self) -> Iterator[tuple[str, Row | None]]: ...
+
+    def see(self, message: EstimateMessage) -> None:  # noqa: B027  most have nothing to note
+        """Look at an estimate on the way."""
+
+    @abstractmethod
+    def close(self, final: EstimateMessage, same: bool) -> dict[str, object]:
+        """Say what came out; return what the last line tells of it.
+
+        same: Whether the log, folded again, gave the same bits.
+        """
+
+    def stream(self, task: Task, shuffle: int | None = None) -> EstimateMessage:
+        """Stream all records through `task`, in this process and without delay.
+
+        shuffle: Seed of a random order of all records; None for that of the data.
+        """
+        order: Sequence[int] = range(len(self.slots))
+        if shuffle is not None:
+            order = np.random.default_rng(shuffle).permutation(len(self.slots)).tolist()
+        windows = by_client((self.slots[number] for number in order), task.slots)
+        return run_windows(task, windows).estimate(0.0)[1]
+
+    def exact(self) -> EstimateMessage:
+        """Return the exact fit of the study to all records at once, without privacy."""
+        fit = ExactFit(self._task)
+        for _ in fit.kept(self.slots):
+            pass
+        return fit.message(0.0)
+
+
+def told_apart(final: EstimateMessage, exact: EstimateMessage, fit: str, same: bool) -> str:
+    """Say how many coefficients have an interval, and what it holds; and if the state was whole."""
+    found = counts(final, exact)
+    return (
+        f"Of {len(exact.coefficients)} coefficients {found['intervals']} have an interval; "
+        f"{found['covering_fit']} of these hold {fit}, and {found['excluding_zero']} tell their "
+        f"coefficient from zero. {same_state(same)}"
+    )
+
+
+def same_state(same: bool) -> str:
+    """Say whether the log, folded again, gave the same state."""
+    return f"The state was {'' if same else 'NOT '}the same, bit by bit, after the crash."
 
 
 @dataclass

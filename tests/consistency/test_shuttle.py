@@ -35,7 +35,7 @@ def shuttle():
 
 @pytest.fixture(scope="module")
 def plain(shuttle):
-    return shuttle.fit(REFERENCE)
+    return shuttle.stream(REFERENCE)
 
 
 def score(shuttle, message):
@@ -74,7 +74,7 @@ def test_intervals_without_privacy_wait_because_they_would_miss(
     pooled = oracle(features, responses, np.array(weights), q=estimator.q, ridge=estimator.ridge)
 
     monkeypatch.setattr(open_estimate, "is_far", lambda *_: False)
-    message = shuttle.fit(task)
+    message = shuttle.stream(task)
     assert message.status == "ready"
     found = [(c.value, c.standard_error) for c in message.coefficients]
     missed = [abs(v - p) / (e or np.inf) for (v, e), p in zip(found, pooled, strict=True)]
@@ -90,7 +90,7 @@ def private(shuttle):
     with pytest.MonkeyPatch.context() as patch:
         # from a seed, so that it does not fail by chance
         patch.setattr("pipeline.releasing.SecureStream", lambda: SeededStream(next(numbers)))
-        return shuttle.fit(TASK)
+        return shuttle.stream(TASK)
 
 
 def test_at_epsilon_one_the_private_stream_comes_within_two_points(shuttle, plain, private):
