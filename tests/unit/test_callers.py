@@ -317,9 +317,15 @@ def test_only_the_sender_sends_and_only_bytes_of_the_outbox() -> None:
 
 def test_the_ledger_topic_gets_accounts_of_what_was_spent_alone() -> None:
     tree = TREES[LEDGER_TOPIC]
-    [send] = calls(tree, "send")
+    [send] = calls(tree, "write_one")
+    assert [ast.unparse(given) for given in send.args] == ["self._settings", "NAME"]
     sent = {word.arg: ast.unparse(word.value) for word in send.keywords}
-    assert sent == {"key": "self._client.encode()", "value": "payload"}
+    assert sent == {
+        "otherwise": "_fault('written')",
+        "patience": "PATIENCE",
+        "key": "self._client.encode()",
+        "value": "payload",
+    }
     assert [ast.unparse(call) for call in calls(tree, "_send")] == [
         "self._send(write_spends(message))"
     ]
@@ -343,7 +349,6 @@ def test_no_part_of_the_product_runs_the_checks_of_methods() -> None:
 def test_what_sees_raw_data_has_no_other_way_out() -> None:
     kafka = {
         SENDER,
-        LEDGER_TOPIC,
         "producers/models.py",
         "producers/reconcile.py",
         "producers/sources/kafka_topic.py",
