@@ -7,7 +7,7 @@ Whoever runs one may see the raw data: scores and most other numbers of a result
 - `history`, `clock`, `clients`: records in batches, when and how late they come, whose they are.
 - `engine`: the event loop. `windows`: when windows close.
 - `scoring`, `timeline`: prequential scores, in total and by bins of time, in constant memory.
-- `pooled`: the fit without privacy that intervals aim at. `beside`: methods that run over files.
+- `beside`: methods that run over files alone, on the same records.
 
 A result (`BacktestResult`) holds: `scores` (a `Scores`: records, accuracy, balanced_accuracy, auc,
 log_loss, mean_absolute_error, root_mean_square_error), `freeze` (since, frozen, updating), the last

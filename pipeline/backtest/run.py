@@ -14,12 +14,12 @@ from pipeline.backtest.beside import beside, tasks_beside
 from pipeline.backtest.engine import Engine
 from pipeline.backtest.history import History, Reading
 from pipeline.backtest.options import Options
-from pipeline.backtest.pooled import pooled_estimate
 from pipeline.backtest.result import BacktestResult, Bin, Budget, Frozen, Pooled
 from pipeline.backtest.scoring import Tally
 from pipeline.backtest.timeline import Snapshot
 from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import Estimate, class_weights
+from pipeline.estimators.exact import counted_fit
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import task_of
 from pipeline.release.task import Task
@@ -166,7 +166,7 @@ def _exact(
     negative, positive = reading.classes
     weights = class_weights(negative, positive, task.largest_weight)
     try:
-        return pooled_estimate(task, read, usable, weights), ""
+        return counted_fit(task, read, usable, weights), ""
     except NumericError as error:
         return None, str(error)
 

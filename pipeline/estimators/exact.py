@@ -7,7 +7,7 @@ products, both with the penalty in them (Huber 1967; Theorem 5.21 of van der Vaa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,8 @@ from pipeline.types import Matrix, Vector
 INTERVAL = "sandwich, all records at once"
 #: Intervals need this many records for each coefficient.
 RECORDS_PER_COEFFICIENT = 10
+#: Records of a sample that a fit starts from, at most twice as many; and passes that it then takes.
+SAMPLE, FEW = 20_000, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +76,52 @@ def exact_fit(task: Task, read: Callable[[], Iterable[Arrays]]) -> Estimate:
     Raises NumericError if the records do not determine the coefficients; DataError if there is
     none.
     """
-    negative = positive = 0
+    records = positive = 0
+    for part in read():
+        records += int(np.count_nonzero(~np.isnan(part.responses)))
+        positive += int(np.count_nonzero(part.responses > 0))
+    weights = (1.0, 1.0)
     if task.classes:
-        for part in read():
-            positive += int(np.count_nonzero(part.responses > 0))
-            negative += int(np.count_nonzero(part.responses < 0))
-    weights = class_weights(negative, positive, task.largest_weight)
+        weights = class_weights(records - positive, positive, task.largest_weight)
+    return counted_fit(task, read, records, weights)
 
-    def rows() -> Iterable[Rows]:
+
+def counted_fit(
+    task: Task, read: Callable[[], Iterable[Arrays]], records: int, weights: tuple[float, float]
+) -> Estimate:
+    """Return the same of records that have been counted.
+
+    Many of them are fitted from the fit of every k-th one on, so that few passes suffice.
+
+    records: How many have a response.
+    weights: Of the negative and the positive class.
+
+    Raises NumericError as `exact_fit`, or if the passes do not suffice; DataError as it.
+    """
+
+    def rows() -> Iterator[Rows]:
         for part in read():
             known = ~np.isnan(part.responses)
             yield study_rows(task, part.features[known], part.responses[known], weights)
 
-    point = target(task, rows).coefficients
+    step = records // SAMPLE
+    if step < 2:
+        point = target(task, rows).coefficients
+    else:
+        sample = list(_every(rows(), step))
+        near = target(task, lambda: sample).coefficients
+        point = target(task, rows, start=near, share=1e-3, passes=FEW).coefficients
     return exact_estimate(task, point, spread_of(task.loss, rows, task.penalty, point), weights)
+
+
+def _every(parts: Iterable[Rows], step: int) -> Iterator[Rows]:
+    """Yield every k-th of all rows, from the first one on."""
+    start = 0
+    for part in parts:
+        chosen = slice(-start % step, None, step)
+        weights = None if part.weights is None else part.weights[chosen].copy()
+        yield Rows(part.design[chosen].copy(), part.responses[chosen].copy(), weights)
+        start += len(part.responses)
 
 
 def exact_estimate(

@@ -435,7 +435,7 @@ def test_the_pooled_fit_starts_at_a_sample_and_ends_at_all(
     study = read_study(STUDIES["classes"])
     table = history(study, 3_000)
     whole = backtest(study, table).pooled.coefficients
-    monkeypatch.setattr("pipeline.backtest.pooled.SAMPLE", 100)
+    monkeypatch.setattr("pipeline.estimators.exact.SAMPLE", 100)
     # the next step of either is 1e-7 at most
     assert backtest(study, table).pooled.coefficients == pytest.approx(whole, abs=1e-6)
 
