@@ -7,13 +7,14 @@ releases are in one partition, unless the order in several changes the estimate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.topics import partition_of
+from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Row, Rows
 from pipeline.reducer import (
     OFFLINE,
@@ -84,27 +85,35 @@ class OfflineRun:
         """Release and fold one window of one client."""
         self.fold(client, self.release(client, rows, self.model))
         if self.waiting >= self._task.study.stream.publish.releases:
-            self._lead(expansion_of(self._task, self.partitions))
+            self.move()
 
-    def release(self, client: str, rows: Rows, model: Model) -> bytes:
-        """Return the next release of a client, at the model that it knows."""
+    def release(
+        self, client: str, rows: Rows, model: Model, noise: SecureStream | None = None
+    ) -> bytes:
+        """Return the next release of a client, at the model that it knows; `noise` as given."""
         seq = self._sequences.get(client, 0)
         self._sequences[client] = seq + 1
         model = model.at(self._number(client))
-        return release_of(self._task, rows, model, client=client, ledger="offline", seq=seq)
+        return release_of(self._task, rows, model, noise, client=client, ledger="offline", seq=seq)
 
     def fold(self, client: str, payload: bytes, milliseconds: int = 0) -> None:
         """Fold a release that comes at this time, in milliseconds since 1970.
 
         PayloadError if it is none of this study.
         """
-        partition = self.partitions[self._number(client)]
-        offset = partition.head.next_offset
-        record = OfflineRecord(offset, client.encode(), payload, milliseconds)
-        letters = self._reducer.fold(partition, [record])
-        if letters:
-            raise letters[0].fault
-        self.waiting += 1
+        self.fold_all([(client, payload)], milliseconds)
+
+    def fold_all(self, arrivals: Sequence[tuple[str, bytes]], milliseconds: int = 0) -> None:
+        """Fold releases, each with its client, that come together; PayloadError as `fold`."""
+        for number, partition in enumerate(self.partitions):
+            here = (one for one in arrivals if self._number(one[0]) == number)
+            log = [
+                OfflineRecord(offset, client.encode(), payload, milliseconds)
+                for offset, (client, payload) in enumerate(here, partition.head.next_offset)
+            ]
+            if log and (letters := self._reducer.fold(partition, log)):
+                raise letters[0].fault
+        self.waiting += len(arrivals)
 
     def publish(self) -> Estimate:
         """Make the current estimate the newest model, and return it.
@@ -114,6 +123,10 @@ class OfflineRun:
         estimate = estimate_of(self._task, self.partitions)
         self._lead((estimate.expansion, estimate.weights))
         return estimate
+
+    def move(self) -> None:
+        """Make the newest model, without an estimate of intervals; NumericError as `publish`."""
+        self._lead(expansion_of(self._task, self.partitions))
 
     def _lead(self, expansion: tuple[Vector, tuple[float, float]]) -> None:
         self.model = model_after(
@@ -164,15 +177,3 @@ def by_client(
         if len(window) == slots:
             yield client, windows.pop(client)
     yield from windows.items()
-
-
-def cut(rows: Iterable[Row | None], slots: int) -> Iterator[list[Row | None]]:
-    """Cut slots, None for an empty one, into windows; the last one may be short."""
-    window: list[Row | None] = []
-    for row in rows:
-        window.append(row)
-        if len(window) == slots:
-            yield window
-            window = []
-    if window:
-        yield window

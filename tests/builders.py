@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -210,6 +210,18 @@ def oracle(
 def rows_of(features: Matrix, responses: Vector) -> list[Row]:
     """Return encoded rows."""
     return [Row(x, float(y), 0) for x, y in zip(features, responses, strict=True)]
+
+
+def cut(rows: Iterable[Row | None], slots: int) -> Iterator[list[Row | None]]:
+    """Cut slots, None for an empty one, into windows; the last one may be short."""
+    window: list[Row | None] = []
+    for row in rows:
+        window.append(row)
+        if len(window) == slots:
+            yield window
+            window = []
+    if window:
+        yield window
 
 
 def payload_of(

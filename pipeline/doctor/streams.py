@@ -15,13 +15,11 @@ from pipeline.doctor.population import Population
 from pipeline.errors import ConfigError
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods import method_of, task_of
-from pipeline.offline import OfflineRecord
+from pipeline.offline import OfflineRun
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays
-from pipeline.reducer import OFFLINE, Partition, Reducer, estimate_of, expansion_of, slots_seen
-from pipeline.release.model import Model, round_model
+from pipeline.reducer import estimate_of
 from pipeline.release.task import Task
-from pipeline.releasing import release_of
 from pipeline.study import Study, require_live
 from pipeline.types import Matrix, Vector
 
@@ -91,34 +89,25 @@ class _Releases:
     """Releases of whole windows, written and folded as in a live stream."""
 
     def __init__(self, task: Task, seed: int, number: int) -> None:
-        self._task, self._seed, self._number = task, seed, number
-        self._reducer, self._partition = Reducer(task, trust=OFFLINE), Partition.empty(task)
-        self._model: Model = task.first_model
-        self._round = 0
+        self._task, self._run = task, OfflineRun(task)
+        self._seed, self._number, self._round = seed, number, 0
 
     def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
-        """Release and fold one window of each client."""
-        task, offset, log = self._task, self._partition.head.next_offset, []
+        """Release one window of each client, all at the same model, and fold them."""
+        made, slots = list[tuple[str, bytes]](), self._task.slots
         for i in range(clients):
-            part = slice(i * task.slots, (i + 1) * task.slots)
-            noise = None
-            if task.study.privacy.mechanism == "insecure-simulation":
+            part, noise = slice(i * slots, (i + 1) * slots), None
+            if self._task.study.privacy.mechanism == "insecure-simulation":
                 noise = SeededStream(self._seed, f"{self._number}/{i}", self._round)
-            payload = release_of(
-                task, Arrays(features[part], responses[part]), self._model, noise,
-                client=f"c{i}", ledger="doctor", seq=self._round,
-            )  # fmt: skip
-            log.append(OfflineRecord(offset + i, f"c{i}".encode(), payload))
-        letters = self._reducer.fold(self._partition, log)
-        if letters:
-            raise letters[0].fault
+            window = Arrays(features[part], responses[part])
+            made.append((f"c{i}", self._run.release(f"c{i}", window, self._run.model, noise)))
+        self._run.fold_all(made)
         self._round += 1
 
     def publish(self) -> None:
         """Let clients linearise at the newest estimate."""
-        seen, expansion = [self._partition], expansion_of(self._task, [self._partition])
-        self._model = round_model(self._model.version + 1, *expansion, slots_seen(seen))
+        self._run.move()
 
     def estimate(self) -> Estimate:
         """Return the estimate of the sums so far."""
-        return estimate_of(self._task, [self._partition])
+        return estimate_of(self._task, self._run.partitions)

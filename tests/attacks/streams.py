@@ -17,7 +17,7 @@ import numpy as np
 from pipeline import offline
 from pipeline.linalg import upper_is_diagonal
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.offline import OfflineRun, cut
+from pipeline.offline import OfflineRun
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Encoder, Row, stack
@@ -36,6 +36,7 @@ from tests.attacks.windows import (
     gaussian_ratio,
     laplace_ratio,
 )
+from tests.builders import cut
 from tests.wire import numbers_of
 
 #: Slots of one window: odd, and many enough that models stay near zero, where slopes are full.

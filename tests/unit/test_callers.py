@@ -72,12 +72,11 @@ USERS = {
     "open_gradients": {RECORDS},
     "record_gradients": set(),
     "local_fit": {WINDOW},
-    # the doctor's records are simulated, and never leave the process
     # the beginning of a release, and a release without numbers to judge others by
     "common_bytes": {RELEASE, FORM},
     "blank": {FORM, "pipeline/messages/incoming.py"},
     "release_again": {MAKING},
-    "release_of": {MAKING, "pipeline/offline.py", "pipeline/doctor/streams.py"},
+    "release_of": {MAKING, "pipeline/offline.py"},
     "_SEAL": set(),
     "KafkaProducer": {SENDER, CLOSING},
     "record_producer": {ADMISSIONS},

@@ -16,10 +16,10 @@ from pipeline.estimators.pooled import pooled_fit
 from pipeline.losses import Linear, Loss, Poisson
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods.renewable.summarise import summarise_bounded
-from pipeline.offline import OfflineRun, cut
+from pipeline.offline import OfflineRun
 from pipeline.release.model import round_model
 from pipeline.release.task import Task
-from tests.builders import regression_stream, rows_of, task_of
+from tests.builders import cut, regression_stream, rows_of, task_of
 
 LINEAR, POISSON = np.array([0.1, 0.3, -0.2, 0.15]), np.array([0.8, 0.3, -0.2, 0.1])
 

@@ -19,7 +19,7 @@ from pipeline.errors import ConfigError, DataError, NumericError, RecordError
 from pipeline.learning import StreamClassifier, StreamRegressor
 from pipeline.messages.model_file import read_model_file, write_model_file
 from pipeline.methods import task_of as make_task
-from pipeline.offline import cut, run_windows
+from pipeline.offline import run_windows
 from pipeline.prediction import (
     Errors,
     LinearClassifier,
@@ -31,7 +31,7 @@ from pipeline.records.encode import Encoder
 from pipeline.reducer import differences
 from pipeline.release.task import Task
 from pipeline.study import parse_study
-from tests.builders import study_text, task_of
+from tests.builders import cut, study_text, task_of
 
 # short streams and far values on purpose: test_warnings is about what is said of them
 pytestmark = pytest.mark.filterwarnings("ignore::pipeline.errors.VeilstreamWarning")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from pipeline.errors import DataError, RecordError
-from pipeline.offline import OfflineRun, cut, run_windows
+from pipeline.offline import OfflineRun, run_windows
 from pipeline.records.encode import Encoder, stack
 from pipeline.records.windows import Window
 from pipeline.reducer import estimate_of
 from pipeline.study import parse_study
-from tests.builders import rows_of, simulate, study_text, task_of
+from tests.builders import cut, rows_of, simulate, study_text, task_of
 
 ENCODER = Encoder(parse_study(study_text(p=2, low=-40.0, high=120.0)))
 GOOD = {"y": "1", "x0": "120", "x1": 40.0}
