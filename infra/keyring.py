@@ -134,11 +134,6 @@ def pin(settings: Settings, study: str, public: bytes) -> Path:
     return path
 
 
-def unpin(settings: Settings, study: str) -> None:
-    """Forget the public key of a study."""
-    _pin(settings, study).unlink(missing_ok=True)
-
-
 def _pin(settings: Settings, study: str) -> Path:
     return settings.home / "keys" / f"{quote(study, safe='')}.pinned"
 

@@ -1,8 +1,7 @@
 """Privacy curves of discrete noise: the smallest delta at an epsilon, exact or bounded from above.
 
 Sources: Canonne, Kamath and Steinke 2020 (discrete Gaussian: exact curve of one integer, Theorem 7;
-concentrated privacy of vectors, Theorem 14; conversion, Proposition 12); the discrete Laplace curve
-follows from its cumulative distribution.
+concentrated privacy of vectors, Theorem 14; conversion, Proposition 12).
 """
 
 from __future__ import annotations
@@ -39,20 +38,6 @@ def discrete_gaussian_delta(sigma: float, sensitivity: int, epsilon: float) -> f
     loss = sensitivity * (sensitivity - 2 * k) / (2 * sigma**2)
     terms = np.exp(-(k**2) / (2 * sigma**2)) * -np.expm1(np.minimum(epsilon - loss, 0.0))
     return min(1.0, float(np.sum(terms)) / _gaussian_total(sigma))
-
-
-def discrete_laplace_delta(scale: float, sensitivity: int, epsilon: float) -> float:
-    """Return the exact delta of one integer with discrete Laplace noise.
-
-    scale: In lattice units, > 0.
-    sensitivity, epsilon: As for the discrete Gaussian.
-    """
-    if epsilon >= sensitivity / scale:
-        return 0.0
-    last = math.ceil((sensitivity - epsilon * scale) / 2) - 1
-    # e^epsilon P(X <= last - sensitivity), whose factors alone may not fit a float
-    other = math.exp(epsilon + (last - sensitivity) / scale) / (1 + math.exp(-1 / scale))
-    return max(0.0, _laplace_cumulative(scale, last) - other)
 
 
 def concentrated_delta(rho: float, epsilon: float) -> float:
@@ -106,11 +91,3 @@ def _gaussian_total(sigma: float) -> float:
         return 1 + 2 * math.fsum(math.exp(-(k**2) / (2 * sigma**2)) for k in range(1, 40))
     other = math.fsum(math.exp(-2 * (math.pi * sigma * k) ** 2) for k in range(1, 8))
     return sigma * math.sqrt(2 * math.pi) * (1 + 2 * other)
-
-
-def _laplace_cumulative(scale: float, k: int) -> float:
-    """Return P(X <= k) of the discrete Laplace law."""
-    ratio = math.exp(-1 / scale)
-    if k < 0:
-        return math.exp(k / scale) / (1 + ratio)
-    return 1 - math.exp(-(k + 1) / scale) / (1 + ratio)

@@ -25,6 +25,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from pipeline.privacy import curves, gdp
 from pipeline.privacy.accounting import total_epsilon, total_mu
 from pipeline.privacy.events import Gaussian, Pure, Renyi, group
+from tests.laws import discrete_laplace_delta
 
 #: The estimate lies above the truth by less than 1e-6 on this grid.
 FINE = 1e-4
@@ -129,7 +130,7 @@ def test_the_discrete_laplace_s_curve_is_that_of_its_loss_distribution(
 ) -> None:
     upper = losses.from_discrete_laplace_mechanism(1 / scale, distance, use_connect_dots=True)
     for epsilon in (0.0, 0.1, 0.2, 0.5, 1.0, 3.0):
-        ours = curves.discrete_laplace_delta(scale, distance, epsilon)
+        ours = discrete_laplace_delta(scale, distance, epsilon)
         assert upper.get_delta_for_epsilon(epsilon) == pytest.approx(ours, rel=1e-9, abs=2e-12)
 
 

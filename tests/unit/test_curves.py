@@ -16,9 +16,9 @@ from pipeline.privacy.curves import (
     LARGEST_SIGMA,
     concentrated_delta,
     discrete_gaussian_delta,
-    discrete_laplace_delta,
     smallest,
 )
+from tests.laws import discrete_laplace_delta
 
 sigmas = st.floats(0.2, 200.0)
 #: From so many units on more noise never shows more; below 2.2 a finer grid found exceptions.
