@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from pipeline.library.fitting import fit
     from pipeline.library.reading import estimates, newest_estimate
     from pipeline.library.results import Result
-    from pipeline.prediction import LinearClassifier, LinearRegressor, load_model
+    from pipeline.prediction.classifier import LinearClassifier
+    from pipeline.prediction.files import load_model
+    from pipeline.prediction.regressor import LinearRegressor
     from pipeline.study import Study, load_study, parse_study, without_privacy
 
 __all__ = [
@@ -82,7 +84,9 @@ _HOMES = {
     "pipeline.library.fitting": ("fit",),
     "pipeline.library.reading": ("estimates", "newest_estimate"),
     "pipeline.library.results": ("Result",),
-    "pipeline.prediction": ("LinearClassifier", "LinearRegressor", "load_model"),
+    "pipeline.prediction.classifier": ("LinearClassifier",),
+    "pipeline.prediction.files": ("load_model",),
+    "pipeline.prediction.regressor": ("LinearRegressor",),
     "pipeline.study": ("Study", "load_study", "parse_study", "without_privacy"),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

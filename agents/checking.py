@@ -19,7 +19,8 @@ from pipeline.messages.topics import Topics
 from pipeline.methods import server_of
 from pipeline.reducer import LogRecord, Partition, Reducer, combine
 from pipeline.release.task import Task
-from pipeline.replay import Difference, Span, difference
+from pipeline.replay.comparing import Difference, difference
+from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client

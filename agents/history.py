@@ -20,7 +20,7 @@ from infra.connection import kafka_options, told
 from infra.topics import check_partitions
 from pipeline.errors import BrokerError, OffsetGap
 from pipeline.reducer import LogRecord
-from pipeline.replay import Extent, Span
+from pipeline.replay.ranges import Extent, Span
 from pipeline.settings import Settings
 
 Answer = TypeVar("Answer")

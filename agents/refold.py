@@ -10,7 +10,7 @@ from pipeline.errors import OffsetGap, StateError
 from pipeline.messages.topics import Topics
 from pipeline.reducer import Partition, Reducer
 from pipeline.release.task import Task
-from pipeline.replay import Span
+from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
 
 #: Told how many of how many records have been folded.

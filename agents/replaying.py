@@ -23,7 +23,9 @@ from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.reducer import LogRecord
 from pipeline.release.task import Task
-from pipeline.replay import Bound, Extent, Replay, Rhythm, Saved, Span, resolve
+from pipeline.replay.ranges import Bound, Extent, Rhythm, Span, resolve
+from pipeline.replay.run import Replay
+from pipeline.replay.saved import Saved
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client

@@ -17,7 +17,7 @@ from agents.refold import history_of
 from pipeline.errors import OffsetGap, StateError
 from pipeline.reducer import Partition, Reducer, differences
 from pipeline.release.task import Task
-from pipeline.replay import Span
+from pipeline.replay.ranges import Span
 from pipeline.settings import Settings
 from state import RedisStore
 from state.connection import redis_client

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.losses import Likelihood, Regression
-from pipeline.prediction import Confusion, Errors, Ranking
+from pipeline.prediction.scores import Confusion, Errors, Ranking
 from pipeline.release.task import Task
 from pipeline.types import Matrix, Vector
 

@@ -15,7 +15,7 @@ from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.methods import task_of as make_task
 from pipeline.methods.offline import guarantee_of
-from pipeline.prediction import rule_of
+from pipeline.prediction.files import rule_of
 from pipeline.release.task import Task
 from pipeline.study import load_study, require_live
 

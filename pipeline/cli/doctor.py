@@ -11,23 +11,13 @@ import click
 import numpy as np
 
 from pipeline.cli.context import AS_JSON, STUDY, put, say
-from pipeline.doctor import (
-    Coverage,
-    Population,
-    Size,
-    Sizes,
-    StreamResult,
-    Target,
-    Verdict,
-    judge,
-    result_of,
-    simulated,
-    stream,
-    sum_up,
-    target_of,
-)
+from pipeline.doctor.coverage import Coverage, StreamResult, result_of, sum_up
+from pipeline.doctor.population import Population, Target, target_of
+from pipeline.doctor.streams import Size, simulated, stream
+from pipeline.doctor.verdict import Verdict, judge
 from pipeline.errors import ConfigError
 from pipeline.methods import method_of, task_of
+from pipeline.methods.facts import Sizes
 from pipeline.release.task import Task
 from pipeline.study import load_study
 from pipeline.study.reference import law_of

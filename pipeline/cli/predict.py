@@ -16,7 +16,7 @@ from pipeline.cli.context import STUDY, say, task_of
 from pipeline.cli.predictions import write_predictions
 from pipeline.errors import ConfigError
 from pipeline.library.feed import newest_estimate
-from pipeline.prediction import Rule, load_model, rule_of
+from pipeline.prediction.files import Rule, load_model, rule_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import require_live

@@ -11,14 +11,11 @@ from dataclasses import dataclass, field
 from typing import TextIO, TypeAlias
 
 from pipeline.library.words import clipped_line, counted
-from pipeline.prediction import (
-    Confusion,
-    Errors,
-    LinearClassifier,
-    LinearRegressor,
-    Rule,
-    predict_records,
-)
+from pipeline.prediction.classifier import LinearClassifier
+from pipeline.prediction.files import Rule
+from pipeline.prediction.records import predict_records
+from pipeline.prediction.regressor import LinearRegressor
+from pipeline.prediction.scores import Confusion, Errors
 from pipeline.records.values import Record
 from producers.sources import Slot, Source
 

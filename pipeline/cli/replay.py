@@ -22,14 +22,8 @@ from pipeline.errors import ConfigError, NumericError
 from pipeline.extras import extra
 from pipeline.methods import task_of
 from pipeline.release.task import Task
-from pipeline.replay import (
-    altered,
-    check_order,
-    parse_bound,
-    parse_change,
-    parse_forgetting,
-    parse_rhythm,
-)
+from pipeline.replay.ranges import check_order, parse_bound, parse_rhythm
+from pipeline.replay.what_if import altered, parse_change, parse_forgetting
 from pipeline.settings import Settings
 
 NOTHING_SPENT = (

@@ -13,7 +13,7 @@ from pipeline.cli.context import say
 from pipeline.cli.stage import Demonstration, Site, told_apart
 from pipeline.library.comparing import comparison, counts
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.prediction import Confusion
+from pipeline.prediction.scores import Confusion
 from pipeline.records.encode import Encoder, Row, stack
 from pipeline.release.task import Task
 from pipeline.types import Vector

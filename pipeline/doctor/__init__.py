@@ -8,27 +8,3 @@
 
 Nothing is read and nothing is protected: noise comes from a seeded generator.
 """
-
-from pipeline.doctor.coverage import Coverage, IntervalCoverage, StreamResult, result_of, sum_up
-from pipeline.doctor.population import Population, Target, default_truth, target_of
-from pipeline.doctor.streams import Size, simulated, stream
-from pipeline.doctor.verdict import Verdict, judge
-from pipeline.methods.facts import Sizes
-
-__all__ = [
-    "Coverage",
-    "IntervalCoverage",
-    "Population",
-    "Size",
-    "Sizes",
-    "StreamResult",
-    "Target",
-    "Verdict",
-    "default_truth",
-    "judge",
-    "result_of",
-    "simulated",
-    "stream",
-    "sum_up",
-    "target_of",
-]

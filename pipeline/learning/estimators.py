@@ -13,7 +13,8 @@ from pipeline.learning.conventions import Classifier, Regressor, tell_river
 from pipeline.learning.learner import CLIENT, StreamLearner
 from pipeline.losses import Likelihood
 from pipeline.messages.model_file import ModelFile
-from pipeline.prediction import LinearClassifier, LinearRegressor
+from pipeline.prediction.classifier import LinearClassifier
+from pipeline.prediction.regressor import LinearRegressor
 from pipeline.records.columns import Table
 from pipeline.records.response import Label
 from pipeline.records.values import Record

@@ -15,7 +15,9 @@ from pipeline.extras import extra
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.fit import FitMessage, write_fit
 from pipeline.methods import task_of
-from pipeline.prediction import LinearClassifier, LinearRegressor, rule_of
+from pipeline.prediction.classifier import LinearClassifier
+from pipeline.prediction.files import rule_of
+from pipeline.prediction.regressor import LinearRegressor
 from pipeline.study import Study, StudySource, read_study
 
 #: Characters of a line of a summary.

@@ -15,7 +15,7 @@ from pipeline.learning import StreamRegressor
 from pipeline.library.table import spread_line, title
 from pipeline.messages.estimate import read_estimate
 from pipeline.offline import OfflineRecord
-from pipeline.prediction import LinearRegressor
+from pipeline.prediction.regressor import LinearRegressor
 from pipeline.reducer import Partition, Reducer, estimate_of
 from tests.stage import OPEN, PRIVATE, Stage, study_text
 

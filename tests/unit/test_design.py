@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from pipeline.doctor import default_truth, simulated
-from pipeline.doctor.streams import _Releases
+from pipeline.doctor.population import default_truth
+from pipeline.doctor.streams import _Releases, simulated
 from pipeline.errors import ConfigError
 from pipeline.library.checking import check_study
 from pipeline.library.planning import plan, when

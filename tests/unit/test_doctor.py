@@ -7,19 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.doctor import (
-    Population,
-    Size,
-    StreamResult,
-    default_truth,
-    judge,
-    result_of,
-    simulated,
-    stream,
-    sum_up,
-    target_of,
-)
-from pipeline.doctor.verdict import LARGEST_ERROR
+from pipeline.doctor.coverage import StreamResult, result_of, sum_up
+from pipeline.doctor.population import Population, default_truth, target_of
+from pipeline.doctor.streams import Size, simulated, stream
+from pipeline.doctor.verdict import LARGEST_ERROR, judge
 from pipeline.errors import ConfigError
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task

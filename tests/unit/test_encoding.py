@@ -17,7 +17,7 @@ from pipeline.learning import PrivateClassifier, StreamClassifier
 from pipeline.library.checking import check_study
 from pipeline.library.lengths import of_sample
 from pipeline.methods import task_of as make_task
-from pipeline.prediction import LinearClassifier
+from pipeline.prediction.classifier import LinearClassifier
 from pipeline.records.batches import Batch, BatchEncoder
 from pipeline.records.columns import values_of
 from pipeline.records.encode import Encoder, dummy_of

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from pipeline.backtest import backtest
-from pipeline.doctor import Population, simulated, target_of
+from pipeline.doctor.population import Population, target_of
+from pipeline.doctor.streams import simulated
 from pipeline.errors import DataError, NumericError
 from pipeline.estimators.objective import Rows
 from pipeline.estimators.pooled import TOLERANCE, pooled_fit, study_rows, target

@@ -34,7 +34,9 @@ from pipeline.messages.model_file import read_model_file, write_model_file
 from pipeline.messages.schemas import schema
 from pipeline.methods import task_of as make_task
 from pipeline.offline import OfflineRun
-from pipeline.prediction import Confusion, LinearClassifier, predict_records
+from pipeline.prediction.classifier import LinearClassifier
+from pipeline.prediction.records import predict_records
+from pipeline.prediction.scores import Confusion
 from pipeline.records.encode import Encoder, stack
 from pipeline.records.features import Features
 from pipeline.records.response import ClassResponse

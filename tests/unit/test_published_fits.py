@@ -26,7 +26,7 @@ from pipeline.methods.published.private_online import PrivateOnlineFit
 from pipeline.methods.published.records import Records, Ridge
 from pipeline.methods.published.trusted_noise import GaussianNoise, LaplaceNoise
 from pipeline.offline import OfflineRun
-from pipeline.prediction import LinearClassifier
+from pipeline.prediction.classifier import LinearClassifier
 from pipeline.study import parse_study, revision_of
 from pipeline.types import Matrix, Vector
 from tests.builders import oracle, rows_of, study_text

@@ -20,13 +20,11 @@ from pipeline.learning import StreamClassifier, StreamRegressor
 from pipeline.messages.model_file import read_model_file, write_model_file
 from pipeline.methods import task_of as make_task
 from pipeline.offline import run_windows
-from pipeline.prediction import (
-    Errors,
-    LinearClassifier,
-    LinearRegressor,
-    load_model,
-    predict_records,
-)
+from pipeline.prediction.classifier import LinearClassifier
+from pipeline.prediction.files import load_model
+from pipeline.prediction.records import predict_records
+from pipeline.prediction.regressor import LinearRegressor
+from pipeline.prediction.scores import Errors
 from pipeline.records.encode import Encoder
 from pipeline.reducer import differences
 from pipeline.release.task import Task

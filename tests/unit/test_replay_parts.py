@@ -26,24 +26,21 @@ from pipeline.records.values import parse_rfc3339, time_of
 from pipeline.reducer import Partition, Reducer, combine
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
-from pipeline.replay import (
+from pipeline.replay.comparing import difference
+from pipeline.replay.ranges import (
     Extent,
-    Replay,
+    Moment,
+    Offsets,
     Rhythm,
-    Saved,
     Span,
-    altered,
     check_order,
-    difference,
-    in_order,
     parse_bound,
-    parse_change,
-    parse_forgetting,
     parse_rhythm,
     resolve,
 )
-from pipeline.replay.ranges import Moment, Offsets
-from pipeline.replay.what_if import REASONS, SERVER_SIDE
+from pipeline.replay.run import Replay, in_order
+from pipeline.replay.saved import Saved
+from pipeline.replay.what_if import REASONS, SERVER_SIDE, altered, parse_change, parse_forgetting
 from pipeline.study import Study, parse_study
 from tests.builders import LogEntry, study_text, task_of
 from tests.sgd import study_text as sgd_text

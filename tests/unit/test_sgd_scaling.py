@@ -9,7 +9,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from benchmarks.sgd_intervals import Row, line
-from pipeline.doctor import Population, Size, simulated, stream
+from pipeline.doctor.population import Population
+from pipeline.doctor.streams import Size, simulated, stream
 from pipeline.linalg import pack_upper
 from pipeline.methods.ldp_sgd.plug_in import moved, width_errors
 from pipeline.methods.ldp_sgd.readiness import relaxations
