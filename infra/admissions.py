@@ -15,7 +15,7 @@ from infra.connection import (
     PATIENCE_SECONDS,
     asking,
     close_producer,
-    read_each,
+    read_all,
     record_producer,
 )
 from infra.keyring import StudyPairs, pin, pinned
@@ -123,7 +123,7 @@ def read_roll(study: Study, settings: Settings, say: Callable[[str], None] = log
     """
     topic, known = Topics.of(study).clients.name, pinned(settings, study.name)
     roll = Roll(study, known)
-    for key, value in read_each(settings, topic):
+    for key, value in read_all(settings, topic):
         roll.take(key, value)
     if roll.keys is None:
         raise ConfigError(
@@ -152,7 +152,7 @@ def announce_keys(study: Study, settings: Settings, held: StudyPairs) -> None:
         links.append(Link(pair.generation, key, "" if before is None else before.sign(text).hex()))
     message = StudyKeys(study.name, links, held.least)
     value = write_signed(message, held.newest)
-    if [v for k, v in read_each(settings, topic) if k == KEYS][-1:] != [value]:
+    if [v for k, v in read_all(settings, topic) if k == KEYS][-1:] != [value]:
         with Writer(study, settings) as writer:
             writer.send(topic, KEYS, value, "keys")
 
@@ -195,7 +195,7 @@ def admit_new(
 def own_roll(study: Study, settings: Settings, held: StudyPairs) -> Roll:
     """Return what the clients topic says, as the study itself reads it; BrokerError."""
     roll = Roll(study, held.newest.public)
-    for record in read_each(settings, Topics.of(study).clients.name):
+    for record in read_all(settings, Topics.of(study).clients.name):
         roll.take(*record)
     return roll
 
@@ -215,7 +215,7 @@ def say_again(
     Returns of whom; BrokerError if Kafka fails.
     """
     topic = Topics.of(study).clients.name
-    records = list(read_each(settings, topic))
+    records = list(read_all(settings, topic))
     roll, last = Roll(study, held.newest.public), dict(records)
     for record in records:
         roll.take(*record)

@@ -134,7 +134,7 @@ def write_one(
             close_producer(producer)
 
 
-def read_each(
+def read_all(
     settings: Settings, topic: str, otherwise: str = UNANSWERED
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
     """Yield keys and values of a topic with one partition, as far as it goes now.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from infra.connection import read_each, write_one
+from infra.connection import read_all, write_one
 from pipeline.errors import ConfigError
 from pipeline.messages.study import Known, write_study
 from pipeline.messages.topics import Topics
@@ -23,7 +23,7 @@ def known_revision(task: Task, settings: Settings) -> str | None:
     BrokerError if Kafka does not answer.
     """
     known = Known(task.study.name)
-    for _, value in read_each(settings, Topics.of(task.study).study.name):
+    for _, value in read_all(settings, Topics.of(task.study).study.name):
         known.take(value)
     return known.revision
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from infra.connection import read_each, write_one
+from infra.connection import read_all, write_one
 from pipeline.messages.spends import (
     NAME,
     SourceSpends,
@@ -91,7 +91,7 @@ class LedgerTopic:
 
     def _read(self) -> list[SpendsMessage]:
         found, passed = list[SpendsMessage](), 0
-        for key, payload in read_each(self._settings, NAME, _fault("read")):
+        for key, payload in read_all(self._settings, NAME, _fault("read")):
             if key != self._client.encode() or payload is None:
                 continue
             try:

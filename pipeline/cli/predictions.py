@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TextIO, TypeAlias
+from typing import TextIO
 
 from pipeline.library.words import clipped_line, counted
 from pipeline.prediction.classifier import LinearClassifier
 from pipeline.prediction.files import Rule
 from pipeline.prediction.records import predict_records
-from pipeline.prediction.regressor import LinearRegressor
 from pipeline.prediction.scores import Confusion, Errors
 from pipeline.records.values import Record
 from producers.sources import Slot, Source
@@ -23,80 +20,58 @@ from producers.sources import Slot, Source
 BATCH = 100
 #: Seconds to wait for records before looking again whether the source has ended.
 TURN_SECONDS = 1.0
-#: The values of one line between its number and the reason, and the reason.
-Said: TypeAlias = tuple[list[object], str | None]
 
 
-@dataclass(slots=True)
 class Summary:
-    """Counts over all records.
+    """What the predictions of some records come to.
 
     records, predicted: How many records came, and how many got a prediction.
     outside: How many values were outside their public range, by feature.
-    score: Yields what those come to whose response is known, for people.
+    columns: Names between line number and reason; the first is empty without a prediction.
     """
 
-    records: int = 0
-    predicted: int = 0
-    outside: Counter[str] = field(default_factory=Counter)
-    score: Callable[[], Iterator[str]] = lambda: iter(())
+    def __init__(self, model: Rule) -> None:
+        self._model, self._confusion, self._errors = model, Confusion(), Errors()
+        self.records = self.predicted = 0
+        self.outside: Counter[str] = Counter()
+        #: How many responses are outside the public range: learning has clipped such ones.
+        self._beyond = 0
+        self.columns = ["prediction"]
+        if isinstance(model, LinearClassifier):
+            probable = hasattr(model, "predict_proba")
+            self.columns = ["decision", "class", *(["probability"] if probable else [])]
+
+    def of(self, records: Sequence[Record | None]) -> Iterator[tuple[list[object], str | None]]:
+        """Yield what there is to say of each record as `columns`, and the reason, and count it."""
+        for said in predict_records(self._model, records, self.outside):
+            self.records += 1
+            self.predicted += said.value is not None
+            if said.value is not None and said.response is not None:
+                self._count(said.response, said.value)
+            values: list[object] = [said.value, said.label, said.probability]
+            yield values[: len(self.columns)], said.reason
 
     def lines(self) -> Iterator[str]:
-        """Yield the summary for people."""
+        """Yield the summary for people; nothing of responses if none is known."""
         without = self.records - self.predicted
         tail = f", {without} without (the output says why)" if without else ""
         said = counted(self.predicted, "prediction")
         yield f"{counted(self.records, 'record')}: {said}{tail}"
         if self.outside:
             yield clipped_line(self.outside)
-        yield from self.score()
+        yield from self._of_classes()
+        yield from self._of_numbers()
 
-
-class Lines(ABC):
-    """What a rule says of records, as columns.
-
-    outside: Where values outside their public range are counted, by feature.
-    columns: Names between line number and reason; the first is empty without a prediction.
-    """
-
-    columns: list[str]
-
-    def __init__(self, model: Rule, outside: Counter[str]) -> None:
-        self._model, self._outside = model, outside
-
-    def of(self, records: Sequence[Record | None]) -> list[Said]:
-        """Return what there is to say of each record, and count it for the score."""
-        found = list[Said]()
-        for said in predict_records(self._model, records, self._outside):
-            if said.value is not None and said.response is not None:
-                self._count(said.response, said.value)
-            values: list[object] = [said.value, said.label, said.probability]
-            found.append((values[: len(self.columns)], said.reason))
-        return found
-
-    @abstractmethod
     def _count(self, response: float, value: float) -> None:
         """Count a prediction of a record whose response is known."""
+        if isinstance(self._model, LinearClassifier):
+            self._confusion.add(response, 1.0 if value >= 0 else -1.0)
+            return
+        low, high = self._model.file.response.ends
+        self._errors.add(response, value)
+        self._beyond += not low <= response <= high
 
-    @abstractmethod
-    def score(self) -> Iterator[str]:
-        """Yield what the predictions come to, for people; nothing without a known response."""
-
-
-class ClassLines(Lines):
-    """Decision value, class and perhaps probability of each record, and their accuracy."""
-
-    def __init__(self, model: LinearClassifier, outside: Counter[str]) -> None:
-        super().__init__(model, outside)
-        probable = hasattr(model, "predict_proba")
-        self.columns = ["decision", "class", *(["probability"] if probable else [])]
-        self._confusion = Confusion()
-
-    def _count(self, response: float, value: float) -> None:
-        self._confusion.add(response, 1.0 if value >= 0 else -1.0)
-
-    def score(self) -> Iterator[str]:
-        """As `Lines.score`."""
+    def _of_classes(self) -> Iterator[str]:
         if self._confusion.accuracy is None:
             return
         balanced = self._confusion.balanced_accuracy
@@ -106,23 +81,7 @@ class ClassLines(Lines):
             f"of {counted(self._confusion.total, 'record')} whose class is known"
         )
 
-
-class NumberLines(Lines):
-    """The expected response of each record, and how far it is from the one that is written."""
-
-    def __init__(self, model: LinearRegressor, outside: Counter[str]) -> None:
-        super().__init__(model, outside)
-        self.columns = ["prediction"]
-        self._ends, self._errors = model.file.response.ends, Errors()
-        #: How many responses are outside the public range: learning has clipped such ones.
-        self._beyond = 0
-
-    def _count(self, response: float, value: float) -> None:
-        self._errors.add(response, value)
-        self._beyond += not self._ends[0] <= response <= self._ends[1]
-
-    def score(self) -> Iterator[str]:
-        """As `Lines.score`."""
+    def _of_numbers(self) -> Iterator[str]:
         absolute, square = self._errors.mean_absolute, self._errors.root_mean_square
         if absolute is None or square is None:
             return
@@ -147,20 +106,12 @@ def write_predictions(model: Rule, source: Source, out: TextIO, *, as_json: bool
     """
     if source.columns is not None:
         model.features.check_columns(source.columns)
-    outside: Counter[str] = Counter()
-    lines: Lines = (
-        ClassLines(model, outside)
-        if isinstance(model, LinearClassifier)
-        else NumberLines(model, outside)
-    )
-    put = (_json_lines if as_json else _csv_lines)(out, ["line", *lines.columns, "reason"])
-    summary = Summary(outside=outside, score=lines.score)
+    summary = Summary(model)
+    put = (_json_lines if as_json else _csv_lines)(out, ["line", *summary.columns, "reason"])
     while not source.ended:
         slots = source.read(BATCH, TURN_SECONDS)
-        found = lines.of([slot.record for slot in slots])
+        found = summary.of([slot.record for slot in slots])
         for slot, (values, reason) in zip(slots, found, strict=True):
-            summary.records += 1
-            summary.predicted += values[0] is not None
             put([slot.line, *values, _reason(slot, reason)])
         out.flush()
     return summary

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from agents.authority import authenticator
 from agents.refold import refold
 from infra.admissions import announce_keys, say_again
-from infra.connection import read_each
+from infra.connection import read_all
 from infra.keyring import read_study
 from infra.topics import ensure_topics
 from pipeline.cli.context import say
@@ -76,7 +76,7 @@ def _highest(task: Task, settings: Settings, store: RedisStore) -> int:
         versions += [] if held is None else [held[0]]
     except StateError:
         say("the model in Redis is damaged and goes away")
-    for _, payload in read_each(settings, Topics.of(task.study).models.name):
+    for _, payload in read_all(settings, Topics.of(task.study).models.name):
         try:
             versions.append(read_model(task, payload or b"").version)
         except PayloadError:

@@ -170,7 +170,9 @@ def test_json_lines_are_read_and_the_response_need_not_be_there(bare: Stage) -> 
     assert [row["reason"] for row in found] == [None, "column 'load': missing", None]
     assert found[0]["decision"] == found[2]["decision"] > 0
     # without the response column there is nothing to score
-    assert list(Summary(2, 2).lines()) == ["2 records: 2 predictions"]
+    unscored = Summary(model)
+    unscored.records = unscored.predicted = 2
+    assert list(unscored.lines()) == ["2 records: 2 predictions"]
     assert written("heat,load\n80,0.5\n", model).splitlines()[1].startswith("2,")
     with pytest.raises(DataError, match="no column 'load'; the study needs heat, load"):
         written("heat,failed\n80,yes\n", model)
