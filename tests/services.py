@@ -10,11 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import docker
 import pytest
-from docker.errors import DockerException
-from testcontainers.community.kafka import KafkaContainer
-from testcontainers.community.redis import RedisContainer
 
 from infra.local import LocalRuntime
 
@@ -22,8 +18,13 @@ KAFKA_IMAGE = "confluentinc/cp-kafka:7.9.1"
 REDIS_IMAGE = "redis:7.4.2-alpine"
 #: Folder of the shared runtime within the session's own.
 RUNTIME = "runtime"
-#: Folders whose tests start processes: they take longest.
-FIRST = {"consistency", "integration", "infra", "cli", "producers", "packaging"}
+#: Files that take longest, and folders whose tests start processes: what begins last is short.
+FIRST = (
+    "test_least_rights", "test_outages", "test_flights", "test_sgd_live", "test_kills",
+    "test_canary", "test_reexpand", "test_forget", "test_stream_attack", "test_crashes",
+    "test_kafka_topic", "test_admission", "test_local_runtime", "test_ledger_crashes",
+    "consistency", "integration", "infra", "cli", "producers", "packaging",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -74,13 +75,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests with processes of their own first, so that no process ends with a long file."""
-    items.sort(key=lambda item: FIRST.isdisjoint(item.path.parts))
+    """Put long tests first, so that no process ends with a long file."""
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    names = {item.path.stem, *item.path.parts}
+    return next((place for place, name in enumerate(FIRST) if name in names), len(FIRST))
 
 
 @pytest.fixture(scope="session")
 def kafka_container() -> Iterator[str]:
     """Yield the bootstrap address of Kafka in a container."""
+    from testcontainers.community.kafka import KafkaContainer  # noqa: PLC0415  seldom needed
+
     _require_engine()
     container = KafkaContainer(KAFKA_IMAGE).with_kraft()
     with container.with_env("KAFKA_AUTO_CREATE_TOPICS_ENABLE", "false") as running:
@@ -90,6 +98,8 @@ def kafka_container() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def redis_container() -> Iterator[str]:
     """Yield the address of Redis in a container."""
+    from testcontainers.community.redis import RedisContainer  # noqa: PLC0415  seldom needed
+
     _require_engine()
     container = RedisContainer(REDIS_IMAGE).with_command("redis-server --appendonly yes")
     with container as running:
@@ -108,6 +118,9 @@ def _in_containers() -> bool:
 
 
 def _require_engine() -> None:
+    import docker  # noqa: PLC0415  seldom needed
+    from docker.errors import DockerException  # noqa: PLC0415
+
     try:
         docker.from_env(timeout=3).ping()
     except DockerException as error:
