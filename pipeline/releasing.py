@@ -38,7 +38,7 @@ def release_of(
 
     Raises PrivacyError if a sum does not fit its lattice.
     """
-    window = stack(rows, task.size - 1)
+    task, window = task.of_client(client), stack(rows, task.size - 1)
     if not task.study.noised:
         answer = disclose(task, task.open_query(window.sound, model))
         return seal(task, answer, client=client, ledger=ledger, seq=seq)

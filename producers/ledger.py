@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.errors import BudgetExceeded, ConfigError
 from pipeline.privacy.accounting import Unit, total_epsilon
@@ -89,7 +89,7 @@ class Ledger:
             "WHERE source = ? AND epsilon IS NOT NULL",
             limit.epsilon, limit.delta, source,
         )  # fmt: skip
-        self._check_limit(source)
+        self._check_limit(task, source)
 
     def charge(
         self, task: Task, source: str, events: Mapping[int, Event], *, refuse: bool = True
@@ -170,7 +170,7 @@ class Ledger:
 
     def _check_budget(self, task: Task, source: str, total: Event) -> None:
         """Refuse a study that would have cost so much beyond its own promise or the limit."""
-        study, privacy = task.study, task.study.privacy
+        study, privacy, budget = task.study, task.study.privacy, task.budget
         limit, unit = (allowed := self.allowed(source)).epsilon, allowed.unit
         if not study.private:
             if limit is not None:
@@ -178,6 +178,7 @@ class Ledger:
                     f"source {source!r} has a privacy limit; a study without privacy cannot read it"
                 )
             return
+        total = budget.together(total)
         own = total_epsilon([task.budget.of_unit(total)], privacy.delta or 0.0)
         if task.budget.scope == "release" and own > (privacy.epsilon or 0.0) * (1 + HAIR):
             raise BudgetExceeded(
@@ -210,10 +211,17 @@ class Ledger:
                 + " if the data owner agrees, or stop this study"
             )
 
-    def _check_limit(self, source: str) -> None:
+    def _check_limit(self, task: Task, source: str) -> None:
         """Refuse a limit below what has been spent on the source."""
         allowed = self.allowed(source)
-        spent = protecting(charges(self._db.rows, source), allowed.unit)
+        found = [
+            # of its own releases a study knows best what they cost together
+            replace(one, event=task.budget.together(one.event))
+            if one.own and one.study == task.study.name and one.event != NonPrivate()
+            else one
+            for one in charges(self._db.rows, source)
+        ]
+        spent = protecting(found, allowed.unit)
         if allowed.epsilon is None or not spent:
             return
         reached = total_epsilon(spent, allowed.delta)

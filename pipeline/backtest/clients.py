@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError
+from pipeline.methods import method_of
 from pipeline.records.batches import Batch, Encoded
 from pipeline.study import Study
 from pipeline.types import Integers
@@ -133,7 +134,9 @@ class Dealt(Clients):
 
     def __init__(self, count: int, rule: str, *, seed: int, study: Study) -> None:
         super().__init__()
-        self.names = [f"client-{number}" for number in range(count)]
+        named = method_of(study).clients(study)[:count]
+        others = range(len(named), count)
+        self.names = [*named, *(f"client-{number}" for number in others)]
         self._count, self._dealt = count, 0
         self._rng = np.random.default_rng([seed, 0xD1])
         self._kind, _, given = rule.partition(":")

@@ -90,7 +90,7 @@ def produce(
     """
     if begin_at is not None and rate is None:
         raise ConfigError("--begin: it says when a rate starts to count; give --rate too")
-    task = live_task_of(study, "a client", level)
+    task = live_task_of(study, "a client", level).of_client(client)
     settings = connected(Settings.read())
     if not task.study.private and (epsilon_limit or delta_limit):
         raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")

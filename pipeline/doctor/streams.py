@@ -91,16 +91,18 @@ class _Releases:
     def __init__(self, task: Task, seed: int, number: int) -> None:
         self._task, self._run = task, OfflineRun(task)
         self._seed, self._number, self._round = seed, number, 0
+        self._names = method_of(task.study).clients(task.study)
 
     def fold(self, features: Matrix, responses: Vector, clients: int) -> None:
         """Release one window of each client, all at the same model, and fold them."""
         made, slots = list[tuple[str, bytes]](), self._task.slots
-        for i in range(clients):
+        names = self._names or [f"c{i}" for i in range(clients)]
+        for i, name in enumerate(names[:clients]):
             part, noise = slice(i * slots, (i + 1) * slots), None
             if self._task.study.privacy.mechanism == "insecure-simulation":
                 noise = SeededStream(self._seed, f"{self._number}/{i}", self._round)
             window = Arrays(features[part], responses[part])
-            made.append((f"c{i}", self._run.release(f"c{i}", window, self._run.model, noise)))
+            made.append((name, self._run.release(name, window, self._run.model, noise)))
         self._run.fold_all(made)
         self._round += 1
 

@@ -66,7 +66,8 @@ def facts_of(task: Task) -> dict[str, object]:
     }
     if offline_method(task.study) is not None:
         return facts
-    facts["norm"] = expected(task)
+    if task.encoding.columns:
+        facts["norm"] = expected(task)
     method = method_of(task.study)
     facts.update(method.facts(task))
     outlook = method.outlook(task, task.slots)

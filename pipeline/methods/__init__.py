@@ -2,8 +2,8 @@
 
 - `base`: what a method is to the rest.
 - `offline`: what a method is that runs over a file.
-- `renewable`, `ldp_sgd`, `noisy_mle`: methods that run live. `published`: methods for files.
-- `age_aware`: the mathematics of a method that no study can name yet.
+- `renewable`, `ldp_sgd`, `noisy_mle`, `age_aware`: methods that run live. `published`: methods for
+  files.
 
 A method is loaded when a study asks for it, and nothing outside its package knows it by name.
 """
@@ -25,6 +25,7 @@ METHODS = {
     "renewable": "pipeline.methods.renewable.method:METHOD",
     "ldp-sgd": "pipeline.methods.ldp_sgd.method:METHOD",
     "noisy-mle": "pipeline.methods.noisy_mle.method:METHOD",
+    "age-aware": "pipeline.methods.age_aware.method:METHOD",
 }
 #: Methods that need pooled records, several rounds or a trusted aggregator, and so run over a file
 #: alone: where to find them.

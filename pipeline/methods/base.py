@@ -108,6 +108,7 @@ class Method(ABC, Generic[T]):
     title: The method in the field's words.
     losses: What it can minimise.
     tables: Tables under [estimator] that it reads: "method", or one of its own.
+    features: Whether records have features beside the response.
     levels: Whether single records can have budgets of their own (`privacy.personal`).
     server_side: Keys that only the worker reads, with what they decide: a replay may change them.
     client_side: Why a replay may not change other keys of its tables, by the beginning of the key.
@@ -116,6 +117,7 @@ class Method(ABC, Generic[T]):
     title: ClassVar[str]
     losses: ClassVar[tuple[str, ...]]
     tables: ClassVar[tuple[str, ...]] = ()
+    features: ClassVar[bool] = True
     levels: ClassVar[bool] = False
     server_side: ClassVar[Mapping[str, str]] = {}
     client_side: ClassVar[Mapping[str, str]] = {}
@@ -136,6 +138,11 @@ class Method(ABC, Generic[T]):
 
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         """Put into a study's meaning, of which the revision is a hash, what the method adds."""
+
+    def clients(self, study: Study) -> Sequence[str]:
+        """Return the ids of all clients where a study names them; none: any may release."""
+        del study
+        return ()
 
     def intervals(self, study: Study) -> Sequence[str]:
         """Return the kinds of intervals that can be had side by side; none if there is one."""

@@ -45,8 +45,8 @@ class Case:
 
     @property
     def task(self) -> Task:
-        """The study's task."""
-        return task_of(self.study)
+        """The study's task, as the client whose windows these are has it."""
+        return task_of(self.study).of_client("c")
 
     def models(self) -> list[Model]:
         """Return a model for each window: the public start first, then some that moved on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -51,6 +51,14 @@ class Task(RecordBounds, ABC):
     @abstractmethod
     def make_budget(self, level: str | None) -> Budget:
         """Return the budget of the releases, which depends on what a record touches in them."""
+
+    def of_client(self, name: str) -> Self:
+        """Return the task as one client has it, by its id; most studies treat all alike.
+
+        Raises ConfigError if the study names its clients, and it is none of them.
+        """
+        del name
+        return self
 
     @abstractmethod
     def check_fit(self) -> None:

@@ -140,7 +140,6 @@ class Data(Strict, frozen=True, kw_only=True):
         key(
             "one entry for each feature with its public range, or its levels",
             "sensor_1 = { min = 20, max = 120 }",
-            min_length=1,
             max_length=1000,
         ),
     ]

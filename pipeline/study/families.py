@@ -124,6 +124,11 @@ def check_kind(study: Study) -> None:
     Raises ConfigError, naming the key, what is allowed and the way out.
     """
     kind, estimator = study.estimator.kind, study.estimator
+    if not study.data.features and not (kind in METHODS and not load_live(kind).features):
+        raise ConfigError(
+            "data.features: needs at least one entry with its public range, or its levels; "
+            "example: sensor_1 = { min = 20, max = 120 }"
+        )
     if kind in OFFLINE:
         load(kind).check(study)
         return

@@ -41,7 +41,11 @@ FORM = "pipeline/messages/form.py"
 WINDOW, SUMS = "pipeline/methods/renewable/client.py", "pipeline/methods/renewable/summarise.py"
 RECORDS, GRADIENTS = "pipeline/methods/ldp_sgd/client.py", "pipeline/methods/ldp_sgd/gradients.py"
 SITES = "pipeline/methods/noisy_mle/client.py"
-TASKS = {f"pipeline/methods/{name}/task.py" for name in ("renewable", "ldp_sgd", "noisy_mle")}
+ROUNDS = "pipeline/methods/age_aware/client.py"
+TASKS = {
+    f"pipeline/methods/{name}/task.py"
+    for name in ("renewable", "ldp_sgd", "noisy_mle", "age_aware")
+}
 AGAIN = "pipeline/methods/renewable/task.py"
 #: A suite for methods: it makes releases of records that its caller gives, and keeps them.
 CHECKS = "pipeline/methods/checks.py"
@@ -59,8 +63,9 @@ USERS = {
     "disclose": {RELEASING, CHECKS},
     # a task hands them to its method's client module, and nothing else asks a task but a release
     "query": {RELEASING, CHECKS, *TASKS},
-    # sites have no release without noise
-    "open_query": {RELEASING, CHECKS, *TASKS} - {SITES.replace("client", "task")},
+    # sites and rounds have no release without noise
+    "open_query": {RELEASING, CHECKS, *TASKS}
+    - {path.replace("client", "task") for path in (SITES, ROUNDS)},
     # sums that are sent again, without privacy; where they are taken says a pass over the records
     "query_again": {RELEASING, AGAIN},
     "point_again": {"producers/again.py", AGAIN},
@@ -91,9 +96,9 @@ MAKERS = {
     "Answer": {PRIVATISE},
     "OpenAnswer": {PRIVATISE},
     "Parts": {PRIVATISE},
-    "Query": {WINDOW, RECORDS, SITES},
+    "Query": {WINDOW, RECORDS, SITES, ROUNDS},
     "OpenQuery": {WINDOW, RECORDS},
-    "VectorPart": {WINDOW, SITES},
+    "VectorPart": {WINDOW, SITES, ROUNDS},
     "MatrixPart": {WINDOW, RECORDS, SITES},
     "RecordsPart": {RECORDS},
     "Summary": {SUMS},
@@ -117,6 +122,7 @@ CLIENT_SIDE = (
         "pipeline/methods/renewable/",
         "pipeline/methods/ldp_sgd/",
         "pipeline/methods/noisy_mle/",
+        "pipeline/methods/age_aware/",
         "pipeline/losses/",
         "pipeline/privacy/",
         "pipeline/linalg.py",

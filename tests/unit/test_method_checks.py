@@ -13,7 +13,7 @@ from pipeline.methods.renewable import private_state
 from pipeline.privacy import sensitivity
 from pipeline.records.encode import Arrays
 from pipeline.study import parse_study
-from tests import sgd, sites
+from tests import ages, sgd, sites
 from tests.builders import study_text
 
 TOY = "private-mean"
@@ -60,6 +60,10 @@ STUDIES: dict[str, dict[str, Callable[[], str]]] = {
         "laplace": lambda: small_sites(loss="logistic", mechanism="discrete-laplace"),
         "cut": lambda: small_sites(loss="linear", residual_bound=0.3, norm_bound="typical"),
         "sufficient": lambda: small_sites(loss="linear", neighbours="replace-one"),
+    },
+    "age-aware": {
+        "alone": lambda: ages.study_text(groups=ages.ALONE, slots=3, records=4),
+        "members": lambda: ages.study_text(slots=4, records=3, method='use = "wiener"'),
     },
     TOY: {"noised": toy_text},
 }

@@ -19,6 +19,10 @@ from pipeline.types import Vector
 Mixing = Callable[[int], float]
 
 
+#: So many rounds are followed one by one; more say no more than rounds for ever, where that ends.
+_ROUNDS = 64
+
+
 class Upload(NamedTuple):
     """One release of a client: when, in slots of the study's clock, and its classical epsilon."""
 
@@ -67,6 +71,38 @@ def bounded_rounds(delta: float, epsilon: float) -> float:
     if growth >= 1:
         return float("inf")
     return float(epsilon + np.log1p(-delta) - np.log1p(-growth))
+
+
+def repeated_epsilon(count: int, epsilon: float, backward: Vector, ahead: Vector) -> float:
+    """Return what so many equal rounds say of a record's value in any one slot, at most.
+
+    count: Rounds with a release each, in the same slot of each, at least 1.
+    epsilon: Classical, of each.
+    backward, ahead: Delta of 0 to H slots, shape (H + 1,), H those of a round.
+    """
+    past, future = (_grown(count, epsilon, float(left[-1])) for left in (backward, ahead))
+    slots = len(backward) - 1
+    # the slots from a release on, until the next: what came before, and what comes after
+    before = present_epsilon(past[:, None], backward[None, :-1])
+    after = present_epsilon(
+        np.append(0.0, future)[:, None], np.asarray(ahead)[None, np.arange(slots, 0, -1)]
+    )
+    if count <= len(past):
+        # behind release j there are count - 1 - j more
+        return float((before + after[:-1][::-1]).max())
+    return float((before[-1] + after[-1]).max())
+
+
+def _grown(count: int, epsilon: float, delta: float) -> Vector:
+    """Return the epsilon of 1, 2, ... releases at the last of them, until it grows no more."""
+    known = [epsilon]
+    while len(known) < count:
+        known.append(epsilon + _fade(known[-1], delta))
+        if len(known) >= _ROUNDS and delta * np.exp(epsilon) < 1:
+            # what is left to come is known: no more than for ever
+            known[-1] = bounded_rounds(delta, epsilon)
+            break
+    return np.array(known)
 
 
 def _approach(uploads: Sequence[Upload], slot: int, mixing: Mixing) -> float:

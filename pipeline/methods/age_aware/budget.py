@@ -1,0 +1,88 @@
+"""What rounds of releases cost a client's records: classical at collection, nested at any time."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+
+from pipeline.errors import BudgetExceeded
+from pipeline.methods.age_aware.nested import repeated_epsilon
+from pipeline.methods.age_aware.plan import Plan
+from pipeline.privacy.accounting import total_mu
+from pipeline.privacy.events import Event, Pure, parts
+from pipeline.privacy.mechanisms import Mechanism
+from pipeline.privacy.policy import Guarantee, guarantee_of
+from pipeline.release.budget import Budget
+from pipeline.study import Study
+
+
+class AgedBudget(Budget):
+    """As `Budget`: each round pays the classical epsilon of its slot, and rounds compose nested.
+
+    `privacy.epsilon` is the promise about a record's value at any one time, all rounds together.
+
+    plan: Of the study.
+    number: The client's place in it; None: whichever client pays most.
+    """
+
+    def __init__(self, study: Study, plan: Plan, number: int | None) -> None:
+        super().__init__(study, None, touched=1, scope="release")
+        self._plan = plan
+        self._number = int(plan.epsilons.argmax()) if number is None else number
+
+    def per_record_of(self, mechanism: Mechanism) -> float:
+        """As `Budget.per_record_of`: classical, of one round."""
+        del mechanism
+        return float(self._plan.epsilons[self._number])
+
+    def together(self, event: Event) -> Event:
+        """As `Budget.together`: by the nested rule, and what the model card has cost.
+
+        Raises BudgetExceeded if the card does not hold for so many rounds.
+        """
+        card = self._plan.card(self._number)
+        rounds = sum(times for _, times in parts(event))
+        last = card.group.last_round
+        if last is not None and rounds > last + 1:
+            raise BudgetExceeded(
+                f"the model card of this client holds up to round {last}, and says nothing of what "
+                "later releases would cost: nothing is released; the operator must look at the "
+                "card anew and start a study with a new name"
+            )
+        return Pure(self.after(rounds))
+
+    def after(self, rounds: int) -> float:
+        """Return the epsilon about a value at any one time after so many rounds, at least 1."""
+        card, epsilon = self._plan.card(self._number), float(self._plan.epsilons[self._number])
+        nested = repeated_epsilon(rounds, epsilon, card.backward, card.ahead)
+        return nested + card.group.card_epsilon
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """The statement that goes with every estimate: what is protected, and what is not."""
+        privacy, plan = self._study.privacy, self._plan
+        epsilon, spec = privacy.epsilon or 0.0, plan.spec
+        known = (
+            "anyone, whatever they know of single records, but nothing that ties records together"
+            if spec.delta == "prior-free"
+            else "anyone who knows the records' long-run law and no more"
+        )
+        found = guarantee_of(
+            mechanism=privacy.mechanism, epsilon=epsilon, delta=0.0,
+            mu=total_mu([Pure(epsilon)]), unit=privacy.unit, records=None,
+            neighbours=privacy.neighbours, counted="",
+        )  # fmt: skip
+        return msgspec.structs.replace(
+            found,
+            guarantee=(
+                f"each published value is {spec.epsilon_now:g}-indistinguishable with respect to "
+                "any single record as it is at the time of publication, and all rounds together "
+                f"{epsilon:g}-indistinguishable with respect to its value at any one time, "
+                f"provided records change at least as fast as the model cards say, against {known}"
+                ". With respect to the record as it was when collected, the guarantee is "
+                f"classical {plan.epsilons.max():.4g}-DP per round. It does not protect facts that "
+                "do not change, nor a record's history: for these rounds add up; timing and which "
+                "client sent what are not hidden"
+            ),
+        )

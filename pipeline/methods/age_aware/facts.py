@@ -1,0 +1,115 @@
+"""What a study of rounds needs and promises, from public numbers alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from scipy.special import ndtri
+
+from pipeline.methods.age_aware.task import AgedTask
+from pipeline.methods.facts import Outlook, Sizes
+
+#: Rounds that stand for ever: what they cost together grows no more, or without an end.
+FOR_EVER = 10_000
+
+
+def facts(task: AgedTask) -> dict[str, object]:
+    """As `Method.facts`."""
+    plan, spec = task.plan, task.plan.spec
+    loss, alone = loss_of(task), loss_without_data(task)
+    return {
+        "rounds": {
+            "clients": len(plan.names),
+            "slots": spec.slots,
+            "records_of_a_client": plan.records,
+            "ages": {str(age): n for age, n in sorted(Counter(plan.ages.tolist()).items())},
+            "gap": plan.schedule.gap,
+        },
+        "noise": {
+            "mean_sd_least": math.sqrt(2) * float(plan.scales.min()),
+            "mean_sd_most": math.sqrt(2) * float(plan.scales.max()),
+        },
+        "loss": {
+            "expected": loss,
+            "without_data": alone,
+            "data_help": None if alone is None else loss < alone,
+        },
+        "epsilons": {
+            "now": spec.epsilon_now,
+            "when_collected": float(plan.epsilons.max()),
+            "at_any_time": task.study.privacy.epsilon,
+            "rounds_that_fit": rounds_that_fit(task),
+        },
+    }
+
+
+def warnings(task: AgedTask) -> tuple[str, ...]:
+    """As `Method.warnings`."""
+    found, plan = [], task.plan
+    if plan.no_age_credit:
+        found.append(
+            "age spares no noise: by these model cards nothing of a value is forgotten within a "
+            "round, so that each release has the noise of a fresh one"
+        )
+    if plan.capped.any():
+        found.append(
+            f"estimator.method.cap decides the noise of {int(plan.capped.sum())} of "
+            f"{len(plan.names)} clients, whose age alone would allow less"
+        )
+    alone = loss_without_data(task)
+    if alone is not None and loss_of(task) >= alone:
+        found.append(
+            f"data do not help: by the model cards alone, without any upload, the expected loss is "
+            f"{alone:.4g}, and with uploads {loss_of(task):.4g}"
+        )
+    rounds = rounds_that_fit(task)
+    if rounds is not None:
+        found.append(
+            f"after {rounds} rounds the first client's releases reach privacy.epsilon, and it "
+            "stops: use longer rounds, a smaller estimator.method.cap, or a larger privacy.epsilon"
+        )
+    found += [
+        f"the model card of group {name!r} has been estimated: check its lower bound of mixing, as "
+        "a card that mixes too fast is a failure of privacy"
+        for name, card in plan.cards.items()
+        if card.group.card_epsilon
+    ]
+    return tuple(found)
+
+
+def loss_of(task: AgedTask) -> float:
+    """Return the expected squared error of a round in which all report, in squared units."""
+    return float(task.plan.losses.sum())
+
+
+def loss_without_data(task: AgedTask) -> float | None:
+    """Return the same of the model cards alone; None where they know no level."""
+    return float(task.plan.alone.sum()) if task.plan.knows_level else None
+
+
+def rounds_that_fit(task: AgedTask) -> int | None:
+    """Return how many rounds the study's epsilon allows; None: any number."""
+    limit = task.study.privacy.epsilon or 0.0
+    if task.worst(FOR_EVER) <= limit:
+        return None
+    low, high = 0, FOR_EVER
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if task.worst(middle) <= limit else (low, middle)
+    return low
+
+
+def sizes(task: AgedTask, records: int) -> Sizes:
+    """As `Method.sizes`: one round of all clients."""
+    del records
+    return Sizes(len(task.plan.names) * task.slots)
+
+
+def outlook(task: AgedTask, records: int) -> Outlook:
+    """As `Method.outlook`."""
+    needed = sizes(task, records).records_for_intervals
+    reach = float(ndtri((1 + task.study.estimator.level) / 2))
+    return Outlook(
+        latest=needed, usual=needed, longest=None, usual_half=reach * math.sqrt(loss_of(task))
+    )

@@ -1,0 +1,144 @@
+"""From uploads to the value of a round: which round is over, weights, drift, expected loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.estimators.estimate import Estimate
+from pipeline.messages.form import identity
+from pipeline.methods.age_aware.state import RoundState, Uploads
+from pipeline.methods.age_aware.task import AgedTask
+from pipeline.types import Integers, Vector
+
+INTERVAL = "normal, from the expected loss of the plan"
+#: Names of clients that an estimate lists at most.
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round: its number, which members have reported, and their sums, shapes (k,)."""
+
+    number: int
+    members: Integers
+    sums: Integers
+
+
+class Members:
+    """The clients of a plan by the digests under which a state has them."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._numbers = {identity(name.encode()).hex(): i for i, name in enumerate(names)}
+
+    def of(self, state: RoundState) -> dict[int, Uploads]:
+        """Return what each member has sent; others are in no plan and do not count."""
+        return {
+            self._numbers[name]: uploads
+            for name, uploads in sorted(state.clients.items())
+            if name in self._numbers
+        }
+
+
+def newest(sent: Mapping[int, Uploads], members: int) -> Round | None:
+    """Return the newest round that is over; None before the first.
+
+    It is over when all members have reported, or when most of them have reported a later one:
+    a single client whose clock is fast closes no round.
+    """
+    last = np.array([max(uploads.sums) for uploads in sent.values()])
+    for number in sorted({n for uploads in sent.values() for n in uploads.sums}, reverse=True):
+        found = {i: uploads.sums[number] for i, uploads in sent.items() if number in uploads.sums}
+        if len(found) == members or 2 * int((last > number).sum()) > members:
+            whole = np.array(list(found.values()), dtype=np.int64)
+            return Round(number, np.array(list(found), dtype=np.int64), whole)
+    return None
+
+
+def estimate(task: AgedTask, state: RoundState, members: Members) -> Estimate:
+    """Return the value of the newest round that is over, in encoded units."""
+    plan, sent = task.plan, members.of(state)
+    size = len(plan.names)
+    found = newest(sent, size)
+    if found is None:
+        return _waiting(task, state, len(sent))
+    who, (centre, unit) = found.members, task.response_scale
+    # those that have not reported leave their weight to the others
+    weight = 1.0 / len(who)
+    means: Vector = centre + found.sums.astype(np.float64) * task.unit
+    value, drift = _combined(task, who, means)
+    noised = float(((weight * plan.gains[who] * task.deviations[who]) ** 2).sum())
+    # plans reckon with continuous noise; what is added is that of the lattice
+    planned = float(((weight * plan.gains[who] * plan.scales[who]) ** 2).sum() * 2)
+    scaled = (weight * size) ** 2
+    loss = float(plan.losses[who].sum()) * scaled - planned + noised
+    alone = float(plan.alone[who].sum()) * scaled if plan.knows_level else None
+    late = [name for i, name in enumerate(plan.names) if i not in set(who.tolist())]
+    rounds = max(uploads.releases for uploads in sent.values())
+    details = {
+        "round": found.number,
+        "value": value,
+        "noise_variance": noised,
+        "expected_loss": loss,
+        "loss_without_data": alone,
+        "data_help": None if alone is None else loss < alone,
+        "drift_correction": drift,
+        "clients_used": len(who),
+        "clients_missing": len(late),
+        "missing": late[:_LISTED],
+        "ahead": sum(max(uploads.sums) > found.number + 1 for uploads in sent.values()),
+        "not_in_the_plan": len(state.clients) - len(sent),
+        "epsilon_now": plan.spec.epsilon_now,
+        "epsilon_when_collected": float(plan.epsilons[who].max()),
+        "epsilon_at_any_time": task.worst(rounds),
+        "epsilon_of_all_rounds": float(plan.epsilons.max()) * rounds,
+        "gap": plan.schedule.gap,
+    }
+    return Estimate(
+        coefficients=np.array([(value - centre) / unit]),
+        covariance=np.array([[loss / unit**2]]),
+        privacy_covariance=np.array([[noised / unit**2]]),
+        weights=(1.0, 1.0),
+        status="ready",
+        reason="",
+        records=state.slots,
+        releases=state.releases,
+        condition=None,
+        floored=0,
+        interval=INTERVAL,
+        # no client asks anything at a point
+        point=np.zeros(1),
+        details=details,
+    )
+
+
+def _combined(task: AgedTask, who: Integers, means: Vector) -> tuple[float, float]:
+    """Return the value of a round, and which part of it is the drift that cards expect."""
+    plan = task.plan
+    now, then = plan.mean_now[who], plan.mean_then[who]
+    if plan.spec.use == "debiased":
+        return float((means + now - then).mean()), float((now - then).mean())
+    value = float((now + plan.gains[who] * (means - then)).mean())
+    return value, value - float(means.mean())
+
+
+def _waiting(task: AgedTask, state: RoundState, sent: int) -> Estimate:
+    size = len(task.plan.names)
+    reason = f"the first round waits for its clients: {sent} of {size} have reported"
+    return Estimate(
+        coefficients=np.zeros(1),
+        covariance=None,
+        privacy_covariance=None,
+        weights=(1.0, 1.0),
+        status="warming" if state.releases else "empty",
+        reason=reason,
+        records=state.slots,
+        releases=state.releases,
+        condition=None,
+        floored=0,
+        interval=INTERVAL,
+        point=np.zeros(1),
+        details={"clients_used": 0, "clients_missing": size - sent},
+    )

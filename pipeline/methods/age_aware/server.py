@@ -1,0 +1,57 @@
+"""Uploads of rounds at the worker, kept apart by client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.estimators.estimate import Estimate
+from pipeline.messages.form import Rows
+from pipeline.methods.age_aware.rounds import INTERVAL, Members, estimate
+from pipeline.methods.age_aware.state import RoundState
+from pipeline.methods.age_aware.task import AgedTask
+from pipeline.release.model import Part
+
+
+class RoundServer:
+    """As `methods.base.Server`."""
+
+    ordered = False
+    interval = INTERVAL
+
+    def __init__(self, task: AgedTask) -> None:
+        self._task, self._members = task, Members(task.plan.names)
+
+    def slots(self, rows: Rows) -> int:
+        """As `Server.slots`."""
+        return int(rows["records"].sum())
+
+    def empty(self, *, trace: bool = False) -> RoundState:
+        """As `Server.empty`; there is nothing to trace."""
+        del trace
+        return RoundState()
+
+    def read(self, fields: dict[str, bytes]) -> RoundState:
+        """As `Server.read`."""
+        return RoundState.decode(fields)
+
+    def fold(self, state: RoundState, rows: Rows) -> None:
+        """As `Server.fold`; any order gives the same bits."""
+        state.fold(rows)
+
+    def estimate(
+        self, parts: Sequence[tuple[float, RoundState]], partitions: Sequence[int]
+    ) -> Estimate:
+        """As `Server.estimate`: nothing is forgotten, so that there is one bucket."""
+        del partitions
+        [(_, state)] = parts
+        return estimate(self._task, state, self._members)
+
+    def start_is_over(self, states: Sequence[RoundState], furthest: int) -> bool:
+        """As `Server.start_is_over`: clients wait for no model."""
+        del states, furthest
+        return True
+
+    def part(self, slots: int, state: RoundState | None) -> Part | None:
+        """As `Server.part`: the plan is the study's own."""
+        del slots, state
+        return None

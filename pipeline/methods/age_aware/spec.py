@@ -1,0 +1,263 @@
+"""What a study of this method says of its own: `[estimator.method]` and its model cards."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from pipeline.errors import ConfigError
+from pipeline.methods.age_aware.chains import Chain, birth_death, check_law, cyclic
+from pipeline.study import Study
+from pipeline.study.tables import strict
+
+#: Most clients of a study: a plan has a cost for each of them in each slot.
+MOST_CLIENTS = 10_000
+_RANGE = re.compile(r"(.*)\{(\d{1,6})\.\.(\d{1,6})\}(.*)")
+#: What each way of mixing is described by.
+_KEYS = {
+    "cyclic": {"states", "q"},
+    "birth-death": {"states", "q"},
+    "matrix": {"states", "matrix"},
+    "constant": {"rate", "spread"},
+}
+_Number = Annotated[float, Meta(ge=-1e12, le=1e12)]
+_Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[estimator.method.groups.NAME]`: some clients and the model card of their records."""
+
+    clients: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=200)]],
+        Meta(
+            min_length=1,
+            max_length=MOST_CLIENTS,
+            description="ids of clients; meter-{1..30} stands for thirty of them",
+            examples=[["meter-{1..30}"]],
+        ),
+    ]
+    mixing: Annotated[
+        Literal["cyclic", "birth-death", "matrix", "constant"],
+        Meta(
+            description='how a record changes from slot to slot: "cyclic" or "birth-death" with '
+            'states and q, "matrix" with states and matrix, "constant" with rate and spread',
+            examples=["cyclic"],
+        ),
+    ]
+    states: Annotated[
+        list[_Number] | None,
+        Meta(description="values of a record in its own unit", examples=[[0, 60, 120, 180]]),
+    ] = None
+    q: Annotated[_Share | None, Meta(description="probability of a step", examples=[0.3])] = None
+    matrix: Annotated[
+        list[list[_Share]] | None,
+        Meta(description="probability of each step, one row for each state, that sum to 1"),
+    ] = None
+    rate: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        Meta(
+            description="a promise: in each slot at least this share is forgotten", examples=[0.1]
+        ),
+    ] = None
+    spread: Annotated[
+        Annotated[float, Meta(gt=0, le=1e12)] | None,
+        Meta(description="about the standard deviation of a record, public", examples=[40.0]),
+    ] = None
+    law: Annotated[
+        list[_Share] | None,
+        Meta(description="law of a record in the first slot of a round; default: stationary"),
+    ] = None
+    card_epsilon: Annotated[
+        float,
+        Meta(ge=0, le=20, description="what it cost to estimate the card from these records"),
+    ] = 0.0
+    last_round: Annotated[
+        Annotated[int, Meta(ge=0, le=2**40)] | None,
+        Meta(description="last round in which the card holds; default: no end", examples=[364]),
+    ] = None
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[estimator.method]` of age-aware collection."""
+
+    slots: Annotated[int, Meta(ge=1, le=10_000, description="slots of a round", examples=[48])]
+    epsilon_now: Annotated[
+        float,
+        Meta(ge=1e-4, le=20, description="of one round, about a record's present value",
+             examples=[0.1]),
+    ]  # fmt: skip
+    groups: Annotated[
+        dict[str, Group], Meta(min_length=1, description="tables of clients with a model card")
+    ]
+    cap: Annotated[
+        float,
+        Meta(ge=1e-4, le=20, description="most epsilon of one round about the value collected",
+             examples=[1.0]),
+    ] = 1.0  # fmt: skip
+    delta: Annotated[
+        Literal["prior-free", "stationary", "spectral"],
+        Meta(description='whose knowledge the promise holds against; "prior-free": anybody\'s'),
+    ] = "prior-free"
+    use: Annotated[
+        Literal["debiased", "wiener"],
+        Meta(
+            description='"debiased" adds the drift that the cards expect; "wiener" weighs upload '
+            "and card, whose level must be known"
+        ),
+    ] = "debiased"
+    capacity: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_CLIENTS)] | None,
+        Meta(description="most clients of one slot; default: any number", examples=[1]),
+    ] = None
+    closed: Annotated[
+        list[Annotated[int, Meta(ge=0)]],
+        Meta(description="slots in which nobody collects, from 0", examples=[[0, 1]]),
+    ] = []
+
+
+def spec_of(study: Study) -> Spec:
+    """Return the table of a study; ConfigError if it has a key or a value that is not allowed."""
+    given = study.estimator.method or {}
+    if given.get("use") == "model":
+        raise ConfigError(
+            'estimator.method.use: "model" needs no upload, and clients would spend their budget '
+            "for nothing; `veilstream schedule compare` says what it would give; allowed: "
+            '"debiased", "wiener"'
+        )
+    if given.get("delta") == "bayes":
+        raise ConfigError(
+            'estimator.method.delta: "bayes" holds against nobody who knows more than the law; '
+            'allowed: "prior-free", "stationary", "spectral"'
+        )
+    return strict(given, Spec, at="estimator.method", hidden=lambda: "...")
+
+
+def check(study: Study) -> None:
+    """Refuse what does not go with the method; ConfigError, with key, allowed and way out."""
+    estimator, privacy, spec = study.estimator, study.privacy, spec_of(study)
+    if privacy.mechanism != "discrete-laplace":
+        raise ConfigError(
+            'privacy.mechanism: kind = "age-aware" turns pure epsilons into noise; set '
+            'mechanism = "discrete-laplace"'
+        )
+    if privacy.neighbours != "replace-one" or privacy.unit != "record":
+        raise ConfigError(
+            'privacy.neighbours: kind = "age-aware" hides one value of one record; set '
+            'neighbours = "replace-one" and unit = "record"'
+        )
+    for key in ("forgetting", "norm_bound", "residual_bound", "noise_scale", "class_weights"):
+        if getattr(estimator, key) is not None:
+            raise ConfigError(f'estimator.{key}: kind = "age-aware" has none; remove it')
+    if study.data.features:
+        raise ConfigError(
+            'data.features: kind = "age-aware" collects the response alone; set features = {}'
+        )
+    if study.window.seconds is not None:
+        raise ConfigError(
+            "window.seconds: a round that is not over would be sent fresher than planned; remove it"
+        )
+    if study.window.records % spec.slots:
+        raise ConfigError(
+            "window.records: a window is a round, with the same records in each slot; use a "
+            f"multiple of estimator.method.slots, here {spec.slots}"
+        )
+    if not spec.epsilon_now <= spec.cap <= (privacy.epsilon or 0.0):
+        raise ConfigError(
+            "estimator.method.cap: must not be below epsilon_now, nor above privacy.epsilon"
+        )
+    for name, group in spec.groups.items():
+        check_group(name, group, study)
+
+
+def check_group(name: str, group: Group, study: Study) -> None:
+    """Refuse a model card that says too little, or something that cannot be; ConfigError."""
+    at, spec = f"estimator.method.groups.{name}", spec_of(study)
+    needed = _KEYS[group.mixing]
+    for key in ("states", "q", "matrix", "rate", "spread"):
+        if (getattr(group, key) is not None) != (key in needed):
+            wants = " and ".join(sorted(needed))
+            raise ConfigError(f'{at}.{key}: mixing = "{group.mixing}" has {wants}, and no others')
+    low, high = study.data.response.ends
+    if group.states is not None and not low <= min(group.states) <= max(group.states) <= high:
+        raise ConfigError(
+            f"{at}.states: must lie in the range of data.response, {low:g} to {high:g}"
+        )
+    if group.spread is not None and group.spread > (high - low) / 2:
+        raise ConfigError(f"{at}.spread: at most half the range of data.response")
+    if group.mixing == "constant" and (spec.use == "wiener" or spec.delta != "prior-free"):
+        raise ConfigError(
+            f'{at}.mixing: "constant" is a promise of speed and knows no level; use = "debiased" '
+            'and delta = "prior-free" go with it'
+        )
+    law = group.law
+    if law is not None and (spec.delta != "prior-free" or np.count_nonzero(law) < 2):
+        raise ConfigError(
+            f'{at}.law: goes with delta = "prior-free", which holds for any law, and must leave '
+            "more than one state possible: a law that knows the value leaves nothing to protect"
+        )
+    try:
+        chain = chain_of(group, (low, high))
+        # a chain that falls apart has no one law in the long run
+        check_law(chain, chain.stationary if law is None else np.array(law))
+    except ConfigError as error:
+        raise ConfigError(f"{at}: {error}") from None
+
+
+def chain_of(group: Group, ends: tuple[float, float]) -> Chain:
+    """Return how the records of a group change.
+
+    Of a promise of speed alone: two values about the middle of the range, that keep its correlation
+    of (1 - rate)^t; its level says nothing.
+
+    Raises ConfigError if it is no chain.
+    """
+    if group.mixing == "constant":
+        middle, reach, rate = sum(ends) / 2, group.spread or 0.0, group.rate or 0.0
+        other = np.array([[1 - rate / 2, rate / 2], [rate / 2, 1 - rate / 2]])
+        return Chain(np.array([middle - reach, middle + reach]), other)
+    states = np.array(group.states, dtype=np.float64)
+    if group.mixing == "matrix":
+        rows = group.matrix or []
+        if any(len(row) != len(rows) for row in rows):
+            raise ConfigError("matrix: give one number for each pair of states")
+        return Chain(states, np.array(rows, dtype=np.float64))
+    make = cyclic if group.mixing == "cyclic" else birth_death
+    return make(states, group.q or 0.0)
+
+
+def clients_of(spec: Spec) -> dict[str, str]:
+    """Return the group of each client, in the order of the file.
+
+    Raises ConfigError if one is in two groups, or there are too many.
+    """
+    found: dict[str, str] = {}
+    for group, card in spec.groups.items():
+        for client in _spelled(card):
+            if client in found:
+                raise ConfigError(
+                    f"estimator.method.groups.{group}.clients: {client!r} is named twice"
+                )
+            found[client] = group
+            if len(found) > MOST_CLIENTS:
+                raise ConfigError(f"estimator.method.groups: at most {MOST_CLIENTS} clients")
+    return found
+
+
+def _spelled(card: Group) -> list[str]:
+    names = []
+    for text in card.clients:
+        parts = _RANGE.fullmatch(text)
+        if parts is None:
+            names.append(text)
+            continue
+        before, first, last, after = parts.groups()
+        if not 0 <= int(last) - int(first) < MOST_CLIENTS:
+            raise ConfigError(
+                f"clients: {text!r} must count upwards, over {MOST_CLIENTS} names at most"
+            )
+        names += [f"{before}{number}{after}" for number in range(int(first), int(last) + 1)]
+    return names

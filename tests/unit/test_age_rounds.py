@@ -1,0 +1,243 @@
+"""Rounds from records to value: plan, noise, what is over, what it costs, what is refused."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from pipeline.errors import BudgetExceeded, ConfigError, PrivacyError
+from pipeline.methods import method_of
+from pipeline.methods.age_aware import plan as plans
+from pipeline.methods.age_aware.nested import Upload, repeated_epsilon, table, worst_epsilon
+from pipeline.methods.age_aware.spec import clients_of, spec_of
+from pipeline.methods.age_aware.task import WhenOver
+from pipeline.offline import OfflineRun
+from pipeline.privacy.accounting import total_epsilon
+from pipeline.privacy.events import Pure, compose
+from pipeline.records.encode import Arrays
+from pipeline.scheduling.policy import Directive, OpenWindow, Send, Wait
+from pipeline.study import parse_study
+from tests import ages
+
+PUBLIC = Directive(0, 0)
+
+
+def window(values: np.ndarray) -> Arrays:
+    """Return real values as the rows of a window."""
+    return Arrays(np.zeros((len(values), 0)), (values - 90.0) / 90.0)
+
+
+@pytest.mark.parametrize("use", ["debiased", "wiener"])
+def test_the_loss_of_rounds_is_what_the_plan_expects(use: str) -> None:
+    law = "law = [0.7, 0.1, 0.1, 0.1]"
+    groups = ages.GROUPS.replace("q = 0.9", f"q = 0.9\n{law}")
+    task = ages.task_of(
+        ages.study_text(groups=groups, records=5, method=f'use = "{use}"\ncap = 8.0')
+    )
+    rng, plan, losses, values = np.random.default_rng(3), task.plan, [], []
+    run, (centre, unit) = OfflineRun(task), task.response_scale
+    for _ in range(200):
+        truth = []
+        for name in plan.names:
+            [records] = ages.rounds_of(task, name, 1, rng)
+            truth.append(records.reshape(12, -1)[-1].mean())
+            run.fold(name, run.release(name, window(records), run.model))
+        found, _ = run.estimate(0.0)
+        assert found.status == "ready"
+        value = centre + unit * float(found.coefficients[0])
+        assert value == pytest.approx(found.details["value"])
+        losses.append((value - np.mean(truth)) ** 2)
+        values.append(value - np.mean(truth))
+    expected = float(found.details["expected_loss"])
+    # lattice noise is a hair wider than the continuous one that plans reckon with
+    assert expected == pytest.approx(plan.losses.sum(), rel=0.02)
+    assert abs(np.mean(values)) < 4 * np.std(values) / 200**0.5
+    assert abs(np.mean(losses) - expected) < 4 * np.std(losses) / 200**0.5
+    assert found.details["epsilon_now"] == 0.3
+
+
+def test_noise_is_that_of_the_planned_slot_and_of_no_other() -> None:
+    task = ages.task_of(ages.study_text(method="capacity = 1\ncap = 2.0"))
+    plan = task.plan
+    assert len(set(plan.slots.tolist())) == len(plan.names)
+    for number, name in enumerate(plan.names):
+        mine = task.of_client(name)
+        assert mine.budget.event == Pure(float(plan.epsilons[number]))
+        allowed = np.log1p(np.expm1(0.3) / plan.deltas[number])
+        assert plan.epsilons[number] == pytest.approx(min(2.0, allowed))
+        sd = mine.channel.standard_deviation * 90.0 / plan.records
+        assert sd == pytest.approx(np.sqrt(2) * plan.scales[number], rel=0.01)
+        # a record of another slot does not matter, one of this slot does
+        values = np.full(task.slots, 60.0)
+        before = mine.query(window(values), task.first_model).parts["sum"].pieces()[0].values
+        for slot in range(12):
+            changed = values.copy()
+            changed[slot * plan.records] = 180.0
+            after = mine.query(window(changed), task.first_model).parts["sum"].pieces()[0].values
+            assert (after != before) == (slot == plan.slots[number])
+
+
+def test_values_are_those_of_the_card_before_they_are_summed() -> None:
+    task = ages.task_of(ages.study_text()).of_client("b")
+
+    def total(value: float) -> int:
+        values = np.full(task.slots, value)
+        return int(task.query(window(values), task.first_model).parts["sum"].pieces()[0].values[0])
+
+    assert total(55.0) == total(60.0) == total(89.0)
+    assert total(91.0) == total(120.0) != total(60.0)
+    assert total(1e6) == total(180.0)
+
+
+def test_an_estimate_is_of_the_newest_round_that_is_over() -> None:
+    task = ages.task_of(ages.study_text())
+    run, rng = OfflineRun(task), np.random.default_rng(4)
+
+    def report(*names: str) -> dict[str, object]:
+        for name in names:
+            [records] = ages.rounds_of(task, name, 1, rng)
+            run.fold(name, run.release(name, window(records), run.model))
+        return dict(run.estimate(0.0)[0].details)
+
+    assert run.estimate(0.0)[0].status == "empty"
+    assert report("c", "b") == {"clients_used": 2, "clients_missing": 2} | {"clients_used": 0}
+    # a clock that is fast closes no round, however far it runs ahead
+    assert "round" not in report("c", "c", "c")
+    first = report("a-1", "a-2")
+    assert (first["round"], first["clients_used"], first["ahead"]) == (0, 4, 1)
+    # most of them have sent a later one: who has not is missing, and the others share its weight
+    assert report("a-1")["round"] == 0
+    second = report("a-2", "a-1", "a-2")
+    assert (second["round"], second["clients_used"], second["missing"]) == (1, 3, ["b"])
+    # a late upload joins its round as long as that is the newest
+    third = report("b")
+    assert (third["round"], third["clients_used"], third["missing"]) == (1, 4, [])
+
+
+def test_a_round_leaves_when_it_is_over_and_never_fresher() -> None:
+    policy = WhenOver()
+    assert policy.decide(OpenWindow(12, 12, 0.0), PUBLIC, 1.0) == Send()
+    for ended in (False, True):
+        part = OpenWindow(11, 12, 0.0, ended=ended)
+        assert isinstance(policy.decide(part, PUBLIC, 1e9), Wait)
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 1.5])
+def test_equal_rounds_cost_what_brute_force_finds(epsilon: float) -> None:
+    task = ages.task_of(ages.study_text())
+    for card in task.plan.cards.values():
+        behind, ahead = card.backward, card.ahead
+        for count in (1, 2, 3, 7):
+            found = repeated_epsilon(count, epsilon, behind, ahead)
+            uploads = [Upload(12 * number + 4, epsilon) for number in range(count)]
+            # tables are as long as a round, and no two neighbours are further apart
+            worst = worst_epsilon(uploads, table(behind), table(ahead))
+            assert found == pytest.approx(worst, rel=1e-9)
+        longer = [repeated_epsilon(n, epsilon, behind, ahead) for n in (8, 63, 64, 65, 5000)]
+        assert longer == sorted(longer)
+    promise = ages.task_of(ages.study_text(groups=ages.ALONE))
+    assert promise.budget.after(5000) < 2 * promise.budget.per_record
+
+
+def test_rounds_compose_by_the_nested_rule_until_the_study_is_over() -> None:
+    task = ages.task_of(ages.study_text()).of_client("b")
+    event = task.budget.event
+    for rounds in (1, 5, 400):
+        together = task.budget.together(compose({event: rounds}))
+        assert total_epsilon([together], 0.0) == pytest.approx(task.budget.after(rounds))
+    assert task.budget.after(400) < 400 * task.budget.per_record
+    frozen = ages.GROUPS.replace("q = 0.4", "q = 0.0001")
+    slow = ages.task_of(ages.study_text(groups=frozen))
+    # what never changes adds up as ever
+    assert slow.of_client("b").budget.after(7) == pytest.approx(7 * 0.3, rel=1e-3)
+    assert any("after 26 rounds" in words for words in method_of(slow.study).warnings(slow))
+
+
+def test_a_card_that_has_expired_pays_for_nothing() -> None:
+    groups = ages.GROUPS.replace("q = 0.4", "q = 0.4\nlast_round = 2\ncard_epsilon = 0.5")
+    budget = ages.task_of(ages.study_text(groups=groups)).of_client("b").budget
+    plain = ages.task_of(ages.study_text()).of_client("b").budget
+    spent = total_epsilon([budget.together(compose({budget.event: 3}))], 0.0)
+    assert spent == pytest.approx(plain.after(3) + 0.5)
+    with pytest.raises(BudgetExceeded, match="round 2"):
+        budget.together(compose({budget.event: 4}))
+
+
+def test_a_plan_that_breaks_the_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = plans.scheduled
+    study = parse_study(ages.study_text(method="capacity = 1\ncap = 3.0"))
+    monkeypatch.setattr(plans, "classical_epsilon", careless(plans.classical_epsilon))
+    with pytest.raises(PrivacyError, match="less noise"):
+        plans.plan_of(study)
+    assert plans.scheduled is true
+
+
+def careless(right):  # type: ignore[no-untyped-def]
+    """Return a calibration that gives too little noise, but for whoever looks at single ages."""
+
+    def wrong(present, delta, cap):  # type: ignore[no-untyped-def]
+        found = right(present, delta, cap)
+        return found if len(delta) == 1 else found._replace(classical=found.classical * 1.5)
+
+    return wrong
+
+
+def test_clients_are_those_of_the_study() -> None:
+    task = ages.task_of(ages.study_text())
+    assert method_of(task.study).clients(task.study) == ("c", "a-1", "a-2", "b")
+    with pytest.raises(ConfigError, match="--client"):
+        task.of_client("stranger")
+    with pytest.raises(PrivacyError):
+        task.query(window(np.zeros(task.slots)), task.first_model)
+    many = ages.GROUPS.replace("a-{1..2}", "a-{1..2000}")
+    assert len(clients_of(spec_of(parse_study(ages.study_text(groups=many))))) == 2002
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (('mixing = "cyclic"', 'mixing = "constant"'), "groups.slow.states"),
+        (("q = 0.4", "q = 1.4"), "groups.....q"),
+        (("states = [0, 60, 120, 180]", "states = [0, 60, 120, 181]"), "groups.fast.states"),
+        (("q = 0.4", "q = 0.0"), "groups.slow"),
+        (("q = 0.4", "q = 0.4\nlaw = [0, 1, 0, 0]"), "groups.slow.law"),
+        (("q = 0.4", "q = 0.4\nlaw = [0.5, 0.6, 0, 0]"), "groups.slow: law"),
+        (('clients = ["b"]', 'clients = ["a-1"]'), "groups.slow.clients"),
+        (("epsilon_now = 0.3", "epsilon_now = 1.3"), "method.cap"),
+        (("epsilon_now = 0.3", "epsilon_now = 0.3\ncap = inf"), "method.cap"),
+        (("epsilon_now = 0.3", 'epsilon_now = 0.3\nuse = "model"'), "method.use"),
+        (("epsilon_now = 0.3", 'epsilon_now = 0.3\ndelta = "bayes"'), "method.delta"),
+        (("epsilon_now = 0.3", "epsilon_now = 0.3\nclosed = [12]"), "method.closed"),
+        (("epsilon_now = 0.3", "epsilon_now = 0.3\nclosed = [-1]"), "method.closed"),
+        (("slots = 12", "slots = 7"), "window.records"),
+        (("discrete-laplace", "discrete-gaussian"), "privacy"),
+        (("replace-one", "zero-out"), "privacy.neighbours"),
+        (("features = {}", "features = { x = { min = 0, max = 1 } }"), "data.features"),
+        (("[stream]", "seconds = 5.0\n[stream]"), "window.seconds"),
+        (('loss = "linear"', 'loss = "linear"\nnorm_bound = 3.0'), "estimator.norm_bound"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_key(change: tuple[str, str], key: str) -> None:
+    text = ages.study_text()
+    assert change[0] in text
+    with pytest.raises(ConfigError, match=re.escape(key)):
+        plans.plan_of(parse_study(text.replace(*change)))
+
+
+def test_more_clients_than_places_are_refused() -> None:
+    closed = ", ".join(map(str, range(3, 12)))
+    text = ages.study_text(method=f"capacity = 1\nclosed = [{closed}]")
+    with pytest.raises(ConfigError, match=r"method\.capacity: 4 clients"):
+        plans.plan_of(parse_study(text))
+    roomy = plans.plan_of(parse_study(text.replace("capacity = 1", "capacity = 2")))
+    assert max(np.bincount(roomy.slots)) <= 2
+    assert set(roomy.slots.tolist()) <= {0, 1, 2}
+
+
+def test_without_age_credit_every_release_has_the_noise_of_a_fresh_one() -> None:
+    groups = ages.ALONE.replace("rate = 0.4", "rate = 1e-5")
+    task = ages.task_of(ages.study_text(groups=groups))
+    assert task.plan.epsilons == pytest.approx([0.3], rel=1e-3)
+    assert any("age spares no noise" in words for words in method_of(task.study).warnings(task))
