@@ -1,0 +1,253 @@
+"""One study in a storm: its clients and workers as processes, and what befalls them."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from agents.refold import refold
+from benchmarks.storm_checks import noised_twice, payloads, shared_records, uncounted
+from infra.local import LocalRuntime
+from pipeline.reducer import differences
+from tests.stage import Stage
+
+CLIENTS, WORKERS, SLOTS = ("north", "east", "south", "west"), ("w0", "w1"), 20
+TIMED = ("south", "west")
+#: Codes of ends that pass by themselves: a supervisor starts again.
+PASSING = {41, 50, 60}
+BEHIND = 44
+#: Records that a source grows by at a time, and seconds in between.
+GROWTH, EVERY = 2 * SLOTS, 1.0
+#: Longest that everything may take to come to rest, in seconds.
+REST = 300.0
+
+
+class Storm:
+    """One study in a storm.
+
+    Parameters
+    ----------
+    stage, runtime
+        The study's processes, and the servers that they use.
+    chance
+        Where and when blows fall.
+
+    Attributes
+    ----------
+    weights
+        Of a hundred blows, how many are of each kind.
+    """
+
+    weights: Mapping[str, int] = MappingProxyType(
+        {"worker": 30, "client": 36, "redis": 8, "kafka": 6, "restore": 20}
+    )
+
+    def __init__(self, stage: Stage, runtime: LocalRuntime, chance: random.Random) -> None:
+        self.stage, self.runtime, self.chance = stage, runtime, chance
+        self.counts: Counter[str] = Counter()
+        self.faults: list[str] = []
+        self.rows = dict.fromkeys(CLIENTS, 0)
+        self._copies: dict[str, list[Path]] = {client: [] for client in CLIENTS}
+        self._skips: set[str] = set()
+        self._restored: set[str] = set()
+        self._grown = 0.0
+
+    def prepare(self) -> None:
+        """Make what the study needs before anybody starts."""
+        self.stage.ensure_topics()
+
+    def run(self, blows: int) -> None:
+        """Let so many blows fall, let all come to rest, and look."""
+        self.prepare()
+        for client in CLIENTS:
+            self._file(client).write_text("mark,heat,load,failed,at\n")
+        self._grow()
+        for worker in WORKERS:
+            self.stage.worker(worker)
+        for client in CLIENTS:
+            self._produce(client)
+        # the first copies are from before the first acknowledgement, or soon after it
+        deadline = time.monotonic() + REST
+        while not all(self._copies.values()):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the clients do not start")
+            for client in CLIENTS:
+                if not self._copies[client]:
+                    self._copy(client)
+            self.let_pass(0.1)
+        for _ in range(blows):
+            self._blow()
+            self.let_pass(self.chance.uniform(0.2, 3.0))
+        self._rest()
+
+    def let_pass(self, seconds: float) -> None:
+        """Let time pass: sources grow, copies are taken, and what has ended is started again."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if time.monotonic() - self._grown > EVERY:
+                self._grow()
+                if self.chance.random() < 0.6:
+                    self._copy(self.chance.choice(CLIENTS))
+            self.tend()
+            time.sleep(0.05)
+
+    def _blow(self) -> None:
+        [kind] = self.chance.choices(list(self.weights), list(self.weights.values()))
+        self.counts[kind] += 1
+        self.strike(kind)
+
+    def strike(self, kind: str) -> None:
+        """Let a blow of some kind fall."""
+        if kind in ("redis", "kafka"):
+            self.runtime.kill(kind)
+            self.let_pass(self.chance.uniform(0.0, 1.0))
+            self.runtime.restart(kind)
+        elif kind == "restore":
+            self._restore(self.chance.choice(CLIENTS))
+        else:
+            name = self.chance.choice(WORKERS if kind == "worker" else CLIENTS)
+            self.stage.kill(name)
+            self.start(name)
+
+    def _copy(self, client: str) -> None:
+        """Take a copy as an operator would: of the database in one piece, and of the lock file."""
+        here, copy = self.stage.database(client), self.stage.folder / "copies" / client
+        copy = copy / str(len(self._copies[client]))
+        copy.mkdir(parents=True, exist_ok=True)
+        try:
+            with (
+                contextlib.closing(sqlite3.connect(f"file:{here}?mode=ro", uri=True)) as source,
+                contextlib.closing(sqlite3.connect(copy / here.name)) as target,
+            ):
+                source.backup(target)
+                if not target.execute("SELECT 1 FROM identity").fetchall():
+                    return
+        except sqlite3.Error:
+            # it is not whole yet, or nobody holds it who could let a reader in
+            return
+        shutil.copy(here.with_suffix(".lock"), copy)
+        self._copies[client].append(copy)
+        self.counts["copies"] += 1
+
+    def _restore(self, client: str) -> None:
+        """Put a copy back, the newest ones more often, with or without its lock file."""
+        self.stage.kill(client)
+        copies = self._copies[client]
+        copy = copies[-1 - min(len(copies) - 1, int(self.chance.expovariate(0.3)))]
+        if self.chance.random() < 0.3:
+            copy = copies[0]
+        here = self.stage.database(client)
+        for end in ("-wal", "-shm"):
+            here.with_name(here.name + end).unlink(missing_ok=True)
+        shutil.copy(copy / here.name, here)
+        if self.chance.random() < 0.5:
+            shutil.copy(copy / f"{client}.lock", here.with_suffix(".lock"))
+        self._restored.add(client)
+        self.start(client)
+
+    def tend(self) -> None:
+        """Start again what has ended."""
+        for name, process in list(self.stage.processes.items()):
+            if (code := process.poll()) is not None:
+                self.judge(name, code)
+                self.start(name)
+
+    def judge(self, name: str, code: int) -> None:
+        """Accept an end that has a reason."""
+        if code == BEHIND and name in self._restored:
+            self.counts["refused"] += 1
+            self._skips.add(name)
+        elif code not in PASSING:
+            said = self.stage.said(name).splitlines()[-1:]
+            raise RuntimeError(f"{name} ended with {code}: {said}")
+
+    def start(self, name: str) -> None:
+        """Start a client or worker."""
+        if name not in CLIENTS:
+            self.stage.worker(name)
+        else:
+            self._produce(name)
+
+    def _produce(self, client: str, *, follow: bool = True) -> None:
+        options = ["--follow"] * follow + ["--event-time", "at"] * (client in TIMED)
+        # whoever was refused must not be refused again
+        options += ["--skip-lost"] * (client in self._skips)
+        self._skips.discard(client)
+        self.stage.produce(client, self._file(client), *options)
+
+    def _grow(self) -> None:
+        self._grown, noised = time.monotonic(), self.stage.task.study.noised
+        for client in CLIENTS:
+            first = self.rows[client]
+            with self._file(client).open("a") as file:
+                for mark in range(first, first + GROWTH):
+                    y, x = self.chance.uniform(-1, 1), self.chance.uniform(-1, 1)
+                    word = ("no" if y < x else "yes") if noised else f"{y:.4f}"
+                    file.write(f"{mark},{50 + 40 * x:.4f},{x:.4f},{word},{1_360_000_000 + mark}\n")
+            self.rows[client] += GROWTH
+
+    def _file(self, client: str) -> Path:
+        return self.stage.folder / f"{client}.csv"
+
+    def _rest(self) -> None:
+        """Finish the sources as they are, wait for the workers, and compare everything."""
+        stage = self.stage
+        for client in CLIENTS:
+            stage.kill(client)
+            self._produce(client, follow=False)
+        deadline, left = time.monotonic() + REST, set(CLIENTS)
+        while left:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{sorted(left)} do not come to their end")
+            for client in sorted(left):
+                if (code := stage.processes[client].poll()) == 0:
+                    left.remove(client)
+                    del stage.processes[client]
+                elif code is not None:
+                    self.judge(client, code)
+                    self._produce(client, follow=False)
+            for worker in WORKERS:
+                if (code := stage.processes[worker].poll()) is not None:
+                    self.judge(worker, code)
+                    stage.worker(worker)
+            time.sleep(0.1)
+        stage.caught_up()
+        self._look()
+
+    def _look(self) -> None:
+        stage, log = self.stage, self.stage.releases()
+        found = payloads(log)
+        self.faults += [f"{identity} has several bytes" for identity in noised_twice(found)]
+        unsent = 0
+        for client in CLIENTS:
+            faults, never = uncounted(stage, client, self.rows[client], found)
+            self.faults += faults
+            unsent += never
+        if not stage.task.study.noised:
+            self.faults += shared_records(stage.task, found)
+        stored = stage.partitions()
+        for number, partition in enumerate(stored):
+            self.faults += differences(partition, refold(stage.task, stage.settings, number))
+        missing = sum(entry.missing for p in stored for entry in p.clients.values())
+        letters = self.letters(sum(p.head.dead_letters for p in stored))
+        if missing > unsent + letters:
+            self.faults.append(f"{missing} missing, {unsent} never sent, {letters} dead letters")
+        if not stage.verified():
+            self.faults.append("state verify")
+        self.counts.update(
+            releases=len(found), sent_again=len(log) - len(found), never_sent=unsent,
+            records=sum(self.rows.values()),
+        )  # fmt: skip
+
+    def letters(self, count: int) -> int:
+        """Return how many releases may be missing as they are dead letters: here none may be."""
+        if count:
+            self.faults.append(f"{count} dead letters")
+        return 0
