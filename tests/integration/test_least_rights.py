@@ -29,6 +29,7 @@ from kafka.admin import (
 from infra.local.ports import free_port
 from infra.local.services import Redis
 from infra.rights import REDIS, ROLES, kafka_commands, kafka_rights, redis_command
+from pipeline.cli.admission import admit_here
 from pipeline.errors import ConfigError, StaleSnapshot, VeilstreamError
 from pipeline.methods import task_of
 from pipeline.page.reading import Reading
@@ -42,9 +43,12 @@ from tests.builders import folded, sample_log
 from tests.builders import study_text as plain_study
 from tests.secured import LATE_PASSWORD, Secured, secured_kafka
 from tests.stage import Stage, send, study_text, until, write_csv
+from tests.trusted import TRUST
 
 #: A right: whether of a topic or a group, its name, and the operation.
 One = tuple[str, str, str]
+#: Clients that are admitted: one for each right of a role, and two more.
+MOST = 24
 OPERATIONS = {"DescribeConfigs": ACLOperation.DESCRIBE_CONFIGS}
 
 
@@ -112,8 +116,11 @@ def rights(secured: Secured) -> Iterator[Rights]:
 
 @pytest.fixture
 def stage(secured: Secured, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
-    """Yield a study whose topics the operator has made."""
-    text = study_text(partitions=1, releases=1)
+    """Yield an authenticated study whose topics the operator has made.
+
+    An open one asks for the same rights, less those on the clients topic.
+    """
+    text = study_text(partitions=1, releases=1) + TRUST
     with Stage(tmp_path, secured.plain.kafka, redis_url, text, ledger_topic="on") as made:
         assert made.run("topics", made.study).returncode == 0
         yield made
@@ -162,6 +169,7 @@ def check(
 @pytest.mark.takes("a client for each of its rights")
 def test_a_client_has_the_least_rights(stage: Stage, secured: Secured, rights: Rights) -> None:
     names = itertools.count()
+    admit_here(stage.task.study, stage.settings, [f"c{n}" for n in range(MOST)])
 
     def works() -> tuple[int, str]:
         number = next(names)
@@ -178,10 +186,14 @@ def test_a_worker_has_the_least_rights(stage: Stage, secured: Secured, rights: R
         stage.folder / "feeding", stage.settings.kafka, stage.settings.redis,
         stage.study.read_text(),
     )  # fmt: skip
+    feeding.environment["VEILSTREAM_FOLDER"] = stage.settings.folder
     names = itertools.count()
+    admit_here(stage.task.study, stage.settings, [f"c{n}" for n in range(MOST)])
 
     def works() -> tuple[int, str]:
         number = next(names)
+        # or the worker would have nothing to say in the clients topic
+        assert stage.run("study", "keys", stage.study, "--rotate").returncode == 0
         feeding.produce(f"c{number}", write_csv(stage.folder / f"{number}.csv", 40, seed=number))
         assert feeding.code(f"c{number}") == 0, feeding.said(f"c{number}")
         bad = {"key": b"x", "value": b"no release"}
@@ -205,6 +217,7 @@ def test_a_worker_has_the_least_rights(stage: Stage, secured: Secured, rights: R
 
 
 def test_a_reader_has_the_least_rights(stage: Stage, secured: Secured, rights: Rights) -> None:
+    admit_here(stage.task.study, stage.settings, ["north"])
     stage.worker()
     stage.produce("north", write_csv(stage.folder / "a.csv", 200))
     assert stage.code("north") == 0
