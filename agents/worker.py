@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 
 import faust
+import mode
+from aiokafka.errors import KafkaError
 
 from agents.app import create_app
 from agents.authority import authenticator
 from infra.admissions import announce_keys, say_again
+from infra.connection import told
 from infra.keyring import read_study
 from infra.study_record import announce
 from infra.topics import check_broker, check_copies, ensure_topics
@@ -101,7 +104,22 @@ def run_worker(
     # what lives now lives for ever; the collector need not look at it again
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-    worker.execute_from_commandline()
+    begin(worker, settings)
+
+
+def begin(worker: mode.Worker, settings: Settings) -> None:
+    """Let Faust run; it does not return.
+
+    Kafka may go away between the worker's own look at it and the start of Faust's consumer, whose
+    fault comes to nobody who could tell what it means.
+    """
+    try:
+        worker.execute_from_commandline()
+    except SystemExit as end:
+        if isinstance(error := end.__context__, KafkaError):
+            otherwise = f"Kafka at {settings.kafka} is out of reach ({type(error).__name__})"
+            stop(told(settings, error, otherwise, what="the cluster", operation="Describe"))
+        raise
 
 
 def _say(line: str) -> None:

@@ -116,11 +116,11 @@ def worker(
         began, used, early = time.perf_counter(), processor(process.pid), 0.0
         while (now := watermark()) < count:
             if not early and now > count // 5:
-                early = _memory(process.pid)
+                early = memory(process.pid)
             time.sleep(0.005)
         rate = (now - first) / (time.perf_counter() - began)
         by_processor = (now - first) / (processor(process.pid) - used)
-        late = _memory(process.pid)
+        late = memory(process.pid)
         _check(task_of(name, kind=kind, trusted=trusted), connection)
         return {"worker": rate, "processor": by_processor, "early": early, "late": late}
     finally:
@@ -173,7 +173,8 @@ def three(values: list[float]) -> str:
     return f"{min(values):.2f} {statistics.median(values):.2f} {max(values):.2f}"
 
 
-def _memory(pid: int) -> float:
+def memory(pid: int) -> float:
+    """Return the memory that a process has, in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS"):
             return int(line.split()[1]) / 1024
