@@ -97,10 +97,15 @@ def task_for(stream: Stream, setting: Setting) -> RenewableTask:
 
 def streamed(task: RenewableTask, drawn: Drawn, seed: int) -> Estimate:
     """Run one stream: every client releases full windows, in the order of its records."""
+    return halfway(task, drawn, seed)[1]
+
+
+def halfway(task: RenewableTask, drawn: Drawn, seed: int) -> tuple[Estimate, Estimate]:
+    """Run one stream; return the estimate that is first behind half of it, and the last."""
     features, responses, clients = drawn
     noised = task.study.noised
     reducer, partition, model = Reducer(task), Partition.empty(task), task.first_model
-    log, sequence = [], {}
+    log, sequence, middle = [], {}, None
     for number, (client, rows) in enumerate(_windows(responses, clients, task.slots)):
         sequence[client] = sequence.get(client, -1) + 1
         payload = release_of(
@@ -115,9 +120,12 @@ def streamed(task: RenewableTask, drawn: Drawn, seed: int) -> Estimate:
                 raise letters[0].fault
             found, log = estimate_of(task, [partition]), []
             seen = slots_seen([partition])
+            if middle is None and seen >= len(responses) / 2:
+                middle = found
             model = round_model(model.version + 1, found.expansion, found.weights, seen)
     reducer.fold(partition, log)
-    return estimate_of(task, [partition])
+    last = estimate_of(task, [partition])
+    return middle or last, last
 
 
 def _windows(

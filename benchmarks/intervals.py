@@ -1,23 +1,31 @@
 """Who gets intervals, whether they cover, and how long they are: real streams and hard ones.
 
-`python -m benchmarks.intervals [--data FOLDER] [--full] [--streams TEXT] [--draws N]`. Every study
-says ranges, a norm bound and epsilon, and leaves ridge and width of the curvature to their
-defaults. Columns: the share of coefficients that have an interval at the end; how many of those
-hold the penalised fit, without noise, to the same released records, and of streams that draw new
-records the fit to a million others, which stands for the population; their median standard error
-over the floor, which the true curvature and the whole budget in the gradient would give, and over
-what estimates deviate from that fit; and the area under the curve beside that of the fit. Behind a
-coverage stands its Monte Carlo error, from the spread between draws. Intervals hold sampling error,
-too: they hold the fit to the same records more often than 95 % where that is large, and nearly
-always without noise. The last three streams are held out (`benchmarks/held_out.py`).
-Writes `benchmarks/results/intervals.json`, with
---full of 200 draws of every loss and budget, else intervals_quick.json.
+`python -m benchmarks.intervals [--data FOLDER] [--full] [--streams TEXT] [--draws N]
+[--minutes M]`, and `--show` prints the stored table again. Every study says ranges, a norm bound
+and epsilon, and leaves ridge and width of the curvature to their defaults. Columns: the share of
+coefficients that have an interval at the end; how many of those hold the penalised fit, without
+noise, to the same released records, and of streams that draw new records the fit to a million
+others, which stands for the population; the same for the estimate in the middle of the stream; the
+median standard error over the floor, which the true curvature and the whole budget in the gradient
+would give, and over what estimates deviate from that fit; and the area under the curve beside that
+of the fit. Behind a coverage stands its Monte Carlo error, from the spread between draws. Intervals
+hold sampling error, too: they hold the fit to the same records more often than 95 % where that is
+large, and nearly always without noise. The last three streams are held out
+(`benchmarks/held_out.py`). Every row draws noise and records of its own, in rounds over all rows,
+until there are N draws (of epsilon 4 half, without noise a quarter) or M minutes of the processor
+are used up: no row stops because of what it found. Writes `benchmarks/results/intervals.json` with
+--full, of every loss and budget, else intervals_quick.json, after each row.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import time
+import zlib
+from collections import defaultdict
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
@@ -25,16 +33,21 @@ import numpy as np
 
 from benchmarks.held_out import HELD_OUT
 from benchmarks.interval_records import STREAMS, Stream
-from benchmarks.interval_runs import Setting, auc, floor_of, pooled, released, streamed, task_for
+from benchmarks.interval_runs import Setting, auc, floor_of, halfway, pooled, released, task_for
 from pipeline.errors import DataError
+from pipeline.estimators.estimate import Estimate
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Vector
 
 RESULTS = Path(__file__).parent / "results"
 LOSSES = (("gdwd", 0.5), ("gdwd", 1.0), ("gdwd", 2.0), ("logistic", 1.0))
-QUICK, FULL = 4, 200
+QUICK, FULL, BLOCK = 4, 200, 40
+#: Share of the draws that rows of a budget have: at the least one draws are told apart worst.
+DRAWS = {1.0: 1.0, 4.0: 0.5, None: 0.25}
 #: Draws of 40,000 records that stand for a population.
 POPULATION = 25
+#: Seeds that no rule was chosen on.
+FRESH = 20261122
 
 
 def main() -> None:
@@ -44,12 +57,30 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="every loss and budget, 200 draws")
     parser.add_argument("--streams", default="", help="only streams with this text in their name")
     parser.add_argument("--draws", type=int, help="so many draws of each row instead")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of the processor, at most")
+    parser.add_argument("--show", action="store_true", help="print the stored table")
     options = parser.parse_args()
-    draws = options.draws or (FULL if options.full else QUICK)
+    path = RESULTS / ("intervals.json" if options.full else "intervals_quick.json")
+    if options.show:
+        for row in json.loads(path.read_text())["rows"]:
+            show(row)
+        return
+    rows, most = list(rows_of(options)), options.draws or (FULL if options.full else QUICK)
+    for done in range(0, most, BLOCK):
+        for row in rows:
+            if time.process_time() > 60 * options.minutes:
+                return
+            row.draw(math.ceil(min(done + BLOCK, most) * DRAWS[row.setting.epsilon]))
+            found = [row.summary() for row in rows if row.seen]
+            path.write_text(json.dumps({"seed": FRESH, "rows": found}, indent=1) + "\n")
+            show(row.summary())
+
+
+def rows_of(options: argparse.Namespace) -> list[Row]:
+    """Return the rows that are asked for, and say of which the data are not there."""
     losses = LOSSES if options.full else (LOSSES[1], LOSSES[3])
     budgets = (1.0, 4.0, None) if options.full else (1.0,)
-    path = RESULTS / ("intervals.json" if options.full else "intervals_quick.json")
-    rows = []
+    rows: list[Row] = []
     for name, make in {**STREAMS, **HELD_OUT}.items():
         if options.streams not in name:
             continue
@@ -58,55 +89,84 @@ def main() -> None:
         except (DataError, FileNotFoundError) as error:
             print(f"{name}: left out, {error}")
             continue
-        for (loss, q), epsilon in product(losses, budgets):
-            rows.append(show(row_of(stream, Setting(loss, q, epsilon), draws)))
-            path.write_text(json.dumps({"draws": draws, "rows": rows}, indent=1) + "\n")
+        rows += [Row(stream, Setting(*loss, e)) for loss, e in product(losses, budgets)]
+    return sorted(rows, key=lambda row: row.setting.epsilon or math.inf)
 
 
-def row_of(stream: Stream, setting: Setting, draws: int) -> dict[str, object]:
-    """Run some draws of a stream and sum them up."""
-    task = task_for(stream, setting)
-    given, covered, held, errors, apart, fits, areas = [], [], [], [], [], [], []
-    floor = np.full(task.size, np.nan)
-    population = None if stream.fixed else population_fit(stream, task)
-    for seed in range(draws):
-        drawn = released(task, stream.draw(np.random.default_rng([5, seed]), task.loss))
-        if seed == 0 or not stream.fixed:
-            fit = pooled(task, drawn)
-        if seed == 0:
-            floor = floor_of(task, drawn, fit)
-        found = streamed(task, drawn, seed)
-        ends, known = found.intervals(0.95), found.standard_errors()
-        nothing = np.full(task.size, np.nan)
-        low, high = (nothing, nothing) if ends is None else ends
-        has = ~np.isnan(low)
-        given.append(has)
-        covered.append(np.where(has, (low <= fit) & (fit <= high), np.nan))
-        if population is not None:
-            inside = (low <= population) & (population <= high)
-            held.append(np.where(has, inside, np.nan))
-        errors.append(nothing if known is None else known[0])
-        apart.append(found.coefficients - fit)
-        fits.append(fit)
-        areas.append([auc(drawn[0], drawn[1], point) for point in (found.coefficients, fit)])
-    some = np.any(given)
-    median = np.nanmedian(np.array(errors)[:, np.any(given, axis=0)], axis=0) if some else None
-    at = np.any(given, axis=0)
-    spread = np.sqrt(np.mean(np.square(apart), axis=0))[at]
-    return {
-        "stream": stream.name, "setting": setting.label, "draws": draws,
-        "ridge": task.study.estimator.ridge, "width": task.secant.width,
-        "given": float(np.mean(given)),
-        "covered": share_of(covered),
-        "population": share_of(held),
-        "over_floor": None if median is None else float(np.median(median / floor[at])),
-        "over_spread": None if median is None else float(np.median(median / spread)),
-        "beyond_zero": None if median is None else int(
-            np.sum(np.abs(np.mean(fits, axis=0)[at]) > 1.96 * median)
-        ),
-        "coefficients": task.size,
-        "auc": [float(area) for area in np.mean(areas, axis=0)],
-    }  # fmt: skip
+@dataclass
+class Row:
+    """The draws of one row so far.
+
+    seen: What each draw had, by name of a column.
+    """
+
+    stream: Stream
+    setting: Setting
+    seen: dict[str, list[Vector]] = field(default_factory=lambda: defaultdict(list))
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.task = task_for(self.stream, self.setting)
+        self.population: Vector | None = None
+        self.fit = self.floor = np.full(self.task.size, np.nan)
+
+    def draw(self, until: int) -> None:
+        """Run draws until there are so many."""
+        name = zlib.crc32(f"{self.stream.name}, {self.setting.label}".encode())
+        if self.population is None and not self.stream.fixed:
+            self.population = population_fit(self.stream, self.task)
+        for number in range(self.count, until):
+            rng = np.random.default_rng([FRESH, name, number])
+            drawn = released(self.task, self.stream.draw(rng, self.task.loss))
+            if number == 0 or not self.stream.fixed:
+                self.fit = pooled(self.task, drawn)
+            if number == 0:
+                self.floor = floor_of(self.task, drawn, self.fit)
+            middle, end = halfway(self.task, drawn, int(rng.integers(2**62)))
+            self._note("", end)
+            self._note("middle ", middle)
+            known = end.standard_errors()
+            nothing = np.full(self.task.size, np.nan)
+            self.seen["errors"].append(nothing if known is None else known[0])
+            self.seen["apart"].append(end.coefficients - self.fit)
+            self.seen["fits"].append(self.fit)
+            if number < BLOCK:
+                points = (end.coefficients, self.fit)
+                self.seen["auc"].append(np.array([auc(*drawn[:2], point) for point in points]))
+        self.count = until
+
+    def _note(self, when: str, found: Estimate) -> None:
+        """Keep whether the intervals of an estimate hold the fit, and the population."""
+        nothing = np.full(self.task.size, np.nan)
+        low, high = found.intervals(0.95) or (nothing, nothing)
+        for name, target in (("fit", self.fit), ("population", self.population)):
+            if target is not None:
+                inside = (low <= target) & (target <= high)
+                self.seen[when + name].append(np.where(np.isnan(low), np.nan, inside))
+
+    def summary(self) -> dict[str, object]:
+        """Return the row."""
+        given = ~np.isnan(self.seen["fit"])
+        at = given.any(axis=0)
+        some = at.any()
+        median = np.nanmedian(np.array(self.seen["errors"])[:, at], axis=0) if some else None
+        spread = np.sqrt(np.mean(np.square(self.seen["apart"]), axis=0))[at]
+        size = np.abs(np.mean(self.seen["fits"], axis=0)[at])
+        return {
+            "stream": self.stream.name, "setting": self.setting.label, "draws": self.count,
+            "ridge": self.task.study.estimator.ridge, "width": self.task.secant.width,
+            "given": float(np.mean(given)),
+            "covered": share_of(self.seen["fit"]),
+            "population": share_of(self.seen["population"]),
+            "middle_given": float(np.mean(~np.isnan(self.seen["middle fit"]))),
+            "middle_covered": share_of(self.seen["middle fit"]),
+            "middle_population": share_of(self.seen["middle population"]),
+            "over_floor": None if median is None else float(np.median(median / self.floor[at])),
+            "over_spread": None if median is None else float(np.median(median / spread)),
+            "beyond_zero": None if median is None else int(np.sum(size > 1.96 * median)),
+            "coefficients": self.task.size,
+            "auc": [float(area) for area in np.mean(self.seen["auc"], axis=0)],
+        }  # fmt: skip
 
 
 def population_fit(stream: Stream, task: RenewableTask) -> Vector:
@@ -137,8 +197,9 @@ def show(row: dict[str, object]) -> dict[str, object]:
             f"beyond zero {row['beyond_zero']}/{row['coefficients']}"
         )
     print(
-        f"{row['stream']:24} {row['setting']:20} ridge {row['ridge']:<6.2g} width "
-        f"{row['width']:<3g} given {row['given']:4.0%}  {told}  AUC {private:.3f} / {fit:.3f}",
+        f"{row['stream']:24} {row['setting']:20} {row['draws']:3} draws  "
+        f"ridge {row['ridge']:<6.2g} width {row['width']:<3g} given {row['given']:4.0%}  {told}  "
+        f"AUC {private:.3f} / {fit:.3f}",
         flush=True,
     )
     return row

@@ -9,13 +9,18 @@ wide; by default it starts where that area comes out right, with the same larges
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+from scipy.optimize import brentq
 
 from pipeline.errors import ConfigError
 from pipeline.losses.base import Terms
 from pipeline.types import Vector
+
+#: A plateau of this share of the largest curvature is the peak itself, cut.
+NEARLY = 0.99
 
 
 class GeneralisedDWD:
@@ -103,3 +108,37 @@ class GeneralisedDWD:
         tail = np.maximum(margin, self.knee)
         curved = (self.q + 1) * (self.knee / tail) ** (self.q + 1) / tail
         return np.where(margin > self.knee, curved, 0.0)
+
+    def levelled_curvature(self, predictor: Vector, response: Vector, bound: float) -> Vector:
+        """Return V''(u) with its peak spread out to a plateau of height `bound`, shape (n,).
+
+        Its area and its centre are those of the peak, and beyond it the curvature is V'' itself:
+        so its mean over margins that vary over more than the plateau is that of V''.
+        """
+        foot, end = plateau(self.q, min(bound, self.sharp_curvature_bound))
+        margin = response * predictor
+        level = (margin > foot) & (margin < end)
+        curved = np.minimum(self.sharp_curvature(predictor, response), bound)
+        return np.where(level, bound, np.where(margin < foot, 0.0, curved))
+
+
+@lru_cache(maxsize=256)
+def plateau(q: float, bound: float) -> tuple[float, float]:
+    """Return where the plateau of a levelled curvature begins and ends.
+
+    With x = end / u0 and y = ln x, V'' has the area 1 - x^-(q+1) from u0 to x u0, and the first
+    moment 1 - x^-q.
+    """
+    knee = q / (q + 1)
+    if bound >= NEARLY * (q + 1) ** 2 / q:
+        return knee, knee
+
+    def area(y: float) -> float:
+        return -math.expm1(-(q + 1) * y)
+
+    def beyond(y: float) -> float:
+        return knee * math.exp(y) - area(y) / (2 * bound) + math.expm1(-q * y) / area(y)
+
+    found = float(brentq(beyond, 1e-4 / (q + 1), math.log((0.5 / bound + 2) / knee), xtol=1e-14))
+    end = knee * math.exp(found)
+    return end - area(found) / bound, end

@@ -1,22 +1,23 @@
-"""The curvature of a loss over a step, instead of at a point: what a noised release sums.
+"""The curvature of a loss with a lower bound than its own: what a noised release sums.
 
-(V'(u + h) - V'(u - h)) / 2h is the mean of V'' over u - h to u + h. It is at most the bound of V'',
-and at most what V' gains on its whole way, over 2h: for generalised DWD 1 / (2h), where V'' reaches
-(q + 1)^2 / q beside its kink. The noise falls as much. Coefficients that are uncertain by more than
-h have a mean score that bends by the secant and not by V''.
+Over a width h it is at most what V' gains on its whole way over 2h: for generalised DWD 1 / (2h),
+where V'' reaches (q + 1)^2 / q beside its kink. The noise falls as much. Most losses give their
+secant (V'(u + h) - V'(u - h)) / 2h, the mean of V'' over u - h to u + h. One with a peak levels it
+to that bound and keeps the rest, which is nearer to V'' with the same noise. Coefficients that are
+uncertain by more than h have a mean score that bends so, and not by V''.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.losses.base import Loss
+from pipeline.losses.base import Loss, Peaked
 from pipeline.types import Vector
 
 
 @dataclass(frozen=True, slots=True)
 class Secant:
-    """The curvature of `loss` over predictors of +-`width`; a width of 0 leaves the loss's own.
+    """The curvature of `loss` over a `width`; a width of 0 leaves the loss's own.
 
     width: h >= 0, in units of the linear predictor.
     """
@@ -35,5 +36,7 @@ class Secant:
         """Return the curvature of each record, shape (n,), within the bound up to rounding."""
         if not self.width:
             return self.loss.curvature(predictor, response)
+        if isinstance(self.loss, Peaked):
+            return self.loss.levelled_curvature(predictor, response, self.bound)
         above = self.loss.slope(predictor + self.width, response)
         return (above - self.loss.slope(predictor - self.width, response)) / (2 * self.width)

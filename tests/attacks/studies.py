@@ -106,7 +106,7 @@ def knee(task: Task) -> Model:
 def steep(task: Task) -> Model:
     """Return a model at which a record with y = 1 has its full curvature and a small slope.
 
-    A secant is largest where its lower end is the knee.
+    A levelled curvature has its plateau there.
     """
     loss = task.loss
     width = task.secant.width or loss.smoothing  # type: ignore[attr-defined]
@@ -146,10 +146,8 @@ RELEASES = {
         Release("step", knee),
         Release("step, at a point", knee, {"split": POINTWISE, "width": 0}),
         Release("step, mostly gradient", knee, {"split": GRADIENT}),
-        # at a point: the default secant comes no nearer to its bound than 0.89
         Release("step, mostly curvature", steep, {"split": CURVATURE, "width": 0}),
-        # as a secant, which comes within 0.99 of its bound at this width
-        Release("step, mostly secant", steep, {"split": CURVATURE, "width": 2.0}),
+        Release("step, mostly levelled", steep, {"split": CURVATURE, "width": 2.0}),
         Release("step, mostly counts", knee, {"split": COUNTS}),
         Release("start, clipped", _start, CLIPPED),
         Release("step, clipped", knee, CLIPPED),

@@ -38,7 +38,7 @@ STRONG = {"discrete-gaussian": 0.7, "discrete-laplace": 0.6}
 WEAKER = {
     ("start, clipped", "discrete-gaussian", "replace-one"): 0.5,
     ("step, mostly curvature", "discrete-laplace", "replace-one"): 0.35,
-    ("step, mostly secant", "discrete-laplace", "replace-one"): 0.35,
+    ("step, mostly levelled", "discrete-laplace", "replace-one"): 0.35,
 }
 every_mechanism = pytest.mark.parametrize("mechanism", BOTH)
 every_neighbours = pytest.mark.parametrize("neighbours", NEIGHBOURS)

@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from pipeline import losses
 from pipeline.errors import ConfigError
 from pipeline.losses import GeneralisedDWD, Logistic, Loss
+from pipeline.losses.gdwd import plateau
 
 QS = [1e-3, 0.01, 0.1, 0.5, 1.0, 2.0, 10.0, 100.0, 1e3]
 ALL: list[Loss] = [Logistic(), *(GeneralisedDWD(q) for q in QS)]
@@ -168,6 +169,46 @@ def test_the_released_curvature_has_the_area_of_the_slope_s_rise(q: float) -> No
     rise = (loss.slope(one(end), one(1.0)) - loss.slope(one(loss.knee - 1.0), one(1.0)))[0]
     # the trapezoid rule is exact on a line; its last piece may straddle the end
     assert_allclose(area, rise, rtol=1e-6)
+
+
+LEVELS = [(q, bound) for q in (0.01, 0.5, 1.0, 2.0, 100.0) for bound in (0.01, 0.25, 1.0, 3.0, 1e3)]
+
+
+@pytest.mark.parametrize(("q", "bound"), LEVELS)
+def test_a_levelled_curvature_has_the_area_and_the_centre_of_the_peak(
+    q: float, bound: float
+) -> None:
+    """Beyond the plateau it is the curvature itself, so that integrals to there say it all."""
+    loss = GeneralisedDWD(q)
+    height = min(bound, loss.sharp_curvature_bound)
+    foot, end = plateau(q, bound)
+    u = np.linspace(foot - 1, end + 3, 4001)
+    found = loss.levelled_curvature(u, np.ones_like(u), bound)
+    assert found.min() >= 0
+    assert found.max() <= bound
+    beyond = u > end
+    assert_allclose(found[beyond], np.minimum(exact_curvature(loss, u[beyond]), bound), rtol=1e-12)
+    assert not found[u < foot].any()
+    if bound > 0.99 * loss.sharp_curvature_bound:
+        assert foot == end == loss.knee
+        return
+    assert np.all(found[(u > foot) & (u < end)] == height)
+    area = 1 - (loss.knee / end) ** (q + 1)
+    # the mean of u V'' over u0 to r, by parts, is 1 - (u0 / r)^q
+    assert_allclose((end - foot) * height, area, rtol=1e-9)
+    assert_allclose((foot + end) / 2 * area, 1 - (loss.knee / end) ** q, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("width", [0.25, 0.5])
+def test_a_levelled_curvature_is_nearer_than_a_secant_of_the_same_bound(width: float) -> None:
+    """Its area is further spread out by a third at most of what the secant adds, width^2 / 3."""
+    loss = GeneralisedDWD(1.0)
+    foot, end = plateau(1.0, 1 / (2 * width))
+    u = np.linspace(foot, end, 1_000_001)
+    up = np.ones_like(u)
+    moved = loss.levelled_curvature(u, up, 1 / (2 * width)) - loss.sharp_curvature(u, up)
+    # the curvature jumps at the knee, between two points
+    assert 0 < np.trapezoid(u**2 * moved, u) < width**2 / 9
 
 
 @pytest.mark.parametrize("loss", ALL, ids=name_of)

@@ -63,7 +63,7 @@ class Renewable(Method[RenewableTask]):
         if study.noised and study.estimator.loss in START_SEMANTICS:
             meaning["start"] = START_SEMANTICS[study.estimator.loss]
         if study.noised:
-            meaning["secant"] = spec.WIDTH_SEMANTICS
+            meaning["secant"] = spec.WIDTH_SEMANTICS.get(study.estimator.loss, 1)
 
     def task(self, study: Study, level: str | None = None) -> RenewableTask:
         """As `Method.task`."""

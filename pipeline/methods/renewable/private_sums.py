@@ -25,6 +25,9 @@ from pipeline.types import Matrix, Vector
 #: Groups of clients have means of their own where there are so many releases for each of them and
 #: each coefficient.
 RELEASES_PER_GROUP = 3
+#: So many releases more are taken off for the spread's own error: a t quantile of J is a normal one
+#: z times 1 + (z^2 + 1) / 4 J, and z^2 is 3.8 at 95 %.
+QUANTILE = 3
 #: States of some buckets with their weights.
 Weighed = Sequence[tuple[float, PrivateState]]
 #: The sums of some epochs of each of these states, as floats, with the weights.
@@ -137,7 +140,7 @@ def between_releases(moments: Moments, curvature: Matrix) -> Matrix:
     crossed = (twice[:, :-1] @ project.T).T @ means
     within = project @ moments.second[: 2 * size, : 2 * size] @ project.T
     spread = within - crossed - crossed.T + (means * twice[:, -1:]).T @ means
-    lost = size + len(once) - 1
+    lost = len(once) + QUANTILE
     return spread * moments.releases / (moments.releases - lost)
 
 

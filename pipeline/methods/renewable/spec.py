@@ -14,8 +14,8 @@ from pipeline.study.tables import strict
 
 #: Losses whose curvature jumps: theirs is released over a width, of others at the predictor itself.
 JUMPS = ("gdwd",)
-#: Raised where the rule for the default width changes.
-WIDTH_SEMANTICS = 1
+#: Raised where the rule for the default width changes, or what a width means.
+WIDTH_SEMANTICS = {"gdwd": 2}
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,8 +25,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Annotated[float, Meta(ge=0, le=100)] | None,
         key(
             "the curvature of a record is its mean over so far to either side of the "
-            "predictor, in [0, 100]; 0 is the curvature at the predictor itself; default for "
-            "gdwd 0.5, 1 or 2: the larger the noise, the wider",
+            "predictor, in [0, 100], and of gdwd at most 1 / (2 width), its peak spread out; 0 is "
+            "the curvature at the predictor itself; default for gdwd 0.5, 1 or 2: the larger the "
+            "noise, the wider",
             1.0,
         ),
     ] = None
