@@ -90,7 +90,7 @@ def rows_of(options: argparse.Namespace) -> list[Row]:
             print(f"{name}: left out, {error}")
             continue
         rows += [Row(stream, Setting(*loss, e)) for loss, e in product(losses, budgets)]
-    return sorted(rows, key=lambda row: row.setting.epsilon or math.inf)
+    return sorted(rows, key=lambda row: (row.setting.q != 1, row.setting.epsilon or math.inf))
 
 
 @dataclass

@@ -143,7 +143,8 @@ def _tell(found: Coverage, verdict: Verdict) -> None:
     )
     say(
         f"after {found.replications} streams: {verdict.verdict}; ready {found.ready:.0%} "
-        f"(+-{found.ready_error:.1%}){covered}; going on"
+        f"(+-{found.ready_error:.1%}), intervals for {found.given:.0%} of the coefficients"
+        f"{covered}; going on"
     )
 
 
@@ -198,7 +199,11 @@ def _show(
     )
     click.echo(f"assumed: {_assumed(task)}")
     click.echo(f"coefficients: {truth}{more}; the target is known to {known}")
-    click.echo(f"ready: {found.ready:.0%} of the streams (+-{found.ready_error:.1%})")
+    click.echo(
+        f"ready: {found.ready:.0%} of the streams (+-{found.ready_error:.1%}); intervals: "
+        f"{found.given:.0%} of the coefficients (+-{found.given_error:.1%}), "
+        f"{found.rarest!r} least, {found.rarest_given:.0%}"
+    )
     click.echo(
         f"bias: {found.bias:.2f} of its standard deviations (+-{found.bias_error:.2f}) for "
         f"{found.biased!r}, the coefficient that is furthest off"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.estimators.estimate import Estimate, Status
 from pipeline.release.task import Task
@@ -52,7 +53,11 @@ class Coverage:
     """What all streams said.
 
     replications: How many streams there were.
-    ready, ready_error: Share whose last estimate was "ready", and its Monte Carlo error.
+    ready, ready_error: Share whose last estimate was "ready", with an interval for one coefficient
+        at least, and its Monte Carlo error.
+    given, given_error: Share of the coefficients of all streams that had an interval, and its
+        Monte Carlo error.
+    rarest, rarest_given: The coefficient that has one least often, and in which share of streams.
     level: What the intervals promise.
     intervals: One entry for each kind that came, the study's own first; empty below two ready
         streams.
@@ -64,6 +69,10 @@ class Coverage:
     replications: int
     ready: float
     ready_error: float
+    given: float
+    given_error: float
+    rarest: str
+    rarest_given: float
     level: float
     intervals: tuple[IntervalCoverage, ...]
     biased: str
@@ -89,6 +98,8 @@ def sum_up(task: Task, results: Sequence[StreamResult], target: Vector) -> Cover
     count = len(results)
     ready = [one for one in results if any(np.isfinite(low).any() for low, _ in one.ends.values())]
     share = len(ready) / count
+    has = np.array([_has(one) for one in results])
+    each = has.mean(axis=0)
     points = np.array([one.coefficients for one in results])
     spread = points.std(axis=0, ddof=1)
     bias = np.abs(points.mean(axis=0) - target) / np.where(spread > 0, spread, math.inf)
@@ -98,6 +109,10 @@ def sum_up(task: Task, results: Sequence[StreamResult], target: Vector) -> Cover
         replications=count,
         ready=share,
         ready_error=_binomial(share, count),
+        given=float(has.mean()),
+        given_error=max(float(has.mean(axis=1).std(ddof=1)) / math.sqrt(count), 0.5 / has.size),
+        rarest=names[int(each.argmin())],
+        rarest_given=float(each.min()),
         level=level,
         intervals=tuple(_interval(task, method, ready, target) for method in methods),
         biased=names[int(bias.argmax())],
@@ -105,6 +120,12 @@ def sum_up(task: Task, results: Sequence[StreamResult], target: Vector) -> Cover
         bias_error=1 / math.sqrt(count),
         reason=next((one.reason for one in reversed(results) if one.reason), ""),
     )
+
+
+def _has(one: StreamResult) -> NDArray[np.bool_]:
+    """Return which coefficients have an interval of the study's own kind, shape (d,)."""
+    low, _ = next(iter(one.ends.values()), (np.full(len(one.coefficients), math.nan),) * 2)
+    return np.isfinite(low)
 
 
 def _interval(

@@ -15,8 +15,10 @@ TOLERATED, TOLERATED_WORST = 0.02, 0.05
 TOLERATED_BIAS = 0.5
 #: With a larger Monte Carlo error of the coverage intervals are not called right.
 LARGEST_ERROR = 0.02
-#: Below this share of ready streams a study of the size has no intervals to speak of.
-LEAST_READY = 0.5
+#: Below this share of coefficients with an interval a study of the size has none to speak of.
+LEAST_GIVEN = 0.5
+#: Above this share nothing is said of those that have none.
+WHOLE = 0.9
 #: Errors on either side that count as chance: of one share, and of the worst of several.
 CHANCE, CHANCE_WORST = 2.0, 3.5
 
@@ -36,10 +38,11 @@ class Verdict:
 
 def judge(task: Task, found: Coverage, sizes: Sizes, records: int) -> Verdict:
     """Return the verdict on the study's own kind of interval."""
-    if found.ready + CHANCE * found.ready_error < LEAST_READY:
+    if found.given + CHANCE * found.given_error < LEAST_GIVEN:
         return Verdict(
-            False, "no: it has no intervals yet",
-            f"{found.ready:.0%} of the streams ended ready; {found.reason}",
+            False, f"no: {'most coefficients have' if found.ready else 'it has'} no intervals yet",
+            f"{found.ready:.0%} of the streams ended ready, with intervals for {found.given:.0%} "
+            f"of all coefficients; {found.reason}",
             _larger(task, sizes, records),
         )  # fmt: skip
     # few streams can show that intervals are wrong, and not that they are right
@@ -84,7 +87,12 @@ def _wrong(task: Task, found: Coverage, sizes: Sizes, records: int) -> Verdict |
 
 def _right(found: Coverage) -> Verdict:
     own = found.intervals[0]
-    late = "" if found.ready > 0.9 else f"; only {found.ready:.0%} of the streams had them"
+    late = ""
+    if found.given <= WHOLE:
+        late = (
+            f"; {found.given:.0%} of the coefficients have them, {found.rarest!r} in "
+            f"{found.rarest_given:.0%} of the streams"
+        )
     if own.coverage - CHANCE * own.error > found.level + (1 - found.level) / 2:
         return Verdict(
             True, "yes, and they are longer than they need be",

@@ -176,6 +176,21 @@ def test_coefficients_without_an_interval_are_left_out() -> None:
     assert own.error > 0
 
 
+def test_coefficients_that_have_no_interval_count_against_a_study() -> None:
+    """Every stream is ready, and of all four coefficients only the intercept has an interval."""
+    planted = results(LOGISTIC, 40, width=1.96)
+    for one in planted:
+        for ends in one.ends["random-scaling"]:
+            ends[1:] = np.nan
+    found = sum_up(LOGISTIC, planted, np.zeros(LOGISTIC.size))
+    assert (found.ready, found.given) == (1, 1 / LOGISTIC.size)
+    assert found.rarest_given == 0
+    assert found.rarest != "intercept"
+    said = judge(LOGISTIC, found, SIZES, 10_000)
+    assert said.trusted is False
+    assert "no intervals yet" in said.verdict
+
+
 def test_few_streams_decide_nothing() -> None:
     found = sum_up(LOGISTIC, results(LOGISTIC, 6, width=1.96), np.zeros(LOGISTIC.size))
     assert judge(LOGISTIC, found, SIZES, 10_000).trusted is None
