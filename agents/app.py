@@ -76,11 +76,12 @@ def create_app(
         task, topics, store, folding, link.send, link.read, link.ends, trust=trust
     )
     progress = Progress(folding, log.left)
-    verifying = [Verifying(*verify, lambda: publishing.owner, say)] if verify else []
-    pages = Health(folding, publishing, progress, *verifying)
-    group = f"veilstream-{task.study.name}"
+    verifying = (
+        Verifying(*verify, lambda: publishing.owner, say, folding.meters) if verify else None
+    )
+    pages = Health(folding, publishing, progress, verifying)
     app = faust.App(
-        group,
+        group := f"veilstream-{task.study.name}",
         broker=[URL(f"kafka://{server}") for server in settings.kafka.split(",")],
         broker_credentials=_credentials(settings),
         TableManager=NoTables,
@@ -138,9 +139,8 @@ def create_app(
     async def watch() -> None:
         try:
             watched = [link.watch(), progress.run(), folding.watch_store()]
-            await asyncio.gather(
-                *watched, tell_of_waits(folding, say), *(v.run() for v in verifying)
-            )
+            beside = [verifying.run()] if verifying else []
+            await asyncio.gather(*watched, tell_of_waits(folding, say), *beside)
         except asyncio.CancelledError:
             raise
         except BaseException as error:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+from agents.meters import Meters
 from pipeline.errors import OffsetGap, StaleSnapshot, StateError, StoreError
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import DeadLetter
@@ -50,6 +51,7 @@ class Folding:
         bounds: Bounds,
         trust: Authenticator | None = None,
     ) -> None:
+        self.meters = Meters()
         self._task, self._topics, self._store, self._send = task, topics, store, send
         self._reread, self._bounds = reread, bounds
         #: Partition to a gap that was seen once: the watermark and the offset that came instead.
@@ -108,7 +110,9 @@ class Folding:
         if state.head.next_offset == before:
             return True
         await self._send_letters(partition, letters)
-        self._store.commit(partition, state, expected=before)
+        with self.meters.commits.time():
+            self._store.commit(partition, state, expected=before)
+        self.meters.letters(letters)
         self._stored[partition] = state.head.next_offset
         fresh = len(records) - known(records, before)
         self.releases += fresh - _set_aside(counted, state.head)

@@ -1,7 +1,4 @@
-"""`/healthz` and `/metrics` of a worker, on loopback unless told otherwise.
-
-The metrics come from noised releases and log positions; none names a client.
-"""
+"""`/healthz` and `/metrics` of a worker, on loopback unless told otherwise."""
 
 from __future__ import annotations
 
@@ -9,7 +6,9 @@ import time
 from typing import Any
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST as TEXT_FORMAT
 
+from agents.exposition import Exposition
 from agents.folding import Folding
 from agents.progress import Progress
 from agents.publishing import Publishing
@@ -28,6 +27,7 @@ class Health:
     ) -> None:
         self._folding, self._publishing, self._progress = folding, publishing, progress
         self._verifying = verifying
+        self._exposition = Exposition(folding, publishing, progress, verifying)
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> None:
@@ -66,46 +66,4 @@ class Health:
         return facts
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(text=self.exposition(time.time()), content_type="text/plain")
-
-    def exposition(self, now: float) -> str:
-        """Return the metrics in Prometheus's text format."""
-        heads = {n: p.head for n, p in sorted(self._folding.partitions.items())}
-        lines = [
-            "# TYPE veilstream_state_watermark_offset gauge",
-            *(
-                f'veilstream_state_watermark_offset{{partition="{n}"}} {head.next_offset}'
-                for n, head in heads.items()
-            ),
-            "# TYPE veilstream_lag_records gauge",
-            *(
-                f'veilstream_lag_records{{partition="{n}"}} {left}'
-                for n, left in sorted(self._progress.left.items())
-            ),
-            "# TYPE veilstream_releases_applied_total counter",
-            f"veilstream_releases_applied_total {self._folding.releases}",
-            "# TYPE veilstream_duplicates_dropped_total counter",
-            f"veilstream_duplicates_dropped_total {sum(h.duplicates for h in heads.values())}",
-            "# TYPE veilstream_dead_letters_total counter",
-            f"veilstream_dead_letters_total {sum(h.dead_letters for h in heads.values())}",
-            "# TYPE veilstream_releases_forgotten_total counter",
-            f"veilstream_releases_forgotten_total {sum(h.forgotten for h in heads.values())}",
-        ]
-        if (at := self._publishing.published_at) is not None:
-            lines += [
-                "# TYPE veilstream_estimate_age_seconds gauge",
-                f"veilstream_estimate_age_seconds {max(0.0, now - at):.3f}",
-            ]
-        if (way := self._publishing.way) is not None:
-            lines += [
-                "# TYPE veilstream_interval_progress gauge",
-                f"veilstream_interval_progress {way.share:.4f}",
-            ]
-            if way.records is not None:
-                lines += [
-                    "# TYPE veilstream_interval_missing_records gauge",
-                    f"veilstream_interval_missing_records {way.records}",
-                ]
-        if self._verifying is not None:
-            lines += self._verifying.metrics(now)
-        return "\n".join(lines) + "\n"
+        return web.Response(body=self._exposition.text(), headers={"Content-Type": TEXT_FORMAT})

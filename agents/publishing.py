@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from agents.folding import Folding, Send
 from agents.progress import STALLED_SECONDS
 from pipeline.errors import NumericError, PayloadError, StateError
-from pipeline.estimators.estimate import Progress
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import json_headers, rfc3339
-from pipeline.messages.estimate import write_estimate
+from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.newest import Newest, is_possible
 from pipeline.messages.topics import Topics
@@ -78,10 +77,8 @@ class Publishing:
         self._held: tuple[int, bytes] | None = None
         #: Partitions of other workers as they were last read, with the bytes of their heads.
         self._others: dict[int, Held] = {}
-        #: Time of this worker's last estimate, seconds since 1970; None before the first.
-        self.published_at: float | None = None
-        #: How far this worker's last estimate is on the way to intervals, if that is known.
-        self.way: Progress | None = None
+        #: This worker's last estimate; None before the first.
+        self.message: EstimateMessage | None = None
         #: Since when a step is on its way, and since when none has come to its end, and why.
         self._begun: float | None = None
         self._failing: tuple[float, str] | None = None
@@ -133,7 +130,7 @@ class Publishing:
         # after a failure, too: the next one waits for as many new releases as any other
         self._last = Published(releases, now)
         if done:
-            self.published_at, self._failing = now, None
+            self._failing = None
         return done
 
     async def _publish(self, partitions: dict[int, Summed], now: float) -> bool:
@@ -162,7 +159,6 @@ class Publishing:
             since = self._now() if self._failing is None else self._failing[0]
             self._failing = since, str(error)
             return False
-        self.way = estimate.progress
         study, written = self._task.study.name, self._signed(write_estimate(message))
         identity = f"{self._task.revision}/{message.state_version}"
         marks = json_headers("estimate/1", study, identity, rfc3339(now))
@@ -180,6 +176,8 @@ class Publishing:
         if moves:
             sends.append(self._send_model(version, payload, now))
         await asyncio.gather(*sends)
+        self.message = message
+        self._folding.meters.published(message.event_time)
         return True
 
     def _next(self, partitions: dict[int, Summed]) -> tuple[int, int, bool]:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from agents.meters import Meters
 from pipeline.errors import StateError
 
 #: Seconds between two looks at whether this worker publishes, and after a fault.
@@ -38,8 +39,9 @@ class Verifying:
         every: float,
         owner: Callable[[], bool],
         say: Callable[[str], None],
+        meters: Meters,
     ) -> None:
-        self._owner, self._say = owner, say
+        self._owner, self._say, self._meters = owner, say, meters
         self._folder, self._file, self._every = Path.cwd(), study.absolute(), every
         #: Seconds since 1970 of the last comparison that found no difference; None before it.
         self.verified_at: float | None = None
@@ -83,6 +85,7 @@ class Verifying:
             _end(process)
 
     def _take(self, told: dict[str, Any]) -> None:
+        self._meters.verified(told["verified"])
         if told["verified"]:
             self.verified_at = time.time()
             self.ranges = {
@@ -93,20 +96,6 @@ class Verifying:
         while self._owner():
             await asyncio.sleep(LOOK_SECONDS)
         _end(process)
-
-    def metrics(self, now: float) -> list[str]:
-        """Return lines of Prometheus's text format."""
-        if self.verified_at is None:
-            return []
-        return [
-            "# TYPE veilstream_verified_age_seconds gauge",
-            f"veilstream_verified_age_seconds {max(0.0, now - self.verified_at):.3f}",
-            "# TYPE veilstream_verified_offset gauge",
-            *(
-                f'veilstream_verified_offset{{partition="{n}"}} {end}'
-                for n, (_, end) in sorted(self.ranges.items())
-            ),
-        ]
 
     def facts(self, now: float) -> dict[str, Any]:
         """Return what `/healthz` says of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import click
@@ -74,13 +75,17 @@ from producers.run import Job, run_client, vault_path
     "--accept-unusable", is_flag=True,
     help="Begin although (nearly) no record of the source can be used.",
 )  # fmt: skip
+@click.option(
+    "--metrics-port", type=click.IntRange(1, 65535),
+    help="Serve /metrics on this port of loopback: budget, releases, records.",
+)  # fmt: skip
 @AS_JSON
 @click.option("--quiet", is_flag=True, help="Nothing but warnings and errors.")
 def produce(
     study: Path, client: str, source: str, form: str, follow: bool, event_time: str | None,
     source_name: str | None, other_data: bool, rate: float | None, begin_at: float | None,
     epsilon_limit: float | None, delta_limit: float | None, level: str | None, skip_lost: bool,
-    accept_unusable: bool, as_json: bool, quiet: bool,
+    accept_unusable: bool, metrics_port: int | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Read records, send noised sums of them to STUDY, and count the privacy spent.
 
@@ -126,20 +131,15 @@ def produce(
         if here:
             admit_here(task.study, settings, [client])
 
+    limit = Limit(epsilon_limit, delta_limit)
+    job = Job(
+        client, source, form, follow, source_name, rate, limit, skip_lost, event_time, begin_at,
+        other_data, accept_unusable,
+    )  # fmt: skip
     before, code = standing(path, task.study.name), 1
     try:
-        run_client(
-            task,
-            settings,
-            Job(
-                client, source, form, follow, source_name, rate, Limit(epsilon_limit, delta_limit),
-                skip_lost, event_time, begin_at, other_data, accept_unusable,
-            ),
-            report=report,
-            say=tell,
-            admit=admit,
-            started=begin,
-        )  # fmt: skip
+        with _metrics(metrics_port, path, task.study.name):
+            run_client(task, settings, job, report=report, say=tell, admit=admit, started=begin)
         code = 0
     except VeilstreamError as error:
         code = error.exit_code
@@ -152,3 +152,12 @@ def produce(
         if as_json:
             names = {"client": client, "study": task.study.name, "revision": task.revision}
             put({**names, "source": after.get("source"), "exit_code": code, **done})
+
+
+def _metrics(port: int | None, path: Path, study: str) -> AbstractContextManager[None]:
+    if port is None:
+        return nullcontext()
+    # most clients start without it
+    from producers.metrics import serving  # noqa: PLC0415
+
+    return serving(port, path, study)

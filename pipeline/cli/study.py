@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import get_args
 
 import click
 
+from infra.monitoring import alerts, dashboard
 from infra.rights import ROLES, Role, kafka_commands, redis_command
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say, task_of
 from pipeline.cli.design import CLIENTS, RECORDS, design, designed
@@ -50,12 +52,24 @@ def acls(study: Path, as_json: bool, role: Role | None, user: str | None) -> Non
         click.echo()
 
 
+@click.command()
+@click.argument("what", type=click.Choice(["dashboard", "alerts"]))
+def monitoring(what: str) -> None:
+    """Print a Grafana dashboard, or alert rules for Prometheus, over the metrics of all studies.
+
+    Both are JSON: import the dashboard in Grafana, and name the file of the rules in `rule_files`
+    of Prometheus. The variable `job` of the dashboard chooses what is shown.
+    """
+    click.echo(json.dumps(dashboard() if what == "dashboard" else alerts(), indent=1))
+
+
 @click.group()
 def study() -> None:
     """Check a study file, plan one, begin one, or make its keys."""
 
 
 study.add_command(design)
+study.add_command(monitoring)
 study.add_command(keys)
 study.add_command(recover)
 study.add_command(acls)

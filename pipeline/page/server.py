@@ -9,6 +9,7 @@ import json
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Any
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
@@ -105,7 +106,7 @@ class PageServer:
             if is_loopback(request.url.host or ""):
                 return None
             return _said(403, "this page is for the machine it runs on: ask for 127.0.0.1")
-        given = request.query.get("token")
+        given = dict(parse_qsl(request.query_string, keep_blank_values=True)).get("token")
         if _same(given or request.cookies.get(COOKIE, ""), self._token):
             if given is None:
                 return None

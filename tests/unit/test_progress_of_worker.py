@@ -13,9 +13,11 @@ import pytest
 from agents import publishing as publishing_module
 from agents.folding import Folding
 from agents.health import Health
+from agents.meters import Meters
 from agents.progress import STALLED_SECONDS, Progress
 from agents.publishing import Publishing
 from pipeline.errors import NumericError
+from pipeline.messages.envelope import rfc3339
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.reducer import Partition, Reducer
@@ -101,7 +103,9 @@ class Steps:
         self.now = 0.0
         self.sent: list[str] = []
         state = Partition.empty(TASK)
-        self.folding: Any = SimpleNamespace(partitions={0: state, 1: Partition.empty(TASK)})
+        self.folding: Any = SimpleNamespace(
+            partitions={0: state, 1: Partition.empty(TASK)}, meters=Meters()
+        )
         store: Any = SimpleNamespace(
             newest_model=lambda: None, summed=lambda *_: {}, store_model=lambda *_: None
         )
@@ -131,12 +135,14 @@ def test_an_estimate_step_that_fails_for_long_is_a_stall_and_publishes_nothing(
     with monkeypatch.context() as broken:
         broken.setattr(publishing_module, "combine", fail)
         assert not asyncio.run(steps.publishing.publish_if_due(1e9))
-        assert (steps.publishing.published_at, steps.publishing.faults()) == (None, [])
+        assert (steps.publishing.message, steps.publishing.faults()) == (None, [])
         steps.now = STALLED_SECONDS
         assert "no finite estimate" in steps.publishing.faults()[0]
     steps.publishing._last.releases = -1
     assert asyncio.run(steps.publishing.publish_if_due(2e9))
-    assert (steps.publishing.published_at, steps.publishing.faults()) == (2e9, [])
+    assert steps.publishing.message is not None
+    assert steps.publishing.message.published_at == rfc3339(2e9)
+    assert steps.publishing.faults() == []
     assert TOPICS.estimates.name in steps.sent
 
 
@@ -163,8 +169,8 @@ def test_an_estimate_step_that_hangs_is_a_stall() -> None:
 
 
 def test_healthz_says_what_is_wrong() -> None:
-    folding = SimpleNamespace(partitions={}, releases=0)
-    publishing = SimpleNamespace(owner=True, published_at=None, faults=lambda: ["b"])
+    folding = SimpleNamespace(partitions={}, releases=0, meters=Meters())
+    publishing = SimpleNamespace(owner=True, message=None, faults=lambda: ["b"])
     pages = Health(folding, publishing, SimpleNamespace(left={}, faults=lambda: ["a"]))  # type: ignore[arg-type]
     assert pages.facts()["status"] == "starting"
     folding.partitions = {0: None}

@@ -1,0 +1,145 @@
+"""The metrics of a worker in Prometheus's text format; none names a client.
+
+They come from noised releases, log positions and estimates, which are public.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any, cast
+
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from agents.folding import Folding
+from agents.progress import Progress
+from agents.publishing import Publishing
+from agents.verifying import Verifying
+from pipeline.messages.estimate import EstimateMessage
+
+STATUSES = ("empty", "starting", "warming", "ready")
+Samples = Iterable[tuple[str, float]]
+
+
+class Exposition(Collector):
+    """Reads a worker whenever somebody asks."""
+
+    def __init__(
+        self,
+        folding: Folding,
+        publishing: Publishing,
+        progress: Progress,
+        verifying: Verifying | None,
+    ) -> None:
+        self._folding, self._publishing, self._progress = folding, publishing, progress
+        self._verifying, self._registry = verifying, folding.meters.registry
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """Return all metrics."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: names are given with the values."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family, also those without a value yet: dashboards find their names."""
+        heads = {str(n): p.head for n, p in sorted(self._folding.partitions.items())}
+        of = "partition"
+        yield _gauge(
+            "state_watermark_offset", "How far the log is folded and stored.", of,
+            ((n, head.next_offset) for n, head in heads.items()),
+        )  # fmt: skip
+        yield _gauge(
+            "lag_records", "Records in the log that are not folded, at a look every 5 s.", of,
+            ((str(n), left) for n, left in sorted(self._progress.left.items())),
+        )  # fmt: skip
+        yield _counter(
+            "releases_folded", "Records of the log that have entered the sums, since its start.",
+            of, ((n, head.folded) for n, head in heads.items()),
+        )  # fmt: skip
+        yield _counter(
+            "releases_applied", "Releases added to sums since this worker started.",
+            value=self._folding.releases,
+        )  # fmt: skip
+        for name, field, said in (
+            ("duplicates_dropped", "duplicates", "Repeated releases, since the start of the log."),
+            ("dead_letters", "dead_letters", "Records set aside, since the start of the log."),
+            ("releases_forgotten", "forgotten", "Releases too old to count, since its start."),
+        ):
+            yield _counter(name, said, value=sum(getattr(h, field) for h in heads.values()))
+        missing = sum(head.missing for head in heads.values())
+        yield _gauge("releases_missing", "Releases that are known to be missing.", value=missing)
+        clients = sum(head.clients for head in heads.values())
+        yield _gauge("clients", "Clients that have released, of these partitions.", value=clients)
+        yield from self._of_the_estimate(self._publishing.message)
+        yield from self._of_the_verification()
+
+    def _of_the_estimate(self, message: EstimateMessage | None) -> Iterator[Metric]:
+        """Yield what the worker that publishes has to say."""
+        rows = [] if message is None else message.coefficients
+        way = None if message is None else message.progress
+        age = None
+        if message is not None:
+            age = max(0.0, time.time() - datetime.fromisoformat(message.published_at).timestamp())
+        yield _gauge("estimate_age_seconds", "Since the last estimate that came out.", value=age)
+        yield _gauge(
+            "estimate_status", "1 for the status of the last estimate, 0 for the others.",
+            "status",
+            [] if message is None else ((s, float(s == message.status)) for s in STATUSES),
+        )  # fmt: skip
+        yield _gauge(
+            "estimate_value", "Each coefficient of the last estimate.", "coefficient",
+            ((row.name, row.value) for row in rows),
+        )  # fmt: skip
+        yield _gauge(
+            "interval_width", "Length of each interval of the last estimate.", "coefficient",
+            ((row.name, row.interval[1] - row.interval[0]) for row in rows if row.interval),
+        )  # fmt: skip
+        yield _gauge(
+            "interval_progress", "Share of the way to an interval for every coefficient.",
+            value=None if way is None else way.share,
+        )  # fmt: skip
+        yield _gauge(
+            "interval_missing_records", "About how many record slots are missing for that.",
+            value=None if way is None else way.missing_records,
+        )  # fmt: skip
+
+    def _of_the_verification(self) -> Iterator[Metric]:
+        beside = self._verifying
+        at = None if beside is None else beside.verified_at
+        ranges = {} if beside is None else beside.ranges
+        yield _gauge(
+            "verified_age_seconds", "Since a second fold of the log was equal bit by bit.",
+            value=None if at is None else max(0.0, time.time() - at),
+        )  # fmt: skip
+        yield _gauge(
+            "verified_offset", "How far that fold was equal.", "partition",
+            ((str(n), end) for n, (_, end) in sorted(ranges.items())),
+        )  # fmt: skip
+
+
+def _gauge(
+    name: str, said: str, label: str = "", samples: Samples = (), *, value: float | None = None
+) -> Metric:
+    family = GaugeMetricFamily(f"veilstream_{name}", said, labels=[label] if label else [])
+    return _filled(family, samples, value)
+
+
+def _counter(
+    name: str, said: str, label: str = "", samples: Samples = (), *, value: float | None = None
+) -> Metric:
+    family = CounterMetricFamily(f"veilstream_{name}", said, labels=[label] if label else [])
+    return _filled(family, samples, value)
+
+
+def _filled(family: Any, samples: Samples, value: float | None) -> Metric:
+    for of, number in samples:
+        family.add_metric([of], number)
+    if value is not None:
+        family.add_metric([], value)
+    return cast("Metric", family)
