@@ -132,12 +132,14 @@ def sightings(
             task: Task,
             rows: Sequence[Row | None],
             model: Model,
+            noise: SecureStream | None,
             *,
             client: str,
             ledger: str,
             seq: int,
             releases: list[tuple[Model, Vector]] = releases,
         ) -> bytes:
+            del noise  # every draw has its own
             payload = release_of(task, rows, model, stream, client=client, ledger=ledger, seq=seq)
             sums = numbers_of(task, payload)
             releases.append((model, sums.astype(float)))
