@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.methods import method_of
 from pipeline.records.batches import Batch, Encoded
 from pipeline.study import Study
 from pipeline.types import Integers
@@ -41,18 +40,6 @@ class Clients(ABC):
     @abstractmethod
     def of(self, batch: Batch, encoded: Encoded) -> Integers:
         """Return the numbers of the clients of the next records, shape (n,)."""
-
-
-class OneClient(Clients):
-    """All records belong to one client."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names = ["client"]
-
-    def of(self, batch: Batch, encoded: Encoded) -> Integers:
-        """As `Clients.of`."""
-        return np.zeros(len(batch), dtype=np.int64)
 
 
 class ByColumn(Clients):
@@ -124,7 +111,7 @@ class Dealt(Clients):
       law; a small ALPHA gives clients with hardly more than one class. For numbers and counts
       tenths of the public range stand for classes. Source: Hsu, Qi and Brown 2019.
 
-    count: How many clients, >= 1.
+    names: The clients, at least one.
     rule: One of the above.
     seed: Of dirichlet, >= 0.
     study: Its public ranges say where a slice begins.
@@ -132,25 +119,22 @@ class Dealt(Clients):
     Raises ConfigError if the rule is none of these.
     """
 
-    def __init__(self, count: int, rule: str, *, seed: int, study: Study) -> None:
+    def __init__(self, names: list[str], rule: str, *, seed: int, study: Study) -> None:
         super().__init__()
-        named = method_of(study).clients(study)[:count]
-        others = range(len(named), count)
-        self.names = [*named, *(f"client-{number}" for number in others)]
-        self._count, self._dealt = count, 0
+        self.names, self._count, self._dealt = names, len(names), 0
         self._rng = np.random.default_rng([seed, 0xD1])
         self._kind, _, given = rule.partition(":")
         self._length, self._column, self._study = 1, 0, study
         numbers = [name for name, f in study.data.features.items() if f.kind == "number"]
         self._ends = np.zeros(1), np.ones(1)
-        self._shares = np.zeros((SLICES, count))
+        self._shares = np.zeros((SLICES, len(names)))
         if self._kind == "blocks" and re.fullmatch(r"[1-9][0-9]{0,11}", given):
             self._length = int(given)
         elif self._kind == "range" and given in numbers:
             encoding = study.encoding
             self._column, self._ends = encoding.column_of(given), encoding.ends
         elif self._kind == "dirichlet" and (alpha := _positive(given)):
-            shares = self._rng.dirichlet(np.full(count, alpha), SLICES)
+            shares = self._rng.dirichlet(np.full(len(names), alpha), SLICES)
             self._shares = np.cumsum(shares, axis=1)
         elif rule != "round-robin":
             raise ConfigError(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.backtest.clients import ByColumn, Clients, Dealt, OneClient
+from pipeline.backtest.clients import ByColumn, Clients, Dealt
 from pipeline.backtest.clock import Delay, delay_of, seconds_of
 from pipeline.errors import ConfigError
+from pipeline.methods import method_of
 from pipeline.study import Study, require_live, require_no_level_column, simulated, without_privacy
 
 
@@ -117,6 +118,9 @@ class Options:
         """Return who the records belong to."""
         if self.client_column is not None:
             return ByColumn(self.client_column)
+        names = ["client"]
         if self.split is not None:
-            return Dealt(self.split, self.by, seed=self.seed, study=study)
-        return OneClient()
+            # a method may name the first of them
+            named = method_of(study).clients(study)[: self.split]
+            names = [*named, *(f"client-{n}" for n in range(len(named), self.split))]
+        return Dealt(names, self.by, seed=self.seed, study=study)

@@ -41,7 +41,6 @@ class LinearClassifier(LinearModel):
     explains = frozenset({"class"})
     other = "LinearRegressor"
     learner = "StreamClassifier"
-    #: What scikit-learn before 1.6 asks.
     _estimator_type = "classifier"
 
     def __init__(self, file: ModelFile, labels: tuple[Label, Label] | None = None) -> None:
@@ -123,12 +122,3 @@ class LinearClassifier(LinearModel):
         signs = (-self._direction, self._direction)
         columns = [likelihood.probability(predictor, np.full(len(predictor), s)) for s in signs]
         return np.column_stack(columns)
-
-    def __sklearn_tags__(self) -> object:
-        from sklearn.utils import ClassifierTags, Tags, TargetTags  # noqa: PLC0415  only it asks
-
-        return Tags(
-            estimator_type="classifier",
-            target_tags=TargetTags(required=True),
-            classifier_tags=ClassifierTags(multi_class=False),
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
 import numpy as np
 
@@ -75,6 +75,8 @@ class LinearModel(ABC):
     other: ClassVar[str]
     #: The class of `pipeline.learning` that learns such models.
     learner: ClassVar[str]
+    #: What scikit-learn asks; before its version 1.6 under this very name.
+    _estimator_type: ClassVar[Literal["classifier", "regressor"]]
 
     def __init__(self, file: ModelFile) -> None:
         kind = file.response.kind
@@ -224,3 +226,13 @@ class LinearModel(ABC):
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
+
+    def __sklearn_tags__(self) -> object:
+        from sklearn.utils import ClassifierTags, RegressorTags, Tags, TargetTags  # noqa: PLC0415
+
+        own = {
+            "classifier": {"classifier_tags": ClassifierTags(multi_class=False)},
+            "regressor": {"regressor_tags": RegressorTags()},
+        }
+        kind = self._estimator_type
+        return Tags(estimator_type=kind, target_tags=TargetTags(required=True), **own[kind])

@@ -33,7 +33,6 @@ class LinearRegressor(LinearModel):
     explains = frozenset({"number", "count"})
     other = "LinearClassifier"
     learner = "StreamRegressor"
-    #: What scikit-learn before 1.6 asks.
     _estimator_type = "regressor"
 
     def __init__(self, file: ModelFile) -> None:
@@ -86,12 +85,3 @@ class LinearRegressor(LinearModel):
     def mean_of(self, predictor: Vector) -> Vector:
         """Return the expected responses of linear predictors, (n,) to (n,)."""
         return self._regression.mean(predictor)
-
-    def __sklearn_tags__(self) -> object:
-        from sklearn.utils import RegressorTags, Tags, TargetTags  # noqa: PLC0415  only it asks
-
-        return Tags(
-            estimator_type="regressor",
-            target_tags=TargetTags(required=True),
-            regressor_tags=RegressorTags(),
-        )

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from pipeline import losses
 from pipeline.errors import ConfigError
 from pipeline.methods import METHODS, OFFLINE, load, load_live, method_of
+from pipeline.study.data_tables import Response
 from pipeline.study.features import WIDEST, check_range
-from pipeline.study.model import LIVE, Response, Study
+from pipeline.study.model import LIVE, Study
 from pipeline.study.tables import near
 
 if TYPE_CHECKING:

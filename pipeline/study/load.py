@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 import msgspec
 
 from pipeline.errors import ConfigError
+from pipeline.study.data_tables import Feature
 from pipeline.study.encoding import check_reach
 from pipeline.study.families import check_kind, check_response, completed
 from pipeline.study.features import check_features
-from pipeline.study.model import Feature, Study
+from pipeline.study.model import Study
 from pipeline.study.tables import check_known, strict
 
 #: What says which study it is: the study, a path, or the text of a study file.

@@ -11,29 +11,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from pipeline.study.data_tables import Data, Feature, Heading, Response, Strict, key
+from pipeline.study.data_tables import Data, Heading, Strict, key
 from pipeline.study.encoding import Encoding
 from pipeline.study.features import columns_of
-from pipeline.study.release_tables import Privacy, Publish, Split, Stream, Trust, Window
-
-__all__ = [
-    "LIVE",
-    "ClassWeights",
-    "Data",
-    "Estimator",
-    "Feature",
-    "Forgetting",
-    "Heading",
-    "Privacy",
-    "Publish",
-    "Response",
-    "Split",
-    "Stream",
-    "Strict",
-    "Study",
-    "Trust",
-    "Window",
-]
+from pipeline.study.release_tables import Privacy, Stream, Trust, Window
 
 #: The kind of a study that names none.
 LIVE = "renewable"
