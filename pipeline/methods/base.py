@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
-from pipeline.methods.facts import Design, Missed, Outlook, Sizes
+from pipeline.methods.facts import Design, Missed, Outlook, Sizes, Timetable
 from pipeline.release.model import Part
 from pipeline.release.task import Task
 from pipeline.study import Study
@@ -184,6 +184,19 @@ class Method(ABC, Generic[T]):
     @abstractmethod
     def better(self, task: T, missed: Missed) -> Sequence[str]:
         """Return what would bring coverage to its level, in words; "" stands for more records."""
+
+    def timetable(self, task: T, number: int) -> Timetable | None:
+        """Return what each client releases in a round, from 0; None where nothing is planned."""
+        del task, number
+        return None
+
+    def compared(self, task: T) -> Timetable | None:
+        """Return the losses that other plans of a round would have; None as `timetable`.
+
+        Raises ConfigError if the study is too large for it.
+        """
+        del task
+        return None
 
     def whole_log(self, task: T) -> str:
         """Return why a log must be folded from its beginning; empty where a part of it will do."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,3 +76,21 @@ class Design:
 
     changes: Mapping[str, Any]
     reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """A table for people and programs: what a method plans, or plans beside each other.
+
+    rows: All with the same keys.
+    shown: Which of them people are shown.
+    facts: What holds for all of them.
+    notes: What the reader should know, in words.
+    why: How the rows come about, in words, for who asks.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    shown: Sequence[str]
+    facts: Mapping[str, Any]
+    notes: Sequence[str] = ()
+    why: Sequence[str] = ()

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import msgspec
 
-from pipeline.methods.age_aware import facts, spec
+from pipeline.methods.age_aware import facts, spec, timetable
 from pipeline.methods.age_aware.server import RoundServer
 from pipeline.methods.age_aware.task import AgedTask
 from pipeline.methods.base import Method
-from pipeline.methods.facts import Design, Missed, Outlook, Sizes
+from pipeline.methods.facts import Design, Missed, Outlook, Sizes, Timetable
 from pipeline.study import Study
 
 
@@ -51,6 +51,14 @@ class AgeAware(Method[AgedTask]):
     def warnings(self, task: AgedTask) -> tuple[str, ...]:
         """As `Method.warnings`."""
         return facts.warnings(task)
+
+    def timetable(self, task: AgedTask, number: int) -> Timetable:
+        """As `Method.timetable`."""
+        return timetable.timetable(task, number)
+
+    def compared(self, task: AgedTask) -> Timetable:
+        """As `Method.compared`."""
+        return timetable.compared(task)
 
     def sizes(self, task: AgedTask, records: int) -> Sizes:
         """As `Method.sizes`."""
