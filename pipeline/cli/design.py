@@ -71,9 +71,14 @@ def verdict(found: Plan) -> str:
     """Say in one line whether intervals are to be expected, and what it would take."""
     outlook, size = found.own.outlook, f"{found.records:,} records"
     if outlook.latest is not None and outlook.latest <= found.records:
+        after = (
+            ""
+            if outlook.intercept is None
+            else f", about {outlook.intercept:,} if features are independent"
+        )
         return (
             f"the ridge is enough for intervals of slopes after {outlook.latest:,} of {size}; the "
-            "intercept has none, and it and slopes that go with it may need more"
+            f"intercept has none, and it and slopes that go with it may need more{after}"
         )
     if outlook.usual <= found.records:
         return (

@@ -167,6 +167,10 @@ def _enough_epsilon(study: Study, epsilon: float, records: int, clients: int) ->
 
 def when(outlook: Outlook) -> str:
     """Say in one line when intervals come."""
+    if outlook.intercept is None:
+        aside = "the intercept aside"
+    else:
+        aside = f"the intercept after about {outlook.intercept:,} if features are independent"
     usual = (
         f"after about {outlook.usual:,} record slots if features are independent and as their "
         "ranges and typical values say"
@@ -174,5 +178,5 @@ def when(outlook: Outlook) -> str:
     if outlook.latest is None:
         return f"{usual}; the ridge alone is never enough"
     if outlook.latest <= outlook.usual:
-        return f"after {outlook.latest:,} record slots by the ridge alone, the intercept aside"
-    return f"{usual}, and after {outlook.latest:,} by the ridge alone, the intercept aside"
+        return f"after {outlook.latest:,} record slots by the ridge alone, {aside}"
+    return f"{usual}, and after {outlook.latest:,} by the ridge alone, {aside}"

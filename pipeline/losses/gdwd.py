@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import brentq
 
 from pipeline.errors import ConfigError
 from pipeline.losses.base import Terms
@@ -139,6 +138,8 @@ def plateau(q: float, bound: float) -> tuple[float, float]:
     def beyond(y: float) -> float:
         return knee * math.exp(y) - area(y) / (2 * bound) + math.expm1(-q * y) / area(y)
 
-    found = float(brentq(beyond, 1e-4 / (q + 1), math.log((0.5 / bound + 2) / knee), xtol=1e-14))
-    end = knee * math.exp(found)
-    return end - area(found) / bound, end
+    low, high = 1e-4 / (q + 1), math.log((0.5 / bound + 2) / knee)
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if beyond(middle) < 0 else (low, middle)
+    end = knee * math.exp(low)
+    return end - area(low) / bound, end

@@ -53,6 +53,8 @@ class Outlook:
         number of them is. What has no ridge, the intercept, and slopes that go with it may need
         more.
     usual: The same for independent features that are as their ranges and typical values say.
+    intercept: Record slots after which the intercept has an interval, too, for such features; None:
+        it needs no more than slopes do, or no number of records is known to be enough.
     longest, usual_half: Half the length of a slope's interval at the size that was asked for, in
         the unit in which estimates print it: at most, and for such features. None where nothing
         bounds it.
@@ -64,6 +66,7 @@ class Outlook:
     longest: float | None
     usual_half: float | None
     why: str = ""
+    intercept: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

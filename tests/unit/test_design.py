@@ -161,6 +161,30 @@ def test_when_says_what_is_certain_and_what_is_usual() -> None:
     assert when(Outlook(500, 500, None, None)).startswith("after 500 record slots by the ridge")
     assert "after about 400" in when(Outlook(500, 400, None, None))
     assert "the ridge alone is never enough" in when(Outlook(None, 400, None, None))
+    assert "intercept after about 700" in when(Outlook(500, 400, None, None, intercept=700))
+
+
+def test_the_intercept_s_condition_is_the_rule_of_the_estimate() -> None:
+    """Of one feature that is always 0: the intercept's own curvature must be 1.75 s."""
+    declared = study_text(p=1, epsilon=1.0, ridge=0.3, loss="logistic")
+    task = task_of(parse_study(declared))
+    found = method_of(task.study).outlook(task, 10_000).intercept
+    assert found is not None
+    # the guess of a record's curvature is .55 / 4, and 3 / 4 of the releases count
+    least = 0.55 / 4 / 1.75
+    noise = task.update_channels.curvature.standard_deviation * math.sqrt(task.size) / task.slots
+    releases = max((noise / least) ** 2, 20) / 0.75
+    assert releases <= found / task.slots <= 1.06 * releases + 1
+
+
+def test_a_design_names_the_width_that_is_the_default() -> None:
+    study = parse_study(study_text())
+    found, _ = designed(study)
+    width = found.estimator.method["secant_width"]
+    again = with_keys(found, {"estimator.method": {}}, name="again")
+    assert task_of(again).secant.width == width
+    logistic, _ = designed(parse_study(study_text(loss="logistic")))
+    assert not logistic.estimator.method
 
 
 TEXT = study_text(ridge=0.01).replace("records = 50", "records = 50    # mine")

@@ -15,9 +15,10 @@ from scipy.special import ndtri
 
 from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.methods.facts import Design, Outlook
+from pipeline.methods.renewable.bread import bread_of
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
-from pipeline.methods.renewable.precision import RECENT, noise_of
-from pipeline.methods.renewable.task import RenewableTask
+from pipeline.methods.renewable.precision import RECENT, Noise, noise_of, releases_needed
+from pipeline.methods.renewable.task import WIDTHS, RenewableTask
 from pipeline.study import Study, with_keys
 from pipeline.study.reference import moments, typical_norm_bound
 from pipeline.types import Matrix
@@ -39,6 +40,8 @@ WINDOWS = 10
 SPLIT = {"gradient": 0.665, "curvature": 0.285, "counts": 0.05}
 #: A larger ridge leaves little of the coefficients.
 LARGEST_RIDGE, LEAST_RIDGE = 0.3, 1e-3
+#: No plan looks further ahead.
+MOST_SLOTS = 1e12
 
 
 def outlook(task: RenewableTask, records: int) -> Outlook:
@@ -72,6 +75,7 @@ def outlook(task: RenewableTask, records: int) -> Outlook:
         if ridge
         else "estimator.ridge is 0, so intervals wait until the records' own curvature shows "
         "through the noise, and nothing bounds how long that takes",
+        intercept=_intercept_after(task, _bend(task) * products, noise),
     )
 
 
@@ -100,6 +104,13 @@ def design(study: Study, records: int, clients: int) -> Design:
         f"{begin:.0%} of the records, and {WINDOWS} of each client: a release has the same noise "
         "whatever its size"
     )
+    width = RenewableTask(with_keys(study, changes, name="the design")).secant.width
+    if width:
+        changes["estimator.method"] = {**(study.estimator.method or {}), "secant_width": width}
+        reasons["estimator.method"] = (
+            f"the narrowest of {', '.join(f'{each:g}' for each in WIDTHS)} with which the noise of "
+            "the curvature is small enough: narrower ones give lengths that are nearer to right"
+        )
     changes["estimator.ridge"] = min(max(_up(certain), LEAST_RIDGE), LARGEST_RIDGE)
     reasons["estimator.ridge"] = (
         f"the least that is enough for intervals of slopes from {begin:.0%} of the records on; "
@@ -109,6 +120,30 @@ def design(study: Study, records: int, clients: int) -> Design:
         "with less, intervals need features that vary"
     )
     return Design(changes, reasons)
+
+
+def _intercept_after(task: RenewableTask, curvature: Matrix, noise: Noise) -> int | None:
+    """Return after how many record slots the intercept has an interval, to 5 %.
+
+    It has no ridge, so its direction must show through the noise: the rule of `bread_of` itself,
+    for this mean curvature without its noise.
+    """
+
+    def is_hidden(releases: float) -> bool:
+        bread = bread_of(curvature, RECENT * releases, task.penalty, noise)
+        return bool(bread.unknown[0])
+
+    enough = releases_needed(task.size) / RECENT
+    if not is_hidden(enough):
+        return math.ceil(enough) * task.slots
+    while is_hidden(enough := 2 * enough):
+        if enough * task.slots > MOST_SLOTS:
+            return None
+    too_few = enough / 2
+    while enough > 1.05 * too_few:
+        middle = math.sqrt(too_few * enough)
+        too_few, enough = (middle, enough) if is_hidden(middle) else (too_few, middle)
+    return math.ceil(enough) * task.slots
 
 
 def _counted(task: RenewableTask, records: int) -> float:
