@@ -13,12 +13,10 @@ from rich.console import Console
 from pipeline.backtest import NOT_PRIVATE, Options, run_backtest
 from pipeline.cli.backtest_grid import backtest_grid, is_many
 from pipeline.cli.backtest_output import check_file, tables, write_series
-from pipeline.cli.context import STUDY, put, say, task_of
+from pipeline.cli.context import CLIENT_COLUMN, FILE, FORMAT, STUDY, put, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.methods import OFFLINE
 from pipeline.study import require_live
-
-FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
@@ -27,8 +25,8 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     "--input", "source", required=True,
     help="A .parquet, .csv, .jsonl or .ndjson file in the order of time, or -.",
 )  # fmt: skip
-@click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv")
-@click.option("--client-column", help="Column that says whose record it is; default: one client.")
+@FORMAT
+@CLIENT_COLUMN
 @click.option("--split", type=int, help="Deal records to so many clients instead; --by says how.")
 @click.option(
     "--by", default="round-robin", show_default=True,

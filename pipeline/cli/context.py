@@ -19,7 +19,15 @@ from pipeline.prediction.files import rule_of
 from pipeline.release.task import Task
 from pipeline.study import load_study, require_live
 
-STUDY = click.argument("study", type=click.Path(dir_okay=False, path_type=Path))
+FILE = click.Path(dir_okay=False, path_type=Path)
+STUDY = click.argument("study", type=FILE)
+FORMAT = click.option(
+    "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True,
+    help="What standard input holds.",
+)  # fmt: skip
+CLIENT_COLUMN = click.option(
+    "--client-column", help="Column that says whose record it is; default: one client."
+)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 
 ACCEPT_LOSS = click.option(
@@ -27,7 +35,7 @@ ACCEPT_LOSS = click.option(
 )
 
 SAVE_MODEL = click.option(
-    "--save-model", "save_model_to", type=click.Path(dir_okay=False, path_type=Path),
+    "--save-model", "save_model_to", type=FILE,
     help="Write the estimate as a model file, for `veilstream predict --model`.",
 )  # fmt: skip
 

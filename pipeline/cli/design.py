@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.context import AS_JSON, put, say
+from pipeline.cli.context import AS_JSON, FILE, put, say
 from pipeline.errors import ConfigError
 from pipeline.library.planning import POWER, Plan, Row, plan
 from pipeline.study import edited, parse_study, with_features, with_keys
@@ -15,7 +15,6 @@ from pipeline.study import edited, parse_study, with_features, with_keys
 if TYPE_CHECKING:
     from rich.table import Table
 
-FILE = click.Path(dir_okay=False, path_type=Path)
 RECORDS = click.option(
     "--records", type=click.IntRange(1, 10**9), default=100_000, show_default=True,
     help="Records that are expected, of all clients together.",

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from pipeline.cli.context import SAVE_MODEL, STUDY, save_model, say, task_of
+from pipeline.cli.context import CLIENT_COLUMN, FORMAT, SAVE_MODEL, STUDY, save_model, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.library.comparing import comparison
 from pipeline.library.exact import ExactFit
@@ -27,8 +27,8 @@ from pipeline.release.task import Task
 @click.option(
     "--input", "source", required=True, help="A .csv, .jsonl, .ndjson or .parquet file, or -."
 )
-@click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv")
-@click.option("--client-column", help="Column that says whose record it is; default: one client.")
+@FORMAT
+@CLIENT_COLUMN
 @click.option(
     "--without-privacy", "plainly", is_flag=True,
     help="The exact fit of the same study to all records. For whoever may see the data.",

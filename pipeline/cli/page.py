@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from infra.addresses import connected
-from pipeline.cli.context import STUDY, live_task_of, say
+from pipeline.cli.context import FILE, STUDY, live_task_of, say
 from pipeline.errors import ConfigError
 from pipeline.page.reading import Reading
 from pipeline.page.server import PageServer, is_loopback
@@ -33,7 +33,7 @@ LEAST_TOKEN = 16
     help="Listen on this port; 0 for any that is free.",
 )  # fmt: skip
 @click.option(
-    "--token-file", type=click.Path(dir_okay=False, path_type=Path),
+    "--token-file", type=FILE,
     help="A file with the token that browsers must bring; elsewhere than on loopback one is "
     "drawn at each start if there is no file.",
 )  # fmt: skip

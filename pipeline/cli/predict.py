@@ -12,7 +12,7 @@ from typing import TextIO
 import click
 
 from infra.addresses import connected
-from pipeline.cli.context import STUDY, say, task_of
+from pipeline.cli.context import FILE, FORMAT, STUDY, say, task_of
 from pipeline.cli.predictions import write_predictions
 from pipeline.errors import ConfigError
 from pipeline.library.feed import newest_estimate
@@ -22,18 +22,13 @@ from pipeline.settings import Settings
 from pipeline.study import require_live
 from producers.sources import open_once
 
-FILE = click.Path(dir_okay=False, path_type=Path)
-
 
 @click.command()
 @STUDY
 @click.option(
     "--input", "source", required=True, help="A .csv, .jsonl, .ndjson or .parquet file, or -."
 )
-@click.option(
-    "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True,
-    help="Format of standard input.",
-)  # fmt: skip
+@FORMAT
 @click.option("--model", "path", type=FILE, help="A model file; default: the newest live estimate.")
 @click.option("--output", type=FILE, help="Where the lines go; default: standard output.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines instead of CSV.")

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from pipeline.cli.context import AS_JSON, put, say
+from pipeline.cli.context import AS_JSON, FILE, put, say
 from pipeline.errors import ConfigError, LocalStoreError, PrivacyError
 from pipeline.messages.spends import read_spends, write_spends
 from pipeline.privacy.calibration import Answer, Name, Question, solve
@@ -109,11 +109,11 @@ def _deviation(answer: Answer) -> float:
 @privacy.command()
 @click.argument("client", required=False)
 @click.option(
-    "--export", "export_to", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--export", "export_to", type=FILE, metavar="FILE",
     help="Write the account of one client as JSON.",
 )  # fmt: skip
 @click.option(
-    "--import", "import_from", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--import", "import_from", type=FILE, metavar="FILE",
     help="Charge what an export says and this folder does not know, for a folder that was lost.",
 )  # fmt: skip
 @AS_JSON

@@ -11,7 +11,7 @@ import click
 from infra.addresses import connected, is_local
 from infra.waiting import Waiting
 from pipeline.cli.admission import admit_here
-from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
+from pipeline.cli.context import AS_JSON, FORMAT, STUDY, live_task_of, put, say
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.library.words import counted
 from pipeline.settings import Settings
@@ -34,10 +34,7 @@ from producers.run import Job, run_client, vault_path
     "for standard input, kafka://TOPIC, sqlite://FILE?table=T&key=K, duckdb:// or postgresql:// "
     "likewise, or shuttle:K/N or flights:AIRLINE for demo data.",
 )  # fmt: skip
-@click.option(
-    "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True,
-    help="Format of standard input.",
-)  # fmt: skip
+@FORMAT
 @click.option("--follow", is_flag=True, help="Wait for a file or topic to grow, as tail -f does.")
 @click.option(
     "--event-time", metavar="COLUMN",

@@ -16,7 +16,7 @@ from agents.outputs import File, Output, Shown, TopicOf, is_regular
 from agents.replaying import Job, Outcome, run_replay
 from infra.addresses import connected
 from infra.waiting import Stopping
-from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, STUDY, live_task_of, put, say
+from pipeline.cli.context import ACCEPT_LOSS, AS_JSON, FILE, STUDY, live_task_of, put, say
 from pipeline.cli.progress import Bar, Screen, put_line
 from pipeline.errors import ConfigError, NumericError
 from pipeline.extras import extra
@@ -63,12 +63,10 @@ NOTHING_KEPT = "privacy spent: 0. This study keeps no privacy that could be spen
     help="What if: another value of a study key, such as estimator.level=0.9. May be repeated.",
 )  # fmt: skip
 @AS_JSON
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="A .jsonl or .parquet file."
-)
+@click.option("--out", type=FILE, help="A .jsonl or .parquet file.")
 @click.option("--topic", help="A topic of its own for the estimates.")
 @click.option(
-    "--resume", "memo", type=click.Path(dir_okay=False, path_type=Path),
+    "--resume", "memo", type=FILE,
     help="Keep the position in this file, and go on from it; default: OUT.replay with --out.",
 )  # fmt: skip
 @click.option(

@@ -10,7 +10,7 @@ import click
 
 from infra.monitoring import alerts, dashboard
 from infra.rights import ROLES, Role, kafka_commands, redis_command
-from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say, task_of
+from pipeline.cli.context import AS_JSON, FILE, FORMAT, STUDY, live_task_of, put, say, task_of
 from pipeline.cli.design import CLIENTS, RECORDS, design, designed
 from pipeline.cli.keys import keys, recover
 from pipeline.errors import ConfigError
@@ -83,8 +83,7 @@ study.add_command(acls)
     metavar="FILE",
     help="Also say how its records fit the declared ranges: from raw data, NOT private.",
 )
-@click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv",
-              help="What standard input holds, with --sample -.")  # fmt: skip
+@FORMAT
 def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
     """Check STUDY and print what it means: features, guarantee, noise, topics."""
     task = task_of(study)
@@ -108,7 +107,7 @@ def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
 
 
 @study.command()
-@click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default="study.toml")
+@click.argument("path", type=FILE, default="study.toml")
 @RECORDS
 @CLIENTS
 def init(path: Path, records: int, clients: int) -> None:
