@@ -45,13 +45,14 @@ class TableSpec:
 def table_spec(spec: str) -> TableSpec:
     """Read a specification; DataError, naming what is wrong; ConfigError if it has a password."""
     parts = urlsplit(spec)
-    if parts.password or "password=" in parts.query:
+    _, _, _, options, _ = parts
+    if parts.password or "password=" in options:
         # what is typed here is seen in the list of processes
         raise ConfigError(
             "--source: a password has no place in it; the data owner must give it as PGPASSWORD "
             "or in ~/.pgpass"
         )
-    given = parse_qsl(parts.query, keep_blank_values=True)
+    given = parse_qsl(options, keep_blank_values=True)
     own = {name: value for name, value in given if name in ("table", "key", "late")}
     others = [(name, value) for name, value in given if name not in own]
     is_file = parts.scheme != "postgresql"
@@ -86,7 +87,8 @@ def location_of(spec: str) -> str:
     if found.scheme != "postgresql":
         return f"{found.scheme}://{Path(found.place).resolve()}?table={found.table}"
     parts = urlsplit(found.place)
-    host = dict(parse_qsl(parts.query)).get("host", parts.netloc.rpartition("@")[2])
+    _, _, _, options, _ = parts
+    host = dict(parse_qsl(options)).get("host", parts.netloc.rpartition("@")[2])
     return f"{found.scheme}://{host}{parts.path}?table={found.table}"
 
 

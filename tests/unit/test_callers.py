@@ -56,16 +56,13 @@ ADMISSIONS = "infra/admissions.py"
 #: Closes producers, and makes those of single records for the two that may ask it.
 CLOSING = "infra/connection.py"
 
-#: Ask for the query of an address, which is none of records.
-ADDRESSES = {"pipeline/page/server.py", "producers/sources/sql_spec.py"}
-
 #: Function to the files that may import it, or reach for it in its module.
 USERS = {
     "seal": {RELEASING, CHECKS},
     "privatise": {RELEASING, CHECKS},
     "disclose": {RELEASING, CHECKS},
     # a task hands them to its method's client module, and nothing else asks a task but a release
-    "query": {RELEASING, CHECKS, *TASKS, *ADDRESSES},
+    "query": {RELEASING, CHECKS, *TASKS},
     # sites and rounds have no release without noise
     "open_query": {RELEASING, CHECKS, *TASKS}
     - {path.replace("client", "task") for path in (SITES, ROUNDS)},
