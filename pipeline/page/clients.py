@@ -43,7 +43,8 @@ class Clients:
         #: By partition, places that no estimate stands for yet.
         self._waiting: dict[int, deque[tuple[int, str]]] = {}
         self._folded: dict[int, int] = {}
-        self._letters: set[tuple[int, int]] = set()
+        #: By the place of the record: whose letter, and why; None for one that is done with.
+        self._letters: dict[tuple[int, int], tuple[str, str] | None] = {}
         self._budget: dict[str, dict[str, float | None]] = {}
         #: Ids that are admitted; None where a study admits nobody by name.
         self.admitted: Collection[str] | None = None
@@ -65,9 +66,19 @@ class Clients:
         """
         if place in self._letters or len(self._letters) >= REMEMBERED:
             return
-        self._letters.add(place)
-        self._clients.setdefault(self._name(key), Client()).letters[reason] += 1
+        name = self._name(key)
+        self._letters[place] = name, reason
+        self._clients.setdefault(name, Client()).letters[reason] += 1
         self.reasons[reason] += 1
+
+    def settled(self, place: tuple[int, int]) -> None:
+        """Take note that a dead letter was sent again, or dropped: nobody has to look at it."""
+        letter = self._letters.get(place)
+        self._letters[place] = None
+        if letter is not None:
+            name, reason = letter
+            self._clients[name].letters[reason] -= 1
+            self.reasons[reason] -= 1
 
     def folded(self, message: EstimateMessage) -> None:
         """Take note of how far the newest estimate reaches."""
@@ -109,7 +120,7 @@ class Clients:
         return {
             "count": len(ranked),
             "waiting": lag.total(),
-            "reasons": dict(self.reasons.most_common()),
+            "reasons": dict(+self.reasons),
             "rows": [
                 {
                     "name": name,
@@ -117,7 +128,7 @@ class Clients:
                     "share": client.releases / total,
                     "lag": lag[name],
                     "last": client.last / 1000 if client.last else None,
-                    "letters": dict(client.letters),
+                    "letters": dict(+client.letters),
                     "budget": self._budget.get(name),
                 }
                 for name, client in ranked[:SHOWN]

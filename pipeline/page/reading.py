@@ -167,11 +167,14 @@ def take(clients: Clients, topics: Topics, batches: dict[TopicPartition, list[An
                     name: (header(record.headers, f"veil_dlq_{name}") or b"").decode(
                         "utf-8", "replace"
                     )
-                    for name in ("reason", "partition", "offset")
+                    for name in ("reason", "partition", "offset", "done")
                 }
                 if marks["partition"].isdecimal() and marks["offset"].isdecimal():
                     at = int(marks["partition"]), int(marks["offset"])
-                    clients.letter(at, record.key, marks["reason"])
+                    if marks["done"]:
+                        clients.settled(at)
+                    else:
+                        clients.letter(at, record.key, marks["reason"])
             elif (record.value or b"").startswith(RELEASE):
                 clients.release(place.partition, record.offset, record.key, record.timestamp)
 

@@ -154,6 +154,16 @@ def test_a_dead_letter_that_was_repeated_counts_once():
     assert table["rows"][0]["letters"] == {"gap": 1, "forged": 1}
 
 
+def test_a_dead_letter_that_is_done_with_counts_no_more():
+    clients = taken([], [letter(b"a", 7, "revoked"), letter(b"a", 8, "revoked")])
+    note = letter(b"a", 7, "")
+    note.headers.append(("veil_dlq_done", b"replayed"))
+    taken([], [note, note, letter(b"a", 7, "revoked")], clients)
+    table = clients.table()
+    assert table["reasons"] == {"revoked": 1}
+    assert table["rows"][0]["letters"] == {"revoked": 1}
+
+
 def test_strangers_have_no_name_where_clients_are_admitted():
     clients = Clients()
     clients.admitted = {"a"}

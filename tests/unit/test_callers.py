@@ -53,6 +53,8 @@ VAULT, SENDER = "producers/client_store.py", "producers/sender.py"
 LEDGER_TOPIC = "producers/ledger_topic.py"
 #: Sends words of the operator, which holds the study's key and sees no record.
 ADMISSIONS = "infra/admissions.py"
+#: Sends releases again that are in the topic of dead letters, as they came.
+AGAIN_AS_IT_CAME = "infra/dead_letters.py"
 #: Closes producers, and makes those of single records for the two that may ask it.
 CLOSING = "infra/connection.py"
 
@@ -84,7 +86,7 @@ USERS = {
     "release_of": {MAKING, "pipeline/offline.py"},
     "_SEAL": set(),
     "KafkaProducer": {SENDER, CLOSING},
-    "record_producer": {ADMISSIONS},
+    "record_producer": {ADMISSIONS, AGAIN_AS_IT_CAME},
     "write_one": {"infra/study_record.py", LEDGER_TOPIC},
     # to the topic, and to a file that the client asks for
     "write_spends": {LEDGER_TOPIC, "pipeline/cli/privacy.py"},

@@ -1,0 +1,168 @@
+"""`veilstream dlq`: look at the dead letters of a study, fold them after all, or set them aside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from infra.addresses import connected
+from infra.dead_letters import Done, Letter, Place, read_letters, settle
+from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
+from pipeline.errors import ConfigError
+from pipeline.library.words import counted
+from pipeline.messages.envelope import rfc3339
+from pipeline.settings import Settings
+from pipeline.study import Study
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which letters are meant; empty fields choose all.
+
+    closed: Also those that were replayed or dropped.
+    """
+
+    reasons: Sequence[str]
+    clients: Sequence[str]
+    places: Sequence[Place]
+    closed: bool = False
+
+    def of(self, letters: Sequence[Letter]) -> list[Letter]:
+        """Return the letters that are chosen."""
+        return [
+            letter
+            for letter in letters
+            if (self.closed or not letter.done)
+            and (not self.reasons or letter.reason in self.reasons)
+            and (not self.clients or letter.client in self.clients)
+            and (not self.places or letter.place in self.places)
+        ]
+
+
+def _chosen(command: Command) -> Command:
+    for option in (
+        click.option("--at", "places", multiple=True, metavar="PARTITION/OFFSET",
+                     help="Of this place in the releases topic, as `list --json` names it."),
+        click.option("--client", "clients", multiple=True, help="Whose key it bears."),
+        click.option("--reason", "reasons", multiple=True, help="Such as not-admitted."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.group()
+def dlq() -> None:
+    """Look at dead letters, have them folded after all, or note that nothing is to be done."""
+
+
+@dlq.command("list")
+@STUDY
+@_chosen
+@click.option("--closed", is_flag=True, help="Those that were replayed or dropped, too.")
+@AS_JSON
+def list_(
+    study: Path, reasons: tuple[str, ...], clients: tuple[str, ...], places: tuple[str, ...],
+    closed: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Count the dead letters of STUDY by reason and client; --json: one line for each letter."""
+    _, _, found = _found(study, Choice(reasons, clients, _places(places), closed))
+    if as_json:
+        for letter in found:
+            put(_facts(letter))
+        return
+    groups: dict[tuple[str, str, str], list[Letter]] = {}
+    for letter in found:
+        groups.setdefault((letter.reason, letter.client, letter.done), []).append(letter)
+    for (reason, client, done), letters in sorted(groups.items()):
+        last, state = rfc3339(letters[-1].at / 1000)[:19], f" ({done})" if done else ""
+        click.echo(
+            f"{reason}: {len(letters)} of {client!r}{state}, the last {letters[-1].place} at {last}"
+        )
+        click.echo(f"  {letters[-1].detail}")
+    if not found:
+        say("no dead letters")
+
+
+@dlq.command()
+@STUDY
+@click.argument("place")
+def show(study: Path, place: str) -> None:
+    """Print one dead letter of STUDY, named PARTITION/OFFSET, as JSON, with its bytes in hex."""
+    _, _, found = _found(study, Choice((), (), _places([place]), closed=True))
+    for letter in found:
+        headers = {
+            name: (value or b"").decode("utf-8", "replace") for name, value in letter.headers
+        }
+        put({**_facts(letter), "headers": headers, "value": (letter.value or b"").hex()})
+    if not found:
+        raise ConfigError(f"no dead letter is of {place}; `veilstream dlq list --json` names all")
+
+
+@dlq.command()
+@STUDY
+@_chosen
+def replay(
+    study: Path, reasons: tuple[str, ...], clients: tuple[str, ...], places: tuple[str, ...]
+) -> None:
+    """Send dead letters of STUDY to its releases topic again, for the worker to fold.
+
+    For a reason that is mended: a client that is admitted by now, a worker with the newest keys or
+    version. The bytes are those that came. What does not fit still becomes a dead letter again; and
+    a release counts once, however often it is sent.
+    """
+    _settle(study, Choice(reasons, clients, _places(places)), "replayed")
+
+
+@dlq.command()
+@STUDY
+@_chosen
+def drop(
+    study: Path, reasons: tuple[str, ...], clients: tuple[str, ...], places: tuple[str, ...]
+) -> None:
+    """Note that nothing is to be done about dead letters of STUDY: `list` leaves them out.
+
+    The topic keeps them; `list --closed` shows them.
+    """
+    _settle(study, Choice(reasons, clients, _places(places)), "dropped")
+
+
+def _settle(path: Path, choice: Choice, done: Done) -> None:
+    if not (choice.reasons or choice.clients or choice.places):
+        raise ConfigError("say which letters: --reason, --client or --at; `veilstream dlq list`")
+    study, settings, found = _found(path, choice)
+    places = settle(study, settings, found, done)
+    said = counted(len(found), "dead letter")
+    if not found:
+        say("no dead letter is of these; `veilstream dlq list` says which there are")
+    elif places:
+        say(f"{said} sent again, the last to {places[-1]}; what fails again is a new dead letter")
+    else:
+        say(f"{said} dropped")
+
+
+def _found(path: Path, choice: Choice) -> tuple[Study, Settings, list[Letter]]:
+    study = live_task_of(path, "`veilstream dlq`").study
+    settings = connected(Settings.read())
+    return study, settings, choice.of(read_letters(study, settings))
+
+
+def _places(texts: Sequence[str]) -> list[Place]:
+    found = [re.fullmatch(r"(\d{1,9})/(\d{1,18})", text, flags=re.ASCII) for text in texts]
+    if not all(found):
+        raise ConfigError("a place must be PARTITION/OFFSET, such as 0/17")
+    return [Place(int(one[1]), int(one[2])) for one in found if one]
+
+
+def _facts(letter: Letter) -> dict[str, Any]:
+    return {
+        "place": str(letter.place), "reason": letter.reason, "detail": letter.detail,
+        "client": letter.client, "set_aside_at": rfc3339(letter.at / 1000),
+        "bytes": len(letter.value or b""), "done": letter.done or None,
+    }  # fmt: skip
