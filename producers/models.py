@@ -106,11 +106,6 @@ class ModelFeed:
                 if consumer is not None:
                     consumer.close()
 
-    @property
-    def unreadable(self) -> int:
-        """How many records of the study's topic were none of this study."""
-        return self._known.ignored
-
     def _catch_up(self, topic_partitions: list[TopicPartition]) -> None:
         """Read all that is there already: a client that starts late must not begin at zero."""
         ends = self._consumer.end_offsets(topic_partitions)

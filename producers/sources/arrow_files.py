@@ -72,7 +72,6 @@ class ArrowFiles:
     """
 
     repeats = True
-    total = None
 
     def __init__(self, spec: str, position: bytes | None, *, follow: bool) -> None:
         self.identity, self._follow = name_of(spec), follow

@@ -68,10 +68,6 @@ class Source(Protocol):
         """Whether the end was reached and everything was handed out."""
 
     @property
-    def total(self) -> int | None:
-        """How many slots there are in all, if that is known without reading them."""
-
-    @property
     def progress(self) -> float | None:
         """The share that was read, 0 to 1."""
 

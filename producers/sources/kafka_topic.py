@@ -61,7 +61,6 @@ class KafkaTopic:
     """
 
     columns = None
-    total = None
 
     def __init__(
         self, spec: TopicSpec, position: bytes | None, settings: Settings, *, follow: bool

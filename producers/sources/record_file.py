@@ -83,11 +83,6 @@ class RecordFile(ABC):
         return final and self._at >= end
 
     @property
-    def total(self) -> int | None:
-        """Unknown: nobody has counted the lines."""
-        return None
-
-    @property
     def progress(self) -> float | None:
         """The share of the bytes read, unknown where the file may grow."""
         if self._tape.follow:

@@ -56,7 +56,6 @@ class SqlTable:
     """
 
     repeats = True
-    total = None
 
     def __init__(
         self, spec: TableSpec, position: bytes | None, *, follow: bool, say: Callable[[str], None]
