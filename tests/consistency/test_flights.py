@@ -64,7 +64,7 @@ def delayed(shown: Flights, task: Task, records: int) -> EstimateMessage:
     models = deque([run.model], maxlen=records // task.slots + 1)
     for client, rows in by_client(shown.slots, task.slots):
         run.fold(client, run.release(client, rows, models[0]))
-        run.publish()
+        run.move()
         models.append(run.model)
     return run.estimate(0.0)[1]
 
