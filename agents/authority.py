@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from infra.admissions import own_roll
 from infra.keyring import read_study, study_path
+from infra.roll import own_roll
 from pipeline.messages.authentic import Authenticator
 from pipeline.reducer import Partition
 from pipeline.release.task import Task

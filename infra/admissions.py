@@ -1,4 +1,4 @@
-"""The clients topic of a study: read it and believe it, admit and revoke.
+"""The clients topic of a study: admit and revoke, and say so; `roll` reads it.
 
 A word about a client goes into its partition of the releases topic first, where it holds for all
 that follows; then the clients topic says so, and the client begins.
@@ -6,9 +6,8 @@ that follows; then the clients topic says so, and the client begins.
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from infra.connection import (
@@ -18,7 +17,8 @@ from infra.connection import (
     read_all,
     record_producer,
 )
-from infra.keyring import StudyPairs, pin, pinned
+from infra.keyring import StudyPairs
+from infra.roll import Roll, own_roll
 from pipeline.errors import ConfigError, PayloadError
 from pipeline.messages.admission import (
     KEYS,
@@ -30,7 +30,6 @@ from pipeline.messages.admission import (
     StudyKeys,
     link_text,
     read_keys,
-    read_signed,
     write_signed,
 )
 from pipeline.messages.authentic import Admitted
@@ -40,111 +39,15 @@ from pipeline.settings import Settings
 from pipeline.study import Study
 from pipeline.trust.keys import can_agree
 
-log = logging.getLogger("veilstream.trust")
-
-
-class Roll:
-    """What the clients topic says, as far as it is believed.
-
-    study: The study, whose [trust] may name its key.
-    known: A key of the study that is known already; None: the first one is believed.
-
-    keys: The study's own keys; None before they are known.
-    clients: What is said of each client.
-    refused: Records that are not believed.
-    """
-
-    def __init__(self, study: Study, known: bytes | None) -> None:
-        named = study.trust.key if study.trust is not None else None
-        self._study, self._known = study.name, known if named is None else bytes.fromhex(named)
-        self.keys: StudyKeys | None = None
-        self.clients: dict[str, Standing] = {}
-        self.refused = 0
-        self._waiting: list[tuple[bytes | None, bytes | None]] = []
-
-    @property
-    def publics(self) -> list[bytes]:
-        """Public keys whose signatures are believed, oldest first."""
-        if self.keys is None:
-            return []
-        chain, least = self.keys.chain, self.keys.least
-        return [bytes.fromhex(link.key) for link in chain if link.generation >= least]
-
-    def standing(self, client: str) -> Standing:
-        """Return what is said of a client; nothing if it is not known."""
-        return self.clients.get(client, Standing(self._study, client, []))
-
-    def says(self, last: Mapping[bytes | None, bytes | None], said: Standing) -> bool:
-        """Whether the last record of a client, by key, says this and is believed."""
-        try:
-            return read_signed(last.get(said.client.encode()), Standing, self.publics) == said
-        except PayloadError:
-            return False
-
-    def take(self, key: bytes | None, value: bytes | None) -> None:
-        """Take the next record; whoever may write can add some, and none is taken back."""
-        try:
-            if key == KEYS:
-                found = read_keys(value, self._study, self._known)
-                if self.keys is None or _age(found) > _age(self.keys):
-                    self.keys = found
-                    # what they signed may have come before them
-                    waiting, self._waiting = self._waiting, []
-                    for record in waiting:
-                        self.take(*record)
-            elif self.keys is None:
-                self._waiting.append((key, value))
-            else:
-                self._take_client(key, value)
-        except PayloadError:
-            if self.keys is not None and key != KEYS:
-                self._waiting.append((key, value))
-                del self._waiting[:-1000]
-            self.refused += 1
-
-    def _take_client(self, key: bytes | None, value: bytes | None) -> None:
-        found = read_signed(value, Standing, self.publics)
-        if found.study != self._study or found.client.encode() != key:
-            # compaction keeps the last record of a key: under another one it would hide that one's
-            raise PayloadError("forged", "the record is another client's, or another study's")
-        if found.serial > self.standing(found.client).serial:
-            self.clients[found.client] = found
-
-
-def _age(keys: StudyKeys) -> tuple[int, int]:
-    return len(keys.chain), keys.least
-
-
-def read_roll(study: Study, settings: Settings, say: Callable[[str], None] = log.warning) -> Roll:
-    """Read a study's clients topic, and pin its key on first use.
-
-    ConfigError if nobody has said the study's key, or what is said does not follow from the key
-    that is pinned; BrokerError if Kafka fails.
-    """
-    topic, known = Topics.of(study).clients.name, pinned(settings, study.name)
-    roll = Roll(study, known)
-    for key, value in read_all(settings, topic):
-        roll.take(key, value)
-    if roll.keys is None:
-        raise ConfigError(
-            f"{topic} names no key of study {study.name!r} that follows from the one that is known "
-            "here: the operator must run `veilstream study keys`; if the operator says that the "
-            "key is a new one, put it into the study file as trust.key"
-        )
-    newest = roll.publics[-1]
-    if known != newest:
-        pin(settings, study.name, newest)
-        if known is None and (study.trust is None or study.trust.key is None):
-            say(
-                f"the key of study {study.name!r} is pinned on first use: {newest.hex()[:16]}...; "
-                "trust.key in the study file says it for sure"
-            )
-    return roll
-
 
 def announce_keys(study: Study, settings: Settings, held: StudyPairs) -> None:
-    """Write the study's public keys to its clients topic, unless they are there; BrokerError."""
+    """Write the study's public keys to its clients topic, unless they are there.
+
+    ConfigError if newer keys are there: this key file is an old copy; BrokerError if Kafka fails.
+    """
     topic = Topics.of(study).clients.name
+    said = [value for key, value in read_all(settings, topic) if key == KEYS]
+    _refuse_old(study, held, said)
     links: list[Link] = []
     for before, pair in zip([None, *held.pairs], held.pairs, strict=False):
         key = pair.public.hex()
@@ -152,9 +55,34 @@ def announce_keys(study: Study, settings: Settings, held: StudyPairs) -> None:
         links.append(Link(pair.generation, key, "" if before is None else before.sign(text).hex()))
     message = StudyKeys(study.name, links, held.least)
     value = write_signed(message, held.newest)
-    if [v for k, v in read_all(settings, topic) if k == KEYS][-1:] != [value]:
+    if said[-1:] != [value]:
         with Writer(study, settings) as writer:
             writer.send(topic, KEYS, value, "keys")
+
+
+def refuse_old(study: Study, settings: Settings, held: StudyPairs) -> None:
+    """Refuse a copy of a study's key file that is not the newest; ConfigError, BrokerError."""
+    topic = Topics.of(study).clients.name
+    _refuse_old(study, held, [value for key, value in read_all(settings, topic) if key == KEYS])
+
+
+def _refuse_old(study: Study, held: StudyPairs, said: list[bytes | None]) -> None:
+    ours = [pair.public.hex() for pair in held.pairs]
+    # whoever stole an older one can sign what seems to follow from it
+    trusted = next(pair.public for pair in held.pairs if pair.generation >= held.least)
+    for value in said:
+        try:
+            found = read_keys(value, study.name, trusted)
+        except PayloadError:
+            continue
+        theirs = [link.key for link in found.chain]
+        if theirs != ours[: len(theirs)] or found.least > held.least:
+            raise ConfigError(
+                f"the key file of study {study.name!r} here is an old copy: it ends with key "
+                f"{ours[-1][:16]}..., and the study has said {theirs[-1][:16]}... The operator "
+                "must copy the newest file here, or name it in VEILSTREAM_STUDY_KEY; nothing was "
+                "folded or said with this one"
+            )
 
 
 def tell(
@@ -190,14 +118,6 @@ def admit_new(
         for client in new:
             _tell(writer, study, held, roll.standing(client), publics[client].hex())
     return new
-
-
-def own_roll(study: Study, settings: Settings, held: StudyPairs) -> Roll:
-    """Return what the clients topic says, as the study itself reads it; BrokerError."""
-    roll = Roll(study, held.newest.public)
-    for record in read_all(settings, Topics.of(study).clients.name):
-        roll.take(*record)
-    return roll
 
 
 def say_again(

@@ -141,7 +141,15 @@ def read_all(
 
     Errors as `asking`; BrokerError, too, if Kafka gives nothing of what it has.
     """
-    place, deadline = TopicPartition(topic, 0), time.monotonic() + PATIENCE_SECONDS
+    for record in read_partition(settings, topic, 0, otherwise):
+        yield record.key, record.value
+
+
+def read_partition(
+    settings: Settings, topic: str, partition: int, otherwise: str = UNANSWERED
+) -> Iterator[Any]:
+    """Yield the records of a partition, as far as it goes now; errors as `read_all`."""
+    place, deadline = TopicPartition(topic, partition), time.monotonic() + PATIENCE_SECONDS
     with (
         asking(settings, f"topic {topic}", "Read", otherwise),
         log_reader(settings, wait_ms=100) as consumer,
@@ -155,7 +163,7 @@ def read_all(
                 deadline = time.monotonic() + PATIENCE_SECONDS
             elif time.monotonic() > deadline:
                 raise BrokerError(f"{topic} gives nothing of what it has")
-            yield from ((record.key, record.value) for record in records)
+            yield from records
 
 
 def close_producer(producer: KafkaProducer) -> None:

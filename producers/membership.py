@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from infra.admissions import read_roll
 from infra.keyring import pin, read_client
+from infra.roll import read_roll
 from pipeline.errors import ConfigError
+from pipeline.messages.admission import Entry, Retirement, Word, read_word
 from pipeline.messages.form import HEADER
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -18,6 +19,7 @@ class Membership:
     """What one client has agreed on with an authenticated study.
 
     say: Told when the study's key is pinned, or changes.
+    looking: Whether this is only to look: then a client that is not admitted is no error.
 
     stamp: Puts the MAC on a release as it leaves; it follows the study's newest key.
 
@@ -26,14 +28,39 @@ class Membership:
     """
 
     def __init__(
-        self, task: Task, settings: Settings, client: str, say: Callable[[str], None]
-    ) -> None:
+        self, task: Task, settings: Settings, client: str, say: Callable[[str], None],
+        *, looking: bool = False,
+    ) -> None:  # fmt: skip
         self._study, self._client, self._settings, self._say = task.study, client, settings, say
         self._pair = read_client(settings, client)
         self._roll = read_roll(task.study, settings, say)
         self._stamps: dict[int, Stamp] = {}
-        self._check()
+        if not looking:
+            self._check()
         self.stamp = self._newest()
+
+    @property
+    def key(self) -> bytes:
+        """The client's public key."""
+        return self._pair.public
+
+    def word(self, payload: bytes, least: int) -> Word:
+        """Read what the study says in its releases topic; PayloadError if it is no such word.
+
+        least: The oldest generation that may still sign.
+        """
+        chain = self._roll.keys.chain if self._roll.keys else []
+        keys = {link.generation: bytes.fromhex(link.key) for link in chain}
+        word = read_word(payload, self._study.name, [k for n, k in keys.items() if n >= least])
+        if isinstance(word, Retirement):
+            # an old key cannot retire itself
+            check_signed(payload, [k for n, k in keys.items() if n >= word.generation])
+        return word
+
+    def said_before(self, partition: int, offset: int) -> list[Entry]:
+        """Return what was said of this client below an offset that the log begins with."""
+        entries = self._roll.standing(self._client).entries
+        return [e for e in entries if e.partition == partition and e.offset < offset]
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Take what the clients topic says next; ConfigError if this client is revoked."""

@@ -10,8 +10,9 @@ import click
 import msgspec
 
 from infra.addresses import connected
-from infra.admissions import admit_new, announce_keys, read_roll, tell
+from infra.admissions import admit_new, announce_keys, tell
 from infra.keyring import client_path, enrolled, read_study
+from infra.roll import read_roll
 from infra.topics import ensure_topics
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.cli.keys import study_keys

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import click
 
+from infra.addresses import connected
 from pipeline.cli.admission import admit, enrol, revoke, roll
-from pipeline.cli.context import AS_JSON, put
+from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.errors import ConfigError
 from pipeline.settings import Settings
+from producers.counted import counted
+from producers.membership import Membership
 from producers.report import report
 from producers.run import vault_path
 
@@ -43,3 +46,34 @@ def show(name: str, as_json: bool) -> None:
         click.echo(f"{study}:")
         for key, value in facts.items():
             click.echo(f"  {key}: {value}")
+
+
+@client.command()
+@STUDY
+@click.argument("name")
+@AS_JSON
+def status(study: Path, name: str, as_json: bool) -> None:
+    """Print what STUDY counts of client NAME, whose folder this is: its log says so.
+
+    It needs no rights but the client's own. What is acknowledged and not in the log was withheld by
+    whoever runs Kafka, or is older than the log.
+    """
+    task, settings = live_task_of(study, "`veilstream client status`"), Settings.read()
+    path = vault_path(settings.home, name)
+    if not path.exists():
+        raise ConfigError(f"no client {name!r} has run from this folder; see VEILSTREAM_FOLDER")
+    settings = connected(settings)
+    trusted = task.study.authenticated
+    member = Membership(task, settings, name, say, looking=True) if trusted else None
+    found = counted(task, settings, name, path, member)
+    if as_json:
+        put(found)
+        return
+    if trusted:
+        click.echo(
+            "admitted" if found["admitted"] else "NOT admitted: what it sends is not counted"
+        )
+    for key, value in found["releases"].items():
+        click.echo(f"{key.replace('_', ' ')}: {value}")
+    for reason, number in found["not_counted"].items():
+        click.echo(f"not counted, {reason}: {number}")

@@ -78,7 +78,7 @@ def study_keys(study: Study, settings: Settings) -> StudyPairs:
 def _rotated(study: Study, settings: Settings, held: StudyPairs, *, stolen: bool) -> StudyPairs:
     # `study check` must start without a client library
     from infra.addresses import connected  # noqa: PLC0415
-    from infra.admissions import announce_keys, retire  # noqa: PLC0415
+    from infra.admissions import announce_keys, refuse_old, retire  # noqa: PLC0415
     from infra.topics import ensure_topics  # noqa: PLC0415
 
     number = held.newest.generation + 1
@@ -88,6 +88,7 @@ def _rotated(study: Study, settings: Settings, held: StudyPairs, *, stolen: bool
         # before anything is written: without Kafka the old key would go on to count
         settings = connected(settings)
         ensure_topics(settings, Topics.of(study).all())
+        refuse_old(study, settings, held)
     pairs = [*held.pairs, Pair.drawn(number)]
     after = replace(held, pairs=pairs)
     if stolen:

@@ -11,8 +11,8 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from infra.admissions import read_roll
 from infra.connection import asking, log_reader
+from infra.roll import read_roll
 from infra.waiting import AGAIN, Waiting
 from pipeline.errors import NumericError, PayloadError
 from pipeline.messages.estimate import EstimateMessage, read_estimate

@@ -12,8 +12,8 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from infra.admissions import read_roll
 from infra.connection import asking, log_reader, read_all
+from infra.roll import read_roll
 from pipeline.errors import PayloadError, VeilstreamError
 from pipeline.library.feed import Feed
 from pipeline.messages import spends

@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import TopicPartition
@@ -41,7 +42,14 @@ def opened(stage: Stage, *clients: str) -> None:
         assert admitted(stage, client).returncode == 0
 
 
-def admitted(stage: Stage, client: str) -> object:
+def status(stage: Stage, client: str) -> dict[str, Any]:
+    done = stage.run("client", "status", stage.study, client, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def admitted(stage: Stage, client: str) -> Any:
     done = stage.run("client", "enrol", "--client", client)
     assert done.returncode == 0, done.stderr
     file = stage.folder / f"{client}.json"
@@ -59,8 +67,14 @@ def test_admitted_clients_are_folded_and_strangers_become_dead_letters(stage: St
     before = stage.final_estimate()
     assert (before.releases, before.clients) == (20, 2)
     forged = forge(stage)
-    # nothing counted: there is no new estimate
+    # nothing counted: there is no new estimate, and the client itself can tell
     stage.caught_up()
+    found = status(stage, "north")
+    assert found["releases"] == {
+        "made": 10, "acknowledged": 10, "counted": 10, "not_in_the_log": 0
+    }  # fmt: skip
+    assert found["not_counted"] == {"made by somebody else under this name": 31}
+    assert found["admitted"] is True
     assert sum(state.head.dead_letters for state in stage.partitions()) == forged
     assert sum(state.head.folded for state in stage.partitions()) == 20
     assert stage.estimates()[-1] == before
@@ -126,6 +140,7 @@ def test_a_revoked_client_stops_and_what_it_sent_before_stays(stage: Stage) -> N
     stage.caught_up()
     assert stage.estimates()[-1].releases == 5
     assert stage.verified()
+    assert status(stage, "north")["admitted"] is False
     # compaction keeps the last record of a key: an old one, written again, must not stay the last
     assert stage.stop("w0") == 0
     topic = stage.topics.clients.name
@@ -169,6 +184,8 @@ def test_a_new_key_while_the_worker_is_down_loses_nothing(stage: Stage) -> None:
     assert stage.code("north") == 0, stage.said("north")
     stage.caught_up()
     assert stage.stop("w0") == 0
+    key = stage.settings.home / "keys" / f"{stage.task.study.name}.key"
+    copy = key.read_bytes()
     old = stage.run("study", "keys", stage.study).stdout
     new = stage.run("study", "keys", stage.study, "--rotate").stdout
     assert old != new
@@ -186,6 +203,17 @@ def test_a_new_key_while_the_worker_is_down_loses_nothing(stage: Stage) -> None:
     assert stage.dead_letters() == []
     assert {r.value[6] for r in stage.releases() if r.value[:1] == b"V"} == {1, 2}
     assert stage.verified()
+    # a copy of the key file that is not the newest is told, and so is one that grew another way
+    assert stage.stop("w0") == 0
+    for again in ((), ("--rotate",)):
+        key.write_bytes(copy)
+        assert stage.run("study", "keys", stage.study, *again).returncode == 0
+        stage.worker()
+        assert stage.code("w0") == 10
+        assert "old copy" in stage.said("w0").splitlines()[-1]
+    refused = admitted(stage, "late")
+    assert refused.returncode == 10
+    assert "old copy" in refused.stderr
 
 
 def test_who_follows_the_page_comes_from_a_stolen_key_to_a_sound_study(stage: Stage) -> None:

@@ -18,7 +18,7 @@ from unittest import mock
 
 import numpy as np
 
-from infra import admissions, keyring
+from infra import keyring, roll
 from pipeline.errors import PayloadError
 from pipeline.messages.admission import (
     KEYS,
@@ -141,7 +141,7 @@ class Byzantine(World):
         def read_all(_: Settings, topic: str) -> list[tuple[bytes | None, bytes | None]]:
             return [(record.key, record.value) for record in self.servers.records(topic, 0)]
 
-        with super()._seams(), mock.patch.object(admissions, "read_all", read_all):
+        with super()._seams(), mock.patch.object(roll, "read_all", read_all):
             yield
 
     def _write(self, topic: str, key: str, value: bytes) -> Record:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import struct
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -176,6 +178,28 @@ def test_a_client_at_the_start_cannot_choose_its_age() -> None:
     assert letters == [(offset, "unpublished-model") for offset in refused]
     assert len(state.sums.states) == 1
     assert (state.head.folded, state.head.forgotten) == (1, 0)
+
+
+def test_clocks_that_are_wrong_change_nothing_that_counts(world: World) -> None:
+    """Times of records come from whoever sends them: of a client's clock, or the operator's."""
+    world.send("north", 0)
+    world.send("south", 0)
+    world.say("south", None)
+    world.send("south", 1)
+    right, letters = world.folded()
+    assert letters == [(5, "revoked")]
+    chance = random.Random(1)
+    for _ in range(5):
+        world.log = [
+            replace(entry, timestamp=chance.choice([-1, 0, 1, 2**40, 2**62])) for entry in world.log
+        ]
+        state, told = world.folded(2)
+        assert told == letters
+        # when the newest came is all that a time says
+        assert set(differences(state, right)) <= {"head"}
+        assert msgspec.structs.replace(state.head, newest=0) == msgspec.structs.replace(
+            right.head, newest=0
+        )
 
 
 def test_a_revoked_client_counts_up_to_its_revocation_and_its_admission_cannot_be_repeated(

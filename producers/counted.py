@@ -1,0 +1,128 @@
+"""What a study counts of a client, as the client itself can tell from the log."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infra.connection import read_partition
+from pipeline.errors import LocalStoreError, PayloadError
+from pipeline.messages.form import identity
+from pipeline.messages.release import Header, header_of
+from pipeline.messages.topics import Topics, partition_of
+from pipeline.reducer.admissions import Admissions
+from pipeline.release.task import Task
+from pipeline.settings import Settings
+from pipeline.trust.mac import GENERATION
+from producers.membership import Membership
+
+#: Reasons for which a client's own releases do not count.
+UNWANTED = ("sent while this client was not admitted", "under a key of the study that is retired")
+
+
+@dataclass(slots=True)
+class Counted:
+    """What the log has under one client's name, in the order of the log.
+
+    client, ledger: Its id, and the digest of its ledger.
+    membership: Its keys, where releases are authenticated.
+
+    numbers, seen: Of the releases that count; of all that it has made and the log has.
+    others: How many records do not count, by the reason.
+    """
+
+    client: str
+    ledger: str
+    membership: Membership | None
+    numbers: set[int] = field(default_factory=set)
+    seen: set[int] = field(default_factory=set)
+    others: Counter[str] = field(default_factory=Counter)
+    admissions: Admissions = field(default_factory=Admissions)
+
+    def take(self, record: Any) -> None:
+        """Take the next record of the client's partition."""
+        value = record.value or b""
+        if self.membership is not None and value[:1] == b"{":
+            with suppress(PayloadError):
+                self.admissions.take(self.membership.word(value, self.admissions.least))
+            return
+        if record.key != self.client.encode():
+            return
+        try:
+            release = header_of(value)
+        except PayloadError:
+            self.others["no release"] += 1
+            return
+        reason = self._reason(release, value)
+        if reason:
+            self.others[reason] += 1
+        else:
+            self.numbers.add(release.seq)
+        if reason in ("", *UNWANTED):
+            self.seen.add(release.seq)
+
+    def _reason(self, release: Header, value: bytes) -> str:
+        """Return why a release does not count; empty if it does."""
+        if self.membership is not None and not self.membership.made(value):
+            return "made by somebody else under this name"
+        if release.ledger != self.ledger:
+            return "of another ledger of this client"
+        if self.membership is not None:
+            known = self.admissions.clients.get(self.client)
+            if known is None or known.key != self.membership.key:
+                return UNWANTED[0]
+            if int.from_bytes(value[GENERATION], "little") < self.admissions.least:
+                return UNWANTED[1]
+        return "sent again" if release.seq in self.numbers else ""
+
+
+def counted(
+    task: Task, settings: Settings, client: str, database: Path, membership: Membership | None
+) -> dict[str, Any]:
+    """Return what the study counts of a client, beside what its database says that it has sent.
+
+    LocalStoreError if the database cannot be read; BrokerError if Kafka fails.
+    """
+    topic, study = Topics.of(task.study).releases, task.study.name
+    partition = partition_of(client.encode(), topic.partitions)
+    ledger, numbered, unsent = _own(database, study)
+    found, first = Counted(client, identity(ledger.encode()).hex(), membership), -1
+    for record in read_partition(settings, topic.name, partition):
+        if first < 0:
+            first = record.offset
+            for entry in membership.said_before(partition, first) if membership else ():
+                found.admissions.enter(client, entry.serial, entry.key)
+        found.take(record)
+    known = found.admissions.clients.get(client)
+    return {
+        "study": study,
+        "client": client,
+        "admitted": None if membership is None else bool(known and known.key == membership.key),
+        "releases": {
+            "made": numbered,
+            "acknowledged": numbered - unsent,
+            "counted": len(found.numbers),
+            "not_in_the_log": max(0, numbered - unsent - len(found.seen)),
+        },
+        "not_counted": dict(sorted(found.others.items())),
+        "log_begins_at": max(0, first),
+    }
+
+
+def _own(database: Path, study: str) -> tuple[str, int, int]:
+    """Return a client's ledger, how many releases of a study it has made, and how many wait."""
+    try:
+        with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
+            [(ledger,)] = db.execute("SELECT ledger FROM identity").fetchall()
+            made = db.execute("SELECT next_seq FROM streams WHERE study = ?", (study,)).fetchone()
+            asked = "SELECT count(*) FROM outbox WHERE study = ?"
+            [(waiting,)] = db.execute(asked, (study,)).fetchall()
+    except (sqlite3.Error, ValueError) as error:
+        raise LocalStoreError(
+            f"{database} cannot be read: start this client's producer, which says why"
+        ) from error
+    return ledger, made[0] if made else 0, waiting

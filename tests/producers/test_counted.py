@@ -1,0 +1,78 @@
+"""What a client can tell from the log of what is counted of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.messages.form import identity
+from producers import counted
+from producers.counted import Counted
+from tests.trusted import World
+
+
+class Member:
+    """Its keys, as `Membership` has them."""
+
+    def __init__(self, world: World, client: str) -> None:
+        self._world, self._client = world, client
+        self.key = world.client(client).public
+        self.word = world.authority.word
+
+    def made(self, payload: bytes) -> bool:
+        return self._world.stamp(self._client).fits(payload)
+
+    def said_before(self, _partition: int, _offset: int) -> list[Any]:
+        return []
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.admit("north")
+    return made
+
+
+def told(world: World, monkeypatch: pytest.MonkeyPatch, made: int, unsent: int = 0) -> Any:
+    monkeypatch.setattr(counted, "read_partition", lambda *_: iter(world.log))
+    monkeypatch.setattr(counted, "_own", lambda *_: ("l-north", made, unsent))
+    return counted.counted(world.task, None, "north", Path(), Member(world, "north"))
+
+
+def test_a_client_sees_what_was_withheld(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seq in (0, 1, 3):
+        world.send("north", seq)
+    world.append("north", world.log[1].value or b"")
+    found = told(world, monkeypatch, 6, 1)
+    assert found["releases"] == {
+        "made": 6, "acknowledged": 5, "counted": 3, "not_in_the_log": 2
+    }  # fmt: skip
+    assert found["not_counted"] == {"sent again": 1}
+
+
+def test_a_client_counts_as_the_worker_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.admit("south")
+    world.send("north", 0)
+    world.append("north", world.stamp("south")(world.bare("north", 1)))
+    world.say("north", None)
+    world.send("north", 1)
+    world.admit("north")
+    world.send("north", 2)
+    world.append("north", b"no release")
+    state, letters = world.folded()
+    found = told(world, monkeypatch, 3)
+    assert found["releases"]["counted"] == state.clients["north"].releases == 2
+    assert found["releases"]["not_in_the_log"] == 0
+    assert sum(found["not_counted"].values()) == len(letters) == 3
+    assert found["admitted"] is True
+
+
+def test_a_client_without_a_study_key_looks_at_its_ledger(world: World) -> None:
+    found = Counted("north", identity(b"l-north").hex(), None)
+    for ledger in ("l-north", "other"):
+        entry = world.append("north", world.bare("north", 0))
+        found.take(entry)
+        found.ledger = identity(ledger.encode()).hex()
+    assert (found.numbers, dict(found.others)) == ({0}, {"sent again": 1})
