@@ -128,7 +128,8 @@ def pin(settings: Settings, study: str, public: bytes) -> Path:
     """Remember the public key of a study, and return where."""
     path = _pin(settings, study)
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = path.with_suffix(".made")
+    # clients of one folder may learn of a new key at once
+    made = path.with_name(f"{path.name}.{os.getpid()}")
     made.write_text(public.hex() + "\n")
     made.replace(path)
     return path

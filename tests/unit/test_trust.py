@@ -6,13 +6,14 @@ import random
 import struct
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import numpy as np
 import pytest
 
 from infra.admissions import tell
-from infra.keyring import StudyPairs, pin, study_path
+from infra.keyring import StudyPairs, pin, pinned, study_path
 from pipeline.cli.keys import study_keys
 from pipeline.errors import ConfigError, PayloadError, StateError
 from pipeline.messages.admission import Admission, Enrolment, read_enrolment, write_signed
@@ -460,3 +461,20 @@ def test_a_folder_that_knows_a_key_makes_no_other_in_its_place(tmp_path: Path) -
     assert not path.exists()
     kept.rename(path)
     assert study_keys(study, settings).newest.public == made.newest.public
+
+
+def test_processes_of_one_folder_pin_a_key_at_once(tmp_path: Path) -> None:
+    """Each writes a file of its own first: one that another has moved away would be missing."""
+    settings, public = Settings(folder=str(tmp_path)), Pair(b"s" * 32).public
+    moved = Path.replace
+
+    def late(path: Path, target: Path) -> Path:
+        # the other process is done between the two steps of this one
+        with mock.patch.object(Path, "replace", moved), mock.patch("os.getpid", return_value=1):
+            pin(settings, "study", public)
+        return moved(path, target)
+
+    with mock.patch.object(Path, "replace", late):
+        pin(settings, "study", public)
+    assert pinned(settings, "study") == public
+    assert len(list((tmp_path / "keys").iterdir())) == 1
