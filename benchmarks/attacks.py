@@ -21,6 +21,7 @@ import numpy as np
 
 from pipeline.privacy.randomness import SecureStream
 from pipeline.release.task import Task
+from tests.attacks import copies as copied
 from tests.attacks import streams as whole
 from tests.attacks.bounds import ALARM
 from tests.attacks.bugs import BOTH, BUGS, HOSTILE, hostile
@@ -95,6 +96,7 @@ class Attacks:
                 with bug.plant():
                     attack = bug.attack(bug.releases[0], mechanism)
                     self._window("fault", bug.name, attack, right=bug.harmless)
+        self._copies()
         found = measure_simulation(self._streams)
         task = attack_of("start", "discrete-gaussian", "zero-out").task
         self._note("fault", "a simulation whose seed is known", task, found, right=False)
@@ -104,6 +106,20 @@ class Attacks:
         with np.errstate(invalid="ignore") if kind == "hostile" else nullcontext():
             found = measure(attack, self._draws, self._generator)
         self._note(kind, name, attack.task, found, right=right)
+
+    def _copies(self) -> None:
+        # each draw is a call of its own: fewer of them take as long
+        draws = self._draws // 4
+        for loss in ("linear", "logistic"):
+            for neighbours in NEIGHBOURS:
+                found = copied.measure_copies(loss, draws, self._generator, neighbours=neighbours)
+                task = copied.task_of(loss, neighbours)
+                self._note("release", f"copies, {loss}", task, found, right=True)
+        for fault in copied.FAULTS:
+            with fault.plant():
+                task = copied.task_of(fault.loss)
+                found = copied.measure_copies(fault.loss, draws, self._generator)
+            self._note("fault", fault.name, task, found, right=False)
 
     def _whole(self, mechanism: Mechanism) -> None:
         undisturbed: list[whole.Sighting] = []

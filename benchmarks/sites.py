@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.papers.noisy_infembler import Copies, draw, start, step
+from benchmarks.papers.noisy_infembler import draw, sent
 from pipeline.messages.form import form_of
 from pipeline.messages.incoming import Decoder
 from pipeline.messages.release import seal
 from pipeline.methods import server_of, task_of
+from pipeline.methods.noisy_mle.infembler import start, step
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays
 from pipeline.release.model import round_model
@@ -63,10 +64,10 @@ def main() -> None:
 def em_round(size: int, sites: int) -> float:
     """Return milliseconds of one round of INFEMBLER over so many sites."""
     rng, information = np.random.default_rng(1), 100.0 * np.eye(size)
-    sent = [draw(rng.normal(0, 0.1, size), information, 40, 2.0, rng) for _ in range(sites)]
+    drawn = [draw(rng.normal(0, 0.1, size), information, 40, 2.0, rng) for _ in range(sites)]
     many = np.ones(sites)
-    means, scatters = (np.array(part) for part in zip(*sent, strict=True))
-    copies = Copies(100 * many, 40 * many, 2 * many, means, scatters)
+    means, scatters = (np.array(part) for part in zip(*drawn, strict=True))
+    copies = sent(100 * many, 40 * many, 2 * many, means, scatters)
     at = start(copies, None)
     return fastest(lambda: step(copies, None, at))
 

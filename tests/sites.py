@@ -65,7 +65,7 @@ def run(
         "p": 3, "loss": loss, "records": records, "releases": sites, "ridge": 1e-3,
         "mechanism": "insecure-simulation", "norm_bound": "typical", "seed": seed,
     }  # fmt: skip
-    stream = OfflineRun(task_of(study_text(method, **(given | settings))))
+    stream = OfflineRun(make_task(parse_study(study_text(method, **(given | settings)))))
     rng = np.random.default_rng(seed)
     for _ in range(windows):
         for site in range(sites):

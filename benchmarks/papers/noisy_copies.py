@@ -1,8 +1,9 @@
-"""Copies of a site's own estimate: what noise they take, as the paper has it and as it can be kept.
+"""Copies of a site's own estimate: what noise they take as the paper has it.
 
-Source: noisy-mle, Theorem 1 and Lemmas 1 and 2; the bound that can be computed and the public scale
-are derived in docs/methods/noisy-mle.md. One record is added or removed; rows have a norm of at
-most R; F >= ridge I with a public ridge; linear: sigma = 1 and |y - x'theta| <= C.
+Source: noisy-mle, Theorem 1 and Lemmas 1 and 2, and a bound of its sensitivity that can be
+computed; what studies do instead, with a public scale, is `pipeline.privacy.copies`. One record is
+added or removed; rows have a norm of at most R; F >= ridge I with a public
+ridge; linear: sigma = 1 and |y - x'theta| <= C.
 """
 
 from __future__ import annotations
@@ -11,13 +12,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
-
-#: Orders of Renyi divergences that are tried; fewer only make the scale larger.
-ORDERS = 1 + np.geomspace(0.02, 200, 120)
 
 
 def alpha_beta(epsilon: float, delta: float, size: int, copies: int) -> tuple[float, float]:
@@ -107,40 +103,3 @@ def min_ridge(of: Callable[[float], Linear | Logistic], beta: float) -> float:
         return of(ridge).next(ridge)[1] - math.exp(2 * beta)
 
     return float(brentq(excess, 1e-2, 1e9, xtol=1e-12, rtol=1e-15))
-
-
-def psi_public(
-    model: Linear | Logistic, epsilon: float, delta: float, size: int, copies: int
-) -> float:
-    """Return the least public scale with which K copies are (epsilon, delta)-private.
-
-    By the Renyi divergence of two Gaussians whose precisions differ by at most e^s in all
-    directions and by more in one, along which they are shifted too.
-    """
-    if isinstance(model, Linear):
-        one, others = 1 + model.norm**2 / model.ridge, 1.0
-        shift = model.bound * math.sqrt((one - 1) / one)
-    else:
-        drift = model.norm**2 / model.ridge
-        one = math.exp(drift) + model.norm**2 / (4 * model.ridge)
-        others, shift = math.exp(drift), model.moved(model.ridge)
-    orders = ORDERS[ORDERS - (ORDERS - 1) * one > 0]
-
-    def half_log(factor: float) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = np.log(orders - (orders - 1) * factor) / (
-            orders - 1
-        ) + math.log(factor)
-        return found / 2
-
-    spread = -half_log(one) - (size - 1) * half_log(others)
-    slope = orders * shift**2 * one / (2 * (orders - (orders - 1) * one))
-    tail = orders * np.log1p(-1 / orders) - np.log(orders - 1)
-
-    def excess(log_scale: float) -> float:
-        divergence = copies * (slope * math.exp(-log_scale) + spread)
-        least = np.min((orders - 1) * (divergence - epsilon) + tail)
-        return float(least) - math.log(delta)
-
-    if not len(orders) or excess(60.0) > 0:
-        return math.inf
-    return math.exp(brentq(excess, -40.0, 60.0, xtol=1e-14))

@@ -18,7 +18,8 @@ import numpy as np
 from scipy.special import expit
 
 from benchmarks.papers.noisy_copies import alpha_beta, gaussian_sigma
-from benchmarks.papers.noisy_infembler import Central, Copies, assemble, draw
+from benchmarks.papers.noisy_infembler import draw, sent
+from pipeline.methods.noisy_mle.infembler import Central, assemble
 from pipeline.types import Matrix, Vector
 
 DEVIATION = {"linear": 4.0, "logistic": 1.0}
@@ -141,15 +142,15 @@ def infem(
 ) -> Vector:  # fmt: skip
     """Return INFEMBLER's estimate; the last site says what is shifted, or too precise."""
     scales = np.array([how.copies * f.weighed**2 / alpha**2 for f in fits[1:]])
-    sent = [
+    drawn = [
         draw(f.theta, f.information, how.copies, psi, rng)
         for f, psi in zip(fits[1:], scales, strict=True)
     ]
-    means, scatters = (np.array(part) for part in zip(*sent, strict=True))
+    means, scatters = (np.array(part) for part in zip(*drawn, strict=True))
     means[-1] += shift
     scatters[-1] *= shrink
     many = np.full(len(scales), float(count))
-    sites = Copies(many, np.full(len(scales), float(how.copies)), scales, means, scatters)
+    sites = sent(many, np.full(len(scales), float(how.copies)), scales, means, scatters)
     return assemble(sites, Central(count, fits[0].theta, fits[0].information)).theta
 
 

@@ -21,11 +21,13 @@ from pipeline.messages.incoming import Decoder, Incoming
 from pipeline.messages.release import seal
 from pipeline.methods import method_of, server_of, task_of
 from pipeline.methods.base import Pointing
+from pipeline.privacy.events import Event, Renyi, group
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays, stack
+from pipeline.release.copies import CopiedPart, Law
 from pipeline.release.model import Model, round_model
 from pipeline.release.privatise import disclose, privatise
-from pipeline.release.query import Query
+from pipeline.release.query import LatticePart, Query
 from pipeline.release.task import Task
 from pipeline.study import Study
 
@@ -180,7 +182,10 @@ def neighbours_cost_no_more_than_the_budget(case: Case) -> None:
         changed = Arrays(features, responses)
         after = task.query(changed if task.keeps_slots else changed.sound, model)
         # an exchange is two absences
-        changes = 2.0 if zero_out and not absent else 1.0
+        changes = 2 if zero_out and not absent else 1
+        if isinstance(event := task.event(model), Renyi):
+            _stay_below(group(event, changes), before, after)
+            continue
         cost = _cost(task, before, after)
         allowed = changes * task.budget.per_record
         assert cost <= allowed * (1 + ROUNDING), (cost, allowed)
@@ -251,11 +256,33 @@ def _folded(server: Any, batches: Iterable[Rows]) -> dict[str, bytes]:
     return fields
 
 
+def _stay_below(curve: Event, one: Query, two: Query) -> None:
+    """Compare the divergences of two windows' copies with what a curve says, both ways."""
+    assert isinstance(curve, Renyi)
+    laws = [_law(query) for query in (one, two)]
+    for order, allowed in zip(curve.orders, curve.epsilons, strict=True):
+        for left, right in (laws, laws[::-1]):
+            cost = left.divergence(right, order)
+            assert cost <= allowed * (1 + ROUNDING), (order, cost, allowed)
+
+
+def _law(query: Query) -> Law:
+    """Return the law of the copies of a window, of which all of its parts are drawn."""
+    parts = list(query.parts.values())
+    assert isinstance(parts[0], CopiedPart)
+    assert all(isinstance(part, CopiedPart) and part.law is parts[0].law for part in parts)
+    assert sorted(part.scatter for part in parts if isinstance(part, CopiedPart)) == [False, True]
+    return parts[0].law
+
+
 def _cost(task: Task, one: Query, two: Query) -> float:
     """Return what two windows that differ so cost, in the mechanism's own terms: mu or epsilon."""
     total, order = 0.0, task.budget.mechanism.order
     for name, part in one.parts.items():
-        for left, right in zip(part.pieces(), two.parts[name].pieces(), strict=True):
+        other = two.parts[name]
+        assert isinstance(part, LatticePart)
+        assert isinstance(other, LatticePart)
+        for left, right in zip(part.pieces(), other.pieces(), strict=True):
             deviation = left.channel.noise.standard_deviation
             # a Laplace law's scale is its deviation over the root of two
             unit = deviation if order == 2 else deviation / math.sqrt(2)

@@ -87,6 +87,40 @@ def simulation_of(*, epsilon: float, delta: float) -> Guarantee:
     )
 
 
+def copies_of(
+    *,
+    epsilon: float,
+    delta: float,
+    floating: float,
+    unit: str,
+    records: int | None,
+    neighbours: str,
+) -> Guarantee:
+    """State the guarantee of noisy copies of a fit.
+
+    floating: What floating point adds to delta, at most.
+    """
+    who = "one record" if unit == "record" else f"one user with at most {records} records"
+    change = "its absence" if neighbours == "zero-out" else "its replacement by any other"
+    return Guarantee(
+        mechanism="gaussian-copies",
+        epsilon=epsilon,
+        delta=delta,
+        mu=None,
+        unit=unit,
+        unit_records=records,
+        neighbours=neighbours,
+        adversary=ADVERSARY,
+        guarantee=(
+            f"local ({epsilon:g}, {delta:g})-differential privacy of {who} against {change}, over "
+            "the whole stream, since each record enters one release, in exact arithmetic: copies "
+            f"are drawn in floating point, which adds at most {floating:.1g} to delta; timing, the "
+            "number of windows and which client sent them are not hidden"
+        ),
+        counts="record slots: public; clipped records: never sent; set-aside records: never sent",
+    )
+
+
 def guarantee_of(
     *,
     mechanism: str,

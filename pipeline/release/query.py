@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,14 +45,19 @@ class Piece(NamedTuple):
 class Part(Protocol):
     """Some numbers of a window, and how they are noised."""
 
-    def pieces(self) -> Sequence[Piece]:
-        """Return all numbers, rounded to their lattice and without noise.
+    def noised(self, stream: SecureStream) -> Integers:
+        """Return the numbers on their public lattice with noise from `stream`.
 
         Raises PrivacyError if a number does not fit the lattice.
         """
 
-    def noised(self, stream: SecureStream) -> Integers:
-        """Return the numbers on their public lattice with noise from `stream`.
+
+@runtime_checkable
+class LatticePart(Part, Protocol):
+    """Some numbers with noise of a lattice, which can be told from it."""
+
+    def pieces(self) -> Sequence[Piece]:
+        """Return all numbers, rounded to their lattice and without noise.
 
         Raises PrivacyError if a number does not fit the lattice.
         """
@@ -70,7 +75,7 @@ class VectorPart:
     slots: int
 
     def pieces(self) -> tuple[Piece, ...]:
-        """As `Part.pieces`."""
+        """As `LatticePart.pieces`."""
         rounded = self.channel.round(self.sums.integers, self.sums.exponents)
         return (Piece(slice(None), rounded, self.channel),)
 
@@ -94,7 +99,7 @@ class MatrixPart:
     slots: int
 
     def pieces(self) -> tuple[Piece, ...]:
-        """As `Part.pieces`: the diagonal, and the entries off it."""
+        """As `LatticePart.pieces`: the diagonal, and the entries off it."""
         values = self.diagonal.round(self.sums.integers, self.sums.exponents)
         on = upper_is_diagonal(self.size)
         off = ~on

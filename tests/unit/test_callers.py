@@ -46,6 +46,8 @@ TASKS = {
     f"pipeline/methods/{name}/task.py"
     for name in ("renewable", "ldp_sgd", "noisy_mle", "age_aware")
 }
+#: A site's own fit, whose copies leave.
+COPIES = "pipeline/methods/noisy_mle/copies_task.py"
 AGAIN = "pipeline/methods/renewable/task.py"
 #: A suite for methods: it makes releases of records that its caller gives, and keeps them.
 CHECKS = "pipeline/methods/checks.py"
@@ -79,6 +81,9 @@ USERS = {
     "open_gradients": {RECORDS},
     "record_gradients": set(),
     "local_fit": {WINDOW},
+    "linear_fit": {COPIES},
+    "logistic_fit": {COPIES},
+    "normal_numbers": {"pipeline/release/copies.py"},
     # the beginning of a release, and a release without numbers to judge others by
     "common_bytes": {RELEASE, FORM},
     "blank": {FORM, "pipeline/messages/incoming.py"},
@@ -98,7 +103,9 @@ MAKERS = {
     "Answer": {PRIVATISE},
     "OpenAnswer": {PRIVATISE},
     "Parts": {PRIVATISE},
-    "Query": {WINDOW, RECORDS, SITES, ROUNDS},
+    "Query": {WINDOW, RECORDS, SITES, ROUNDS, COPIES},
+    "CopiedPart": {COPIES},
+    "Law": {COPIES},
     "OpenQuery": {WINDOW, RECORDS},
     "VectorPart": {WINDOW, SITES, ROUNDS},
     "MatrixPart": {WINDOW, RECORDS, SITES},

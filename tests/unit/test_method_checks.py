@@ -10,7 +10,7 @@ import pytest
 from pipeline.methods import METHODS, task_of
 from pipeline.methods.checks import CHECKS, Case, windows_of
 from pipeline.methods.renewable import private_state
-from pipeline.privacy import sensitivity
+from pipeline.privacy import copies, sensitivity
 from pipeline.records.encode import Arrays
 from pipeline.study import parse_study
 from tests import ages, sgd, sites
@@ -60,6 +60,13 @@ STUDIES: dict[str, dict[str, Callable[[], str]]] = {
         "laplace": lambda: small_sites(loss="logistic", mechanism="discrete-laplace"),
         "cut": lambda: small_sites(loss="linear", residual_bound=0.3, norm_bound="typical"),
         "sufficient": lambda: small_sites(loss="linear", neighbours="replace-one"),
+        "copies": lambda: sites.study_text('release = "copies"', p=2, records=60, loss="logistic"),
+        "copies-linear": lambda: sites.study_text(
+            'release = "copies", copies = 12', p=2, records=60, loss="linear", noise_scale=0.5
+        ),
+        "copies-exchange": lambda: sites.study_text(
+            'release = "copies"', p=1, records=60, loss="logistic", neighbours="replace-one"
+        ),
     },
     "age-aware": {
         "alone": lambda: ages.study_text(groups=ages.ALONE, slots=3, records=4),
@@ -96,6 +103,22 @@ def test_a_method_keeps_what_is_asked(check: Callable[[Case], None], kind: str, 
 
 def test_every_method_of_the_registry_is_checked() -> None:
     assert set(STUDIES) == set(METHODS)
+
+
+@pytest.mark.parametrize("formula", ["of_linear", "of_logistic"])
+def test_a_shift_or_a_ratio_that_is_too_small_is_found(
+    formula: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = getattr(copies, formula)
+
+    def short(*given: float) -> copies.Change:
+        found = true(*given)
+        return copies.Change(1 + (found.one - 1) / 9, found.others, found.shift / 9)
+
+    monkeypatch.setattr(copies, formula, short)
+    name = "copies-linear" if formula == "of_linear" else "copies"
+    with pytest.raises(AssertionError):
+        broken("neighbours_cost_no_more_than_the_budget")(case_of("noisy-mle", name))
 
 
 def broken(name: str) -> Callable[[Case], None]:

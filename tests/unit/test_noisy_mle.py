@@ -254,7 +254,25 @@ def test_more_sites_need_fewer_records_of_each_and_a_smaller_share_moves_less() 
 @pytest.mark.parametrize(
     ("key", "method", "settings"),
     [
-        ("estimator.method.release", 'release = "copies"', {}),
+        ("estimator.noise_scale", 'release = "copies"', {}),
+        ("estimator.method.copies", 'release = "copies", copies = 4', {"loss": "logistic"}),
+        ("estimator.method.psi", 'release = "copies", psi = 0', {"loss": "logistic"}),
+        ("estimator.method.psi", 'release = "score", psi = 3.0', {"loss": "logistic"}),
+        (
+            "privacy.mechanism",
+            'release = "copies"',
+            {"loss": "logistic", "mechanism": "discrete-laplace"},
+        ),
+        (
+            "estimator.residual_bound",
+            'release = "copies"',
+            {"noise_scale": 0.1, "residual_bound": 0.5},
+        ),
+        (
+            "estimator.method.coefficient_bound",
+            'release = "copies", coefficient_bound = 1.0',
+            {"loss": "logistic"},
+        ),
         ("estimator.method.release", 'release = "sufficient"', {"loss": "logistic"}),
         ("estimator.method.largest_share", "largest_share = 0", {}),
         ("estimator.method.sites", "sites = 0", {}),

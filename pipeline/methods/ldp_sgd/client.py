@@ -37,7 +37,7 @@ class RecordsPart:
     size: int
 
     def pieces(self) -> tuple[Piece, ...]:
-        """As `Part.pieces`: by level; one that is none counts as the strictest."""
+        """As `LatticePart.pieces`: by level; one that is none counts as the strictest."""
         channels = self.channels
         rounded = channels[-1].round(self.sums.integers, self.sums.exponents)
         if len(channels) == 1:

@@ -28,7 +28,7 @@ from pipeline.records.encode import Arrays
 from pipeline.release.model import Model
 from pipeline.release.query import Exact, MatrixPart, Part, Query, VectorPart
 from pipeline.release.rows import inside
-from pipeline.types import Matrix, Vector
+from pipeline.types import Vector
 
 if TYPE_CHECKING:
     from pipeline.methods.noisy_mle.task import SiteTask
@@ -76,18 +76,6 @@ def query(task: SiteTask, window: Arrays, model: Model) -> Query:
         squares = _squares(np.sqrt(weight) * slope, bound)
         parts["squares"] = VectorPart(squares, channels.squares, task.slots)
     return Query(model, parts)
-
-
-def weights(design: Matrix, norm_bound: float) -> Vector:
-    """Return min(1, R^2 / |row|^2) of each row (1, x), shape (n,).
-
-    One sum for each row, whose order is the row's length alone: the weight of a record does not
-    depend on those beside it.
-    """
-    squares = np.einsum("ij,ij->i", design, design)
-    # a hair below, so that no rounding passes the bound
-    found: Vector = np.minimum(1.0, norm_bound**2 * (1 - 2.0**-40) / squares)
-    return found
 
 
 def _derivatives(

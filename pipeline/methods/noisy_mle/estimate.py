@@ -61,31 +61,16 @@ def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estima
     releases = sum(state.releases for _, state in parts)
     slots, sites = sum(state.slots for _, state in parts), sites_of(task, parts)
     if sites is None:
-        return Estimate(
-            coefficients=task.first_model.coefficients,
-            covariance=None,
-            privacy_covariance=None,
-            weights=(1.0, 1.0),
-            status="empty",
-            reason="no release has come yet",
-            records=slots,
-            releases=releases,
-            condition=None,
-            floored=0,
-            interval=INTERVAL,
-        )
+        return empty(task.first_model.coefficients, slots, releases)
     fit, squared = settled(task, sites)
     covariance, privacy = variances(sites, fit)
     least = float(np.linalg.eigvalsh(fit.curvature + np.diag(task.penalty))[0])
     share = min(1.0, (max(least, 0.0) / (READY * fit.size)) ** 2)
     reason = _lacking(task, sites, fit, share, covariance)
-    coefficients, point = fit.coefficients, fit.coefficients
-    if task.release == "sufficient":
+    coefficients = fit.coefficients
+    point = next_point(task.norm_bound, coefficients, sites.point, settled=not reason)
+    if not task.at_models:
         point = task.first_model.coefficients
-    elif reason:
-        middle = np.median(sites.point, axis=0)
-        moved = task.norm_bound * float(np.linalg.norm(coefficients - middle))
-        point = middle + (coefficients - middle) * min(1.0, LONGEST_STEP / max(moved, 1e-300))
     missing = slots * (1 / share - 1) if share > 0 else math.inf
     return Estimate(
         coefficients=coefficients,
@@ -105,8 +90,23 @@ def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estima
         point=point,
         interval=INTERVAL,
         progress=Progress(share, math.ceil(missing) if missing < 1e15 else None),
-        details=_details(task, sites, fit, squared),
+        details=listed(task.release, sites.names, fit.weights, sites.records, squared, task.size),
     )
+
+
+def next_point(
+    norm_bound: float, coefficients: Vector, points: Matrix | None, *, settled: bool
+) -> Vector:
+    """Return where the next releases are taken: the estimate, or a step on the way there.
+
+    points: Where those of the sites were taken, shape (M, d); None: at 0.
+    """
+    if settled:
+        return coefficients
+    middle = np.zeros(len(coefficients)) if points is None else np.median(points, axis=0)
+    moved = norm_bound * float(np.linalg.norm(coefficients - middle))
+    found: Vector = middle + (coefficients - middle) * min(1.0, LONGEST_STEP / max(moved, 1e-300))
+    return found
 
 
 def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector]:
@@ -272,20 +272,42 @@ def _lacking(task: SiteTask, sites: Sites, fit: Fit, share: float, covariance: M
     return FAR if is_far(bent, np.diag(covariance)) else ""
 
 
-def _details(task: SiteTask, sites: Sites, fit: Fit, squared: Vector) -> dict[str, Any]:
-    """Return what is shown of the sites: each one's share, distance and flag."""
-    mass = fit.weights * sites.records
+def empty(coefficients: Vector, slots: int, releases: int) -> Estimate:
+    """Return the estimate before the first release."""
+    return Estimate(
+        coefficients=coefficients,
+        covariance=None,
+        privacy_covariance=None,
+        weights=(1.0, 1.0),
+        status="empty",
+        reason="no release has come yet",
+        records=slots,
+        releases=releases,
+        condition=None,
+        floored=0,
+        interval=INTERVAL,
+    )
+
+
+def listed(
+    release: str, names: Sequence[str], weights: Vector, records: Vector, squared: Vector, size: int
+) -> dict[str, Any]:
+    """Return what is shown of the sites: each one's share, distance and flag, the farthest first.
+
+    weights, records, squared: Weight, records and squared distance of each, shape (M,).
+    """
+    mass = weights * records
     shares, order = mass / float(mass.sum()), np.argsort(-squared, kind="stable")
-    out = fit.weights == 0
+    out = weights == 0
     return {
-        "release": task.release,
-        "count": len(sites.names),
-        "flagged": [sites.names[m] for m in order[out[order]].tolist()][:LISTED],
+        "release": release,
+        "count": len(names),
+        "flagged": [names[m] for m in order[out[order]].tolist()][:LISTED],
         "sites": [
             {
-                "site": sites.names[m],
+                "site": names[m],
                 "share": float(shares[m]),
-                "distance": math.sqrt(float(squared[m]) / task.size),
+                "distance": math.sqrt(float(squared[m]) / size),
                 "flag": bool(out[m]),
             }
             for m in order[:LISTED].tolist()

@@ -12,9 +12,11 @@ from scipy.special import ndtri
 
 from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.methods.facts import Design, Outlook, Sizes
+from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.estimate import KNOWN, READY
 from pipeline.methods.noisy_mle.guards import LEAST_SITES, limit_of
 from pipeline.methods.noisy_mle.task import SiteTask
+from pipeline.release.task import Task
 from pipeline.study import Study, with_keys
 from pipeline.study.reference import moments, typical_norm_bound
 from pipeline.types import Matrix
@@ -69,7 +71,7 @@ def because(task: SiteTask) -> str:
     return "a curved loss is known near the point where its score is taken: models bring that near"
 
 
-def largest_move(task: SiteTask) -> float:
+def largest_move(task: SiteTask | CopiesTask) -> float:
     """Return how far one site moves an estimate that has `LEAST_SITES` or more, at most."""
     return math.sqrt(limit_of(task.size) * task.spec.largest_share)
 
@@ -104,7 +106,7 @@ def sizes(task: SiteTask, records: int) -> Sizes:
 
 def outlook(task: SiteTask, records: int) -> Outlook:
     """As `Method.outlook`."""
-    counted = _counted(task, records)
+    counted = counted_of(task, records)
     reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
     bend = BEND if task.loss.name == "logistic" else 1.0
     curvature = bend * task.loss.start_curvature * _products(task)
@@ -171,7 +173,8 @@ def _products(task: SiteTask) -> Matrix:
     return found * min(1.0, task.norm_bound**2 / float(np.trace(found)))
 
 
-def _counted(task: SiteTask, records: int) -> float:
+def counted_of(task: Task, records: int) -> float:
+    """Return how many of so many records count where a study forgets."""
     forgetting = task.study.estimator.forgetting
     if forgetting is None or forgetting.of == "seconds":
         return max(float(records), 1.0)

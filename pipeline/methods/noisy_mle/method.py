@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from pipeline.methods.base import Method
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes
-from pipeline.methods.noisy_mle import facts, spec
+from pipeline.methods.noisy_mle import copies_facts, facts, spec
+from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.server import SiteServer
 from pipeline.methods.noisy_mle.task import SiteTask, chosen_release
 from pipeline.study import Study
 
+AnyTask: TypeAlias = SiteTask | CopiesTask
 
-class NoisyMle(Method[SiteTask]):
+
+class NoisyMle(Method[AnyTask]):
     """As `methods.base.Method`."""
 
     title = "noised scores of many sites, far ones weighed down"
@@ -24,6 +27,7 @@ class NoisyMle(Method[SiteTask]):
     }
     client_side: ClassVar = {
         "estimator.method.release": "clients took other sums of their records",
+        "estimator.method": "clients drew their copies so",
     }
 
     def check(self, study: Study) -> None:
@@ -33,37 +37,48 @@ class NoisyMle(Method[SiteTask]):
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         """As `Method.enter`: which release it is, not how the worker weighs it."""
         meaning["estimator"].pop("method", None)
-        meaning["release"] = chosen_release(study)
+        meaning["release"] = release = chosen_release(study)
+        if release == "copies":
+            said = spec.spec_of(study)
+            meaning["copies"] = {key: getattr(said, key) for key in spec.OF_COPIES}
 
-    def task(self, study: Study, level: str | None = None) -> SiteTask:
+    def task(self, study: Study, level: str | None = None) -> AnyTask:
         """As `Method.task`."""
-        return SiteTask(study, level)
+        return (CopiesTask if chosen_release(study) == "copies" else SiteTask)(study, level)
 
-    def server(self, task: SiteTask) -> SiteServer:
+    def server(self, task: AnyTask) -> SiteServer:
         """As `Method.server`."""
         return SiteServer(task)
 
-    def facts(self, task: SiteTask) -> dict[str, object]:
+    def facts(self, task: AnyTask) -> dict[str, object]:
         """As `Method.facts`."""
+        if isinstance(task, CopiesTask):
+            return copies_facts.facts(task)
         return facts.facts(task)
 
-    def warnings(self, task: SiteTask) -> tuple[str, ...]:
+    def warnings(self, task: AnyTask) -> tuple[str, ...]:
         """As `Method.warnings`."""
+        if isinstance(task, CopiesTask):
+            return copies_facts.warnings(task)
         return facts.warnings(task)
 
-    def sizes(self, task: SiteTask, records: int) -> Sizes:
+    def sizes(self, task: AnyTask, records: int) -> Sizes:
         """As `Method.sizes`."""
+        if isinstance(task, CopiesTask):
+            return copies_facts.sizes(task, records)
         return facts.sizes(task, records)
 
-    def outlook(self, task: SiteTask, records: int) -> Outlook:
+    def outlook(self, task: AnyTask, records: int) -> Outlook:
         """As `Method.outlook`."""
+        if isinstance(task, CopiesTask):
+            return copies_facts.outlook(task, records)
         return facts.outlook(task, records)
 
     def design(self, study: Study, records: int, clients: int) -> Design:
         """As `Method.design`."""
         return facts.design(study, records, clients)
 
-    def better(self, task: SiteTask, missed: Missed) -> tuple[str, ...]:
+    def better(self, task: AnyTask, missed: Missed) -> tuple[str, ...]:
         """As `Method.better`."""
         del task, missed
         return ("larger windows (window.records), and more sites",)

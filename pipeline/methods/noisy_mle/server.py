@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
-from pipeline.methods.noisy_mle.estimate import INTERVAL, estimate
+from pipeline.methods.noisy_mle import copies_estimate, estimate
+from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.state import Shape, SiteState, epochs_of
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.release.model import Part
@@ -16,10 +17,11 @@ class SiteServer:
     """As `methods.base.Server`."""
 
     ordered = False
-    interval = INTERVAL
+    interval = estimate.INTERVAL
 
-    def __init__(self, task: SiteTask) -> None:
-        self._task, self._shape = task, Shape(task.size, task.squares)
+    def __init__(self, task: SiteTask | CopiesTask) -> None:
+        self._task = task
+        self._shape = Shape(task.size, task.squares, moving=task.moving)
 
     def slots(self, rows: Rows) -> int:
         """As `Server.slots`: every release has the study's."""
@@ -38,7 +40,9 @@ class SiteServer:
         """As `Server.fold`; any order gives the same bits."""
         if len(rows):
             found = self._shape.rows_of(rows["point"], rows["sums"])
-            epochs = epochs_of(rows["version"]) * (self._task.release == "score")
+            epochs = epochs_of(rows["version"]) * (
+                self._task.release != "sufficient" and self._task.moving
+            )
             state.fold(rows["client"], epochs, found)
 
     def estimate(
@@ -46,7 +50,9 @@ class SiteServer:
     ) -> Estimate:
         """As `Server.estimate`."""
         del partitions
-        return estimate(self._task, parts)
+        if isinstance(self._task, CopiesTask):
+            return copies_estimate.estimate(self._task, parts)
+        return estimate.estimate(self._task, parts)
 
     def start_is_over(self, states: Sequence[SiteState], furthest: int) -> bool:
         """As `Server.start_is_over`: enough releases, or one site has used up its windows."""

@@ -25,10 +25,14 @@ _LOW, _MIDDLE = 22, 32
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many numbers a release holds: d coefficients, and squares (1) or none (0)."""
+    """How many numbers a release holds: d coefficients, and squares (1) or none (0).
+
+    moving: Whether it matters at which point it was taken; else t and J t are left out.
+    """
 
     size: int
     squares: int
+    moving: bool = True
 
     @property
     def packed(self) -> int:
@@ -43,7 +47,7 @@ class Shape:
     @property
     def width(self) -> int:
         """Length of the sums of one epoch."""
-        return self.points + 4 * self.size
+        return self.points + 4 * self.size * self.moving
 
     def rows_of(self, points: Integers, numbers: Integers) -> Integers:
         """Return releases as rows (1, g, J, s, t, J t), of points (n, d) and numbers behind them.
@@ -53,6 +57,8 @@ class Shape:
         rows = np.zeros((len(points), self.width), dtype=np.int64)
         rows[:, 0] = 1
         rows[:, 1 : self.points] = numbers[:, : self.points - 1]
+        if not self.moving:
+            return rows
         low, middle, _ = self._products(rows)
         rows[:, self.points : self.points + self.size] = points
         whole = rows[:, 1 + self.size :][:, packed_indices(self.size)]

@@ -5,25 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from pipeline.errors import PrivacyError
 from pipeline.methods.noisy_mle import client
 from pipeline.methods.noisy_mle.spec import spec_of
+from pipeline.methods.noisy_mle.weighing import WeighedTask
 from pipeline.privacy import sensitivity
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.privacy.sensitivity import Bounds
-from pipeline.records.blocks import with_intercept
 from pipeline.records.encode import Arrays
 from pipeline.release.budget import Budget
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import Model
-from pipeline.release.query import OpenQuery, Query
-from pipeline.release.task import Task
+from pipeline.release.query import Query
 from pipeline.scheduling.policy import ReleasePolicy, WhenFull
 from pipeline.study import Study
 from pipeline.study.release_tables import Split
-from pipeline.types import Matrix, Vector
 
 #: Shares of the squared budget: score and curvature as split = 2 of the paper's reference has them
 #: (docs/methods/noisy-mle.md), the sum of squares as little as it needs.
@@ -45,20 +41,18 @@ class Channels:
     squares: Channel | None
 
 
-class SiteTask(Task):
-    """As `Task`: score and curvature of a window at the model.
-
-    spec: The study's own table.
-    """
-
-    def __init__(self, study: Study, level: str | None = None) -> None:
-        self.spec = spec_of(study)
-        super().__init__(study, level)
+class SiteTask(WeighedTask):
+    """As `WeighedTask`: score and curvature of a window at the model."""
 
     @cached_property
     def release(self) -> str:
         """Which release it is, "score" or "sufficient": what "auto" comes to."""
         return chosen_release(self.study)
+
+    @property
+    def at_models(self) -> bool:
+        """Whether releases are taken at models, and not always at 0."""
+        return self.release == "score"
 
     def at_start(self, version: int) -> bool:
         """Whether sums at this model version are those at the public start."""
@@ -79,6 +73,9 @@ class SiteTask(Task):
         features alone are shrunk.
         """
         return Bounds(self.farthest, self.norm_bound)
+
+    #: Whether it matters to the worker at which point a release was taken.
+    moving = True
 
     @property
     def squares(self) -> int:
@@ -173,22 +170,6 @@ class SiteTask(Task):
     def query(self, window: Arrays, model: Model) -> Query:
         """As `Task.query`."""
         return client.query(self, window, model)
-
-    def open_query(self, window: Arrays, model: Model) -> OpenQuery:
-        """As `Task.open_query`: there are no studies without noise."""
-        raise PrivacyError("privacy.mechanism: this method needs noise")
-
-    def record_weights(self, design: Matrix) -> Vector | float:
-        """As `Task.record_weights`: longer records weigh less, and are not bent."""
-        return 1.0 if self.norm_bound >= self.longest else client.weights(design, self.norm_bound)
-
-    def reference_rows(
-        self, features: Matrix, responses: Vector, weights: tuple[float, float]
-    ) -> tuple[Matrix, Vector]:
-        """As `Task.reference_rows`."""
-        del weights
-        design = with_intercept(features)
-        return design, np.broadcast_to(self.record_weights(design), len(responses))
 
 
 def chosen_release(study: Study) -> str:

@@ -1,0 +1,237 @@
+"""Sites' noisy copies put together by INFEMBLER, far sites weighed down.
+
+The windows of a site are one site of all its records: their means are averaged, their scatters
+added up. An estimate starts from the middle of all sites and not from the one before it, so that it
+is a function of the sums alone. Derived in docs/methods/noisy-mle.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.estimators.estimate import FAR, Estimate, Progress, is_far
+from pipeline.estimators.forgetting import effective
+from pipeline.linalg import condition_number, floor_eigenvalues, packed_indices
+from pipeline.methods.noisy_mle import guards, infembler
+from pipeline.methods.noisy_mle.copies_task import CopiesTask
+from pipeline.methods.noisy_mle.estimate import INTERVAL, empty, listed, next_point
+from pipeline.methods.noisy_mle.infembler import Assembled, Copies
+from pipeline.methods.noisy_mle.sites import recent_epochs
+from pipeline.methods.noisy_mle.state import SiteState
+from pipeline.release.model import COEFFICIENT_EXPONENT
+from pipeline.types import Matrix, Vector
+
+#: Rounds at most, and the length of the last one in standard errors.
+ROUNDS, CLOSE = 40, 1e-4
+#: The least eigenvalue of a record's information with which intervals are given, in deviations of
+#: the noise of the scatters, by which the sites' ridge is taken out of it.
+READY = 2.0
+#: A scatter may say so many times the others' precision, beyond what chance and sites vary.
+SHARPEST = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What the sites in some buckets sent, windows of one site together.
+
+    names: Digests of the clients' ids, sorted.
+    windows, squared: Sums of the weights of their windows, and of the weights' squares, (M,).
+    """
+
+    names: list[str]
+    copies: Copies
+    windows: Vector
+    squared: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The estimate of some sites: their weights, and squared distances, (M,)."""
+
+    found: Assembled
+    weights: Vector
+    squared: Vector
+
+
+def sent_of(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Sent | None:
+    """Return the sites of some buckets with their weights; None if no release has come."""
+    names = sorted({name for _, state in parts for name in state.sites})
+    if not names:
+        return None
+    place = {name: index for index, name in enumerate(names)}
+    size = task.size
+    shape, kept = parts[0][1].shape, recent_epochs(parts)
+    sums = np.zeros((len(names), shape.width))
+    squared = np.zeros(len(names))
+    for weight, state in parts:
+        for name, site in state.sites.items():
+            for row in (row for epoch, row in site.epochs.items() if epoch in kept):
+                sums[place[name]] += weight * row
+                squared[place[name]] += weight**2 * float(row[0])
+    sums, squared = sums[some := sums[:, 0] > 0], squared[some]
+    names = [name for name, one in zip(names, some, strict=True) if one]
+    mean, scatter = task.layout.later
+    windows = sums[:, 0]
+    packed = np.ldexp(sums[:, 1 + size : shape.points], scatter.exponent)
+    means = np.ldexp(sums[:, 1 : 1 + size], mean.exponent) / windows[:, None]
+    centres = None
+    if task.moving:
+        points = sums[:, shape.points : shape.points + size] / windows[:, None]
+        centres = np.ldexp(points, COEFFICIENT_EXPONENT)
+        means = means + centres
+    ones = np.ones(len(names))
+    copies = Copies(
+        records=windows * task.slots,
+        degrees=windows * (task.copies - 1),
+        scales=windows * task.scale,
+        noise=ones * task.scale / task.copies,
+        means=means,
+        scatters=packed[:, packed_indices(size)],
+        ridge=task.ridge / task.slots,
+        centres=centres,
+    )
+    return Sent(names, copies, windows, squared)
+
+
+def estimate(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Estimate:
+    """As `Server.estimate`, a deterministic function of the sums."""
+    releases = sum(state.releases for _, state in parts)
+    slots, sent = sum(state.slots for _, state in parts), sent_of(task, parts)
+    if sent is None:
+        return empty(task.first_model.coefficients, slots, releases)
+    fit = settled(task, sent)
+    found, copies = fit.found, sent.copies
+    covariance, privacy = variances(sent, fit)
+    records = float(fit.weights @ copies.records)
+    least = float(np.linalg.eigvalsh(found.information)[0])
+    error = math.sqrt(task.size / max(float(fit.weights @ copies.degrees), 1.0))
+    share = min(1.0, (least / (READY * error * (least + copies.ridge))) ** 2)
+    reason = ""
+    if share < 1:
+        reason = (
+            "the noise of the scatters still hides what the records add to the sites' ridge: "
+            "intervals need more releases, or larger windows (window.records)"
+        )
+    elif found.step > CLOSE:
+        reason = f"no estimate has settled within {ROUNDS} rounds: sites contradict each other"
+    elif copies.centres is not None:
+        # the curvature of a fit is that where it ended, short of theta
+        away = copies.means - found.theta
+        mass = fit.weights * copies.records / records
+        squares = np.einsum("mi,mi->m", away @ found.information, away)
+        bend = float(mass @ squares) / max(float(found.information[0, 0]), 1e-12)
+        reason = FAR if is_far(task.loss.remainder * bend / 2, np.diag(covariance)) else ""
+    missing = slots * (1 / share - 1) if share > 0 else math.inf
+    details = listed(task.release, sent.names, fit.weights, copies.records, fit.squared, task.size)
+    return Estimate(
+        coefficients=found.theta,
+        covariance=None if reason else covariance,
+        privacy_covariance=None if reason else privacy,
+        weights=(1.0, 1.0),
+        status="warming" if reason else "ready",
+        reason=reason,
+        records=slots,
+        releases=releases,
+        condition=condition_number(found.whole),
+        floored=0,
+        effective_records=effective(records, float(fit.weights**2 @ (sent.squared * task.slots))),
+        point=next_point(task.norm_bound, found.theta, copies.centres, settled=not reason)
+        if task.moving
+        else task.first_model.coefficients,
+        interval=INTERVAL,
+        progress=Progress(share, math.ceil(missing) if missing < 1e15 else None),
+        details=details | {"rounds": found.rounds, "last_round": found.step},
+    )
+
+
+def settled(task: CopiesTask, sent: Sent) -> Fit:
+    """Return the fit with all sites weighed by their distance."""
+    copies, size = sent.copies, task.size
+    kept = _plausible(copies)
+    penalty = np.diag(task.penalty) / task.deviation**2
+    found, weights = _middle(copies, kept), kept
+    while found.rounds < ROUNDS:
+        squared = _distances(sent, found)
+        weights = kept * guards.factors(squared, size)
+        weights *= guards.capped(weights * copies.records, task.spec.largest_share)
+        if not weights.any():
+            weights = np.ones(len(weights))
+        after = infembler.step(copies, None, found, weights, penalty)
+        after = infembler.stretched(copies, found, after, weights)
+        settled_too = np.abs(after.information - found.information).max()
+        found = after
+        if found.step < CLOSE and settled_too < CLOSE * np.abs(found.information).max():
+            break
+    return Fit(found, weights, squared)
+
+
+def variances(sent: Sent, fit: Fit) -> tuple[Matrix, Matrix]:
+    """Return the covariance of the coefficients, and the part of it that noise causes."""
+    repeated = sent.squared / sent.windows
+    return infembler.covariance(sent.copies, None, fit.found, fit.weights, repeated)
+
+
+def _middle(copies: Copies, kept: Vector) -> Assembled:
+    """Return a start that no minority of sites moves far: medians of means and of scatters."""
+    size, some = copies.means.shape[1], kept > 0
+    each = copies.records / (copies.scales * copies.degrees)
+    spread = np.median((each[:, None, None] * copies.scatters)[some], axis=0)
+    values, vectors = np.linalg.eigh(spread)
+    values = np.maximum(values, 1e-9 * max(float(values[-1]), 1e-300))
+    information = (vectors / values) @ vectors.T - copies.ridge * np.eye(size)
+    theta = np.median(copies.means[some], axis=0)
+    information = floor_eigenvalues(information, 0.0).matrix
+    # a fit with a ridge is short of what its records say
+    full = information + copies.ridge * np.eye(size)
+    least = 0.05 * copies.ridge + 1e-12
+    drawn = np.zeros((1, size)) if copies.centres is None else copies.centres[some]
+    middle: Vector = np.median(drawn, axis=0)
+    way = full @ (theta - middle)
+    theta = middle + np.linalg.solve(floor_eigenvalues(information, least).matrix, way)
+    return Assembled(theta, information, np.eye(size), np.zeros_like(copies.scatters))
+
+
+def _distances(sent: Sent, found: Assembled) -> Vector:
+    """Return the squared distance of each site's mean from what the others imply, shape (M,).
+
+    By what a mean varies where all sites have the common information, and by what sites differ.
+    """
+    copies, size = sent.copies, len(found.theta)
+    full = found.information + copies.ridge * np.eye(size)
+    way = np.atleast_2d(found.theta - (0.0 if copies.centres is None else copies.centres))
+    expected = found.theta - copies.ridge * np.linalg.solve(full, way.T).T
+    away = copies.means - expected
+    squares = np.einsum("mi,mi->m", away @ full, away)
+    own = (1 + copies.noise) * sent.squared / (sent.windows * copies.records)
+
+    def squared(variance: float) -> Vector:
+        each: Vector = squares / (own + variance)
+        return each
+
+    few = len(squares) < guards.LEAST_SITES
+    return squared(0.0 if few else guards.difference(squared, size))
+
+
+def _plausible(copies: Copies) -> Vector:
+    """Return 0 for sites whose scatter is none, or claims far more precision than the others'.
+
+    A scatter that is wider than the others' only weighs less: slots may be empty.
+    """
+    each = copies.records / (copies.scales * copies.degrees)
+    spread = each[:, None, None] * copies.scatters
+    positive = np.linalg.eigvalsh(spread)[:, 0] > 0
+    if np.count_nonzero(positive) < guards.LEAST_SITES:
+        return np.where(positive, 1.0, 0.0) if positive.any() else np.ones(len(positive))
+    middle = floor_eigenvalues(np.median(spread[positive], axis=0), 1e-300).matrix
+    lower = np.linalg.cholesky(middle)
+    whitened = np.linalg.solve(lower, np.linalg.solve(lower, spread).transpose(0, 2, 1))
+    least = np.log(np.maximum(np.linalg.eigvalsh(whitened)[:, 0], 1e-300))
+    usual = float(np.median(least[positive]))
+    spreading = 1.4826 * float(np.median(np.abs(least[positive] - usual)))
+    chance = np.sqrt(2 / copies.degrees)
+    sharp = least < usual - SHARPEST * 2 * np.hypot(spreading, chance)
+    return np.where(positive & ~sharp, 1.0, 0.0)

@@ -1,0 +1,122 @@
+"""What a study of copies needs and promises, from public numbers alone: `study check`, planning.
+
+Of features that are as their ranges and typical values say. Derived in docs/methods/noisy-mle.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import ndtri
+
+from pipeline.methods.facts import Outlook, Sizes
+from pipeline.methods.noisy_mle.copies_estimate import READY
+from pipeline.methods.noisy_mle.copies_task import CopiesTask
+from pipeline.methods.noisy_mle.facts import BEND, counted_of, largest_move
+from pipeline.methods.noisy_mle.guards import LEAST_SITES
+from pipeline.study import with_keys
+from pipeline.study.reference import moments
+from pipeline.types import Matrix
+
+#: Above it the noise of a mean is more than all that records vary.
+NOISY = 1.0
+#: The largest epsilon that a study can have, and the share by which it is raised in a search.
+LARGEST_EPSILON, STEP = 20.0, 1.25
+
+
+def facts(task: CopiesTask) -> dict[str, object]:
+    """As `Method.facts`."""
+    return {
+        "noise": {
+            "copies": task.copies,
+            "psi": task.scale,
+            "noise_over_sampling": task.scale / task.copies,
+            "site_ridge": task.ridge,
+            "least_site_ridge": task.least_ridge,
+            "norm_bound": task.norm_bound,
+            "floating_point_adds_to_delta": task.floating_delta,
+        },
+        "sites": {
+            "release": task.release,
+            "because": "estimator.method.release says so",
+            "largest_share": task.spec.largest_share,
+            "one_site_moves_at_most": largest_move(task),
+            "in": "standard errors of all coefficients jointly, where sites do not truly differ; "
+            f"with fewer than {LEAST_SITES} sites nothing bounds it",
+            "one_release_moves_at_most": largest_move(task),
+            "size": task.size,
+        },
+    }
+
+
+def warnings(task: CopiesTask) -> tuple[str, ...]:
+    """As `Method.warnings`."""
+    said = []
+    noise, least = task.scale / task.copies, float(np.linalg.eigvalsh(_information(task))[0])
+    if noise > NOISY:
+        said.append(
+            f"the noise of a site's mean is {noise:.3g} times what its records vary: scores "
+            '(estimator.method.release = "auto") say more unless windows are very small'
+        )
+    if task.ridge > task.slots * least:
+        said.append(
+            f"the sites' ridge, {task.ridge:.3g}, outweighs what a window's records say in some "
+            f"direction, {task.slots * least:.3g}: use larger windows (window.records)"
+        )
+    if task.study.private and task.floating_delta > 0.1 * task.promise.delta:
+        said.append(
+            f"floating point may add {task.floating_delta:.1g} to delta: a larger "
+            "estimator.method.site_ridge or smaller windows make it less (docs/privacy/copies.md)"
+        )
+    return tuple(said)
+
+
+def sizes(task: CopiesTask, records: int) -> Sizes:
+    """As `Method.sizes`."""
+    needed = outlook(task, records).usual
+    return Sizes(needed, _epsilon(task, records) if needed > records else None)
+
+
+def outlook(task: CopiesTask, records: int) -> Outlook:
+    """As `Method.outlook`."""
+    information = _information(task)
+    kept = information + task.ridge / task.slots * np.eye(task.size)
+    inverse = np.linalg.inv(information)
+    noise = task.scale / task.copies
+    variance = inverse + noise * inverse @ kept @ inverse
+    reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
+    half = reach * np.sqrt(np.diag(variance)[1:] / counted_of(task, records))
+    return Outlook(
+        latest=None,
+        usual=_until(task, float(np.linalg.eigvalsh(information)[0])),
+        longest=None,
+        usual_half=float(np.median(half)),
+        why="intervals wait until the scatters show what records add to the sites' ridge",
+    )
+
+
+def _until(task: CopiesTask, least: float) -> int:
+    """Return from how many record slots on the least information stands out of the scatters."""
+    ridge = task.ridge / task.slots
+    degrees = task.size * (READY * (least + ridge) / least) ** 2
+    return max(1, math.ceil(degrees / (task.copies - 1))) * task.slots
+
+
+def _information(task: CopiesTask) -> Matrix:
+    """Return what one record says, without the ridge, over the reference."""
+    found = moments(task.encoding, "typical")
+    found = found * min(1.0, task.norm_bound**2 / float(np.trace(found)))
+    if task.classes:
+        return BEND * task.loss.start_curvature * found
+    return found / task.deviation**2
+
+
+def _epsilon(task: CopiesTask, records: int) -> float | None:
+    """Return the least epsilon, on a grid, at which the records would do."""
+    epsilon = task.study.privacy.epsilon
+    while epsilon is not None and (epsilon := STEP * epsilon) <= LARGEST_EPSILON:
+        study = with_keys(task.study, {"privacy.epsilon": epsilon}, name="the study")
+        if outlook(CopiesTask(study), records).usual <= records:
+            return epsilon
+    return None

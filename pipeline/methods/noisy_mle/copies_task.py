@@ -1,0 +1,276 @@
+"""The public numbers of copies of a site's fit: their scale, their ridge, and what they cost."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from pipeline.errors import PrivacyError
+from pipeline.methods.noisy_mle.site_fit import (
+    linear_fit,
+    logistic_fit,
+    reach_of,
+    scatter_reach,
+)
+from pipeline.methods.noisy_mle.weighing import WeighedTask
+from pipeline.privacy import copies
+from pipeline.privacy.channel import INTEGER_LIMIT
+from pipeline.privacy.copies import Change, Promise
+from pipeline.privacy.events import Event
+from pipeline.privacy.normals import FARTHEST
+from pipeline.privacy.policy import Guarantee, copies_of
+from pipeline.records.blocks import finite, with_intercept
+from pipeline.records.encode import Arrays
+from pipeline.release.budget import Budget
+from pipeline.release.copies import CopiedPart, Law
+from pipeline.release.layout import Field, Layout
+from pipeline.release.model import Model
+from pipeline.release.query import Query
+from pipeline.release.rows import inside
+from pipeline.scheduling.policy import ReleasePolicy, WhenFull
+from pipeline.types import Matrix, Vector
+
+#: The ridge, where a study names none, over the least one that its budget allows.
+RIDGES = 2.0
+#: What the client's fits and its rounding can add to a shift, as a share of it.
+ROUNDING = 1e-6
+#: Units of the lattices: shares of the least deviation of a mean, and of the least variance.
+MEAN_BITS, SCATTER_BITS = 4, 2
+
+
+class CopiesTask(WeighedTask):
+    """As `WeighedTask`: the mean and the scatter of noisy copies of the fit of a window."""
+
+    release = "copies"
+    #: Releases hold no squared slopes, and do not depend on the model.
+    squares = 0
+
+    @property
+    def copies(self) -> int:
+        """K, public as psi (`scale`) and the ridge are."""
+        return self.spec.copies
+
+    @property
+    def moving(self) -> bool:
+        """Whether ridges draw to the newest model, as those of curved losses do, and not to 0."""
+        return self.classes
+
+    at_models = moving
+
+    @property
+    def policy(self) -> ReleasePolicy:
+        """As `Task.policy`: linear fits wait for no model."""
+        return super().policy if self.moving else WhenFull(self.study.window.seconds)
+
+    @cached_property
+    def deviation(self) -> float:
+        """Public deviation of a linear model's residuals, encoded; 1 for classes."""
+        scale = self.study.estimator.noise_scale
+        return 1.0 if scale is None else scale / self.response_scale[1]
+
+    @property
+    def radius(self) -> float:
+        """Largest norm of a linear fit."""
+        return self.spec.coefficient_bound or 1.0
+
+    @property
+    def promise(self) -> Promise:
+        """What the copies must keep."""
+        privacy = self.study.privacy
+        if privacy.epsilon is None or privacy.delta is None or privacy.neighbours == "add-remove":
+            raise PrivacyError("copies keep an epsilon at a delta, in windows of fixed size")
+        return Promise(privacy.epsilon, privacy.delta, privacy.neighbours, privacy.records or 1)
+
+    def change(self, ridge: float) -> Change:
+        """Return how far one record changes the law of a fit with this ridge."""
+        if self.classes:
+            change = copies.of_logistic(self.norm_bound, ridge, self.longest)
+        else:
+            # encoded responses lie in [-1, 1]
+            residual = 1 + self.norm_bound * self.radius
+            change = copies.of_linear(self.norm_bound, residual, ridge, self.deviation)
+        return Change(change.one, change.others, change.shift * (1 + ROUNDING))
+
+    @cached_property
+    def least_ridge(self) -> float:
+        """The least ridge with which any scale keeps the budget; infinite if there is none."""
+        unit = (self.norm_bound / self.deviation) ** 2
+        longer = self.longest / self.norm_bound if self.classes else None
+        return unit * _least_ridge(longer, self.size, self.copies, self.promise)
+
+    @cached_property
+    def ridge(self) -> float:
+        """Of a site's fit, in units of its information."""
+        return self.spec.site_ridge or RIDGES * self.least_ridge
+
+    @cached_property
+    def least_scale(self) -> float:
+        """The least psi that keeps the budget; infinite if none does."""
+        return copies.least_scale(self.change(self.ridge), self.size, self.copies, self.promise)
+
+    @cached_property
+    def scale(self) -> float:
+        """Psi: the variance of a copy in units of the inverse information of a window."""
+        return self.spec.psi or self.least_scale
+
+    @cached_property
+    def most_informed(self) -> float:
+        """No eigenvalue of a window's information is larger."""
+        curved = self.norm_bound**2 * (0.25 if self.classes else self.deviation**-2)
+        return self.slots * curved + self.ridge
+
+    def make_budget(self, level: str | None) -> Budget:
+        """As `Task.make_budget`."""
+        return CopiesBudget(self, level)
+
+    def check_fit(self) -> None:
+        """As `Task.check_fit`: scale and ridge must keep the budget, and numbers fit a lattice."""
+        if not math.isfinite(self.least_scale):
+            raise PrivacyError(
+                f"estimator.method.site_ridge: {self.ridge:.4g} is too small for this budget and "
+                f"{self.copies} copies; use more than {self.least_ridge:.4g}, or leave it out"
+            )
+        if self.scale < self.least_scale * (1 - 1e-9):
+            raise PrivacyError(
+                f"estimator.method.psi: {self.scale:.4g} is too small for this budget; use at "
+                f"least {self.least_scale:.4g}, or leave it out"
+            )
+        if any(field.largest >= INTEGER_LIMIT for field in self.layout.later):
+            raise PrivacyError(
+                "window.records: copies of the fit of so many records are too exact for their "
+                "lattice; use smaller windows, or a larger estimator.method.site_ridge"
+            )
+
+    @cached_property
+    def layout(self) -> Layout:
+        """As `Task.layout`."""
+        variance = self.scale / self.copies
+        exponent = _floor_log(math.sqrt(variance / self.most_informed)) - MEAN_BITS
+        # a logistic fit is no farther from its centre than its slopes over its ridge
+        longest = self.slots * self.norm_bound / self.ridge if self.classes else self.radius
+        most = reach_of(longest, math.sqrt(variance / self.ridge))
+        scattered = _floor_log(self.scale / self.most_informed) - SCATTER_BITS
+        widest = scatter_reach(self.scale / self.ridge, self.copies - 1)
+        packed = self.size * (self.size + 1) // 2
+        fields = [
+            Field("mean", self.size, exponent, most * 2.0**-exponent),
+            Field("scatter", packed, scattered, widest * 2.0**-scattered),
+        ]
+        return Layout.noised(self.size, fields)
+
+    @cached_property
+    def floating_delta(self) -> float:
+        """What floating point can add to delta, at most: docs/privacy/copies.md."""
+        size, eps = self.size, 2.0**-52
+        mean, scatter = self.layout.later
+        ends = math.sqrt(self.scale / (self.copies * self.ridge)), self.scale / self.ridge
+        moved = (size + 8) * eps * (math.sqrt(size) * FARTHEST * ends[0])
+        moved += eps * mean.largest * 2.0**mean.exponent
+        squares = (math.sqrt(size * self.copies) + 16) ** 2
+        spread = (self.copies + 2 * size + 8) * eps * squares * ends[1]
+        apart = 4 * mean.length * moved * 2.0**-mean.exponent
+        apart += 4 * scatter.length * spread * 2.0**-scatter.exponent
+        return (1 + math.exp(min(self.promise.epsilon, 700.0))) * apart
+
+    def query(self, window: Arrays, model: Model) -> Query:
+        """As `Task.query`: whatever the records hold, the bounds of the task hold."""
+        features, responses = inside(window.features, self), finite(window.responses)
+        if len(responses) > self.slots:
+            raise PrivacyError(f"a window holds at most {self.slots} records (window.records)")
+        design = with_intercept(features)
+        weights = np.broadcast_to(self.record_weights(design), len(design))
+        fit = self.fit(design, np.clip(responses, -1.0, 1.0), weights, model)
+        law = Law(*fit, self.scale, self.copies)
+        simulated = self.study.privacy.mechanism == "insecure-simulation"
+        return Query(
+            model,
+            {
+                field.name: CopiedPart(
+                    law, field.name == "scatter", field.exponent, field.largest, simulated
+                )
+                for field in self.layout.later
+            },
+        )
+
+    def fit(
+        self, design: Matrix, responses: Vector, weights: Vector, model: Model
+    ) -> tuple[Vector, Matrix]:
+        """Return a window's own fit, as its way from where the ridge draws to, and information."""
+        if self.moving:
+            start = design @ model.coefficients
+            return logistic_fit(self.loss, design, responses, weights, start, self.ridge)
+        root = np.sqrt(weights)
+        rows, weighed = design * root[:, None], responses * root
+        return linear_fit(rows, weighed, self.ridge, self.deviation, self.radius)
+
+
+class CopiesBudget(Budget):
+    """The budget of copies: a curve of Renyi divergences, which their public scale keeps."""
+
+    def __init__(self, task: CopiesTask, level: str | None) -> None:
+        size = task.size
+        super().__init__(task.study, level, touched=size + size * (size + 1) // 2)
+        self._task = task
+
+    @cached_property
+    def event(self) -> Event:
+        """As `Budget.event`."""
+        task = self._task
+        if not task.study.private:
+            return super().event
+        change, neighbours = task.change(task.ridge), task.promise.neighbours
+        found = copies.curve(change, task.size, task.copies, task.scale, neighbours)
+        if found is None:
+            raise PrivacyError("estimator.method.site_ridge: too small for this budget")
+        return found
+
+    @property
+    def largest_event(self) -> Event:
+        """As `Budget.largest_event`: all clients have the same."""
+        return self.event
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """As `Budget.guarantee`."""
+        if not self._task.study.private:
+            return super().guarantee
+        privacy, task = self._task.study.privacy, self._task
+        return copies_of(
+            epsilon=task.promise.epsilon,
+            delta=task.promise.delta,
+            floating=task.floating_delta,
+            unit=privacy.unit,
+            records=privacy.records,
+            neighbours=privacy.neighbours,
+        )
+
+
+@lru_cache(maxsize=256)
+def _least_ridge(longer: float | None, size: int, number: int, promise: Promise) -> float:
+    """Return the least ridge in units of (norm / deviation)^2, where the shift does not matter.
+
+    longer: How many times as long as the norm bound records of classes can be; None: no classes.
+    """
+
+    def allowed(ridge: float) -> bool:
+        if longer is None:
+            change = copies.of_linear(1.0, 1.0, ridge)
+        else:
+            change = copies.of_logistic(1.0, ridge, longer)
+        return math.isfinite(copies.least_scale(change, size, number, promise))
+
+    low, high = 0.0, 1.0
+    while not allowed(high):
+        low, high = high, 2 * high
+        if high > 1e12:
+            return math.inf
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if allowed(middle) else (middle, high)
+    return high
+
+
+def _floor_log(value: float) -> int:
+    return math.floor(math.log2(value))

@@ -1,0 +1,219 @@
+"""Noisy copies of sites' fits: what they cost, how they are drawn, and what is made of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.errors import PrivacyError
+from pipeline.linalg import packed_indices
+from pipeline.methods import server_of, task_of
+from pipeline.methods.noisy_mle.copies_task import CopiesTask
+from pipeline.methods.noisy_mle.facts import largest_move
+from pipeline.methods.noisy_mle.site_fit import linear_fit
+from pipeline.methods.noisy_mle.state import Shape
+from pipeline.privacy.accounting import total_epsilon
+from pipeline.privacy.normals import FARTHEST, normal_numbers
+from pipeline.privacy.randomness import SecureStream
+from pipeline.records.encode import Arrays
+from pipeline.release.copies import CopiedPart, Law
+from pipeline.release.model import round_model
+from pipeline.study import parse_study, revision_of
+from tests.attacks.copies import EPSILON, FAULTS, measure_copies
+from tests.builders import SeededStream
+from tests.sites import TRUTH, name_of, run, study_text, truth_in
+
+COPIES = 'release = "copies"'
+
+
+def task(method: str = COPIES, **settings: object) -> CopiesTask:
+    given = {"p": 3, "loss": "logistic", "records": 100, "epsilon": 4.0} | settings
+    made = task_of(parse_study(study_text(method, **given)))
+    assert isinstance(made, CopiesTask)
+    return made
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"neighbours": "replace-one"},
+        {"user_records": 3},
+        {"loss": "linear", "noise_scale": 0.2},
+        {"norm_bound": 1.2},
+    ],
+)
+def test_the_ledger_counts_what_the_study_promises(settings: dict[str, object]) -> None:
+    made = task(**settings)
+    budget = made.budget
+    spent = total_epsilon([budget.of_unit(budget.event)], made.promise.delta)
+    assert spent == pytest.approx(4.0, rel=1e-9)
+    # two such studies compose below the sum of their epsilons, and above one of them
+    both = total_epsilon([budget.of_unit(budget.event)] * 2, made.promise.delta)
+    assert 4.0 < both < 8.0
+    assert budget.guarantee.mu is None
+    assert "floating point" in budget.guarantee.guarantee
+
+
+def test_a_scale_or_a_ridge_below_the_budget_s_is_refused() -> None:
+    least = task()
+    for key, value in (("psi", 0.9 * least.scale), ("site_ridge", 0.9 * least.least_ridge)):
+        with pytest.raises(PrivacyError, match=f"^estimator.method.{key}: "):
+            task(f"{COPIES}, {key} = {value}")
+    assert task(f"{COPIES}, psi = {2 * least.scale}").scale == 2 * least.scale
+
+
+def test_what_clients_draw_is_part_of_the_revision() -> None:
+    one, other = (
+        revision_of(parse_study(study_text(text, p=3, loss="logistic")))
+        for text in (COPIES, f"{COPIES}, copies = 41")
+    )
+    assert one != other
+
+
+def test_normal_numbers_have_their_law() -> None:
+    drawn = normal_numbers(200_000, SeededStream(1))
+    # five Monte Carlo errors of each moment
+    for power, moment, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs(np.mean(drawn**power) - moment) < 5 * math.sqrt(spread / len(drawn))
+    assert np.abs(drawn).max() < FARTHEST
+    with pytest.raises(PrivacyError):
+        normal_numbers(3, SecureStream(), simulated=True)
+
+
+def test_mean_and_scatter_are_drawn_with_the_law_of_copies() -> None:
+    information = np.array([[4.0, 1.0], [1.0, 3.0]])
+    law, runs, exponent = Law(np.array([1.0, -1.0]), information, 2.0, 6), 4000, -30
+    stream = SeededStream(2)
+    parts = [CopiedPart(law, which, exponent, 2.0**40, False) for which in (False, True)]
+    mean, scatter = (
+        np.ldexp(np.array([part.noised(stream) for _ in range(runs)], dtype=float), exponent)
+        for part in parts
+    )
+    variance = 2.0 * np.linalg.inv(information)
+    error = 4 * np.sqrt(np.diag(variance) / 6 / runs)
+    assert np.all(np.abs(mean.mean(axis=0) - law.theta) < error)
+    # a Wishart matrix with five degrees of freedom
+    spread = (np.outer(np.diag(variance), np.diag(variance)) + variance**2) * 5
+    found = scatter[:, packed_indices(2)].mean(axis=0)
+    assert np.all(np.abs(found - 5 * variance) < 4 * np.sqrt(spread / runs))
+
+
+def test_the_divergence_of_two_laws_is_that_of_their_densities() -> None:
+    one = Law(np.array([0.0]), np.array([[1.0]]), 1.0, 1)
+    other = Law(np.array([0.7]), np.array([[1.3]]), 1.0, 1)
+    x = np.linspace(-18, 18, 200_001)
+    densities = [
+        np.sqrt(law.information[0, 0] / (2 * np.pi))
+        * np.exp(-law.information[0, 0] * (x - law.theta[0]) ** 2 / 2)
+        for law in (one, other)
+    ]
+    order = 2.5
+    whole = np.sum(densities[0] ** order * densities[1] ** (1 - order)) * (x[1] - x[0])
+    assert one.divergence(other, order) == pytest.approx(math.log(whole) / (order - 1), rel=1e-6)
+
+
+@pytest.mark.parametrize("count", [0, 2, 30])
+@pytest.mark.parametrize("loss", ["logistic", "linear"])
+def test_few_and_separated_records_have_a_fit(loss: str, count: int) -> None:
+    made = task(loss=loss, noise_scale=0.2 if loss == "linear" else None)
+    features = np.linspace(-1, 1, count)[:, None] * np.ones(3)
+    window = Arrays(features, np.where(features[:, 0] > 0, 1.0, -1.0))
+    part = made.query(window, made.first_model).parts["mean"]
+    assert isinstance(part, CopiedPart)
+    assert np.linalg.eigvalsh(part.law.information)[0] >= made.ridge * (1 - 1e-12)
+    assert np.isfinite(part.law.theta).all()
+    assert (np.linalg.norm(part.law.theta) == 0) == (count == 0)
+
+
+def test_a_linear_fit_stays_in_its_ball() -> None:
+    rng = np.random.default_rng(1)
+    design = rng.normal(size=(50, 3))
+    responses = design @ np.array([3.0, 0.0, -4.0])
+    theta, _ = linear_fit(design, responses, 0.1, 1.0, 2.0)
+    assert np.linalg.norm(theta) == pytest.approx(2.0, rel=1e-12)
+    # the best of the ball: what is left pulls straight outwards
+    pull = design.T @ (responses - design @ theta) - 0.1 * theta
+    assert pull / np.linalg.norm(pull) == pytest.approx(theta / 2.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("loss", "settings"),
+    [("logistic", {}), ("linear", {"noise_scale": 0.15, "windows": 2})],
+    ids=["logistic", "linear"],
+)
+@pytest.mark.takes("a share of intervals needs many streams")
+def test_intervals_cover_what_they_promise(loss: str, settings: dict[str, object]) -> None:
+    found = [run(loss, seed=s, method=COPIES, epsilon=4.0, **settings) for s in range(30)]  # type: ignore[arg-type]
+    assert {estimate.status for estimate in found} == {"ready"}
+    share = np.mean([truth_in(estimate, TRUTH[loss]) for estimate in found])
+    # 120 intervals: three standard errors of 0.95 are 0.06
+    assert share > 0.95 - 0.06
+    moved = np.array([estimate.coefficients - TRUTH[loss] for estimate in found])
+    errors = np.array([estimate.standard_errors()[0] for estimate in found])  # type: ignore[index]
+    assert np.sqrt(np.mean(moved**2)) > 0.8 * np.sqrt(np.mean(errors**2))
+    assert max(estimate.details["rounds"] for estimate in found) <= 10
+
+
+@pytest.mark.parametrize("loss", ["logistic", "linear"])
+def test_a_site_that_lies_is_named_and_moves_nothing(loss: str) -> None:
+    given: dict[str, object] = {"method": COPIES, "epsilon": 8.0, "noise_scale": None}
+    if loss == "linear":
+        given["noise_scale"] = 0.15
+    honest, lied = (run(loss, seed=5, liars=liars, **given) for liars in (0, 1))  # type: ignore[arg-type]
+    assert honest.details["flagged"] == []
+    assert lied.details["flagged"] == [name_of(0)]
+    errors = honest.standard_errors()
+    assert errors is not None
+    assert np.all(np.abs(lied.coefficients - honest.coefficients) < 2.5 * errors[0])
+
+
+@pytest.mark.parametrize("forged", [0.01, 0.0, -1.0])
+def test_a_scatter_that_is_none_or_too_sharp_is_left_out(forged: float) -> None:
+    made = task(loss="linear", noise_scale=0.2, p=2)
+    server, shape, rng = server_of(made), Shape(3, 0, moving=False), np.random.default_rng(3)
+    mean, scatter = made.layout.later
+    numbers = np.zeros((8, shape.points - 1))
+    for site in range(8):
+        root = rng.normal(size=(3, 39))
+        spread = (root @ root.T) * made.scale / (made.ridge + 100) * (forged if site == 0 else 1)
+        numbers[site, :3] = rng.normal(0, 0.01, 3) * 2.0**-mean.exponent
+        numbers[site, 3:] = spread[np.triu_indices(3)] * 2.0**-scatter.exponent
+    state = server.empty()
+    ids = np.arange(1, 17, dtype=np.uint64).reshape(8, 2)
+    rows = shape.rows_of(np.zeros((8, 3), dtype=np.int64), numbers.astype(np.int64))
+    state.fold(ids, np.zeros(8, dtype=np.int64), rows)
+    found = server.estimate([(1.0, state)], [0])
+    assert found.details["flagged"] == [ids[0].tobytes().hex()]
+    assert np.isfinite(found.coefficients).all()
+
+
+def test_ridges_draw_to_the_newest_model() -> None:
+    made, rng = task(), np.random.default_rng(4)
+    features = rng.uniform(-1, 1, (100, 3))
+    window = Arrays(features, np.where(rng.random(100) < 0.5, 1.0, -1.0))
+    point = np.array([0.3, -0.2, 0.1, 0.0])
+    model = round_model(3, point, (1.0, 1.0))
+    fits = []
+    for at in (made.first_model, model):
+        part = made.query(window, at).parts["mean"]
+        assert isinstance(part, CopiedPart)
+        fits.append(at.coefficients + part.law.theta)
+    assert np.linalg.norm(fits[1] - model.coefficients) < np.linalg.norm(
+        fits[0] - model.coefficients
+    )
+
+
+def test_one_site_with_nearly_all_records_is_bounded() -> None:
+    assert largest_move(task()) == largest_move(task(f"{COPIES}, site_ridge = 900.0"))
+
+
+@pytest.mark.takes("an attack needs many draws")
+def test_the_best_attack_stays_below_the_claim_and_sees_faults() -> None:
+    for loss in ("linear", "logistic"):
+        assert measure_copies(loss, 3000, SeededStream).events < EPSILON
+    for fault in FAULTS:
+        with fault.plant():
+            assert measure_copies(fault.loss, 6000, SeededStream).events > EPSILON, fault.name
