@@ -109,7 +109,7 @@ class Attacks:
 
     def _copies(self) -> None:
         # each draw is a call of its own: fewer of them take as long
-        draws = self._draws // 4
+        draws = self._draws // 8
         for loss in ("linear", "logistic"):
             for neighbours in NEIGHBOURS:
                 found = copied.measure_copies(loss, draws, self._generator, neighbours=neighbours)

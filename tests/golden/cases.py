@@ -45,10 +45,11 @@ def _whole(**settings: object) -> Case:
     return Case(builders.study_text(**(defaults | settings)))  # type: ignore[arg-type]
 
 
-def _sites(**settings: object) -> Case:
+def _sites(method: str = "", **settings: object) -> Case:
     """Return a case of sums that are kept apart by client."""
     whole = _whole(**settings)
-    kind = '[estimator]\nkind = "noisy-mle"\n'
+    table = f"method = {{ {method} }}\n" if method else ""
+    kind = f'[estimator]\nkind = "noisy-mle"\n{table}'
     return replace(whole, study=whole.study.replace("[estimator]\n", kind))
 
 
@@ -110,6 +111,10 @@ CASES = {
     "sites-logistic": _sites(loss="logistic", norm_bound=1.5),
     "sites-linear": _sites(loss="linear", least=-4.0, most=4.0),
     "sites-linear-cut": _sites(loss="linear", least=-4.0, most=4.0, residual_bound=2.0),
+    "sites-copies": _sites('release = "copies"', loss="logistic", norm_bound=1.5),
+    "sites-copies-linear": _sites(
+        'release = "copies", copies = 20', loss="linear", least=-4.0, most=4.0, noise_scale=1.0
+    ),
     # gradients of single records: every loss, mechanism, what is released, and partitions
     "sgd-linear": _single(rounds=24),
     "sgd-linear-full": _single(rounds=24, more=", full = true, alpha = 0.6"),

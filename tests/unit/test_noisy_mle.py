@@ -131,6 +131,21 @@ def test_a_minority_of_liars_is_found_and_three_sites_accuse_nobody() -> None:
     assert run("linear", seed=6, sites=3, liars=1).details["flagged"] == []
 
 
+def test_sites_whose_releases_are_too_old_are_named() -> None:
+    task = task_of(study_text(p=3, loss="logistic", records=20))
+    rng, server = np.random.default_rng(1), server_of(task)
+    state, shape = server.empty(), Shape(4, 0)
+    ids = np.arange(1, 13, dtype=np.uint64).reshape(6, 2)
+    for epoch in (0, 4, 5, 6):
+        numbers = rng.integers(-99, 99, (6, shape.points - 1))
+        rows = shape.rows_of(np.zeros((6, 4), dtype=np.int64), numbers)
+        some = slice(0, 1) if epoch == 0 else slice(1, None)
+        state.fold(ids[some], np.full(6, epoch)[some], rows[some])
+    found = server.estimate([(1.0, state)], [0]).details
+    assert found["dropped"] == [ids[0].tobytes().hex()]
+    assert (found["dropped_count"], found["count"]) == (1, 5)
+
+
 def test_honest_sites_are_not_accused() -> None:
     flags = [len(run("logistic", seed=seed).details["flagged"]) for seed in range(10)]
     assert sum(flags) == 0

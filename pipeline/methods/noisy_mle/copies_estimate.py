@@ -18,7 +18,7 @@ from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, floor_eigenvalues, packed_indices
 from pipeline.methods.noisy_mle import guards, infembler
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.estimate import INTERVAL, empty, listed, next_point
+from pipeline.methods.noisy_mle.estimate import INTERVAL, dropped, empty, listed, next_point
 from pipeline.methods.noisy_mle.infembler import Assembled, Copies
 from pipeline.methods.noisy_mle.sites import recent_epochs
 from pipeline.methods.noisy_mle.state import SiteState
@@ -144,7 +144,9 @@ def estimate(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Esti
         else task.first_model.coefficients,
         interval=INTERVAL,
         progress=Progress(share, math.ceil(missing) if missing < 1e15 else None),
-        details=details | {"rounds": found.rounds, "last_round": found.step},
+        details=details
+        | dropped(parts, sent.names)
+        | {"rounds": found.rounds, "last_round": found.step},
     )
 
 

@@ -90,7 +90,8 @@ def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estima
         point=point,
         interval=INTERVAL,
         progress=Progress(share, math.ceil(missing) if missing < 1e15 else None),
-        details=listed(task.release, sites.names, fit.weights, sites.records, squared, task.size),
+        details=listed(task.release, sites.names, fit.weights, sites.records, squared, task.size)
+        | dropped(parts, sites.names),
     )
 
 
@@ -287,6 +288,12 @@ def empty(coefficients: Vector, slots: int, releases: int) -> Estimate:
         floored=0,
         interval=INTERVAL,
     )
+
+
+def dropped(parts: Sequence[tuple[float, SiteState]], names: Sequence[str]) -> dict[str, Any]:
+    """Return which sites count no more: all of their releases are too old."""
+    gone = sorted({name for _, state in parts for name in state.sites}.difference(names))
+    return {"dropped": gone[:LISTED], "dropped_count": len(gone)}
 
 
 def listed(
