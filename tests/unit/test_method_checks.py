@@ -113,7 +113,7 @@ def test_a_shift_or_a_ratio_that_is_too_small_is_found(
 
     def short(*given: float) -> copies.Change:
         found = true(*given)
-        return copies.Change(1 + (found.one - 1) / 9, found.others, found.shift / 9)
+        return copies.Change(*(1 + (r - 1) / 9 for r in (found.one, found.others)), found.shift / 9)
 
     monkeypatch.setattr(copies, formula, short)
     name = "copies-linear" if formula == "of_linear" else "copies"
