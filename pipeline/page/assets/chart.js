@@ -2,6 +2,9 @@
 
 import { byId, colour, moment, number, say } from "./words.js";
 
+// Points of a line: more are not seen, and each is drawn anew with every estimate.
+const MOST = 400;
+
 let plot = null;
 let marks = [];
 let shown = null;
@@ -102,7 +105,9 @@ export function drawChart(points, index, seconds, happenings) {
   if (!points.length) return;
   marks = happenings.filter((one) => !["status", "letters"].includes(one.kind));
   const from = seconds ? points[points.length - 1].at - seconds : -Infinity;
-  const kept = points.filter((point) => point.at >= from);
+  const inside = points.filter((point) => point.at >= from);
+  const step = Math.ceil(inside.length / MOST);
+  const kept = inside.filter((_, at) => at % step === 0 || at === inside.length - 1);
   const data = [
     kept.map((p) => p.at), kept.map((p) => p.values[index]), kept.map((p) => p.high[index]), kept.map((p) => p.low[index]),
   ];

@@ -2,12 +2,12 @@
 
 import { drawAround, drawNow } from "./around.js";
 import { drawChart, picture, rebuild, resize } from "./chart.js";
-import { buildRows, drawRows, filterRows, markRow } from "./rows.js";
+import { buildRows, drawRows, filterRows, forgetSparks, markRow } from "./rows.js";
 import { before, byId, lasted, say } from "./words.js";
 
 // More points than twice what the server keeps are thinned here, too.
 const MOST = 2400;
-const PAUSE_MS = 200;
+const PAUSE_MS = 250;
 
 const stream = { points: [], names: [], now: null, happenings: [], came: performance.now(), count: 0 };
 const view = { chosen: 0, seconds: null, beside: 3600 };
@@ -36,7 +36,10 @@ function soon() {
 }
 
 function take(data, whole) {
-  if (whole) stream.points = [];
+  if (whole) {
+    stream.points = [];
+    forgetSparks();
+  }
   if (data.now && data.now.names.join("\n") !== stream.names.join("\n")) {
     stream.names = data.now.names;
     if (!whole) stream.points = [];
@@ -107,7 +110,7 @@ byId("png").addEventListener("click", () => {
   const { now, names } = stream;
   if (now) picture(`${now.study}: ${names[view.chosen]}`, `${now.status}, ${now.records} record slots; ${now.privacy.guarantee}`, `${now.study}-${view.chosen}.png`);
 });
-addEventListener("resize", () => { resize(); soon(); });
+addEventListener("resize", () => { resize(); forgetSparks(); soon(); });
 document.addEventListener("look", soon);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { rebuild(); soon(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { rebuild(); forgetSparks(); soon(); });
 connect();

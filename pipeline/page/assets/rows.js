@@ -2,6 +2,10 @@
 
 import { before, byId, colour, make, number, say } from "./words.js";
 
+// Small pictures change little from one estimate to the next, and fifty of them cost a core.
+const SPARK_MS = 3000;
+const SPARK_POINTS = 90;
+
 let rows = [];
 const visible = new Set();
 const watcher = new IntersectionObserver((entries) => {
@@ -10,7 +14,7 @@ const watcher = new IntersectionObserver((entries) => {
     else visible.delete(entry.target);
   }
   document.dispatchEvent(new Event("look"));
-}, { rootMargin: "1200px" });
+}, { rootMargin: "300px" });
 
 export function buildRows(names, choose) {
   watcher.disconnect();
@@ -33,7 +37,7 @@ export function buildRows(names, choose) {
     node.addEventListener("click", () => choose(index));
     box.append(node);
     watcher.observe(node);
-    return { node, name, text, ends, parts, canvas, drift };
+    return { node, name, text, ends, parts, canvas, drift, drawn: -Infinity };
   });
 }
 
@@ -71,19 +75,32 @@ export function drawRows(points, seconds) {
     say(row.ends, low === null ? "no interval yet" : `${number(low)} … ${number(high)}`);
     row.node.classList.toggle("clear", low !== null && (low > 0 || high < 0));
     const [zero, bar, ghost, dot] = row.parts;
-    zero.style.left = `${place(0)}%`;
-    dot.style.left = `${place(value)}%`;
-    ghost.style.left = `${place(then.values[at])}%`;
-    bar.hidden = low === null;
+    put(zero, "left", place(0));
+    put(dot, "left", place(value));
+    put(ghost, "left", place(then.values[at]));
+    if (bar.hidden !== (low === null)) bar.hidden = low === null;
     if (low !== null) {
-      bar.style.left = `${place(low)}%`;
-      bar.style.width = `${place(high) - place(low)}%`;
+      put(bar, "left", place(low));
+      put(bar, "width", place(high) - place(low));
     }
     const change = value - then.values[at];
     say(row.drift, then === now ? "" : `Δ ${number(change, true)}`);
     row.drift.classList.toggle("far", low !== null && (then.values[at] < low || then.values[at] > high));
-    spark(row.canvas, points, at, inks);
+    if (performance.now() - row.drawn > SPARK_MS) {
+      row.drawn = performance.now();
+      spark(row.canvas, points, at, inks);
+    }
   });
+}
+
+export function forgetSparks() {
+  for (const row of rows) row.drawn = -Infinity;
+}
+
+// A layout for every row and estimate is dear: less than a fifth of a percent is not seen.
+function put(node, name, value) {
+  const text = `${value.toFixed(1)}%`;
+  if (node.style[name] !== text) node.style[name] = text;
 }
 
 function spark(canvas, points, index, inks) {
@@ -94,7 +111,7 @@ function spark(canvas, points, index, inks) {
   if (canvas.height !== Math.round(height)) canvas.height = height;
   const ctx = canvas.getContext("2d");
   ctx.clearRect(0, 0, width, height);
-  const step = Math.max(1, Math.floor(points.length / canvas.clientWidth));
+  const step = Math.max(1, Math.floor(points.length / SPARK_POINTS));
   const kept = points.filter((_, at) => at % step === 0 || at === points.length - 1);
   // the noise of the first estimates would flatten all that follows
   const settled = kept.slice(Math.floor(kept.length / 5)).flatMap((p) => [p.values[index], p.low[index] ?? p.values[index], p.high[index] ?? p.values[index]]);
