@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaError
 
 from agents.app import create_app
 from agents.authority import authenticator
+from infra import saying
 from infra.admissions import announce_keys, say_again
 from infra.connection import told
 from infra.keyring import read_study
@@ -76,10 +77,8 @@ def run_worker(
     # its errors come many times a second; what they mean is said once, when the worker ends
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     folder.mkdir(parents=True, exist_ok=True)
-    print(
-        f"veilstream worker {instance}: folding study {task.study.name} (revision {task.revision})",
-        file=sys.stderr,
-        flush=True,
+    saying.say(
+        f"veilstream worker {instance}: folding study {task.study.name} (revision {task.revision})"
     )
     app = create_app(
         task,
@@ -97,6 +96,7 @@ def run_worker(
         loglevel="warning",
         quiet=True,
         redirect_stdouts=False,
+        logging_config=saying.logging_config(),
         workdir=str(folder),
     )
     # the cursor codes of a spinner have no place in a log
@@ -123,7 +123,7 @@ def begin(worker: mode.Worker, settings: Settings) -> None:
 
 
 def _say(line: str) -> None:
-    print(f"veilstream worker: {line}", file=sys.stderr, flush=True)
+    saying.say(f"veilstream worker: {line}")
 
 
 def stop(error: BaseException) -> None:
@@ -134,7 +134,7 @@ def stop(error: BaseException) -> None:
     """
     code = error.exit_code if isinstance(error, VeilstreamError) else 1
     if isinstance(error, VeilstreamError):
-        print(f"veilstream worker: {error}", file=sys.stderr)
+        saying.say(f"veilstream worker: {error}", "error", exit_code=code)
     else:
         logging.getLogger("veilstream").critical("the worker failed", exc_info=error)
     sys.stdout.flush()

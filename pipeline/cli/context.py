@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from infra import saying
 from pipeline.errors import ConfigError
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
@@ -88,7 +89,7 @@ def save_model(task: Task, message: EstimateMessage | FitMessage, path: Path) ->
 
 def say(line: str) -> None:
     """Say something to people."""
-    click.echo(line, err=True)
+    saying.say(line)
 
 
 def put(data: Any) -> None:

@@ -13,6 +13,7 @@ import click
 from infra.addresses import program_paths
 from infra.local import LocalRuntime, supervise
 from infra.local.logs import follow as follow_log
+from infra.saying import say
 from pipeline.settings import Settings
 
 FOLDER = click.option(
@@ -24,10 +25,6 @@ FOLDER = click.option(
 
 def _runtime(folder: Path) -> LocalRuntime:
     return LocalRuntime(folder, program_paths(Settings.read()))
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
 
 
 @click.command()
@@ -42,13 +39,13 @@ def up(folder: Path, kafka_port: int | None, redis_port: int | None, foreground:
     if foreground:
         # Before the start: a signal while the servers start must not leave them behind.
         _set_on_signals(stop)
-    _say("starting Kafka and Redis (on a new machine this fetches Kafka once, 44 MB)")
+    say("starting Kafka and Redis (on a new machine this fetches Kafka once, 44 MB)")
     addresses = runtime.up(kafka_port=kafka_port, redis_port=redis_port)
     click.echo(f"VEILSTREAM_KAFKA={addresses.kafka}")
     click.echo(f"VEILSTREAM_REDIS={addresses.redis}")
     if foreground:
-        _say("both answer; Ctrl-C ends them")
-        supervise(runtime, stop, _say)
+        say("both answer; Ctrl-C ends them")
+        supervise(runtime, stop, say)
 
 
 @click.command()
@@ -56,7 +53,7 @@ def up(folder: Path, kafka_port: int | None, redis_port: int | None, foreground:
 def down(folder: Path) -> None:
     """End Kafka and Redis; their data stays in the folder."""
     _runtime(folder).down()
-    _say("Kafka and Redis are down")
+    say("Kafka and Redis are down")
 
 
 @click.command()

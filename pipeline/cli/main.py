@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from infra import saying
 from pipeline.errors import VeilstreamError
 from pipeline.settings import Settings
 
@@ -85,12 +86,17 @@ COMMANDS = {
     cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(package_name="veilstream")
-def cli() -> None:
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="What is said on standard error: lines, or a JSON object for each.",
+)  # fmt: skip
+def cli(log_format: str) -> None:
     """Private streaming estimation on Kafka.
 
     Clients noise their summaries before anything leaves; workers keep live estimates with
     intervals. A study file says what is estimated, under which privacy policy.
     """
+    saying.use(log_format)
     # a misspelt variable is a fault whether this command would have read it or not
     Settings.read()
 
@@ -100,13 +106,16 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        click.echo("veilstream: interrupted", err=True)
+        saying.say("veilstream: interrupted", "error", exit_code=130)
         sys.exit(130)
     except click.ClickException as error:
-        error.show()
+        if saying.is_json():
+            saying.say(error.format_message(), "error", exit_code=error.exit_code)
+        else:
+            error.show()
         sys.exit(error.exit_code)
     except VeilstreamError as error:
-        click.echo(f"veilstream: {error}", err=True)
+        saying.say(f"veilstream: {error}", "error", exit_code=error.exit_code)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # the reader of our output has gone, as in `veilstream watch | head`
