@@ -68,11 +68,10 @@ def refuse_old(study: Study, settings: Settings, held: StudyPairs) -> None:
 
 def _refuse_old(study: Study, held: StudyPairs, said: list[bytes | None]) -> None:
     ours = [pair.public.hex() for pair in held.pairs]
-    # whoever stole an older one can sign what seems to follow from it
-    trusted = next(pair.public for pair in held.pairs if pair.generation >= held.least)
     for value in said:
         try:
-            found = read_keys(value, study.name, trusted)
+            # whoever stole an older key can sign what seems to follow from that
+            found = read_keys(value, study.name, held.root.public)
         except PayloadError:
             continue
         theirs = [link.key for link in found.chain]
@@ -136,7 +135,7 @@ def say_again(
     """
     topic = Topics.of(study).clients.name
     records = list(read_all(settings, topic))
-    roll, last = Roll(study, held.newest.public), dict(records)
+    roll, last = Roll(study, held.root.public), dict(records)
     for record in records:
         roll.take(*record)
     for number, clients in admitted.items():

@@ -55,6 +55,11 @@ class StudyPairs:
         """The pair that signs."""
         return self.pairs[-1]
 
+    @property
+    def root(self) -> Pair:
+        """The oldest pair that is believed: what the study says of newer keys follows from it."""
+        return next(pair for pair in self.pairs if pair.generation >= self.least)
+
     def least_at(self, partition: int, offset: int) -> int:
         """Return the oldest generation that counts behind an offset, if the log before is gone.
 

@@ -117,7 +117,8 @@ def read_roll(study: Study, settings: Settings, say: Callable[[str], None] = log
 
 def own_roll(study: Study, settings: Settings, held: StudyPairs) -> Roll:
     """Return what the clients topic says, as the study itself reads it; BrokerError."""
-    roll = Roll(study, held.newest.public)
+    # the newest key may not have been said yet
+    roll = Roll(study, held.root.public)
     for record in read_all(settings, Topics.of(study).clients.name):
         roll.take(*record)
     return roll

@@ -70,7 +70,10 @@ def revoke(study: Path, name: str) -> None:
     Those before it stay: `veilstream state forget` takes them out, too.
     """
     found, settings = _study(study, "`veilstream client revoke`")
-    standing = tell(found, settings, read_study(settings, found.name), name, None)
+    held = read_study(settings, found.name)
+    # or clients would not believe a revocation under a key that no worker has said yet
+    announce_keys(found, settings, held)
+    standing = tell(found, settings, held, name, None)
     at = standing.entries[-1]
     say(
         f"{shown(name)} is revoked from offset {at.offset} of partition {at.partition} on; "

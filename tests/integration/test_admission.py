@@ -128,6 +128,8 @@ def test_a_revoked_client_stops_and_what_it_sent_before_stays(stage: Stage) -> N
     stage.produce("north", source)
     assert stage.code("north") == 0, stage.said("north")
     stage.caught_up()
+    # no worker has said the new key when it is first used
+    assert stage.run("study", "keys", stage.study, "--rotate").returncode == 0
     done = stage.run("client", "revoke", stage.study, "north")
     assert done.returncode == 0, done.stderr
     assert "revoked from offset" in done.stderr
