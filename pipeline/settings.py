@@ -36,6 +36,10 @@ class Settings:
     source_kafka: Bootstrap servers of the Kafka that topics are read from as sources; default: the
         one that releases go to. Where it is set, the other names that begin so are its own, and
         mean what those without `source_` mean.
+    listen_token, listen_certificate, listen_key: What `produce --listen` asks of senders, and PEM
+        files of its own.
+    mqtt_username, mqtt_password, mqtt_ca, mqtt_certificate, mqtt_key: As those of Kafka, for the
+        broker of an MQTT source.
     kafka_home, kafka_archive, cache, java: For the local runtime: a Kafka installation, its
         archive, the folder for downloads, a Java.
     """
@@ -60,6 +64,14 @@ class Settings:
     source_kafka_ca: str = ""
     source_kafka_certificate: str = ""
     source_kafka_key: str = ""
+    listen_token: str = field(default="", repr=False)
+    listen_certificate: str = ""
+    listen_key: str = ""
+    mqtt_username: str = ""
+    mqtt_password: str = field(default="", repr=False)
+    mqtt_ca: str = ""
+    mqtt_certificate: str = ""
+    mqtt_key: str = ""
     redis_username: str = ""
     redis_password: str = field(default="", repr=False)
     kafka_home: str = ""

@@ -186,8 +186,8 @@ def _refusal(
     elif number is not None:
         tries = f". This was test {number} of {MOST_TESTS}"
     kept = ""
-    if name.startswith("stdin:"):
-        kept = " (what was read of standard input is kept in the client's .input folder: remove it)"
+    if name.startswith(("stdin:", "http", "mqtt:")):
+        kept = " (what was read or sent is kept in the client's .input folder: remove it)"
     return DataError(
         f"source {name!r}: {usable} of the first {tested} record slots can be used, too few to "
         f"begin with; nothing was spent. Faults: {worded(faults) or 'none'}{tries}. The data owner "

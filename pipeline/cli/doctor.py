@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from pipeline.cli.connect import connect
 from pipeline.cli.context import AS_JSON, STUDY, put, say
 from pipeline.doctor.coverage import Coverage, StreamResult, result_of, sum_up
 from pipeline.doctor.population import Population, Target, target_of
@@ -38,7 +39,10 @@ TOGETHER = (
 
 @click.group()
 def doctor() -> None:
-    """Ask a study on simulated records whether its results can be trusted."""
+    """Ask whether a study can run here, and whether its results can be trusted."""
+
+
+doctor.add_command(connect)
 
 
 @doctor.command()

@@ -29,10 +29,14 @@ from producers.run import Job, run_client, vault_path
     help="Name of this client. What it has spent is kept under this name for ever.",
 )  # fmt: skip
 @click.option(
-    "--source", "--input", "source", required=True,
+    "--source", "--input", "source",
     help="A .csv, .jsonl, .parquet or .arrow file, a folder of the last two with / at its end, - "
     "for standard input, kafka://TOPIC, sqlite://FILE?table=T&key=K, duckdb:// or postgresql:// "
-    "likewise, or shuttle:K/N or flights:AIRLINE for demo data.",
+    "likewise, mqtt://HOST/FILTER, or shuttle:K/N or flights:AIRLINE for demo data.",
+)  # fmt: skip
+@click.option(
+    "--listen", metavar="HOST:PORT",
+    help="In place of --source: take records that are posted there over HTTP.",
 )  # fmt: skip
 @FORMAT
 @click.option("--follow", is_flag=True, help="Wait for a file or topic to grow, as tail -f does.")
@@ -79,8 +83,9 @@ from producers.run import Job, run_client, vault_path
 @AS_JSON
 @click.option("--quiet", is_flag=True, help="Nothing but warnings and errors.")
 def produce(
-    study: Path, client: str, source: str, form: str, follow: bool, event_time: str | None,
-    source_name: str | None, other_data: bool, rate: float | None, begin_at: float | None,
+    study: Path, client: str, source: str | None, listen: str | None, form: str, follow: bool,
+    event_time: str | None, source_name: str | None, other_data: bool, rate: float | None,
+    begin_at: float | None,
     epsilon_limit: float | None, delta_limit: float | None, level: str | None, skip_lost: bool,
     accept_unusable: bool, metrics_port: int | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
@@ -90,6 +95,9 @@ def produce(
     lost, and none enters two releases. Standard input cannot be read again: what was still in the
     pipe is lost, and what is fed a second time is released a second time.
     """
+    if (source is None) == (listen is None):
+        raise ConfigError("--source, --listen: give one of them: where the records come from")
+    source = source or f"listen://{listen}"
     if begin_at is not None and rate is None:
         raise ConfigError("--begin: it says when a rate starts to count; give --rate too")
     task = live_task_of(study, "a client", level).of_client(client)

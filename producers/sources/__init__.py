@@ -9,6 +9,8 @@
 - `sql_table`: rows of a table by a key; `sql_spec` is how it is written, `sql_databases` has the
   databases.
 - `kafka_topic`: a topic of somebody's own Kafka; `topic_spec` is how it is written.
+- `inbox`: what is sent to a client, until it is released; `pushed` reads it, and it is filled by
+  `listening` (HTTP) and `mqtt_topic` (`mqtt_spec` is how that is written).
 - `shuttle`, `flights`: rows that come with installed packages, for demonstrations. `counted` is
   what they share: a known number of rows.
 
@@ -58,6 +60,9 @@ _SCHEMES = {
     "sqlite": "sql_spec",
     "duckdb": "sql_spec",
     "postgresql": "sql_spec",
+    "listen": "listening",
+    "mqtt": "mqtt_spec",
+    "mqtts": "mqtt_spec",
 }
 
 
@@ -123,7 +128,7 @@ def open_source(
 
     spec: A path that ends in .csv, .jsonl or .ndjson; "-" for standard input; a path or URL that
         ends in .parquet, .arrow or .feather, or in / for a folder of those; "kafka://TOPIC"; a
-        table as `sql_spec` has it;
+        table as `sql_spec` has it; MQTT as `mqtt_spec` has it; "listen://HOST:PORT";
         "shuttle:K/N"; or "flights:AIRLINE" with a code of two characters.
     position: Behind which slot to resume; None is the start.
     folder: The client's own folder; standard input is spooled there.
@@ -152,7 +157,8 @@ def open_source(
             f"{spec!r} is no source; the data owner must name a file that ends in .csv, .jsonl or "
             ".ndjson, - for standard input, Parquet or Arrow files or a folder of them that ends "
             "in /, kafka://TOPIC, sqlite://FILE, duckdb://FILE or postgresql://USER@HOST/DATABASE "
-            "with ?table=TABLE&key=COLUMN, shuttle:K/N with 0 <= K < N, or flights:AIRLINE"
+            "with ?table=TABLE&key=COLUMN, mqtt://HOST/FILTER, shuttle:K/N with 0 <= K < N, or "
+            "flights:AIRLINE"
         )
     tape = Tape(Path(spec), follow)
     try:

@@ -1,0 +1,159 @@
+"""Records that are posted over HTTP: answered once they are on disk.
+
+`POST /` with JSON lines and a header `Idempotency-Key` that names the request: a sender that got no
+answer repeats it under its key, and it is stored once. Browsers send no such header to a foreign
+address without asking, so no web page can post here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import socket
+import ssl
+import threading
+from concurrent.futures import Future
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from pipeline.errors import ConfigError, DataError, VeilstreamError
+from pipeline.settings import Settings
+from producers.sources.base import Opening, Source
+from producers.sources.inbox import Inbox, Push
+from producers.sources.pushed import Pushed
+from producers.sources.tape import RECORD_LIMIT
+
+KIND = "input"
+#: Bytes of one request, and characters of its key.
+BODY, KEY = 16 << 20, 200
+
+
+def name_of(spec: str) -> str:
+    """Return the identity: what is posted is the same source at any address."""
+    _address(spec)
+    return "http"
+
+
+def location_of(spec: str) -> None:
+    """Return nothing: what comes once lies nowhere."""
+    del spec
+
+
+def opened(spec: str, asked: Opening) -> Source:
+    """Listen; raises as `Listener`."""
+    address, settings = _address(spec), asked.settings or Settings()
+    context = _context(settings)
+    token = settings.listen_token
+    if not ipaddress.ip_address(address[0]).is_loopback and (not token or context is None):
+        raise ConfigError(
+            f"--listen: {address[0]} can be reached from other machines; the operator must set "
+            "VEILSTREAM_LISTEN_TOKEN, VEILSTREAM_LISTEN_CERTIFICATE and VEILSTREAM_LISTEN_KEY, or "
+            "listen on 127.0.0.1 behind a proxy that has them"
+        )
+    inbox = Inbox(asked.folder)
+    return Pushed("http", inbox, lambda: Listener(address, inbox, token, context), asked.position)
+
+
+class Listener:
+    """A server in a thread of its own that puts what is posted into an inbox.
+
+    address: Host and port.
+    token: What senders must show as `Authorization: Bearer`; "" for nothing.
+    context: For TLS.
+
+    Raises DataError if it cannot listen there.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], inbox: Inbox, token: str, context: ssl.SSLContext | None
+    ) -> None:
+        self.fault: VeilstreamError | None = None
+        self._inbox, self._token, self._context = inbox, token, context
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._socket = socket.socket(family)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(address)
+        except OSError as error:
+            self._socket.close()
+            raise DataError(
+                f"--listen: {address[0]}:{address[1]} cannot be listened on ({error.strerror}); "
+                "the operator must end what listens there, or choose another port"
+            ) from error
+        self.port: int = self._socket.getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._runner = self._wait(self._start())
+
+    def close(self) -> None:
+        """Answer what is being stored, and take nothing more."""
+        if not self._loop.is_closed():
+            self._wait(self._runner.cleanup())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _start(self) -> web.AppRunner:
+        app = web.Application(client_max_size=BODY)
+        app.router.add_post("/", self._post)
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await runner.setup()
+        await web.SockSite(runner, self._socket, ssl_context=self._context).start()
+        return runner
+
+    async def _post(self, request: web.Request) -> web.Response:
+        shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self._token and not hmac.compare_digest(shown.encode(), self._token.encode()):
+            return _answer(401, "show the token of this client as Authorization: Bearer TOKEN")
+        key = request.headers.get("Idempotency-Key", "")
+        if not 0 < len(key) <= KEY:
+            return _answer(400, "Idempotency-Key: name each request in 1 to 200 characters, a "
+                                "repeated one as before: then it is stored once")  # fmt: skip
+        if not self._inbox.has_room or self.fault is not None:
+            return _answer(503, "no room now; repeat the request later", {"Retry-After": "1"})
+        body = await request.read()
+        # of a line that is too long, its reader needs no more than to see that it is
+        lines = [line[: RECORD_LIMIT + 1] for line in body.split(b"\n") if line.strip()]
+        try:
+            (new,) = await asyncio.to_thread(self._inbox.put, [Push(lines, key, again=True)])
+        except VeilstreamError as error:
+            self.fault = error
+            return _answer(503, "the records cannot be kept; repeat the request later")
+        return web.json_response({"records": len(lines), "new": new})
+
+    def _wait(self, work: object) -> web.AppRunner:
+        found: Future[web.AppRunner] = asyncio.run_coroutine_threadsafe(work, self._loop)  # type: ignore[arg-type]
+        return found.result()
+
+
+def _answer(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.json_response({"error": reason}, status=status, headers=headers)
+
+
+def _address(spec: str) -> tuple[str, int]:
+    parts = urlsplit(spec)
+    try:
+        host = "127.0.0.1" if parts.hostname == "localhost" else str(parts.hostname)
+        return str(ipaddress.ip_address(host)), parts.port or 0
+    except ValueError:
+        raise DataError(
+            "--listen: the operator must write an address of this machine and a port, such as "
+            "127.0.0.1:8080"
+        ) from None
+
+
+def _context(settings: Settings) -> ssl.SSLContext | None:
+    if not settings.listen_certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.listen_certificate, settings.listen_key or None)
+    except OSError as error:
+        raise ConfigError(
+            "VEILSTREAM_LISTEN_CERTIFICATE, VEILSTREAM_LISTEN_KEY: they cannot be read "
+            f"({error.strerror or type(error).__name__}); the operator must name PEM files"
+        ) from error
+    return context

@@ -1,0 +1,98 @@
+"""A real MQTT broker in a process of its own: `python -m tests.broker` is amqtt's.
+
+Where mosquitto is installed, tests run on it as well, and speak MQTT 5 to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from infra.local.ports import HOST, free_port
+from tests.stage import until
+
+#: Whom a broker with users lets in.
+USER, PASSWORD = "reader", "right-password"
+MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+#: Brokers that are here.
+KINDS = ["amqtt", *(["mosquitto"] if MOSQUITTO else [])]
+
+
+@contextmanager
+def broker(
+    folder: Path, kind: str = "amqtt", *, users: bool = False, certificate: Path | None = None
+) -> Iterator[int]:
+    """Run a broker and yield its port.
+
+    Parameters
+    ----------
+    users
+        Whether it lets in only `USER`.
+    certificate
+        A PEM file: then it speaks TLS.
+    """
+    port = free_port()
+    command = (_amqtt if kind == "amqtt" else _mosquitto)(folder, port, users, certificate)
+    with (folder / "broker.log").open("ab") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        until(lambda: _answers(port), "the broker answers")
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _amqtt(folder: Path, port: int, users: bool, certificate: Path | None) -> list[str]:
+    listener: dict[str, Any] = {"type": "tcp", "bind": f"{HOST}:{port}"}
+    if certificate is not None:
+        listener |= {"ssl": True, "certfile": str(certificate), "keyfile": str(certificate)}
+    rooms = "amqtt.plugins.authentication"
+    plugins: dict[str, Any] = {f"{rooms}.AnonymousAuthPlugin": {"allow_anonymous": not users}}
+    if users:
+        from pwdlib.hashers.argon2 import Argon2Hasher  # noqa: PLC0415
+
+        (folder / "users").write_text(f"{USER}:{Argon2Hasher().hash(PASSWORD)}\n")
+        plugins = {f"{rooms}.FileAuthPlugin": {"password_file": str(folder / "users")}}
+    config = {"listeners": {"default": listener}, "plugins": plugins}
+    return [sys.executable, "-m", "tests.broker", json.dumps(config)]
+
+
+def _mosquitto(folder: Path, port: int, users: bool, certificate: Path | None) -> list[str]:
+    lines = ["user root", "persistence false", f"listener {port} {HOST}"]
+    lines += [f"allow_anonymous {str(not users).lower()}", "max_queued_messages 0"]
+    if users:
+        made = folder / "users"
+        subprocess.run(["mosquitto_passwd", "-c", "-b", made, USER, PASSWORD], check=True)
+        lines.append(f"password_file {made}")
+    if certificate is not None:
+        lines += [f"certfile {certificate}", f"keyfile {certificate}"]
+    (folder / "mosquitto.conf").write_text("\n".join(lines) + "\n")
+    return [str(MOSQUITTO), "-c", str(folder / "mosquitto.conf")]
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+async def _run(config: dict[str, Any]) -> None:
+    from amqtt.broker import Broker  # noqa: PLC0415
+
+    await Broker(config).start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_run(json.loads(sys.argv[1])))

@@ -1,0 +1,275 @@
+"""Records that are posted: stored before the answer, each request once, whoever may."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.local.ports import HOST, free_port
+from pipeline.errors import ConfigError, DataError, LocalStoreError
+from pipeline.settings import Settings
+from producers.sources import kind_of, location_of, name_of, open_source
+from producers.sources.base import Slot
+from producers.sources.inbox import FORGET, Inbox, Push
+from producers.sources.listening import BODY
+from producers.sources.pushed import Pushed
+from producers.sources.tape import RECORD_LIMIT
+from tests.compliance.sources import CANARY, CHECKS, Case
+from tests.secured import Authority
+from tests.stage import OPEN, Stage, study_text, until
+
+#: What senders must show.
+TOKEN = "-".join(["right", "one"])
+BODY_OF_FIVE = f'{{"x": 1}}\n{{"x": {CANARY}}}\n\n["{CANARY}"]\r\n{{"x": 2}}\n{{"x": 3}}'.encode()
+
+
+def listening(
+    folder: Path, position: bytes | None = None, address: str = f"{HOST}:0", **settings: str
+) -> Pushed:
+    found = open_source(
+        f"listen://{address}", position, folder=folder, settings=Settings(**settings)
+    )
+    assert isinstance(found, Pushed)
+    return found
+
+
+def port_of(source: Pushed) -> int:
+    return source._feed.port  # type: ignore[attr-defined, no-any-return]
+
+
+def post(
+    port: int, body: bytes, key: str | None = "a", token: str = "", context: Any = None
+) -> tuple[int, Any]:
+    """Return the status and the answer to one request."""
+    if context is None:
+        link = http.client.HTTPConnection(HOST, port, timeout=20)
+    else:
+        link = http.client.HTTPSConnection(HOST, port, timeout=20, context=context)
+    headers = {} if key is None else {"Idempotency-Key": key}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    try:
+        link.request("POST", "/", body, headers)
+        answer = link.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        link.close()
+
+
+class Until:
+    """A source that ends when what was pushed so far has been read."""
+
+    def __init__(self, source: Pushed, last: int) -> None:
+        self._source, self._last = source, last
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    @property
+    def ended(self) -> bool:
+        return self._source._at >= self._last
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+def test_what_is_posted_keeps_what_every_source_must(
+    check: Callable[[Case], None], tmp_path: Path
+) -> None:
+    source = listening(tmp_path)
+    assert post(port_of(source), BODY_OF_FIVE) == (200, {"records": 5, "new": True})
+    source.close()
+    check(Case(lambda position: Until(listening(tmp_path, position), 5), bad=2))  # type: ignore[arg-type]
+
+
+def drain(source: Pushed) -> list[Slot]:
+    found: list[Slot] = []
+    while new := source.read(100, 0.1):
+        found += new
+    return found
+
+
+def test_a_repeated_request_is_stored_once_even_by_another_run(tmp_path: Path) -> None:
+    source = listening(tmp_path)
+    assert post(port_of(source), b'{"x": 1}')[1] == {"records": 1, "new": True}
+    assert post(port_of(source), b'{"x": 1}')[1] == {"records": 1, "new": False}
+    assert post(port_of(source), b'{"x": 1}', "b")[1] == {"records": 1, "new": True}
+    assert post(port_of(source), b'{"x": 2}', "b")[1] == {"records": 1, "new": True}
+    position = drain(source)[1].position
+    source.close()
+    source = listening(tmp_path, position)
+    assert post(port_of(source), b'{"x": 1}')[1] == {"records": 1, "new": False}
+    assert [slot.record for slot in drain(source)] == [{"x": 2}]
+    source.close()
+
+
+def test_a_record_comes_while_the_client_waits(tmp_path: Path) -> None:
+    source = listening(tmp_path)
+    sender = threading.Timer(0.2, post, (port_of(source), b'{"x": 1}'))
+    sender.start()
+    assert [slot.record for slot in source.read(5, 20.0)] == [{"x": 1}]
+    assert (source.read(5, 0.0), source.ended) == ([], False)
+    sender.join()
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "request_of"),
+    [
+        (401, {"token": "wrong"}),
+        (401, {"token": ""}),
+        (400, {"key": None}),
+        (400, {"key": "k" * 201}),
+        (413, {"body": b" " * (BODY + 1)}),
+    ],
+)
+def test_a_request_that_is_refused_stores_nothing(
+    status: int, request_of: dict[str, Any], tmp_path: Path
+) -> None:
+    source = listening(tmp_path, listen_token=TOKEN)
+    asked = {"body": b'{"x": 1}', "token": TOKEN, **request_of}
+    try:
+        assert post(port_of(source), **asked)[0] == status
+    except (ValueError, OSError):
+        # of a body that is too long, the answer is no JSON, or comes before all is sent
+        assert status == 413
+    assert source.read(5, 0.0) == []
+    source.close()
+
+
+def test_a_poisoned_record_is_one_empty_slot(tmp_path: Path) -> None:
+    source = listening(tmp_path)
+    big = b'{"x": "' + b"a" * (10 * RECORD_LIMIT) + b'"}'
+    assert post(port_of(source), b'{"x": 1}\n' + big + b'\n{"x": 2}')[1]["records"] == 3
+    slots = drain(source)
+    assert [slot.record for slot in slots] == [{"x": 1}, None, {"x": 2}]
+    assert slots[1].fault == "record 2: the record is too long"
+    source.close()
+
+
+def test_a_request_that_breaks_off_stores_nothing(tmp_path: Path) -> None:
+    source = listening(tmp_path)
+    with socket.create_connection((HOST, port_of(source)), timeout=20) as link:
+        head = "POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: a\r\nContent-Length: 99\r\n\r\n"
+        link.sendall(head.encode() + b'{"x": 1}\n')
+    assert source.read(5, 0.3) == []
+    source.close()
+
+
+def test_two_cannot_listen_on_one_port(tmp_path: Path) -> None:
+    source = listening(tmp_path / "a")
+    with pytest.raises(DataError, match=r"cannot be listened on .* the operator must end"):
+        listening(tmp_path / "b", address=f"{HOST}:{port_of(source)}")
+    source.close()
+
+
+def test_outside_loopback_it_wants_a_token_and_tls(tmp_path: Path) -> None:
+    for settings in ({}, {"listen_token": "t"}, {"listen_certificate": "c"}):
+        with pytest.raises(ConfigError, match=r"VEILSTREAM_LISTEN_(TOKEN|CERTIFICATE)"):
+            listening(tmp_path, address="0.0.0.0:0", **settings)
+    Authority("throwaway").issue(tmp_path / "server.pem", HOST)
+    pem = str(tmp_path / "server.pem")
+    source = listening(
+        tmp_path,
+        address="0.0.0.0:0",
+        listen_token=TOKEN,
+        listen_certificate=pem,
+    )
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    assert post(port_of(source), b'{"x": 1}', token=TOKEN, context=context)[0] == 200
+    assert post(port_of(source), b'{"x": 1}', context=context)[0] == 401
+    source.close()
+
+
+@pytest.mark.parametrize("address", ["", "8080", "example.org:80", "127.0.0.1:99999"])
+def test_what_is_no_address_is_refused(address: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"--listen: .* such as 127\.0\.0\.1:8080"):
+        listening(tmp_path, address=address)
+
+
+def test_what_is_posted_is_known_as_it_comes() -> None:
+    spec = "listen://127.0.0.1:80"
+    assert (name_of(spec), location_of(spec), kind_of(spec)) == ("http", None, "input")
+
+
+def test_an_inbox_forgets_what_was_released_and_knows_that_it_did(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path)
+    inbox.put([Push([b"1"] * (FORGET + 2), "a", again=True)])
+    inbox.forget(FORGET + 1)
+    assert inbox.read(0, 5, 0.0) == [(FORGET + 2, b"1")]
+    inbox.forget(FORGET + 2)
+    inbox.close()
+    inbox = Inbox(tmp_path)
+    inbox.begin(FORGET + 1)
+    with pytest.raises(DataError, match="no position behind them"):
+        inbox.begin(None)
+    assert inbox.put([Push([b"1"] * (FORGET + 2), "a", again=True)]) == [False]
+    inbox.close()
+    mode = (tmp_path / "inbox.db").stat().st_mode
+    assert mode & 0o077 == 0
+
+
+def test_a_full_inbox_asks_senders_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("producers.sources.inbox.ROOM", 8)
+    source = listening(tmp_path)
+    assert post(port_of(source), b'{"x": 1}')[0] == 200
+    assert post(port_of(source), b'{"x": 2}', "b")[0] == 503
+    assert len(drain(source)) == 1
+    assert post(port_of(source), b'{"x": 2}', "b")[0] == 200
+    source.close()
+
+
+def test_an_inbox_that_cannot_be_kept_is_told_and_answered(tmp_path: Path) -> None:
+    source = listening(tmp_path)
+    source._inbox._db.execute("DROP TABLE pushes")
+    assert post(port_of(source), b'{"x": 1}')[0] == 503
+    with pytest.raises(LocalStoreError, match="the operator must give"):
+        source.read(1, 0.0)
+    source.close()
+
+
+@pytest.mark.kafka
+@pytest.mark.redis
+@pytest.mark.takes("starts a worker, and a client again and again")
+def test_killed_at_any_moment_no_record_is_lost_and_none_is_released_twice(
+    tmp_path: Path, kafka: str, redis_url: str
+) -> None:
+    count, size, chance, port = 2000, 20, random.Random(7), free_port()
+    made = [
+        json.dumps({"heat": chance.uniform(0, 100), "load": 0.5, "failed": "yes"}).encode()
+        for _ in range(count)
+    ]
+
+    def send() -> None:
+        for at in range(0, count, size):
+            while True:
+                try:
+                    if post(port, b"\n".join(made[at : at + size]), f"part {at}")[0] == 200:
+                        break
+                except (OSError, http.client.HTTPException):
+                    time.sleep(0.05)
+            time.sleep(0.03)
+
+    with Stage(tmp_path, kafka, redis_url, study_text(privacy=OPEN, records=10)) as stage:
+        stage.worker()
+        sender = threading.Thread(target=send)
+        sender.start()
+        start = ("produce", stage.study, "--client", "c", "--listen", f"{HOST}:{port}", "--quiet")
+        for _ in range(3):
+            stage.start("c", *start)
+            time.sleep(chance.uniform(1.5, 3))
+            stage.kill("c")
+        stage.start("c", *start)
+        sender.join()
+        until(lambda: stage.final_estimate().records == count, "all records are folded")
+        assert stage.stop("c") == 0, stage.said("c")
+        assert stage.final_estimate().records == count
