@@ -60,7 +60,7 @@ COMMANDS = {
     "status": "Show for each service whether it runs, where, and whether it answers.",
     "logs": "Print the last lines that a SERVICE wrote.",
     "study": "Check a study file, plan one, begin one, or make its keys.",
-    "doctor": "Ask a study on simulated records whether its results can be trusted.",
+    "doctor": "Ask whether a study can run here, and whether its results can be trusted.",
     "schedule": "Show what each client of STUDY releases in a round and why, or compare plans.",
     "topics": "Make the topics of STUDY, and write its revision for clients to compare theirs "
     "with.",
