@@ -27,7 +27,7 @@ setup: .venv/ready  ## Make .venv with the locked packages, all compiled; again 
 	@$(BIN)/python -m compileall -q $(PACKAGES)
 
 .PHONY: demo
-demo: .venv/ready  ## Real data, a crash, live private estimates: sensors, or STUDY=flights or airlines
+demo: .venv/ready  ## Real data, a crash, live private estimates: sensors, or STUDY=flights, airlines or meters
 	@$(BIN)/veilstream demo $(if $(STUDY),--study $(STUDY))
 
 # Tests sync thousands of databases to a disk; in memory, where there is room, they need not wait.

@@ -16,6 +16,7 @@ from infra.topics import ensure_topics
 from pipeline.cli.airlines import Airlines
 from pipeline.cli.context import put, say
 from pipeline.cli.flights import Flights
+from pipeline.cli.meters import Meters
 from pipeline.cli.processes import Processes, signals_as_exit
 from pipeline.cli.shuttle import Shuttle
 from pipeline.cli.stage import Demonstration, Stage
@@ -32,14 +33,15 @@ DEMONSTRATIONS: Mapping[str, Callable[[Task, Path], Demonstration]] = {
     "shuttle": lambda task, _: Shuttle(task),
     "flights": lambda task, _: Flights(task),
     "airlines": Airlines,
+    "meters": Meters,
 }
 
 
 @click.command()
 @click.option(
     "--study", type=click.Choice(list(DEMONSTRATIONS)), default="shuttle", show_default=True,
-    help="Anomalies in a space shuttle's sensors, delays of a year of flights, or sixteen airlines "
-    "of which one lies.",
+    help="Anomalies in a space shuttle's sensors, delays of a year of flights, sixteen airlines of "
+    "which one lies, or the load of twelve blocks of flats as it is now.",
 )  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep the data folder and say where it is.")
 @click.option(

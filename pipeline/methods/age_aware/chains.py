@@ -61,11 +61,19 @@ class Chain:
         law = np.maximum(law, 0.0)
         return np.asarray(law / law.sum(), dtype=np.float64)
 
+    @cached_property
+    def _powers(self) -> dict[bytes, Matrix]:
+        return {}
+
     def powers(self, ages: Integers) -> Matrix:
         """Return the probabilities of so many steps each, shape (K, S, S).
 
         ages: Numbers of steps, 0 or more, shape (K,).
         """
+        # clients share chains, and ask for the same ages one after the other
+        asked = ages.tobytes()
+        if (held := self._powers.get(asked)) is not None:
+            return held
         if len(ages) and ages.min() < 0:
             raise ConfigError("ages must be 0 or more: a client cannot report the future")
         wanted, where = np.unique(ages, return_inverse=True)
@@ -76,7 +84,10 @@ class Chain:
             # rounding of long products must not show in the sums of rows
             found /= found.sum(axis=1, keepdims=True)
             kernels[number] = found
-        return kernels[where]
+        found = kernels[where]
+        found.flags.writeable = False
+        self._powers[asked] = found
+        return found
 
 
 def cyclic(states: Vector, q: float) -> Chain:

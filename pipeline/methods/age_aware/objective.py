@@ -81,16 +81,11 @@ def costs(
     horizon = int(ages.max(initial=0)) if horizon is None else horizon
     if scales.shape != (len(reporters), len(ages)):
         raise ConfigError("scales: give one for each client and slot")
-    # clients share chains, and the powers of one are the costly part
-    powers = {
-        key: chain.powers(ages)
-        for key, chain in {id(each.chain): each.chain for each in reporters}.items()
-    }
     rows = []
     for reporter, scale in zip(reporters, scales, strict=True):
         chain = reporter.chain
         then = laws(chain, reporter.law, ages, start, horizon)
-        found = moments(chain.states, then, powers[id(chain)])
+        found = moments(chain.states, then, chain.powers(ages))
         rows.append(_row(reporter, found, scale, estimator, same_records))
     return Costs(np.array([row[0] for row in rows]), np.array([row[1] for row in rows]))
 

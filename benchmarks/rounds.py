@@ -1,0 +1,119 @@
+"""Plans of many clients, and a round of a thousand of them at the worker: processor time.
+
+`python -m benchmarks.rounds [--clients M] [--slots K] [--seed S]`
+
+A plan of M clients in K slots of which each takes one, with uploads taken as they are: the hard
+case, whose drift couples all clients. Then a round of a thousand clients: decoded, folded and
+estimated, as a worker does it. Numbers: docs/methods/age-aware.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+import numpy as np
+
+from pipeline.methods import task_of
+from pipeline.methods.age_aware.assignment import schedule
+from pipeline.methods.age_aware.chains import cyclic
+from pipeline.methods.age_aware.mixing import deltas
+from pipeline.methods.age_aware.objective import Reporter
+from pipeline.methods.age_aware.schemes import Round
+from pipeline.offline import OfflineRun
+from pipeline.records.encode import Arrays
+from pipeline.study import parse_study
+
+STATES = np.array([0.0, 60.0, 120.0, 180.0])
+RATES = (0.1, 0.3, 0.4)
+MEMBERS, ROUNDS = 1000, 5
+STUDY = f"""\
+[study]
+name = "rounds"
+[data]
+response = {{ name = "power", kind = "number", min = 0, max = 180 }}
+features = {{}}
+[estimator]
+kind = "age-aware"
+loss = "linear"
+[estimator.method]
+slots = 50
+capacity = 20
+epsilon_now = 0.3
+[estimator.method.groups.all]
+clients = ["m{{1..{MEMBERS}}}"]
+mixing = "cyclic"
+states = [0, 60, 120, 180]
+q = 0.4
+[privacy]
+mechanism = "discrete-laplace"
+epsilon = 8.0
+neighbours = "replace-one"
+[window]
+records = 1000
+"""
+
+
+def planned(clients: int, slots: int, seed: int) -> dict[str, float]:
+    """Return processor seconds and gap of a plan whose clients have laws of their own."""
+    rng, ages = np.random.default_rng(seed), np.arange(slots)
+    chains = {q: cyclic(STATES, q) for q in RATES}
+    left = {q: deltas(chain, ages, "spectral") for q, chain in chains.items()}
+    picks = rng.choice(RATES, size=clients)
+    reporters = [Reporter(chains[q], rng.dirichlet(np.ones(4)), 100, 1 / clients) for q in picks]
+    given = Round(
+        reporters, ages, np.array([left[q] for q in picks]), np.full(clients, 1.8), 0.1, 50.0
+    )
+    started = time.process_time()
+    table = given.costs(given.scales())
+    tables = time.process_time()
+    found = schedule(table)
+    return {
+        "tables_s": tables - started,
+        "schedule_s": time.process_time() - tables,
+        "gap": found.gap,
+        "assignments": found.assignments,
+    }
+
+
+def a_round() -> dict[str, float]:
+    """Return processor seconds of the plan, and of one round at client and worker."""
+    started = time.process_time()
+    task = task_of(parse_study(STUDY))
+    run = OfflineRun(task)
+    made = time.process_time()
+    window = Arrays(np.zeros((task.slots, 0)), np.zeros(task.slots))
+    clients = worker = 0.0
+    for _ in range(ROUNDS):
+        before = time.process_time()
+        sent = [
+            (name, run.release(name, window, run.model))
+            for name in (f"m{number}" for number in range(1, MEMBERS + 1))
+        ]
+        between = time.process_time()
+        run.fold_all(sent)
+        found, _ = run.estimate(0.0)
+        worker += time.process_time() - between
+        clients += between - before
+        assert found.details["clients_used"] == MEMBERS
+    return {
+        "plan_s": made - started,
+        "client_ms_each": 1e3 * clients / ROUNDS / MEMBERS,
+        "worker_s_a_round": worker / ROUNDS,
+    }
+
+
+def main() -> None:
+    """Measure, and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--slots", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    plan = planned(asked.clients, asked.slots, asked.seed)
+    print(json.dumps({"clients": asked.clients, "slots": asked.slots, **plan, **a_round()}))
+
+
+if __name__ == "__main__":
+    main()
