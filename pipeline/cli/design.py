@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -166,5 +167,9 @@ def _slots(slots: int | None, records: int) -> str:
 
 def _value(value: object) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {inner:g}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{key} = {_inner(one)}" for key, one in value.items()) + " }"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _inner(value: object) -> str:
+    return json.dumps(value) if isinstance(value, str) else _value(value)
