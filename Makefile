@@ -72,6 +72,7 @@ bench: .venv/ready  ## Noise, sums, releases, throughput beside a bare consumer,
 	@$(BIN)/python -m benchmarks.noise
 	@$(BIN)/python -m benchmarks.summary
 	@$(BIN)/python -m benchmarks.release
+	@$(BIN)/python -m benchmarks.kafka_source
 	@$(BIN)/python -m benchmarks.sgd
 	@$(BIN)/python -m benchmarks.fold
 	@$(BIN)/python -m benchmarks.sites
