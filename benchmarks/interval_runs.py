@@ -102,6 +102,13 @@ def streamed(task: RenewableTask, drawn: Drawn, seed: int) -> Estimate:
 
 def halfway(task: RenewableTask, drawn: Drawn, seed: int) -> tuple[Estimate, Estimate]:
     """Run one stream; return the estimate that is first behind half of it, and the last."""
+    middle, partition = folded(task, drawn, seed)
+    last = estimate_of(task, [partition])
+    return middle or last, last
+
+
+def folded(task: RenewableTask, drawn: Drawn, seed: int) -> tuple[Estimate | None, Partition]:
+    """Run one stream; return the estimate behind half of it, and what was folded in the end."""
     features, responses, clients = drawn
     noised = task.study.noised
     reducer, partition, model = Reducer(task), Partition.empty(task), task.first_model
@@ -124,8 +131,7 @@ def halfway(task: RenewableTask, drawn: Drawn, seed: int) -> tuple[Estimate, Est
                 middle = found
             model = round_model(model.version + 1, found.expansion, found.weights, seen)
     reducer.fold(partition, log)
-    last = estimate_of(task, [partition])
-    return middle or last, last
+    return middle, partition
 
 
 def _windows(

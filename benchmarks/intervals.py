@@ -1,8 +1,9 @@
 """Who gets intervals, whether they cover, and how long they are: real streams and hard ones.
 
 `python -m benchmarks.intervals [--data FOLDER] [--full] [--streams TEXT] [--draws N]
-[--minutes M]`, and `--show` prints the stored table again. Every study says ranges, a norm bound
-and epsilon, and leaves ridge and width of the curvature to their defaults. Columns: the share of
+[--minutes M]`; `--show` prints the stored table, `--show --table` as Markdown. Every study says
+ranges, a norm bound and epsilon, and leaves ridge and width of the curvature to their defaults.
+Columns: the share of
 coefficients that have an interval at the end; how many of those hold the penalised fit, without
 noise, to the same released records, and of streams that draw new records the fit to a million
 others, which stands for the population; the same for the estimate in the middle of the stream; the
@@ -25,9 +26,11 @@ import math
 import time
 import zlib
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +51,11 @@ DRAWS = {1.0: 1.0, 4.0: 0.5, None: 0.25}
 POPULATION = 25
 #: Seeds that no rule was chosen on.
 FRESH = 20261122
+#: Of the table on the page of the method.
+COLUMNS = """\
+| stream | setting | draws | ridge, width | given | covered: fit | population | in mid-stream \
+| over floor | over spread | AUC private / fit |
+|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def main() -> None:
@@ -59,11 +67,14 @@ def main() -> None:
     parser.add_argument("--draws", type=int, help="so many draws of each row instead")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of the processor, at most")
     parser.add_argument("--show", action="store_true", help="print the stored table")
+    parser.add_argument("--table", action="store_true", help="with --show: as Markdown")
     options = parser.parse_args()
     path = RESULTS / ("intervals.json" if options.full else "intervals_quick.json")
     if options.show:
+        if options.table:
+            print(COLUMNS)
         for row in json.loads(path.read_text())["rows"]:
-            show(row)
+            print(markdown(row)) if options.table else show(row)
         return
     rows, most = list(rows_of(options)), options.draws or (FULL if options.full else QUICK)
     for done in range(0, most, BLOCK):
@@ -184,13 +195,13 @@ def share_of(flags: list[Vector]) -> tuple[float, float] | None:
     return float(np.nanmean(flags)), float(np.std(each) / np.sqrt(max(len(each) - 1, 1)))
 
 
-def show(row: dict[str, object]) -> dict[str, object]:
+def show(row: Mapping[str, Any]) -> None:
     """Print a row."""
-    private, fit = row["auc"]  # type: ignore[misc]
+    private, fit = row["auc"]
     told = "no interval"
     if row["covered"] is not None:
         shares = [share for share in (row["covered"], row["population"]) if share]
-        held = [f"{100 * mean:.1f} ({100 * error:.1f})" for mean, error in shares]  # type: ignore[misc]
+        held = [f"{100 * mean:.1f} ({100 * error:.1f})" for mean, error in shares]
         told = (
             f"covered {', population '.join(held)}  over floor {row['over_floor']:.2f}  "
             f"over spread {row['over_spread']:.2f}  "
@@ -202,7 +213,25 @@ def show(row: dict[str, object]) -> dict[str, object]:
         f"AUC {private:.3f} / {fit:.3f}",
         flush=True,
     )
-    return row
+
+
+def markdown(row: Mapping[str, Any]) -> str:
+    """Return a row of the table on the page of the method."""
+
+    def share(name: str) -> str:
+        found = row[name]
+        return f"{100 * found[0]:.1f} ({100 * found[1]:.1f})" if found else ""
+
+    def ratio(name: str) -> str:
+        return "" if row[name] is None else f"{row[name]:.2f}"
+
+    middle = share("middle_population") or share("middle_covered")
+    cells = (
+        row["stream"], row["setting"], row["draws"], f"{row['ridge']:.2g}, {row['width']:g}",
+        f"{row['given']:.0%}", share("covered"), share("population"), middle,
+        ratio("over_floor"), ratio("over_spread"), " / ".join(f"{a:.3f}" for a in row["auc"]),
+    )  # fmt: skip
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
 
 
 if __name__ == "__main__":
