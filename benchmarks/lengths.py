@@ -59,6 +59,11 @@ def main() -> None:
             setting = Setting(loss)
             task = task_for(stream, setting)
             found = [ratios(stream, task, seed) for seed in range(options.draws)]
+            # a draw without any interval counts in no column
+            found = [one for one in found if not np.isnan(one["interval"])]
+            if not found:
+                print(f"{stream.name:24} {loss:11} no interval")
+                continue
             means = {step: float(np.mean([one[step] for one in found])) for step in STEPS}
             told = "".join(f"{means[step]:12.2f}" for step in STEPS)
             print(f"{stream.name:24} {loss:11}{told}", flush=True)
@@ -87,7 +92,11 @@ def ratios(stream: Stream, task: RenewableTask, seed: int) -> Mapping[str, float
     floor = floor_of(task, drawn, point)
     # only coefficients that have an interval
     has = ~np.isnan(errors["interval"])
-    return {name: float(np.median((error / floor)[has])) for name, error in errors.items()}
+    none = not has.any()
+    return {
+        name: np.nan if none else float(np.median((error / floor)[has]))
+        for name, error in errors.items()
+    }
 
 
 def _errors(bread: Matrix, meat: Matrix) -> Vector:
