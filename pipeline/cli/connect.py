@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import click
 
+from agents.surroundings import Finding, findings, look
 from infra.addresses import connected
 from infra.rights import ROLES, Role
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put
+from pipeline.release.task import Task
 from pipeline.settings import Settings
-from producers.connecting import findings
+from producers.source_look import look_at_source
 
 
 @click.command()
@@ -33,7 +36,7 @@ def connect(study: Path, source: str | None, role: str | None, as_json: bool) ->
     settings = connected(Settings.read())
     roles = cast("list[Role]", [role] if role else ["client", "worker"])
     code, told = 0, []
-    for found in findings(task, settings, roles, source):
+    for found in _findings(task, settings, roles, source):
         code = code or (found.fault.exit_code if found.fault else 0)
         if as_json:
             told.append({"part": found.part, "ok": found.fault is None, "said": found.said})
@@ -42,3 +45,11 @@ def connect(study: Path, source: str | None, role: str | None, as_json: bool) ->
     if as_json:
         put({"study": task.study.name, "exit_code": code, "found": told})
     click.get_current_context().exit(code)
+
+
+def _findings(
+    task: Task, settings: Settings, roles: list[Role], source: str | None
+) -> Iterator[Finding]:
+    yield from findings(task, settings, roles)
+    if source is not None:
+        yield look("source", lambda: look_at_source(task, settings, source))

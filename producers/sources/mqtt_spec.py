@@ -47,8 +47,9 @@ def mqtt_spec(spec: str) -> MqttSpec:
         port = parts.port
     except ValueError:
         port, parts = None, urlsplit("mqtt://")
+    _, _, _, options, _ = parts
     levels = unquote(parts.path.removeprefix("/"))
-    asked = parse_qs(parts.query, keep_blank_values=True)
+    asked = parse_qs(options, keep_blank_values=True)
     version = asked.pop("version", ["3.1.1"])
     split = levels.split("/")
     wild = (

@@ -21,9 +21,10 @@ from kafka.admin import (
     ResourceType,
 )
 
+from agents.surroundings import Finding, findings, look
 from infra.local.ports import free_port
 from pipeline.settings import Settings
-from producers.connecting import Finding, findings
+from producers.source_look import look_at_source
 from tests.secured import Secured, secured_kafka
 from tests.stage import Stage, study_text, until, write_csv
 
@@ -37,9 +38,13 @@ def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
 
 
 def looked(stage: Stage, settings: Settings | None = None, **others: Any) -> dict[str, Finding]:
-    asked = {"roles": ["client", "worker"], "source": None, **others}
+    asked = {"roles": ["client", "worker"], **others}
     found = findings(stage.task, settings or stage.settings, **asked)
     return {finding.part: finding for finding in found}
+
+
+def of_source(stage: Stage, spec: str) -> Finding:
+    return look("source", lambda: look_at_source(stage.task, stage.settings, spec))
 
 
 def test_all_is_well_and_a_line_says_so_for_each_part(stage: Stage) -> None:
@@ -83,14 +88,14 @@ def test_the_exit_code_is_that_of_the_first_fault(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("source", "code"), [("no.csv", 20), ("kafka://no-such", 20)])
 def test_a_source_that_is_not_there(source: str, code: int, stage: Stage) -> None:
-    fault = looked(stage, source=source)["source"].fault
+    fault = of_source(stage, source).fault
     assert fault is not None
     assert fault.exit_code == code
 
 
 @pytest.mark.parametrize("source", ["-", "listen://127.0.0.1:1", "mqtt://localhost/a"])
 def test_a_source_that_would_be_used_up_is_not_read(source: str, stage: Stage) -> None:
-    assert "taken from it" in looked(stage, source=source)["source"].said
+    assert "taken from it" in of_source(stage, source).said
 
 
 def test_redis_out_of_reach(stage: Stage) -> None:
@@ -103,7 +108,7 @@ def test_redis_out_of_reach(stage: Stage) -> None:
 
 def test_a_clock_an_hour_off(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     true = time.time
-    monkeypatch.setattr("producers.connecting.time.time", lambda: true() + 3600)
+    monkeypatch.setattr("agents.surroundings.time.time", lambda: true() + 3600)
     fault = looked(stage)["clock"].fault
     assert fault is not None
     assert "clock is 3600 s ahead of that of Redis" in str(fault)

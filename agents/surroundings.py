@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,24 +16,11 @@ from infra.connection import asking
 from infra.preflight import check_servers
 from infra.rights import Role, kafka_rights
 from infra.topics import administrator
-from pipeline.errors import (
-    BrokerError,
-    ConfigError,
-    DataError,
-    LocalStoreError,
-    StoreError,
-    VeilstreamError,
-)
-from pipeline.records.encode import Encoder
+from pipeline.errors import BrokerError, ConfigError, LocalStoreError, StoreError, VeilstreamError
 from pipeline.release.task import Task
-from pipeline.release.usable import worded
 from pipeline.settings import Settings
-from producers.intake import GOOD, encoded
-from producers.sources import kind_of, open_source
 from state.connection import redis_client
 
-#: Record slots that are looked at, and seconds that they may take to come.
-SLOTS, PATIENCE = 200, 5.0
 #: Seconds that two clocks may differ, and bytes that must be free.
 APART, FREE = 60.0, 100 << 20
 #: Kafka's numbers for a topic that is not there, and for one that this user may not see.
@@ -53,31 +39,27 @@ class Finding:
     fault: VeilstreamError | None = None
 
 
-def findings(
-    task: Task, settings: Settings, roles: Sequence[Role], source: str | None
-) -> Iterator[Finding]:
-    """Yield what was found of broker, topics, Redis, clock, disk and source, in this order.
+def findings(task: Task, settings: Settings, roles: Sequence[Role]) -> Iterator[Finding]:
+    """Yield what was found of broker, topics, Redis, clock and disk, in this order.
 
     roles: Whose rights are looked at; a client alone needs no Redis.
-    source: As `producers.sources.open_source` takes it; None: none is looked at.
     """
-    broker = _look("Kafka", lambda: _broker(settings))
+    broker = look("Kafka", lambda: _broker(settings))
     yield broker
     if broker.fault is None:
         yield from _topics(task, settings, roles)
     if any(role != "client" for role in roles):
-        redis_found = _look("Redis", lambda: f"{_redis_seconds(settings)[1]:.0f} ms for an answer")
+        redis_found = look("Redis", lambda: f"{_redis_seconds(settings)[1]:.0f} ms for an answer")
         yield redis_found
         if redis_found.fault is None:
-            yield _look("clock", lambda: _clock(settings))
-    yield _look("disk", lambda: _disk(settings.home))
-    if source is not None:
-        yield _look("source", lambda: _source(task, settings, source))
+            yield look("clock", lambda: _clock(settings))
+    yield look("disk", lambda: _disk(settings.home))
 
 
-def _look(part: str, look: Callable[[], str]) -> Finding:
+def look(part: str, ask: Callable[[], str]) -> Finding:
+    """Return what a question about a part gives; its error, if it raises one of ours."""
     try:
-        return Finding(part, look())
+        return Finding(part, ask())
     except VeilstreamError as fault:
         return Finding(part, str(fault), fault)
 
@@ -104,7 +86,7 @@ def _topics(task: Task, settings: Settings, roles: Sequence[Role]) -> Iterator[F
         yield Finding("topics", str(fault), fault)
         return
     for name, operations in needed.items():
-        yield _look(name, lambda n=name, o=operations: _topic(n, o, found.get(n), may_create))  # type: ignore[misc]
+        yield look(name, lambda n=name, o=operations: _topic(n, o, found.get(n), may_create))  # type: ignore[misc]
 
 
 def _topic(name: str, operations: set[str], found: Any, may_create: bool) -> str:
@@ -191,29 +173,3 @@ def _disk(folder: Path) -> str:
             "at least, or set VEILSTREAM_FOLDER"
         )
     return f"{at} can be written, {free >> 30} GiB are free"
-
-
-def _source(task: Task, settings: Settings, spec: str) -> str:
-    if kind_of(spec) == "input" or spec.startswith("mqtt"):
-        return "not looked at: what is read of it is taken from it"
-    encoder, faults, usable, slots = Encoder(task.study), Counter[str](), 0, 0
-    source = open_source(spec, None, folder=Path(), settings=settings)
-    try:
-        if source.columns is not None:
-            encoder.check_columns(source.columns)
-        until = time.monotonic() + PATIENCE
-        while slots < SLOTS and not source.ended and time.monotonic() < until:
-            for slot in source.read(SLOTS - slots, 0.2):
-                row, reason = encoded(encoder, None, slot)
-                slots, usable = slots + 1, usable + (row is not None)
-                faults[reason] += 1
-    finally:
-        source.close()
-    del faults[GOOD]
-    if slots and not usable:
-        raise DataError(
-            f"none of its first {slots} records can be used: {worded(faults)}; the data owner must "
-            "mend the source, or the operator the study's [data]"
-        )
-    others = f"; of the others: {worded(faults)}" if faults else ""
-    return f"{usable} of its first {slots} records can be used{others}"
