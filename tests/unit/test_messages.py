@@ -106,12 +106,12 @@ def test_the_start_is_zero_with_unit_weights() -> None:
 def test_an_estimate_is_plain_json_and_comes_back(
     private: bool, releases: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the models of this log are drawn at random, far from any estimate, and the levelled
-    # curvature there is small: a ridge carries the direction that it leaves
+    # the models of this log are drawn at random, far from any estimate; a logistic curvature is
+    # still something there
     for module in (private_estimate, open_estimate):
         monkeypatch.setattr(module, "is_far", lambda *_: False)
     monkeypatch.setattr(solution, "MOVING", math.inf)
-    task = task_of(p=2, records=200, private=private, epsilon=8.0, ridge=0.05)
+    task = task_of(p=2, records=200, private=private, epsilon=8.0, loss="logistic")
     partition = folded(task, sample_log(task, releases=releases, start=1))
     _, message = combine(task, {0: partition}, topic="t", model_version=4, published_at=1.5)
     data = write_estimate(message)
