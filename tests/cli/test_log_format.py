@@ -2,7 +2,7 @@
 
 import json
 import logging
-import logging.config
+import subprocess
 import sys
 
 from infra import saying
@@ -55,11 +55,24 @@ def test_libraries_log_as_json_too(capsys, monkeypatch):
             "some.library",
         )
         assert "ValueError: inner" in line["traceback"]
-        config = saying.logging_config()
-        logging.config.dictConfig(config)
-        logging.getLogger("faust").warning("one")
-        assert said(capsys.readouterr().err)[-1]["message"] == "one"
     finally:
         saying.use("text")
     assert saying.logging_config() is None
     assert sys.stderr not in [getattr(h, "stream", None) for h in logging.getLogger().handlers]
+
+
+#: What Faust does with the configuration, which closes every handler that there was.
+CONFIGURED = """
+import logging.config
+from infra import saying
+saying.use("json")
+logging.config.dictConfig(saying.logging_config())
+logging.getLogger("faust").warning("one")
+"""
+
+
+def test_a_configuration_of_all_logging_says_json():
+    done = subprocess.run(
+        [sys.executable, "-c", CONFIGURED], capture_output=True, text=True, check=True
+    )
+    assert said(done.stderr)[-1]["message"] == "one"

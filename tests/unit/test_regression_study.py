@@ -30,7 +30,11 @@ def own(text: str, line: str) -> str:
         (LINEAR.replace("min = 0.0", "min = 200"), "data.response", "min must be below max"),
         (LINEAR.replace("min = 0.0", "min = nan"), "data.response", "must be finite"),
         (LINEAR.replace("max = 100.0", "max = inf"), "data.response", "must be finite"),
-        (LINEAR.replace("min = 0.0", 'min = "a"'), "data.response.min", "Expected"),
+        (
+            LINEAR.replace("min = 0.0", 'min = "a"'),
+            "data.response.min",
+            "must be a number, not a text",
+        ),
         (LINEAR.replace(NUMBER, LABELS), "estimator.loss", "explains a number"),
         (LINEAR.replace(NUMBER, COUNT), "estimator.loss", "explains a number"),
         (
