@@ -13,6 +13,7 @@ from agents.folding import Folding
 from agents.progress import Progress
 from agents.publishing import Publishing
 from agents.verifying import Verifying
+from infra import requests
 
 
 class Health:
@@ -35,7 +36,7 @@ class Health:
         site = web.Application()
         site.router.add_get("/healthz", self._healthz)
         site.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(site, access_log=None)
+        self._runner = requests.runner(site)
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import click
 
 from infra.addresses import connected
+from infra.requests import is_loopback
 from pipeline.cli.context import FILE, STUDY, live_task_of, say
 from pipeline.errors import ConfigError
 from pipeline.page.reading import Reading
-from pipeline.page.server import PageServer, is_loopback
+from pipeline.page.server import PageServer
 from pipeline.page.watched import Watched
 from pipeline.settings import Settings
 

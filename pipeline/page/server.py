@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ipaddress
 import json
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
@@ -13,6 +11,7 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
+from infra import requests
 from pipeline.errors import ConfigError
 from pipeline.page.watched import Watched
 
@@ -34,14 +33,6 @@ LOOK_SECONDS, AROUND_SECONDS = 0.1, 1.0
 #: Browsers at once, at most: each costs a little of this process for every estimate.
 BROWSERS = 40
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name is this machine's own loopback."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class PageServer:
@@ -67,7 +58,7 @@ class PageServer:
         app.router.add_get("/events", self._events, allow_head=False)
         app.router.add_get("/estimates.csv", self._table)
         app.router.add_get("/{name:[A-Za-z.]*}", self._file)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._runner = requests.runner(app, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
         try:
@@ -103,15 +94,17 @@ class PageServer:
     def _refused(self, request: web.Request) -> web.StreamResponse | None:
         """Return the answer to somebody who may not see the page, or brings the token just now."""
         if not self._token:
-            if is_loopback(request.url.host or ""):
+            if requests.names_loopback(request):
                 return None
             return _said(403, "this page is for the machine it runs on: ask for 127.0.0.1")
         given = dict(parse_qsl(request.query_string, keep_blank_values=True)).get("token")
-        if _same(given or request.cookies.get(COOKIE, ""), self._token):
+        if requests.same(given or request.cookies.get(COOKIE, ""), self._token):
             if given is None:
                 return None
-            # the address bar, and what is copied from it, is free of it from here on
-            answer = web.Response(status=303, headers={"Location": request.path})
+            # the address bar, and what is copied from it, is free of it from here on; two slashes
+            # would lead to another machine
+            there = "/" + request.rel_url.raw_path.lstrip("/\\")
+            answer = web.Response(status=303, headers={"Location": there})
             answer.set_cookie(
                 COOKIE, self._token, httponly=True, samesite="Strict", secure=request.secure
             )
@@ -167,10 +160,6 @@ class PageServer:
 async def _send(response: web.StreamResponse, event: str, data: dict[str, Any]) -> None:
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     await response.write(f"event: {event}\ndata: {text}\n\n".encode())
-
-
-def _same(given: str, token: str) -> bool:
-    return hmac.compare_digest(given.encode(), token.encode())
 
 
 def _said(status: int, text: str) -> web.Response:

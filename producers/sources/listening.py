@@ -2,13 +2,13 @@
 
 `POST /` with JSON lines and a header `Idempotency-Key` that names the request: a sender that got no
 answer repeats it under its key, and it is stored once. Browsers send no such header to a foreign
-address without asking, so no web page can post here.
+address without asking. Where no token is wanted, who asks must also call this machine by its own
+name and bring no origin: no web page can post here, even if it has its name point to loopback.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import ipaddress
 import socket
 import ssl
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from infra import requests
 from pipeline.errors import ConfigError, DataError, VeilstreamError
 from pipeline.settings import Settings
 from producers.sources.base import Opening, Source
@@ -28,6 +29,8 @@ from producers.sources.tape import RECORD_LIMIT
 KIND = "input"
 #: Bytes of one request, and characters of its key.
 BODY, KEY = 16 << 20, 200
+#: The header with that key.
+NAMED = "Idempotency-Key"
 
 
 def name_of(spec: str) -> str:
@@ -84,6 +87,7 @@ class Listener:
             ) from error
         self.port: int = self._socket.getsockname()[1]
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(requests.on_fault)
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._runner = self._wait(self._start())
@@ -99,30 +103,45 @@ class Listener:
     async def _start(self) -> web.AppRunner:
         app = web.Application(client_max_size=BODY)
         app.router.add_post("/", self._post)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        runner = requests.runner(app, handle_signals=False)
         await runner.setup()
         await web.SockSite(runner, self._socket, ssl_context=self._context).start()
         return runner
 
     async def _post(self, request: web.Request) -> web.Response:
-        shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if self._token and not hmac.compare_digest(shown.encode(), self._token.encode()):
-            return _answer(401, "show the token of this client as Authorization: Bearer TOKEN")
-        key = request.headers.get("Idempotency-Key", "")
-        if not 0 < len(key) <= KEY:
-            return _answer(400, "Idempotency-Key: name each request in 1 to 200 characters, a "
-                                "repeated one as before: then it is stored once")  # fmt: skip
+        refused = self._refused(request)
+        if refused is not None:
+            return refused
         if not self._inbox.has_room or self.fault is not None:
             return _answer(503, "no room now; repeat the request later", {"Retry-After": "1"})
-        body = await request.read()
+        try:
+            body = await request.read()
+        except web.RequestPayloadError:
+            return _answer(400, "the body is not what Content-Encoding says, or breaks off; send "
+                                "the request again, whole")  # fmt: skip
         # of a line that is too long, its reader needs no more than to see that it is
         lines = [line[: RECORD_LIMIT + 1] for line in body.split(b"\n") if line.strip()]
         try:
-            (new,) = await asyncio.to_thread(self._inbox.put, [Push(lines, key, again=True)])
+            push = Push(lines, request.headers[NAMED], again=True)
+            (new,) = await asyncio.to_thread(self._inbox.put, [push])
         except VeilstreamError as error:
             self.fault = error
             return _answer(503, "the records cannot be kept; repeat the request later")
         return web.json_response({"records": len(lines), "new": new})
+
+    def _refused(self, request: web.Request) -> web.Response | None:
+        shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self._token and not requests.same(shown, self._token):
+            return _answer(401, "show the token of this client as Authorization: Bearer TOKEN")
+        foreign = "Origin" in request.headers or not requests.names_loopback(request)
+        if foreign and not self._token:
+            return _answer(403, "post to 127.0.0.1, and not from a web page; else the operator "
+                                "must set VEILSTREAM_LISTEN_TOKEN")  # fmt: skip
+        key = request.headers.get(NAMED, "")
+        if not 0 < len(key) <= KEY or not key.isprintable():
+            return _answer(400, f"{NAMED}: name each request in 1 to {KEY} printable characters, a "
+                                "repeated one as before: then it is stored once")  # fmt: skip
+        return None
 
     def _wait(self, work: object) -> web.AppRunner:
         found: Future[web.AppRunner] = asyncio.run_coroutine_threadsafe(work, self._loop)  # type: ignore[arg-type]

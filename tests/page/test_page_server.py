@@ -3,12 +3,14 @@
 import asyncio
 import hashlib
 import re
+import socket
 from importlib.resources import files
 
 import pytest
 
+from infra.requests import is_loopback
 from pipeline.errors import ConfigError
-from pipeline.page.server import POLICY, PageServer, is_loopback
+from pipeline.page.server import POLICY, PageServer
 from pipeline.page.watched import Watched
 from tests.page.serving import asked, served
 from tests.page.shown import TASK, Stream
@@ -102,6 +104,42 @@ def test_a_token_is_brought_once_and_kept_from_the_address(watched):
         assert "HttpOnly" in cookie
         assert "SameSite=Strict" in cookie
         assert asked(f"{url}/", {"Cookie": cookie.split(";")[0]})[0] == 200
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "///evil.example", "/%0d%0aX-A: b", "/\\evil"])
+def test_a_token_leads_to_this_machine_alone(watched, path):
+    with served(watched, TOKEN) as port:
+        lines = raw(port, f"GET {path.replace(' ', '')}?token={TOKEN} HTTP/1.1", "Host: x")
+        assert " 303 " in lines[0]
+        (there,) = [line.split(": ")[1] for line in lines if line.startswith("Location")]
+        assert re.match(r"/[^/\\]", there)
+        assert not any(line.startswith("X-A") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("token", "status", "header"),
+    [
+        (TOKEN, 401, "Cookie: veilstream-page=CANARY\xff\xfe"),
+        (TOKEN, 400, "Transfer-Encoding: chunked\r\n\r\nCANARY"),
+        ("", 400, "X-CANARY: 1"),
+    ],
+)
+def test_of_strange_requests_the_log_has_no_byte(watched, caplog, capfd, token, status, header):
+    with served(watched, token) as port:
+        host = [] if status == 400 and "X-" in header else ["Host: 127.0.0.1"]
+        lines = raw(port, "GET / HTTP/1.1", *host, header)
+    assert f" {status} " in lines[0]
+    said = caplog.text + capfd.readouterr().err
+    assert "CANARY" not in said
+    assert "Traceback" not in said
+
+
+def raw(port, *head):
+    """Return the lines that answer a request, of whatever bytes it has."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as link:
+        text = "\r\n".join([*head, "Connection: close", "", ""])
+        link.sendall(text.encode("latin-1"))
+        return link.makefile("rb").read().decode().split("\r\n")
 
 
 def test_a_port_that_is_taken_is_named():

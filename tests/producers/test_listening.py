@@ -48,14 +48,15 @@ def port_of(source: Pushed) -> int:
 
 
 def post(
-    port: int, body: bytes, key: str | None = "a", token: str = "", context: Any = None
-) -> tuple[int, Any]:
+    port: int, body: bytes, key: str | None = "a", token: str = "", context: Any = None,
+    more: dict[str, str] | None = None,
+) -> tuple[int, Any]:  # fmt: skip
     """Return the status and the answer to one request."""
     if context is None:
         link = http.client.HTTPConnection(HOST, port, timeout=20)
     else:
         link = http.client.HTTPSConnection(HOST, port, timeout=20, context=context)
-    headers = {} if key is None else {"Idempotency-Key": key}
+    headers = {**(more or {}), **({} if key is None else {"Idempotency-Key": key})}
     if token:
         headers["Authorization"] = f"Bearer {token}"
     try:
@@ -121,6 +122,57 @@ def test_a_record_comes_while_the_client_waits(tmp_path: Path) -> None:
     source.close()
 
 
+#: What a request has behind its line and key, and the status of its answer.
+UNREADABLE = [
+    (400, b'Transfer-Encoding: chunked\r\n\r\n{"name": "CANARY"}\r\n'),
+    (400, b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\nCANARY\r\n"),
+    (400, b"Content-Encoding: gzip\r\nContent-Length: 6\r\n\r\nCANARY"),
+    (400, b"Content-Encoding: gzip\r\nContent-Length: 8\r\n\r\n\x1f\x8bCANARY"),
+    (400, b"Idempotency-Key: CANARY\xff\r\nContent-Length: 2\r\n\r\n{}"),
+    (401, b"Authorization: Bearer CANARY\xff\r\nContent-Length: 2\r\n\r\n{}"),
+]
+
+
+@pytest.mark.parametrize(("status", "rest"), UNREADABLE)
+def test_of_a_request_that_cannot_be_read_the_log_has_no_byte(
+    status: int, rest: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    source = listening(tmp_path, listen_token=TOKEN if status == 401 else "")
+    key = b"" if b"Idempotency" in rest else b"Idempotency-Key: a\r\n"
+    with socket.create_connection((HOST, port_of(source)), timeout=20) as link:
+        link.sendall(b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n" + key + rest)
+        assert int(link.makefile("rb").readline().split()[1]) == status
+    assert source.read(5, 0.0) == []
+    source.close()
+    said = caplog.text + capfd.readouterr().err
+    assert "CANARY" not in said
+    assert "Traceback" not in said
+    # what no handler has answered is said, by its class alone
+    assert ("BadHttpMessage" in said) == (b"chunked" in rest)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"Host": "rebound.example"},
+        {"Host": ""},
+        {"Host": "127.0.0.1.rebound.example:80"},
+        {"Origin": "http://rebound.example"},
+        {"Origin": "null"},
+    ],
+)
+def test_without_a_token_no_web_page_can_post(more: dict[str, str], tmp_path: Path) -> None:
+    source = listening(tmp_path)
+    assert post(port_of(source), b'{"x": 1}', more=more)[0] == 403
+    assert source.read(5, 0.0) == []
+    assert post(port_of(source), b'{"x": 1}', more={"Host": "localhost:80"})[0] == 200
+    source.close()
+    source = listening(tmp_path, listen_token=TOKEN)
+    assert post(port_of(source), b'{"x": 1}', "b", token=TOKEN, more=more)[0] == 200
+    source.close()
+
+
 @pytest.mark.parametrize(
     ("status", "request_of"),
     [
@@ -128,6 +180,7 @@ def test_a_record_comes_while_the_client_waits(tmp_path: Path) -> None:
         (401, {"token": ""}),
         (400, {"key": None}),
         (400, {"key": "k" * 201}),
+        (400, {"key": "a\tb"}),
         (413, {"body": b" " * (BODY + 1)}),
     ],
 )
