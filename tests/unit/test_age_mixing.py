@@ -8,7 +8,7 @@ import pytest
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.methods.age_aware.chains import Chain, birth_death, cyclic
 from pipeline.methods.age_aware.guarantee import classical_epsilon, present_epsilon, sensitivity
-from pipeline.methods.age_aware.mixing import constant, deltas, forward
+from pipeline.methods.age_aware.mixing import constant, deltas, forward, odds
 
 STATES = np.array([0.0, 60.0, 120.0, 180.0])
 AGES = np.arange(20)
@@ -135,6 +135,28 @@ def test_proposition_1_holds_for_every_binary_release_by_brute_force():
 def test_constant_mixing_is_a_promise_of_a_rate():
     np.testing.assert_allclose(constant(0.25, np.array([0, 1, 2])), [1, 0.75, 0.5625], rtol=1e-8)
     assert constant(0.0, AGES).tolist() == [1.0] * 20
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.4, 0.8])
+def test_what_constant_mixing_promises_is_enough_and_to_forget_a_share_is_not(rate):
+    rng, most, ages = np.random.default_rng(4), odds(rate), np.array([1, 2, 10])
+    bound = constant(rate, ages)
+    for size in (2, 3, 5, 20):
+        # entries differ by a root of what is promised, and so do the sums of rows
+        rows = np.exp(rng.choice([0.0, np.log(most) / 2], size=(size, size)))
+        chain = Chain(np.arange(float(size)), rows / rows.sum(axis=1, keepdims=True))
+        assert (deltas(chain, ages) <= bound + 1e-9).all()
+        assert (forward(chain, ages) <= bound + 1e-9).all()
+    two = np.array([[1 - rate / 2, rate / 2], [rate / 2, 1 - rate / 2]])
+    np.testing.assert_allclose(deltas(Chain(np.arange(2.0), two), ages), bound, atol=2e-9)
+    redrawn = (1 - rate) * np.eye(181) + rate / 181
+    assert (deltas(Chain(np.arange(181.0), redrawn), ages) > bound).all()
+
+
+def test_a_value_redrawn_with_probability_a_tenth_has_nearly_all_left_after_ten_slots():
+    redrawn = Chain(np.arange(181.0), 0.9 * np.eye(181) + 0.1 / 181)
+    np.testing.assert_allclose(deltas(redrawn, np.array([10])), 0.98, atol=5e-3)
+    np.testing.assert_allclose(constant(0.1, np.array([10])), 0.35, atol=5e-3)
 
 
 def test_forward_needs_no_law():

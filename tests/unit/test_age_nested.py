@@ -13,6 +13,7 @@ from pipeline.methods.age_aware.nested import (
     Upload,
     bounded_rounds,
     nested_epsilon,
+    repeated_epsilon,
     table,
     worst_epsilon,
 )
@@ -103,3 +104,18 @@ def test_releases_without_noise_are_refused(epsilon):
     chain = Chain(TWO, np.array([[0.8, 0.2], [0.3, 0.7]]))
     with pytest.raises(ConfigError, match="epsilon"):
         nested_epsilon([Upload(0, epsilon)], 1, *mixings(chain))
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 10_000])
+@pytest.mark.parametrize(("back", "ahead"), [(1.0, 0.3), (0.3, 1.0), (0.3, 0.3), (1.0, 1.0)])
+def test_many_equal_rounds_cost_no_less_than_the_worst_slot(count, back, ahead):
+    backward, forwards = np.array([1.0, 1.0, back]), np.array([1.0, 1.0, ahead])
+    found = repeated_epsilon(count, 0.5, backward, forwards)
+    # releases every second slot: Delta of older values must be that of the rounds between
+    uploads = [Upload(2 * number, 0.5) for number in range(min(count, 200))]
+    worst = worst_epsilon(uploads, table(backward), table(forwards))
+    assert found >= worst - 1e-9
+    if count <= 63:
+        np.testing.assert_allclose(found, worst, rtol=1e-9)
+    if max(back, ahead) < 1:
+        np.testing.assert_allclose(found, worst, rtol=1e-6)

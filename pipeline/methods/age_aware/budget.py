@@ -7,6 +7,7 @@ from functools import cached_property
 import msgspec
 
 from pipeline.errors import BudgetExceeded
+from pipeline.methods.age_aware.mixing import odds
 from pipeline.methods.age_aware.nested import repeated_epsilon
 from pipeline.methods.age_aware.plan import Plan
 from pipeline.privacy.accounting import total_mu
@@ -68,6 +69,13 @@ class AgedBudget(Budget):
             if spec.delta == "prior-free"
             else "anyone who knows the records' long-run law and no more"
         )
+        rates = [rate for card in plan.cards.values() if (rate := card.group.rate) is not None]
+        speed = (
+            " (of constant mixing: one slot later no value is more than "
+            f"{odds(max(rates)):.4g} times as likely after one value as after another)"
+            if rates
+            else ""
+        )
         found = guarantee_of(
             mechanism=privacy.mechanism, epsilon=epsilon, delta=0.0,
             mu=total_mu([Pure(epsilon)]), unit=privacy.unit, records=None,
@@ -79,7 +87,8 @@ class AgedBudget(Budget):
                 f"each published value is {spec.epsilon_now:g}-indistinguishable with respect to "
                 "any single record as it is at the time of publication, and all rounds together "
                 f"{epsilon:g}-indistinguishable with respect to its value at any one time, "
-                f"provided records change at least as fast as the model cards say, against {known}"
+                f"provided records change at least as fast as the model cards say{speed}, against "
+                f"{known}"
                 ". With respect to the record as it was when collected, the guarantee is "
                 f"classical {plan.epsilons.max():.4g}-DP per round. It does not protect facts that "
                 "do not change, nor a record's history: for these rounds add up; timing and which "

@@ -7,6 +7,7 @@ from collections import Counter
 
 from scipy.special import ndtri
 
+from pipeline.methods.age_aware.mixing import odds
 from pipeline.methods.age_aware.task import AgedTask
 from pipeline.methods.facts import Outlook, Sizes
 
@@ -57,6 +58,13 @@ def warnings(task: AgedTask) -> tuple[str, ...]:
             f"estimator.method.cap decides the noise of {int(plan.capped.sum())} of "
             f"{len(plan.names)} clients, whose age alone would allow less"
         )
+    found += [
+        f"group {name!r}: rate {rate:g} promises that one slot later no value is more than "
+        f"{odds(rate):.4g} times as likely after one value as after another. A record that often "
+        'stays exactly as it was does not keep that: describe it with mixing = "matrix"'
+        for name, card in plan.cards.items()
+        if (rate := card.group.rate) is not None
+    ]
     alone = loss_without_data(task)
     if alone is not None and loss_of(task) >= alone:
         found.append(

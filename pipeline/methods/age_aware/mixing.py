@@ -55,9 +55,13 @@ def deltas(
 
 
 def constant(rate: float, ages: Integers) -> Vector:
-    """Return Delta for records that forget at least a share `rate` of what is left in each slot.
+    """Return Delta for records of which only the speed is promised: (1 - rate)^t.
 
-    A public or contractual promise, "records mix at least this fast": (1 - rate)^t.
+    The promise: P(y | x) <= ((2 - rate) / rate) P(y | x') for one slot and all values x, x', y.
+    Then each cross ratio of a step is at most ((2 - rate) / rate)^2, its Birkhoff coefficient
+    tanh(ln(phi) / 4) at most 1 - rate, and that of t steps at most the product. A record that keeps
+    its value with some probability, and has many others, does not keep the promise: a value drawn
+    anew with probability `rate` forgets that share in total variation alone.
 
     rate: In [0, 1).
     ages: 0 or more, shape (K,).
@@ -67,6 +71,11 @@ def constant(rate: float, ages: Integers) -> Vector:
     if len(ages) and ages.min() < 0:
         raise ConfigError("ages must be 0 or more: a client cannot report the future")
     return np.asarray(np.minimum(1.0, (1.0 - rate) ** ages.astype(float) * _UP))
+
+
+def odds(rate: float) -> float:
+    """Return what `constant` promises: how many times as likely a value may be, one slot later."""
+    return (2 - rate) / rate
 
 
 def forward(chain: Chain, ages: Integers) -> Vector:

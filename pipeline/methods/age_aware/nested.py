@@ -84,6 +84,9 @@ def repeated_epsilon(count: int, epsilon: float, backward: Vector, ahead: Vector
     slots = len(backward) - 1
     # the slots from a release on, until the next: what came before, and what comes after
     before = present_epsilon(past[:, None], backward[None, :-1])
+    # where one direction is followed to its end, the other may be bounded long before
+    missing = max(0, len(past) - len(future))
+    future = np.append(future, np.full(missing, future[-1]))
     after = present_epsilon(
         np.append(0.0, future)[:, None], np.asarray(ahead)[None, np.arange(slots, 0, -1)]
     )
