@@ -15,13 +15,16 @@ from pipeline.messages.form import identity
 from pipeline.messages.release import Header, header_of
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.reducer.admissions import Admissions
+from pipeline.reducer.rate import within
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.study.release_tables import Rate
 from pipeline.trust.mac import GENERATION
 from producers.membership import Membership
 
 #: Reasons for which a client's own releases do not count.
 UNWANTED = ("sent while this client was not admitted", "under a key of the study that is retired")
+TOO_MANY = "above the study's rate (trust.rate): release less often"
 
 
 @dataclass(slots=True)
@@ -30,16 +33,21 @@ class Counted:
 
     client, ledger: Its id, and the digest of its ledger.
     membership: Its keys, where releases are authenticated.
+    rate: How many of its releases count among so many records; None: all.
 
     numbers, seen: Of the releases that count; of all that it has made and the log has.
+    refused, recent: Numbers of those above the rate; offsets of the newest that count.
     others: How many records do not count, by the reason.
     """
 
     client: str
     ledger: str
     membership: Membership | None
+    rate: Rate | None = None
     numbers: set[int] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
+    refused: set[int] = field(default_factory=set)
+    recent: list[int] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
     admissions: Admissions = field(default_factory=Admissions)
 
@@ -58,11 +66,14 @@ class Counted:
             self.others["no release"] += 1
             return
         reason = self._reason(release, value)
+        if not reason and self.rate and not within(self.rate, self.recent, record.offset):
+            reason = TOO_MANY
+            self.refused.add(release.seq)
         if reason:
             self.others[reason] += 1
         else:
             self.numbers.add(release.seq)
-        if reason in ("", *UNWANTED):
+        if reason in ("", TOO_MANY, *UNWANTED):
             self.seen.add(release.seq)
 
     def _reason(self, release: Header, value: bytes) -> str:
@@ -77,7 +88,8 @@ class Counted:
                 return UNWANTED[0]
             if int.from_bytes(value[GENERATION], "little") < self.admissions.least:
                 return UNWANTED[1]
-        return "sent again" if release.seq in self.numbers else ""
+        noted = release.seq in self.numbers or release.seq in self.refused
+        return "sent again" if noted else ""
 
 
 def counted(
@@ -90,7 +102,8 @@ def counted(
     topic, study = Topics.of(task.study).releases, task.study.name
     partition = partition_of(client.encode(), topic.partitions)
     ledger, numbered, unsent = _own(database, study)
-    found, first = Counted(client, identity(ledger.encode()).hex(), membership), -1
+    rate = task.study.trust.rate if task.study.trust is not None else None
+    found, first = Counted(client, identity(ledger.encode()).hex(), membership, rate), -1
     for record in read_partition(settings, topic.name, partition):
         if first < 0:
             first = record.offset

@@ -77,6 +77,11 @@ def facts_of(task: Task) -> dict[str, object]:
         "latest": outlook.latest,
         "usual": outlook.usual,
     }
+    rate = task.study.trust.rate if task.study.trust is not None else None
+    if rate is not None:
+        facts["rate"] = (
+            f"{rate.releases} releases of one client count among {rate.of} records of its partition"
+        )
     facts["topics"] = {
         topic.name: f"partitions {topic.partitions}, {topic.config.get('cleanup.policy', 'delete')}"
         for topic in Topics.of(task.study).all()

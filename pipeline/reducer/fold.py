@@ -90,6 +90,9 @@ class Reducer:
                 "operator must name it in VEILSTREAM_STUDY_KEY"
             )
         self._decoder = Decoder(task, revision, authenticated=self._trust is not None)
+        # what this process makes itself is in one log, whatever its partitions: nobody floods it
+        limits = None if isinstance(trust, Offline) else task.study.trust
+        self._rate = None if limits is None else limits.rate
         self._forgetting = task.study.estimator.forgetting
         self._server = server_of(task)
 
@@ -156,7 +159,7 @@ class Reducer:
             incoming = self._trust.believed(
                 incoming, payloads, known.clients, known.least, state.number
             )
-        found = numbered(state, incoming)
+        found = numbered(state, incoming, self._rate, [record.offset for record in records])
         rows, places, erased = incoming.rows, incoming.places, incoming.rows[found.erased]
         if not found.accepted.all():
             rows, places = rows[found.accepted], places[found.accepted]
@@ -177,7 +180,7 @@ class Reducer:
             slots=head.slots + self._server.slots(rows) + self._server.slots(erased),
             newest=max(head.newest, newest),
             missing=head.missing + found.missing,
-            furthest=max(head.furthest, int(rows["seq"].max(initial=-1))),
+            furthest=max(head.furthest, found.furthest),
             largest=max(head.largest, found.largest),
             clients=len(state.clients),
         )

@@ -11,7 +11,7 @@ from pipeline.errors import PayloadError, StateError
 from pipeline.release.task import Task
 
 #: Version of the stored form; a worker refuses state of another version.
-SCHEMA = 7
+SCHEMA = 8
 HEAD, SUMS = "head", "sums."
 
 
@@ -29,7 +29,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     newest: Time of the newest release, in microseconds since 1970; 0 before the first.
     missing: Releases of all clients below their highest numbers that have not come.
     furthest: The highest number of a release of any client; -1 before the first.
-    largest: The most releases of one client that have come, late ones too; 0 where the beginning
+    largest: The most releases of one client that have counted, late ones too; 0 where the beginning
         of the log was left out on purpose.
     words: Admissions, revocations and the like that the log holds, which are no releases.
     clients, erased_clients, admitted, buckets: How many of each belong to the snapshot: a store
@@ -97,11 +97,15 @@ class Progress:
     ledger: The privacy ledger that its first release named.
     highest: Highest sequence number folded; -1 before the first.
     gaps: Ranges [first, last] of numbers below `highest` that have not come, in order.
+    refused: How many have come and do not count, as the client sent too many.
+    recent: Offsets of its newest releases that count, in order, where the study has a rate.
     """
 
     ledger: str
     highest: int = -1
     gaps: list[tuple[int, int]] = field(default_factory=list)
+    refused: int = 0
+    recent: list[int] = field(default_factory=list)
 
     @property
     def missing(self) -> int:
@@ -110,8 +114,8 @@ class Progress:
 
     @property
     def releases(self) -> int:
-        """How many releases have come, if all were looked at from the first on."""
-        return self.highest + 1 - (self.missing if self.gaps else 0)
+        """How many releases have counted, if all were looked at from the first on."""
+        return self.highest + 1 - self.refused - (self.missing if self.gaps else 0)
 
     def accept(self, ledger: str, seq: int) -> Outcome:
         """Note a release as folded, unless it is a duplicate.
@@ -146,15 +150,17 @@ class Progress:
 
     def encode(self) -> bytes:
         """Write as MessagePack."""
-        return msgspec.msgpack.encode((self.ledger, self.highest, self.gaps))
+        return msgspec.msgpack.encode(
+            (self.ledger, self.highest, self.gaps, self.refused, self.recent)
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> Progress:
         """Read what `encode` wrote; StateError if it is not that."""
         try:
-            ledger, highest, gaps = msgspec.msgpack.decode(
-                data, type=tuple[str, int, list[tuple[int, int]]]
+            found = msgspec.msgpack.decode(
+                data, type=tuple[str, int, list[tuple[int, int]], int, list[int]]
             )
         except msgspec.DecodeError as error:
             raise StateError("a client's stored progress cannot be read") from error
-        return cls(ledger, highest, gaps)
+        return cls(*found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +11,8 @@ from pipeline.errors import PayloadError
 from pipeline.messages.incoming import Incoming, Mask
 from pipeline.reducer.head import Progress
 from pipeline.reducer.partition import Partition
+from pipeline.reducer.rate import within
+from pipeline.study.release_tables import Rate
 from pipeline.types import Integers
 
 
@@ -21,7 +24,8 @@ class Numbered:
     faults: By place in the batch.
     duplicates: How many have come before.
     missing: How many more releases are missing now than before; fewer if it is below 0.
-    largest: The most releases that have come of one of the clients of the batch.
+    largest: The most releases that have counted of one of the clients of the batch.
+    furthest: The highest number that has come of one of them; -1 without any.
     """
 
     accepted: Mask
@@ -30,13 +34,19 @@ class Numbered:
     duplicates: int = 0
     missing: int = 0
     largest: int = 0
+    furthest: int = -1
 
 
-def numbered(state: Partition, incoming: Incoming) -> Numbered:
+def numbered(
+    state: Partition, incoming: Incoming, rate: Rate | None, offsets: Sequence[int]
+) -> Numbered:
     """Note the numbers of a batch in its clients' progress, and return what is new.
 
     A client whose releases go on one by one where it stands, as nearly all do, is looked at once
-    for the batch; those of any other one by one, in the order of the log.
+    for the batch; those of any other one by one, in the order of the log, and so all where there
+    is a rate.
+
+    offsets: Of the records of the batch.
     """
     rows = incoming.rows
     count = len(rows)
@@ -65,17 +75,26 @@ def numbered(state: Partition, incoming: Incoming) -> Numbered:
         if progress is None:
             before = first - 1 if state.midway else -1
             progress = state.clients[name] = Progress(ledger, before)
-        if one_by_one and first == progress.highest + 1 and ledger == progress.ledger:
+        follows = one_by_one and first == progress.highest + 1 and ledger == progress.ledger
+        if follows and rate is None:
             progress.highest = last
             state.changed.add(name)
-        elif _each(found, progress, incoming, order[start:end]):
+        elif _each(found, progress, incoming, order[start:end], rate, offsets):
             state.changed.add(name)
+        found.furthest = max(found.furthest, progress.highest)
         if not state.midway:
             found.largest = max(found.largest, progress.releases)
     return found
 
 
-def _each(found: Numbered, progress: Progress, incoming: Incoming, places: Integers) -> bool:
+def _each(
+    found: Numbered,
+    progress: Progress,
+    incoming: Incoming,
+    places: Integers,
+    rate: Rate | None,
+    offsets: Sequence[int],
+) -> bool:
     """Take some releases of one client one by one; return whether any is new."""
     new = False
     for place in places.tolist():
@@ -93,4 +112,19 @@ def _each(found: Numbered, progress: Progress, incoming: Incoming, places: Integ
             continue
         found.missing += -1 if outcome == "late" else seq - highest - 1
         new = True
+        at = int(incoming.places[place])
+        if rate is not None and not within(rate, progress.recent, offsets[at]):
+            # its number stays noted: as a gap, a client that is too fast would run out of gaps
+            progress.refused += 1
+            found.faults[at] = _too_many(rate)
+            found.accepted[place] = False
     return new
+
+
+def _too_many(rate: Rate) -> PayloadError:
+    return PayloadError(
+        "rate",
+        f"more than {rate.releases} releases of this client among {rate.of} records of its "
+        "partition (trust.rate): the client must release less often, with more window.records or "
+        "later; who runs the study may raise trust.rate under a new name",
+    )

@@ -92,6 +92,16 @@ def check_consistency(study: Study) -> None:
     check_kind(study)
     _check_forgetting(study)
     _check_privacy(study)
+    _check_rate(study)
+
+
+def _check_rate(study: Study) -> None:
+    rate = study.trust.rate if study.trust is not None else None
+    if rate is not None and rate.releases >= rate.of:
+        raise ConfigError(
+            "trust.rate.releases: below trust.rate.of, or it refuses nothing; for example "
+            "rate = { releases = 10, of = 1000 }; or remove trust.rate"
+        )
 
 
 def _check_forgetting(study: Study) -> None:

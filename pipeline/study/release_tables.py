@@ -163,6 +163,18 @@ class Stream(Strict, frozen=True, kw_only=True):
     publish: Annotated[Publish, key("rhythm of estimates", "{ releases = 8 }")] = Publish()
 
 
+class Rate(Strict, frozen=True, kw_only=True):
+    """`trust.rate`: how many releases of one client count among the last of its partition."""
+
+    releases: Annotated[
+        int, key("releases of one client that count, fewer than `of`", 10, ge=1, le=1000)
+    ]
+    of: Annotated[
+        int,
+        key("among so many records of its partition, its own included", 1000, ge=2, le=10**9),
+    ]
+
+
 class Trust(Strict, frozen=True, kw_only=True):
     """`[trust]`: which releases count, and whose words are believed."""
 
@@ -180,5 +192,13 @@ class Trust(Strict, frozen=True, kw_only=True):
             "the study's public key, 128 hexadecimal digits, as `veilstream study keys` prints "
             "it; default: the first one that this folder hears of",
             "0" * 128,
+        ),
+    ] = None
+    rate: Annotated[
+        Rate | None,
+        key(
+            "how many releases of one client count among so many records of its partition; "
+            "default: all",
+            "{ releases = 10, of = 1000 }",
         ),
     ] = None

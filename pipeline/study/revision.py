@@ -44,6 +44,9 @@ def revision_of(study: Study) -> str:
     if study.authenticated:
         # a client that puts no MAC on its releases must hear of it before it spends
         meaning["trust"] = "authenticated"
+    if study.trust is not None and study.trust.rate is not None:
+        # whoever has another rate would fold the same log to another state
+        meaning["rate"] = msgspec.to_builtins(study.trust.rate)
     if study.estimator.kind in METHODS:
         method_of(study).enter(meaning, study)
     text = json.dumps(meaning, sort_keys=True, separators=(",", ":"), allow_nan=False)

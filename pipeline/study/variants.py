@@ -66,6 +66,7 @@ publish = { releases = 8, seconds = 0.5 }
 [trust]
 releases = "authenticated"    # of admitted clients alone; "open": of anybody who reaches the topic
 # key = "..."                 # the study's public key, as `veilstream study keys` prints it
+# rate = { releases = 10, of = 1000 }   # of one client, among so many records of its partition
 """
 
 

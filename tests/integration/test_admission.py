@@ -121,6 +121,39 @@ def forge(stage: Stage) -> int:
     return len(everything)
 
 
+@pytest.mark.takes("two workers, one of them killed, three producers, a verification and a replay")
+def test_a_rate_holds_over_kills_and_everybody_counts_the_same(
+    kafka: str, redis_url: str, tmp_path: Path
+) -> None:
+    rate = "rate = { releases = 3, of = 40 }\n"
+    text = study_text(partitions=1, stream="max_in_flight_windows = 0") + TRUST + rate
+    with Stage(tmp_path, kafka, redis_url, text) as stage:
+        opened(stage, "north", "south")
+        stage.worker("w0")
+        source = write_csv(stage.folder / "north.csv", 100)
+        stage.produce("north", source)
+        assert stage.code("north") == 0, stage.said("north")
+        stage.caught_up()
+        stage.kill("w0")
+        # what this worker has counted, the next one knows
+        source.write_text(source.read_text() + source.read_text().partition("\n")[2])
+        stage.produce("north", source)
+        stage.produce("south", write_csv(stage.folder / "south.csv", 40, 2))
+        assert (stage.code("north"), stage.code("south")) == (0, 0), stage.said("north")
+        stage.worker("w1")
+        stage.caught_up()
+        [state] = stage.partitions()
+        assert (state.head.folded, state.head.dead_letters, state.head.missing) == (5, 7, 0)
+        reasons = [dict(letter.headers)["veil_dlq_reason"] for letter in stage.dead_letters()]
+        assert reasons == [b"rate"] * 7
+        assert stage.verified()
+        found = status(stage, "north")
+        assert (found["releases"]["counted"], found["releases"]["not_in_the_log"]) == (3, 0)
+        assert list(found["not_counted"].values()) == [7]
+        assert stage.run("replay", stage.study, "--check").returncode == 0
+        stage.remove()
+
+
 def test_a_revoked_client_stops_and_what_it_sent_before_stays(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()

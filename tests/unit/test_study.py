@@ -326,6 +326,7 @@ MATTERS = [
         "force = { min = 0, max = 10 }\nheat = { min = -40, max = 120 }",
     ),
     ('releases = "open"', 'releases = "authenticated"'),
+    ('releases = "open"', 'releases = "open"\nrate = { releases = 10, of = 1000 }'),
 ]
 
 MATTERS_NOT = [
