@@ -106,9 +106,17 @@ def log_reader(settings: Settings, *, wait_ms: int) -> KafkaConsumer:
     )
 
 
-def record_producer(settings: Settings, patience: float = PATIENCE_SECONDS) -> KafkaProducer:
-    """Return a producer of single records, of which each is waited for, so many seconds at most."""
+def record_producer(
+    settings: Settings, patience: float = PATIENCE_SECONDS, *, once: bool = True
+) -> KafkaProducer:
+    """Return a producer of single records, of which each is waited for, so many seconds at most.
+
+    once: A record is in the log once; but after one that Kafka refuses, none can be sent.
+    """
     return KafkaProducer(
+        enable_idempotence=once,
+        # the topic says what is too large
+        max_request_size=32 << 20,
         **kafka_options(settings),
         acks="all",
         delivery_timeout_ms=int(patience * 1000),

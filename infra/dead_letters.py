@@ -14,6 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from kafka import TopicPartition
+from kafka.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+)
 
 from infra.connection import (
     PATIENCE_SECONDS,
@@ -23,12 +30,19 @@ from infra.connection import (
     record_producer,
 )
 from pipeline.errors import BrokerError
-from pipeline.messages.envelope import header, milliseconds
+from pipeline.messages.envelope import (
+    dlq_headers,
+    header,
+    marks_of,
+    milliseconds,
+    without_marks,
+)
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.settings import Settings
 from pipeline.study import Study
 
-PREFIX = "veil_dlq_"
+#: Faults of one record, after which the others can still be sent.
+OWN = (CorruptRecordError, InvalidRecordError, MessageSizeTooLargeError, RecordListTooLargeError)
 Done = Literal["replayed", "dropped"]
 
 
@@ -70,7 +84,7 @@ class Letter:
         """The time that it gave itself, milliseconds since 1970; None if it gave none."""
         try:
             return milliseconds((header(self.headers, "ce_time") or b"").decode())
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
 
 
@@ -79,24 +93,19 @@ def read_letters(study: Study, settings: Settings) -> list[Letter]:
     found: dict[Place, Letter] = {}
     notes: list[tuple[Place, str]] = []
     for record in _records(study, settings):
-        marks = {
-            name.removeprefix(PREFIX): (value or b"").decode("utf-8", "replace")
-            for name, value in record.headers
-            if name.startswith(PREFIX)
-        }
-        if not marks.get("partition", "").isdecimal() or not marks.get("offset", "").isdecimal():
+        marks = marks_of(record.headers, record.value)
+        if marks is None:
             continue
-        place = Place(int(marks["partition"]), int(marks["offset"]))
-        if "done" in marks:
-            notes.append((place, marks["done"]))
+        place = Place(marks.partition, marks.offset)
+        if marks.done:
+            notes.append((place, marks.done))
             continue
-        rest = [(name, value) for name, value in record.headers if not name.startswith(PREFIX)]
         # after a crash a worker repeats those of its last batch
         found.setdefault(
             place,
             Letter(
-                place, marks.get("reason", ""), marks.get("detail", ""), record.key, record.value,
-                rest, record.timestamp,
+                place, marks.reason, marks.detail, record.key, record.value,
+                without_marks(record.headers), record.timestamp,
             ),
         )  # fmt: skip
     for place, done in notes:
@@ -105,27 +114,43 @@ def read_letters(study: Study, settings: Settings) -> list[Letter]:
     return list(found.values())
 
 
-def settle(study: Study, settings: Settings, letters: Iterable[Letter], done: Done) -> list[Place]:
-    """Send letters again, or leave them; then note it. Return where they are now.
+class Settled(NamedTuple):
+    """What was done with letters.
+
+    now: Where those are that were sent again.
+    refused: Those that Kafka does not take, with the class of its fault; of them nothing is noted.
+    """
+
+    now: list[Place]
+    refused: list[tuple[Place, str]]
+
+
+def settle(study: Study, settings: Settings, letters: Iterable[Letter], done: Done) -> Settled:
+    """Send letters again, or leave them; then note it.
 
     A fault in between leaves a letter without its note: it may be sent once more.
 
     BrokerError if Kafka fails; ConfigError if it does not permit it.
     """
-    topics, now = Topics.of(study), list[Place]()
+    topics, settled = Topics.of(study), Settled([], [])
     with asking(settings, "the cluster", "Write"):
-        producer = record_producer(settings)
+        # a letter that Kafka refuses must not keep the next ones; twice is as good as once
+        producer = record_producer(settings, once=False)
     try:
         for letter in letters:
             if done == "replayed":
                 with asking(settings, f"topic {topics.releases.name}", "Write"):
-                    sent = _again(producer, topics, letter)
-                now.append(Place(sent.partition, sent.offset))
+                    try:
+                        sent = _again(producer, topics, letter)
+                    except OWN as error:
+                        settled.refused.append((letter.place, type(error).__name__))
+                        continue
+                settled.now.append(Place(sent.partition, sent.offset))
             with asking(settings, f"topic {topics.dead_letters.name}", "Write"):
                 _note(producer, topics, letter, done)
     finally:
         close_producer(producer)
-    return now
+    return settled
 
 
 def _again(producer: Any, topics: Topics, letter: Letter) -> Any:
@@ -133,17 +158,25 @@ def _again(producer: Any, topics: Topics, letter: Letter) -> Any:
     if letter.key is not None:
         # one that somebody put elsewhere counts where its client's releases do
         partition = partition_of(letter.key, topics.releases.partitions)
-    return producer.send(
-        topics.releases.name, key=letter.key, value=letter.value, headers=letter.headers,
-        partition=partition, timestamp_ms=letter.time,
-    ).get(timeout=PATIENCE_SECONDS)  # fmt: skip
+
+    def sent(time: int | None) -> Any:
+        return producer.send(
+            topics.releases.name, key=letter.key, value=letter.value, headers=letter.headers,
+            partition=partition, timestamp_ms=time,
+        ).get(timeout=PATIENCE_SECONDS)  # fmt: skip
+
+    given = letter.time
+    try:
+        return sent(None if given is not None and given < 0 else given)
+    except InvalidTimestampError:
+        # no MAC is over this time: anybody may have written it
+        return sent(None)
 
 
 def _note(producer: Any, topics: Topics, letter: Letter, done: Done) -> None:
     marks = {"done": done, "partition": letter.place.partition, "offset": letter.place.offset}
     producer.send(
-        topics.dead_letters.name, key=letter.key, value=None,
-        headers=[(PREFIX + name, str(value).encode()) for name, value in marks.items()],
+        topics.dead_letters.name, key=letter.key, value=None, headers=dlq_headers(marks),
         partition=partition_of(letter.key or b"", topics.dead_letters.partitions),
     ).get(timeout=PATIENCE_SECONDS)  # fmt: skip
 

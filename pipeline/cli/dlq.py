@@ -13,7 +13,7 @@ import click
 from infra.addresses import connected
 from infra.dead_letters import Done, Letter, Place, read_letters, settle
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
-from pipeline.errors import ConfigError
+from pipeline.errors import BrokerError, ConfigError
 from pipeline.library.words import counted
 from pipeline.messages.envelope import rfc3339
 from pipeline.settings import Settings
@@ -137,14 +137,20 @@ def _settle(path: Path, choice: Choice, done: Done) -> None:
     if not (choice.reasons or choice.clients or choice.places):
         raise ConfigError("say which letters: --reason, --client or --at; `veilstream dlq list`")
     study, settings, found = _found(path, choice)
-    places = settle(study, settings, found, done)
-    said = counted(len(found), "dead letter")
+    now, refused = settle(study, settings, found, done)
     if not found:
         say("no dead letter is of these; `veilstream dlq list` says which there are")
-    elif places:
-        say(f"{said} sent again, the last to {places[-1]}; what fails again is a new dead letter")
-    else:
-        say(f"{said} dropped")
+    elif now:
+        said = counted(len(now), "dead letter")
+        say(f"{said} sent again, the last to {now[-1]}; what fails again is a new dead letter")
+    elif not refused:
+        say(f"{counted(len(found), 'dead letter')} dropped")
+    if refused:
+        raise BrokerError(
+            f"Kafka does not take {counted(len(refused), 'dead letter')}, the first "
+            f"{refused[0][0]} ({refused[0][1]}); all others are sent. The operator must let the "
+            "releases topic take such records, or `veilstream dlq drop --at` them"
+        )
 
 
 def _found(path: Path, choice: Choice) -> tuple[Study, Settings, list[Letter]]:

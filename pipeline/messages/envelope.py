@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from pipeline.errors import PayloadError
 
@@ -13,6 +15,8 @@ Headers = list[tuple[str, bytes]]
 
 BINARY = "application/octet-stream"
 JSON = "application/json"
+#: How the names of headers begin that say why a letter is dead, or what became of it.
+DLQ = "veil_dlq_"
 
 
 def headers(
@@ -81,12 +85,61 @@ class DeadLetter:
     fault: PayloadError
 
     def annotated(self, topic: str, partition: int) -> list[tuple[str, bytes | None]]:
-        """Return the original headers with the reason and the origin behind them."""
-        return [
-            *self.headers,
-            ("veil_dlq_reason", self.fault.reason.encode()),
-            ("veil_dlq_detail", self.fault.detail.encode()),
-            ("veil_dlq_topic", topic.encode()),
-            ("veil_dlq_partition", str(partition).encode()),
-            ("veil_dlq_offset", str(self.offset).encode()),
-        ]
+        """Return the original headers with the reason and the origin behind them.
+
+        Those that the sender has named like ours are left out.
+        """
+        ours = {
+            "reason": self.fault.reason, "detail": self.fault.detail, "topic": topic,
+            "partition": partition, "offset": self.offset,
+        }  # fmt: skip
+        return [*without_marks(self.headers), *dlq_headers(ours)]
+
+
+class Marks(NamedTuple):
+    """What a record of the topic of dead letters says of one.
+
+    partition, offset: Where the record stood in the releases topic.
+    done: What became of it, if this is a note of that; else empty.
+    """
+
+    partition: int
+    offset: int
+    reason: str
+    detail: str
+    done: str
+
+
+def dlq_headers(marks: Mapping[str, object]) -> Headers:
+    """Return what marks a dead letter, or a note of one, as headers."""
+    return [(DLQ + name, str(value).encode()) for name, value in marks.items()]
+
+
+def without_marks(items: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    """Return the headers that were the sender's."""
+    return [(name, value) for name, value in items if not name.startswith(DLQ)]
+
+
+def marks_of(items: Sequence[tuple[str, bytes | None]], value: bytes | None) -> Marks | None:
+    """Read the marks of a record of the topic of dead letters; None if it is neither.
+
+    Of headers of one name the last counts: a worker's stand behind those of who sent the record.
+    Only what has no value and no reason is a note.
+    """
+    last = {
+        name.removeprefix(DLQ): _shown(content) for name, content in items if name.startswith(DLQ)
+    }
+    place = last.get("partition", ""), last.get("offset", "")
+    if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in place):
+        return None
+    note = value is None and "reason" not in last
+    return Marks(
+        int(place[0]), int(place[1]), last.get("reason", ""), last.get("detail", ""),
+        last.get("done", "") if note else "",
+    )  # fmt: skip
+
+
+def _shown(content: bytes | None) -> str:
+    """Return text that a terminal can show: who may write to the topic may write anything."""
+    text = (content or b"").decode("utf-8", "replace")
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)

@@ -17,7 +17,7 @@ from infra.roll import read_roll
 from pipeline.errors import PayloadError, VeilstreamError
 from pipeline.library.feed import Feed
 from pipeline.messages import spends
-from pipeline.messages.envelope import header
+from pipeline.messages.envelope import marks_of
 from pipeline.messages.form import MAGIC
 from pipeline.messages.topics import Topics
 from pipeline.page.clients import Clients
@@ -163,18 +163,13 @@ def take(clients: Clients, topics: Topics, batches: dict[TopicPartition, list[An
     for place, records in batches.items():
         for record in records:
             if place.topic == topics.dead_letters.name:
-                marks = {
-                    name: (header(record.headers, f"veil_dlq_{name}") or b"").decode(
-                        "utf-8", "replace"
-                    )
-                    for name in ("reason", "partition", "offset", "done")
-                }
-                if marks["partition"].isdecimal() and marks["offset"].isdecimal():
-                    at = int(marks["partition"]), int(marks["offset"])
-                    if marks["done"]:
-                        clients.settled(at)
-                    else:
-                        clients.letter(at, record.key, marks["reason"])
+                marks = marks_of(record.headers, record.value)
+                if marks is None:
+                    continue
+                if marks.done:
+                    clients.settled(marks[:2])
+                else:
+                    clients.letter(marks[:2], record.key, marks.reason)
             elif (record.value or b"").startswith(RELEASE):
                 clients.release(place.partition, record.offset, record.key, record.timestamp)
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from infra.dead_letters import Place, read_letters, settle
+from pipeline.errors import PayloadError
+from pipeline.messages.envelope import DeadLetter
+from pipeline.messages.release import MAX_RELEASE_BYTES
 from pipeline.privacy.randomness import SecureStream
 from pipeline.releasing import release_of
 from producers.membership import Membership
@@ -98,10 +102,12 @@ def test_what_a_revoked_client_sent_is_folded_once_after_it_was_admitted_again(
     # the time that a client gave counts where releases fade
     times = {r.timestamp for r in stage.releases() if r.key == b"north" and r.value in payloads}
     assert times == {AT}
-    # a command that was killed before its notes sends all of it again
-    settle(task.study, settings, before, "replayed")
+    # a command that was killed before its notes sends all of it again; here two of them at once
+    with ThreadPoolExecutor() as pool:
+        for settled in pool.map(lambda _: settle(task.study, settings, before, "replayed"), "ab"):
+            assert (len(settled.now), settled.refused) == (5, [])
     stage.caught_up()
-    assert (counts(stage, "folded"), counts(stage, "duplicates")) == (5, 5)
+    assert (counts(stage, "folded"), counts(stage, "duplicates")) == (5, 10)
     assert counts(stage, "missing") == 0
     assert "no dead letter" in asked(stage, "replay", "--client", "north")
 
@@ -109,6 +115,25 @@ def test_what_a_revoked_client_sent_is_folded_once_after_it_was_admitted_again(
     assert listed(stage) == []
     assert len(listed(stage, "--closed")) == 7
     assert stage.verified()
+
+
+def test_letters_that_kafka_takes_not_as_they_are_hold_up_no_other(stage: Stage) -> None:
+    stage.ensure_topics()
+    times = ("9999-12-31T23:59:59Z", "0001-01-01T00:00:00", "1900-01-01T00:00:00Z", "2023-11-14Z")
+    values = [b"a"] * len(times) + [b"b" * (MAX_RELEASE_BYTES + 1), b"c" * 2_000_000]
+    fault = PayloadError("undecodable", "why")
+    for offset, (value, time) in enumerate(zip(values, [*times, "", "\xff"], strict=True)):
+        letter = DeadLetter(offset, b"k", value[:9], (("ce_time", time.encode()),), fault)
+        send(stage.settings.kafka, stage.topics.dead_letters.name, [{
+            "key": b"k", "value": letter.value, "headers": letter.annotated("t", 0),
+        }])  # fmt: skip
+    found = read_letters(stage.task.study, stage.settings)
+    # more than the topic takes, and more than a producer does unless told
+    found[4].value, found[5].value = values[4:]
+    settled = settle(stage.task.study, stage.settings, found, "replayed")
+    assert [place for place, _ in settled.refused] == [Place(0, 4)]
+    assert len(settled.now) == len(stage.releases()) == len(values) - 1
+    assert [x["place"] for x in listed(stage)] == ["0/4"]
 
 
 def test_a_choice_is_asked_for_and_a_place_has_a_form(stage: Stage) -> None:

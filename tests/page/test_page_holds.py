@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from kafka import TopicPartition
 
+from pipeline.messages.envelope import dlq_headers
 from pipeline.messages.spends import SourceSpends, Spend, SpendsMessage
 from pipeline.messages.topics import Topics
 from pipeline.page.clients import STRANGERS, Clients
@@ -156,8 +157,10 @@ def test_a_dead_letter_that_was_repeated_counts_once():
 
 def test_a_dead_letter_that_is_done_with_counts_no_more():
     clients = taken([], [letter(b"a", 7, "revoked"), letter(b"a", 8, "revoked")])
-    note = letter(b"a", 7, "")
-    note.headers.append(("veil_dlq_done", b"replayed"))
+    marks = dlq_headers({"done": "replayed", "partition": 0, "offset": 7})
+    note, forged = record(b"a", value=None, headers=marks), letter(b"a", 8, "revoked")
+    forged.headers[:0] = marks
+    taken([], [forged], clients)
     taken([], [note, note, letter(b"a", 7, "revoked")], clients)
     table = clients.table()
     assert table["reasons"] == {"revoked": 1}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import OffsetGap, StateError
+from pipeline.messages.envelope import Marks, dlq_headers, marks_of, without_marks
 from pipeline.messages.form import identity
 from pipeline.messages.incoming import SEQ_LIMIT, Decoder
 from pipeline.messages.release import MAX_RELEASE_BYTES, described, read
@@ -454,6 +455,38 @@ def test_dead_letters_say_where_they_come_from_and_never_what_they_hold() -> Non
     assert ("null", None) in headers
     assert all(secret.encode() not in (content or b"") for _, content in headers)
     assert secret not in str(letter.fault)
+
+
+def test_headers_that_a_sender_names_like_ours_are_in_no_dead_letter() -> None:
+    forged = (
+        ("veil_dlq_done", b"dropped"), ("veil_dlq_partition", b"0"), ("veil_dlq_offset", b"0"),
+        ("veil_dlq_reason", b"forged"), ("ce_id", b"1"),
+    )  # fmt: skip
+    entry = LogEntry(7, b"k", None, headers=forged)
+    (letter,) = Reducer(PRIVATE).fold(Partition.empty(PRIVATE).starting_at(7), [entry])
+    headers = letter.annotated("topic", 3)
+    names = [name for name, _ in headers]
+    assert len(names) == len(set(names))
+    assert "veil_dlq_done" not in names
+    assert without_marks(headers) == [("ce_id", b"1")]
+    for kept in (headers, [*forged, *headers]):
+        # a worker from before has kept the sender's: those behind them are its own
+        marks = marks_of(kept, None)
+        assert marks is not None
+        assert (marks[:2], marks.reason, marks.done) == ((3, 7), "empty", "")
+
+
+def test_only_what_has_no_value_is_a_note_and_a_place_is_digits() -> None:
+    note = dlq_headers({"done": "replayed", "partition": 0, "offset": 7})
+    assert marks_of(note, None) == Marks(0, 7, "", "", "replayed")
+    for marks in (marks_of(note, b""), marks_of([*note, ("veil_dlq_reason", b"gap")], None)):
+        assert marks is not None
+        assert marks.done == ""
+    for offset in ("\u0663", "\u00b2", "-1", "", "1" * 19):
+        assert marks_of([*note, ("veil_dlq_offset", offset.encode())], None) is None
+    shown = marks_of([*note, ("veil_dlq_detail", b"\x1b[2J\xff")], None)
+    assert shown is not None
+    assert shown.detail == "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}"
 
 
 def test_a_foreign_ledger_never_takes_over_a_client() -> None:
