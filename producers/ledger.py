@@ -8,6 +8,7 @@ source compose, too.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -57,6 +58,8 @@ class Ledger:
         privacy = task.study.privacy
         self._name_once(source, location)
         private = task.study.private
+        if private:
+            self._check_scope(task, source)
         own = (
             limit.epsilon or task.budget.epsilons[task.budget.ceiling],
             limit.delta or privacy.delta or 0.0,
@@ -103,13 +106,14 @@ class Ledger:
             charged in any case.
 
         Raises BudgetExceeded if the source's limit, or the study's own promise, does not allow it;
+        ConfigError if it and another study of the source mean different things by a record;
         LocalStoreError if one of them has been charged, or the ledger has an event that nobody here
         knows.
         """
         study, privacy, budget = task.study, task.study.privacy, task.budget
         before = spent_by(self._db.rows, study.name)
         earlier = [] if before is None else [before]
-        each = budget.scope == "release"
+        each = budget.scope != "record"
         if not events:
             return
         if each:
@@ -119,6 +123,8 @@ class Ledger:
         if total == before and not each:
             return
         if refuse:
+            if study.private:
+                self._check_scope(task, source)
             self._check_budget(task, source, total)
         private = total != NonPrivate()
         # nobody knows the levels of releases that this database has lost
@@ -137,6 +143,31 @@ class Ledger:
             "INSERT INTO spends VALUES (?, ?, ?, ?)",
             [(study.name, seq, budget.scope, encode(event)) for seq, event in rows.items()],
         )
+        for name, event in self._unpaid(task, source).items():
+            self._db.write(
+                "INSERT INTO charged VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                name, source, "before any release", total_epsilon([event], 0.0), 0.0,
+                privacy.records or 1, privacy.neighbours, task.slots, False,
+            )  # fmt: skip
+            self._db.write(
+                "INSERT INTO spends VALUES (?, 0, ?, ?)", name, budget.scope, encode(event)
+            )
+
+    def _unpaid(self, task: Task, source: str) -> dict[str, Event]:
+        """Return what a study's making has cost and no study has paid for on this source yet.
+
+        Its name stands among those of studies, with a mark of the source: each source pays.
+        """
+        found: dict[str, Event] = {}
+        if not task.budget.beforehand:
+            return found
+        paid = {charge.study: charge.event for charge in charges(self._db.rows, source)}
+        for name, event in task.budget.beforehand.items():
+            mark = hashlib.sha256(f"{self._db.client}/{source}".encode()).hexdigest()[:12]
+            named = f"{name} of {mark}"
+            if named not in paid or worse(paid[named], event) != paid[named]:
+                found[named] = event
+        return found
 
     def released(self, source: str) -> bool:
         """Whether any study of this ledger has released a source."""
@@ -179,8 +210,9 @@ class Ledger:
                 )
             return
         total = budget.together(total)
-        own = total_epsilon([task.budget.of_unit(total)], privacy.delta or 0.0)
-        if task.budget.scope == "release" and own > (privacy.epsilon or 0.0) * (1 + HAIR):
+        mine = [budget.of_unit(event) for event in (total, *budget.beforehand.values())]
+        own = total_epsilon(mine, privacy.delta or 0.0)
+        if task.budget.scope != "record" and own > (privacy.epsilon or 0.0) * (1 + HAIR):
             raise BudgetExceeded(
                 f"study {study.name!r}: with one release more its releases would reach epsilon "
                 f"{own:.4g}, and it promises {privacy.epsilon:g}: it is over for this client. A "
@@ -198,10 +230,11 @@ class Ledger:
         found = charges(self._db.rows, source)
         others = [charge for charge in found if not (charge.own and charge.study == study.name)]
         spent = protecting(others, unit)
-        this = unit.convert(
-            total, privacy.neighbours, noise_per_record=task.budget.noise_per_record
-        )
-        epsilon = total_epsilon([*spent, this], allowed.delta)
+        this = [
+            unit.convert(event, privacy.neighbours, noise_per_record=budget.noise_per_record)
+            for event in (total, *self._unpaid(task, source).values())
+        ]
+        epsilon = total_epsilon([*spent, *this], allowed.delta)
         if epsilon > limit * (1 + HAIR):
             raise BudgetExceeded(
                 f"source {source!r}: {len(spent)} other studies and this one would reach epsilon "
@@ -209,6 +242,27 @@ class Ledger:
                 f"{limit:g}; raise it with --epsilon-limit"
                 + (" and --delta-limit" if allowed.delta == 0 else "")
                 + " if the data owner agrees, or stop this study"
+            )
+
+    def _check_scope(self, task: Task, source: str) -> None:
+        """Refuse two studies of which one takes rows for records, the other individuals in slots.
+
+        Of such costs there is no sum: one individual has a row in each slot.
+        """
+        individuals = task.budget.scope == "individual"
+        others = self._db.rows(
+            "SELECT DISTINCT study FROM charged JOIN spends USING (study) WHERE source = ? "
+            "AND (scope = 'individual') != ? AND neighbours IS NOT NULL ORDER BY study",
+            source, individuals,
+        )  # fmt: skip
+        if others:
+            rows, slots = "takes each row for a record", "takes an individual's rows for one record"
+            mine, its = (slots, rows) if individuals else (rows, slots)
+            raise ConfigError(
+                f"--source: study {others[0][0]!r} has released source {source!r}; it {its}, "
+                f"and study {task.study.name!r} {mine}: their costs cannot be added, so that no "
+                "limit of the source would hold. Nothing was spent. The data owner must choose "
+                "one of them for these records; another --source-name would only hide it"
             )
 
     def _check_limit(self, task: Task, source: str) -> None:

@@ -48,7 +48,7 @@ class Making:
         self._admission, self._publish, self._told = admission, publish, False
         self._times, self._made = times, list[Made]()
         # else later releases of a run cost nothing more
-        self.each_pays = task.budget.scope == "release"
+        self.each_pays = task.budget.scope != "record"
 
     def window(self, rows: Rows, model: Model, *, tally: Tally, position: bytes) -> None:
         """Make the release of a window: noise is drawn here, once."""

@@ -55,6 +55,9 @@ class Whole:
             released, waiting = stands.get(study, [0, 0])
             # each release is paid, or the first one for all
             paid = [[1, 1], [released, 0]] if released else [[]]
+            if study not in stands:
+                # no study: what one has cost before its first release
+                paid = [[1, 0], [1, 1]]
             kept = self._kept(study, *outbox.get(study, []))
             for table, whole in (
                 ("ledger", ledger.get(study, [0, -1]) == [released, released - 1]),

@@ -23,8 +23,9 @@ _Cost = Annotated[float, Meta(gt=0, le=_MOST_COST)]
 _Times = Annotated[int, Meta(ge=1, le=_MOST_TIMES)]
 
 #: How often a study pays. "record": each record enters one release, so that the first release pays
-#: for all. "release": records may enter several, so that each release pays.
-Scope = Literal["record", "release"]
+#: for all. "release": records may enter several, so that each release pays. "individual": so, too,
+#: where a record is what an individual is in many slots, and not a row.
+Scope = Literal["record", "release", "individual"]
 
 
 class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gaussian/1",

@@ -150,6 +150,14 @@ class Budget:
         """
         return event
 
+    @property
+    def beforehand(self) -> Mapping[str, Event]:
+        """What was learned of a client's records before any release, and what that cost, by name.
+
+        It is charged to the source with the first release, once for each name.
+        """
+        return {}
+
     @cached_property
     def guarantee(self) -> Guarantee:
         """The statement that goes with every estimate."""

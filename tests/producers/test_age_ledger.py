@@ -8,9 +8,15 @@ import pytest
 
 from pipeline.errors import BudgetExceeded, ConfigError
 from pipeline.methods.age_aware.task import AgedTask
+from pipeline.privacy.accounting import total_epsilon
+from pipeline.release.task import Task
+from pipeline.study import parse_study
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.ledger import Limit
+from producers.report import account_of, ledger
 from tests import ages
+from tests.stage import study_text
+from tests.toy_mean import MeanTask
 
 SOURCE = "csv:meter.csv"
 
@@ -19,7 +25,7 @@ def task_of(**given: object) -> AgedTask:
     return ages.task_of(ages.study_text(**given)).of_client("b")  # type: ignore[arg-type]
 
 
-def release(store: ClientStore, task: AgedTask, *rounds: int) -> None:
+def release(store: ClientStore, task: Task, *rounds: int) -> None:
     store.release(
         task, SOURCE, [Outgoing(number, b"bytes", []) for number in rounds],
         position=b"p%d" % rounds[-1], tally=Tally(task.slots, {}, 0), now=1e9,
@@ -59,3 +65,64 @@ def test_what_does_not_change_is_over_when_the_promise_is_reached(tmp_path: Path
         release(store, task, 0, 1, 2)
         with pytest.raises(BudgetExceeded, match="it is over for this client"):
             release(store, task, 3)
+
+
+CARD = ages.GROUPS.replace("q = 0.4", "q = 0.4\ncard_epsilon = 0.5")
+
+
+def test_what_a_card_has_cost_counts_for_every_study_of_the_source_and_once(tmp_path: Path) -> None:
+    path, task = tmp_path / "b.db", task_of(groups=CARD)
+    with ClientStore(path, "b") as store:
+        store.open_stream(task, SOURCE, Limit(epsilon=40.0))
+        release(store, task, 0, 1)
+    with ClientStore(path, "b") as store:
+        # of two states it would be, if rows did not agree
+        release(store, task, 2)
+        again = task_of(groups=CARD, name="again")
+        store.open_stream(again, SOURCE)
+        release(store, again, 0)
+    found = ledger(path)[SOURCE]
+    costs = {study["study"]: study["pure_epsilon"] for study in found["studies"]}
+    epsilon = task.budget.per_record
+    assert sorted(costs.values()) == pytest.approx([0.5, epsilon, 3 * epsilon])
+    assert found["spent"]["epsilon"] == pytest.approx(4 * epsilon + 0.5)
+    # all of it is told to other folders, which take the card for paid
+    [entry] = account_of(path).sources
+    assert total_epsilon([spend.event for spend in entry.spends], 0.0) == pytest.approx(
+        4 * epsilon + 0.5
+    )
+    with ClientStore(tmp_path / "other.db", "b") as store:
+        store.heritage.take_file(account_of(path))
+        store.open_stream(task, SOURCE)
+        release(store, task, 0)
+    spent = ledger(tmp_path / "other.db")[SOURCE]["spent"]["epsilon"]
+    assert spent == pytest.approx(5 * epsilon + 0.5)
+
+
+def test_another_study_cannot_spend_what_a_card_has_cost(tmp_path: Path) -> None:
+    task = task_of(groups=CARD)
+    with ClientStore(tmp_path / "b.db", "b") as store:
+        store.open_stream(task, SOURCE, Limit(epsilon=0.5 + 1.5 * task.budget.per_record))
+        release(store, task, 0)
+        other = task_of(name="other")
+        store.open_stream(other, SOURCE)
+        with pytest.raises(BudgetExceeded, match="--epsilon-limit"):
+            release(store, other, 0)
+        [refused] = ledger(tmp_path / "b.db")[SOURCE]["refusals"]
+        assert refused["study"] == "other"
+
+
+def test_rows_and_individuals_are_no_records_of_one_source(tmp_path: Path) -> None:
+    laplace = 'mechanism = "discrete-laplace"\nepsilon = 1.0\nneighbours = "replace-one"\n'
+    rounds, rows = task_of(), MeanTask(parse_study(study_text("rows", privacy=laplace)))
+    for number, (first, second) in enumerate([(rounds, rows), (rows, rounds)]):
+        with ClientStore(tmp_path / f"{number}.db", "b") as store:
+            # a study that has released nothing binds nobody
+            store.open_stream(second, SOURCE, Limit(epsilon=40.0))
+            store.open_stream(first, SOURCE)
+            release(store, first, 0)
+            with pytest.raises(ConfigError, match="data owner must choose"):
+                store.open_stream(second, SOURCE)
+            with pytest.raises(ConfigError, match=repr(first.study.name)):
+                release(store, second, 0)
+            assert store.waiting(second.study.name) == 0

@@ -160,7 +160,12 @@ def test_a_card_that_has_expired_pays_for_nothing() -> None:
     budget = ages.task_of(ages.study_text(groups=groups)).of_client("b").budget
     plain = ages.task_of(ages.study_text()).of_client("b").budget
     spent = total_epsilon([budget.together(compose({budget.event: 3}))], 0.0)
-    assert spent == pytest.approx(plain.after(3) + 0.5)
+    # what the card has cost is a spend of its own, beside those of releases
+    assert spent == pytest.approx(plain.after(3))
+    assert budget.after(3) == pytest.approx(plain.after(3) + 0.5)
+    [paid] = budget.beforehand.values()
+    assert paid == Pure(0.5)
+    assert plain.beforehand == {}
     with pytest.raises(BudgetExceeded, match="round 2"):
         budget.together(compose({budget.event: 4}))
 

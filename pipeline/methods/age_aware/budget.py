@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from functools import cached_property
 
 import msgspec
@@ -28,7 +30,7 @@ class AgedBudget(Budget):
     """
 
     def __init__(self, study: Study, plan: Plan, number: int | None) -> None:
-        super().__init__(study, None, touched=1, scope="release")
+        super().__init__(study, None, touched=1, scope="individual")
         self._plan = plan
         self._number = int(plan.epsilons.argmax()) if number is None else number
 
@@ -38,7 +40,7 @@ class AgedBudget(Budget):
         return float(self._plan.epsilons[self._number])
 
     def together(self, event: Event) -> Event:
-        """As `Budget.together`: by the nested rule, and what the model card has cost.
+        """As `Budget.together`: by the nested rule.
 
         Raises BudgetExceeded if the card does not hold for so many rounds.
         """
@@ -51,13 +53,29 @@ class AgedBudget(Budget):
                 "later releases would cost: nothing is released; the operator must look at the "
                 "card anew and start a study with a new name"
             )
-        return Pure(self.after(rounds))
+        return Pure(self._nested(rounds))
+
+    @property
+    def beforehand(self) -> Mapping[str, Event]:
+        """As `Budget.beforehand`: the model card, if it was estimated from these records."""
+        group = self._plan.card(self._number).group
+        if not group.card_epsilon:
+            return {}
+        # the same card for other clients, or for longer, is the same estimate
+        card = msgspec.structs.replace(group, clients=[], last_round=None)
+        digest = hashlib.sha256(msgspec.json.encode(card, order="sorted")).hexdigest()
+        return {f"model card {digest[:12]}": Pure(group.card_epsilon)}
 
     def after(self, rounds: int) -> float:
-        """Return the epsilon about a value at any one time after so many rounds, at least 1."""
+        """Return the epsilon about a value at any one time after so many rounds, at least 1.
+
+        With what the model card has cost.
+        """
+        return self._nested(rounds) + self._plan.card(self._number).group.card_epsilon
+
+    def _nested(self, rounds: int) -> float:
         card, epsilon = self._plan.card(self._number), float(self._plan.epsilons[self._number])
-        nested = repeated_epsilon(rounds, epsilon, card.backward, card.ahead)
-        return nested + card.group.card_epsilon
+        return repeated_epsilon(rounds, epsilon, card.backward, card.ahead)
 
     @cached_property
     def guarantee(self) -> Guarantee:
