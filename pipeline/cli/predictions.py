@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
+from pipeline.library.csv_lines import csv_lines
 from pipeline.library.words import clipped_line, counted
 from pipeline.prediction.classifier import LinearClassifier
 from pipeline.prediction.files import Rule
@@ -118,12 +118,8 @@ def write_predictions(model: Rule, source: Source, out: TextIO, *, as_json: bool
 
 
 def _csv_lines(out: TextIO, names: list[str]) -> Callable[[list[object]], None]:
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-
-    def put(values: list[object]) -> None:
-        writer.writerow(values)
-
+    put = csv_lines(out)
+    put(names)
     return put
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pipeline.library.csv_lines import csv_lines
 from pipeline.messages.estimate import EstimateMessage
 
 #: Estimates that are kept, at most: a chart has no more pixels.
@@ -77,5 +77,5 @@ class History:
 
 def _line(*cells: object) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
+    csv_lines(text)(cells)
     return text.getvalue()

@@ -198,3 +198,12 @@ def test_the_budget_is_the_one_that_a_client_has_published():
         SpendsMessage("a", "0" * 16, [msgspec.structs.replace(source, spends=[wide])]), "shown"
     )
     assert math.isclose(budget["spent"], alone.table()["rows"][0]["budget"]["spent"], rel_tol=1e-9)
+
+
+def test_a_spreadsheet_computes_nothing_of_a_table():
+    history = History()
+    history.add(Point(1.0, "ready", 5, [-1.5] * 4, [None] * 4, [2.0] * 4))
+    names = ["=cmd|x!A1", "@a", "-1e5", "-"]
+    rows = list(csv.DictReader(io.StringIO("".join(history.csv(names)))))
+    assert [row["coefficient"] for row in rows] == ["'=cmd|x!A1", "'@a", "-1e5", "-"]
+    assert {row["value"] for row in rows} == {"-1.5"}
