@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.records.encode import Encoder, Row
 from pipeline.release.task import Task
-from tests import builders, sgd
+from tests import ages, builders, sgd
 
 CLIENTS = ("north", "south", "west")
 #: Features take five levels, so that no draw depends on the last bit of a float.
@@ -66,6 +66,14 @@ def _single(*, levels: str = "", more: str = "", rounds: int = 40, **settings: o
     return Case(text.replace("[window]", f"{levels}\n[window]"), rounds=rounds)
 
 
+def _planned(**settings: object) -> Case:
+    """Return a case of one value of a planned slot of each window, by age."""
+    group = ages.GROUPS.replace('["c", "a-{1..2}"]', '["north", "west"]').replace(
+        '["b"]', '["south"]'
+    )
+    return Case(ages.study_text(groups=group, slots=6, records=8, **settings))  # type: ignore[arg-type]
+
+
 _PERSONAL = 'personal = { column = "consent", levels = { low = 2.0, high = 20.0 } }'
 _ALL = ', releases = "gradients+curvature+products"'
 
@@ -115,6 +123,9 @@ CASES = {
     "sites-copies-linear": _sites(
         'release = "copies", copies = 20', loss="linear", least=-4.0, most=4.0, noise_scale=1.0
     ),
+    # planned slots: every use of an upload
+    "planned": _planned(),
+    "planned-wiener": _planned(method='use = "wiener"'),
     # gradients of single records: every loss, mechanism, what is released, and partitions
     "sgd-linear": _single(rounds=24),
     "sgd-linear-full": _single(rounds=24, more=", full = true, alpha = 0.6"),
