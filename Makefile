@@ -99,7 +99,7 @@ attacks: .venv/ready  ## Lower bounds of epsilon that attacks measure, and plant
 
 PAPER ?= dwd
 .PHONY: papers
-papers: .venv/ready  ## Tables of a paper beside ours: PAPER=dwd, ldp-sgd or noisy-mle, FULL=1, HARTH=folder, DATA=folder
+papers: .venv/ready  ## Tables of a paper beside ours: PAPER=dwd, ldp-sgd, noisy-mle or age, FULL=1, HARTH=folder, DATA=folder
 	@$(BIN)/python -m benchmarks.papers.$(subst -,_,$(PAPER)) $(if $(FULL),--full) $(if $(HARTH),--harth '$(HARTH)') $(if $(DATA),--data '$(DATA)')
 
 .PHONY: lock

@@ -104,7 +104,7 @@ def run(name: str, folder: Path, rate: float | None) -> dict[str, object]:
         **shown.close(final, same),
         "status": final.status,
         "first_intervals_at": stage.first_intervals,
-        "recovery_seconds": round(stage.recovery, 2),
+        "recovery_seconds": stage.recovery and round(stage.recovery, 2),
         "state_verified": same,
         "seconds": round(time.monotonic() - started, 1),
     }

@@ -122,7 +122,8 @@ def same_state(same: bool) -> str:
 class Stage:
     """The running system, as the audience sees it.
 
-    recovery: Seconds from the start of the worker that followed the crash to its first commit.
+    recovery: Seconds from the start of the worker that followed the crash to its first commit; None
+        where all releases were in the state before the crash, so that none was left to commit.
     first_intervals: Record slots behind the first estimate with an interval; None while there is
         none.
     """
@@ -132,7 +133,7 @@ class Stage:
     processes: Processes
     study: str
     sites: Sequence[Site]
-    recovery: float = float("nan")
+    recovery: float | None = None
     first_intervals: int | None = None
     _killed: bool = False
     _shown: float = 0.0
@@ -191,7 +192,7 @@ class Stage:
                         say(hint)
                 newest = self._newest
                 if newest and not self._killed and newest.releases >= KILL_AFTER * expected:
-                    self._crash()
+                    self._crash(expected)
                 if newest and newest.releases >= expected and not self.processes.running("client-"):
                     break
                 if time.monotonic() > deadline:
@@ -209,14 +210,21 @@ class Stage:
             total = sum(site.records for site in self.sites)
             say(f"the first intervals: after {message.records:,} of {total:,} record slots")
 
-    def _crash(self) -> None:
-        """Kill the worker with SIGKILL, start it again, and time its first new commit."""
+    def _crash(self, expected: int) -> None:
+        """Kill the worker with SIGKILL, start it again, and time its first new commit.
+
+        expected: Releases of all clients together.
+        """
         self._killed = True
         say("killing the worker with SIGKILL ...")
         self.processes.kill("worker")
-        before = self._watermarks()
+        before, folded = self._watermarks(), self._folded()
         began = time.monotonic()
         self._start_worker()
+        if folded >= expected:
+            # all had come before the crash: there is nothing that a new commit could hold
+            say("it had folded every release before")
+            return
         while self._watermarks() == before:
             self.processes.check()
             if time.monotonic() - began > PATIENCE_SECONDS / 2:
@@ -224,6 +232,11 @@ class Stage:
             time.sleep(0.01)
         self.recovery = time.monotonic() - began
         say(f"it is back: first commit {self.recovery:.2f} s after its start")
+
+    def _folded(self) -> int:
+        """Return how many releases are in the state."""
+        count = self.task.study.stream.partitions
+        return sum(self._store.load(number).head.folded for number in range(count))
 
     def _start_worker(self) -> None:
         self.processes.start("worker", "worker", self.study, "--instance", "demo-0")

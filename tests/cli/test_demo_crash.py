@@ -1,0 +1,65 @@
+"""The demonstration's crash: it waits for the state, and not for a commit that never comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pipeline.cli.processes import Processes
+from pipeline.cli.stage import Stage
+from pipeline.methods import task_of
+from pipeline.reducer import Partition
+from pipeline.settings import Settings
+from pipeline.study import parse_study
+from state import RedisStore
+from state.connection import redis_client
+from tests.ages import study_text
+
+
+class Worker(Processes):
+    """Stands for the worker: each start of it commits so many more releases, if any."""
+
+    def __init__(self, logs: Path, store: RedisStore, empty: Partition, batches: list[int]) -> None:
+        super().__init__(logs, {})
+        self._store, self._empty, self._batches, self._at = store, empty, batches, 0
+
+    def start(self, name: str, *words: str) -> None:
+        if self._batches:
+            after = self._at + self._batches.pop(0)
+            self._empty.head = msgspec.structs.replace(self._empty.head, next_offset=after)
+            self._store.commit(0, self._empty, expected=self._at)
+            self._at = after
+
+    def kill(self, name: str) -> None:
+        """Nothing runs."""
+
+    def check(self) -> None:
+        """Nothing runs."""
+
+
+@pytest.fixture
+def given(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Settings, RedisStore]]:
+    # a crash that waits for what does not come is refused soon
+    monkeypatch.setattr("pipeline.cli.stage.PATIENCE_SECONDS", 0.5)
+    settings = Settings(redis=redis_url)
+    client = redis_client(settings)
+    yield settings, RedisStore(client, task_of(parse_study(study_text(name="demo-crash"))))
+    if found := list(client.scan_iter("veil:{demo-crash}:*")):
+        client.delete(*found)
+    client.close()
+
+
+@pytest.mark.parametrize(("batches", "timed"), [([8], False), ([5, 3], True)])
+def test_a_crash_after_the_last_release_waits_for_no_commit(
+    given: tuple[Settings, RedisStore], tmp_path: Path, batches: list[int], timed: bool
+) -> None:
+    settings, store = given
+    task = task_of(parse_study(study_text(name="demo-crash")))
+    worker = Worker(tmp_path, store, Partition.empty(task), batches)
+    worker.start("worker")
+    stage = Stage(task, settings, worker, "study.toml", [])
+    stage._crash(expected=8)
+    assert (stage.recovery is not None) == timed
