@@ -246,3 +246,29 @@ def test_without_age_credit_every_release_has_the_noise_of_a_fresh_one() -> None
     task = ages.task_of(ages.study_text(groups=groups))
     assert task.plan.epsilons == pytest.approx([0.3], rel=1e-3)
     assert any("age spares no noise" in words for words in method_of(task.study).warnings(task))
+
+
+def test_a_card_that_costs_all_there_is_releases_nothing() -> None:
+    groups = ages.GROUPS.replace("q = 0.4", "q = 0.4\ncard_epsilon = 8.0")
+    with pytest.raises(ConfigError, match=r"groups\.slow\.card_epsilon"):
+        ages.task_of(ages.study_text(groups=groups))
+
+
+def test_a_plan_says_when_its_card_has_expired() -> None:
+    groups = ages.GROUPS.replace("q = 0.4", "q = 0.4\nlast_round = 2")
+    task = ages.task_of(ages.study_text(groups=groups))
+    said = [" ".join(method_of(task.study).timetable(task, number).notes) for number in (2, 3)]
+    assert ["last_round" in words for words in said] == [False, True]
+
+
+def test_who_keeps_a_round_open_is_named() -> None:
+    task = ages.task_of(ages.study_text())
+    run, rng = OfflineRun(task), np.random.default_rng(3)
+    for client in ("c", "a-1", "c", "a-1"):
+        [values] = ages.rounds_of(task, client, 1, rng)
+        window = Arrays(np.zeros((len(values), 0)), (values - 90) / 90)
+        run.fold(client, run.release(client, window, run.model))
+    found, _ = run.estimate(0.0)
+    assert found.reason == (
+        "no round is over: 2 of 4 clients have reported; round 0 waits for 'a-2', 'b'"
+    )

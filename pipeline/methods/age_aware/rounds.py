@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import identity
-from pipeline.methods.age_aware.state import RoundState, Uploads
+from pipeline.methods.age_aware.state import KEPT, RoundState, Uploads
 from pipeline.methods.age_aware.task import AgedTask
 from pipeline.types import Integers, Vector
 
@@ -63,7 +63,7 @@ def estimate(task: AgedTask, state: RoundState, members: Members) -> Estimate:
     size = len(plan.names)
     found = newest(sent, size)
     if found is None:
-        return _waiting(task, state, len(sent))
+        return _waiting(task, state, sent)
     who, (centre, unit) = found.members, task.response_scale
     # those that have not reported leave their weight to the others
     weight = 1.0 / len(who)
@@ -124,9 +124,22 @@ def _combined(task: AgedTask, who: Integers, means: Vector) -> tuple[float, floa
     return value, value - float(means.mean())
 
 
-def _waiting(task: AgedTask, state: RoundState, sent: int) -> Estimate:
-    size = len(task.plan.names)
-    reason = f"the first round waits for its clients: {sent} of {size} have reported"
+def _waiting(task: AgedTask, state: RoundState, sent: Mapping[int, Uploads]) -> Estimate:
+    names = task.plan.names
+    newest_of = {name: max(sent[i].sums) if i in sent else -1 for i, name in enumerate(names)}
+    first = min(newest_of.values())
+    late = [name for name, newest in newest_of.items() if newest == first]
+    named = ", ".join(map(repr, late[:_LISTED])) + (", ..." if len(late) > _LISTED else "")
+    behind = max(newest_of.values()) > first
+    reason = (
+        f"no round is over: {len(sent)} of {len(names)} clients have reported"
+        + (f"; round {first + 1} waits for {named}" if behind else "")
+        + (
+            f"; of each client the newest {KEPT} rounds are kept"
+            if first + KEPT < max(newest_of.values())
+            else ""
+        )
+    )
     return Estimate(
         coefficients=np.zeros(1),
         covariance=None,
@@ -140,5 +153,5 @@ def _waiting(task: AgedTask, state: RoundState, sent: int) -> Estimate:
         floored=0,
         interval=INTERVAL,
         point=np.zeros(1),
-        details={"clients_used": 0, "clients_missing": size - sent},
+        details={"clients_used": 0, "clients_missing": len(names) - len(sent)},
     )

@@ -173,6 +173,12 @@ def check(study: Study) -> None:
         )
     for name, group in spec.groups.items():
         check_group(name, group, study)
+        if group.card_epsilon + spec.epsilon_now > (privacy.epsilon or 0.0):
+            raise ConfigError(
+                f"estimator.method.groups.{name}.card_epsilon: with epsilon_now it is above "
+                "privacy.epsilon, so that no round would ever be released; raise privacy.epsilon, "
+                "or use a card that cost less"
+            )
 
 
 def check_group(name: str, group: Group, study: Study) -> None:

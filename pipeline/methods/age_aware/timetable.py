@@ -68,7 +68,14 @@ def timetable(task: AgedTask, number: int) -> Timetable:
         "epsilon_at_any_time": task.worst(number + 1),
         "rounds_that_fit": rounds_that_fit(task),
     }
-    return Timetable(rows, SHOWN, facts, warnings(task), WHY)
+    expired = [
+        f"the model card of group {name!r} holds up to round {last} (last_round): its clients "
+        f"release nothing in round {number}; look at the card anew and start a study with a new "
+        "name"
+        for name, card in plan.cards.items()
+        if (last := card.group.last_round) is not None and number > last
+    ]
+    return Timetable(rows, SHOWN, facts, [*warnings(task), *expired], WHY)
 
 
 def compared(task: AgedTask) -> Timetable:
@@ -90,7 +97,7 @@ def compared(task: AgedTask) -> Timetable:
                 "random slots, noise by age": found.random_adaptive,
                 "slots by the paper's bound, one noise": found.bound_constant,
                 "slots by the paper's bound, noise by age": found.bound_adaptive,
-                "best slots, one noise": found.best_constant,
+                "slots best without noise, one noise": found.best_constant,
                 "best slots, noise by age": found.best_adaptive,
             }.items(),
             start=1,
