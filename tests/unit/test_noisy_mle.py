@@ -37,8 +37,8 @@ def test_products_of_curvatures_and_points_are_exact() -> None:
     points, numbers = releases(np.random.default_rng(1), 300, LARGEST)
     ids = np.zeros((300, 2), dtype=np.uint64)
     state = state_of(ids, np.ones(300, dtype=np.int64), SHAPE.rows_of(points, numbers), cuts=7)
-    [site] = state.sites.values()
-    row = site.epochs[1][None]
+    [name] = state.sites
+    row = state.sums_of(name)[1][None]
     upper = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
     truth = [0, 0, 0]
     for point, number in zip(points.tolist(), numbers.tolist(), strict=True):
@@ -66,7 +66,7 @@ def test_sums_of_sites_do_not_depend_on_order_batches_or_partitions() -> None:
     assert one.encode() == whole
     state = SiteState.decode(SHAPE, 10, whole)
     assert state.encode() == whole
-    assert all(len(site.epochs) <= KEPT for site in state.sites.values())
+    assert all(len(state.sums_of(name)) <= KEPT for name in state.sites)
     lost = dict(list(whole.items())[:-1])
     with pytest.raises(StateError):
         SiteState.decode(SHAPE, 10, lost)

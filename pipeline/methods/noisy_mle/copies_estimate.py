@@ -20,7 +20,7 @@ from pipeline.methods.noisy_mle import guards, infembler
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.estimate import INTERVAL, dropped, empty, listed, next_point
 from pipeline.methods.noisy_mle.infembler import Assembled, Copies
-from pipeline.methods.noisy_mle.sites import recent_epochs
+from pipeline.methods.noisy_mle.sites import gathered, recent_epochs
 from pipeline.methods.noisy_mle.state import SiteState
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Matrix, Vector
@@ -59,19 +59,13 @@ class Fit:
 
 def sent_of(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Sent | None:
     """Return the sites of some buckets with their weights; None if no release has come."""
-    names = sorted({name for _, state in parts for name in state.sites})
-    if not names:
+    if not (kept := recent_epochs(parts)):
         return None
-    place = {name: index for index, name in enumerate(names)}
-    size = task.size
-    shape, kept = parts[0][1].shape, recent_epochs(parts)
-    sums = np.zeros((len(names), shape.width))
-    squared = np.zeros(len(names))
-    for weight, state in parts:
-        for name, site in state.sites.items():
-            for row in (row for epoch, row in site.epochs.items() if epoch in kept):
-                sums[place[name]] += weight * row
-                squared[place[name]] += weight**2 * float(row[0])
+    names, which, weights, _, rows = gathered(parts, kept)
+    size, shape = task.size, parts[0][1].shape
+    sums, squared = np.zeros((len(names), shape.width)), np.zeros(len(names))
+    np.add.at(sums, which, weights[:, None] * rows)
+    np.add.at(squared, which, weights**2 * rows[:, 0])
     sums, squared = sums[some := sums[:, 0] > 0], squared[some]
     names = [name for name, one in zip(names, some, strict=True) if one]
     mean, scatter = task.layout.later

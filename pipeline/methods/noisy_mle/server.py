@@ -59,7 +59,7 @@ class SiteServer:
         stream = self._task.study.stream
         if stream.max_in_flight_windows and furthest >= stream.max_in_flight_windows:
             return True
-        later = any(max(s.epochs) for state in states for s in state.sites.values())
+        later = any(bool((state.epochs > 0).any()) for state in states)
         return later or sum(state.releases for state in states) >= stream.publish.releases
 
     def part(self, slots: int, state: SiteState | None) -> Part | None:

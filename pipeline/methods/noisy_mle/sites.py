@@ -13,7 +13,7 @@ from pipeline.linalg import packed_indices
 from pipeline.methods.noisy_mle.state import KEPT, SiteState
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.release.model import COEFFICIENT_EXPONENT
-from pipeline.types import Matrix, Vector
+from pipeline.types import Integers, Matrix, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +58,8 @@ def sites_of(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Sites 
     kept = recent_epochs(parts)
     if not kept:
         return None
-    found = [
-        (name, weight, epoch, row)
-        for weight, state in parts
-        for name, site in state.sites.items()
-        for epoch, row in site.epochs.items()
-        if epoch in kept
-    ]
-    names = sorted({name for name, *_ in found})
-    place = {name: index for index, name in enumerate(names)}
-    which = np.array([place[name] for name, *_ in found])
-    weights = np.array([weight for _, weight, *_ in found])
-    start = np.array([epoch == 0 for _, _, epoch, _ in found])
-    integers, shape = np.stack([row for *_, row in found]), parts[0][1].shape
-    rows = integers.astype(np.float64)
+    names, which, weights, epochs, integers = gathered(parts, kept)
+    start, rows, shape = epochs == 0, integers.astype(np.float64), parts[0][1].shape
     size, first = shape.size, 1 + shape.size
 
     def unit(of: Iterable[float]) -> Vector:
@@ -114,6 +102,34 @@ def sites_of(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Sites 
     )
 
 
+def gathered(
+    parts: Sequence[tuple[float, SiteState]], kept: set[int]
+) -> tuple[list[str], Integers, Vector, Integers, Integers]:
+    """Return the sums of the epochs `kept` of all buckets, row by row.
+
+    Names of the M sites, sorted; of each row its site's place in them, its bucket's weight and its
+    epoch, shape (n,); and the sums, shape (n, width).
+    """
+    names: list[str] = []
+    weights, epochs, rows = [], [], []
+    for weight, state in parts:
+        which, epoch, row = state.held()
+        own, known = np.isin(epoch, list(kept)), list(state.sites)
+        names += [known[place] for place in which[own].tolist()]
+        weights.append(np.full(int(own.sum()), weight))
+        epochs.append(epoch[own])
+        rows.append(row[own])
+    found = sorted(set(names))
+    place = {name: index for index, name in enumerate(found)}
+    return (
+        found,
+        np.array([place[name] for name in names], dtype=np.int64),
+        np.concatenate(weights),
+        np.concatenate(epochs),
+        np.concatenate(rows),
+    )
+
+
 def recent_epochs(parts: Sequence[tuple[float, SiteState]]) -> set[int]:
     """Return the epochs that enter the estimate: the newest, and the start for as long as it must.
 
@@ -122,8 +138,9 @@ def recent_epochs(parts: Sequence[tuple[float, SiteState]]) -> set[int]:
     """
     counts = Counter[int]()
     for _, state in parts:
-        for site in state.sites.values():
-            counts.update({epoch: int(row[0]) for epoch, row in site.epochs.items()})
+        _, epochs, rows = state.held()
+        for epoch in np.unique(epochs).tolist():
+            counts[epoch] += int(rows[epochs == epoch, 0].sum())
     last = sorted(counts)[-KEPT:]
     later = sum(counts[epoch] for epoch in last if epoch)
     return {epoch for epoch in last if epoch or counts[0] > later}

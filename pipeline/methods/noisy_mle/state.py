@@ -52,7 +52,8 @@ class Shape:
     def rows_of(self, points: Integers, numbers: Integers) -> Integers:
         """Return releases as rows (1, g, J, s, t, J t), of points (n, d) and numbers behind them.
 
-        Numbers are below 2^42 and points up to 2^24, so that no product of parts passes 2^57.
+        Numbers are below 2^42 and points up to 2^24, so that no product of parts passes 2^57. The
+        parts of J t are not carried yet: one row may be added to carried ones, not many.
         """
         rows = np.zeros((len(points), self.width), dtype=np.int64)
         rows[:, 0] = 1
@@ -61,10 +62,10 @@ class Shape:
             return rows
         low, middle, _ = self._products(rows)
         rows[:, self.points : self.points + self.size] = points
-        whole = rows[:, 1 + self.size :][:, packed_indices(self.size)]
-        low += np.matmul(whole & ((1 << _LOW) - 1), points[:, :, None])[:, :, 0]
-        middle += np.matmul(whole >> _LOW, points[:, :, None])[:, :, 0]
-        self.carry(rows)
+        packed, unpacked = numbers[:, self.size : self.points - 1], packed_indices(self.size)
+        # masked while packed: half as many numbers
+        low[:] = np.matmul((packed & ((1 << _LOW) - 1))[:, unpacked], points[:, :, None])[:, :, 0]
+        middle[:] = np.matmul((packed >> _LOW)[:, unpacked], points[:, :, None])[:, :, 0]
         return rows
 
     def carry(self, rows: Integers) -> None:
@@ -88,20 +89,6 @@ class Shape:
         return low, middle, high
 
 
-@dataclass(slots=True)
-class Site:
-    """What is known of one site: how many releases it has sent, and its sums by epoch."""
-
-    releases: int = 0
-    epochs: dict[int, Integers] = field(default_factory=dict)
-
-    def put(self, epoch: int, row: Integers) -> None:
-        """Replace the sums of an epoch, and drop those that are too old."""
-        self.epochs[epoch] = row
-        if len(self.epochs) > KEPT:
-            del self.epochs[min(self.epochs)]
-
-
 def epochs_of(versions: Integers) -> Integers:
     """Return 0 for the public start, else 1 + floor(log2 version), shape (n,)."""
     return np.frexp(versions.astype(np.float64))[1].astype(np.int64)
@@ -111,16 +98,35 @@ def epochs_of(versions: Integers) -> Integers:
 class SiteState:
     """Sums over the releases of one bucket, site by site.
 
-    sites: By the digest of the client's id, 32 hexadecimal digits.
+    Sums of all sites lie in one array, so that a batch is added at once.
+
+    sites: Place of each site in the arrays below, by the digest of its client's id, 32 hexadecimal
+        digits.
     releases: How many have been added.
     dirty: Names of the fields that changed since they were last stored.
+    counts: Releases of each site, shape (M or more,).
+    epochs: Its epochs, -1 where there is none, shape (M or more, KEPT).
+    places: The row of each epoch's sums, -1 where there is none, shape (M or more, KEPT).
+    rows: Sums, shape (used or more, width).
     """
 
     shape: Shape
     slots_each: int
-    sites: dict[str, Site] = field(default_factory=dict)
+    sites: dict[str, int] = field(default_factory=dict)
     releases: int = 0
     dirty: set[str] = field(default_factory=set)
+    counts: Integers = field(init=False)
+    epochs: Integers = field(init=False)
+    places: Integers = field(init=False)
+    rows: Integers = field(init=False)
+    used: int = 0
+
+    def __post_init__(self) -> None:
+        """Start without sites."""
+        self.counts = np.zeros(0, dtype=np.int64)
+        self.epochs = np.zeros((0, KEPT), dtype=np.int64)
+        self.places = np.zeros((0, KEPT), dtype=np.int64)
+        self.rows = np.zeros((0, self.shape.width), dtype=np.int64)
 
     @property
     def begun(self) -> bool:
@@ -137,39 +143,78 @@ class SiteState:
         """Names of its stored fields."""
         return [HEAD, *sorted(self.sites)]
 
+    def held(self) -> tuple[Integers, Integers, Integers]:
+        """Return all sums: places of their sites (n,), epochs (n,) and rows (n, width)."""
+        which, column = np.nonzero(self.places[: len(self.sites)] >= 0)
+        return which, self.epochs[which, column], self.rows[self.places[which, column]]
+
+    def sums_of(self, name: str) -> dict[int, Integers]:
+        """Return the sums of a site by epoch, the oldest first."""
+        epochs, places = self.epochs[self.sites[name]], self.places[self.sites[name]]
+        return {
+            int(epochs[k]): self.rows[places[k]] for k in np.argsort(epochs) if places[k] >= 0
+        }
+
     def fold(self, ids: Integers, epochs: Integers, rows: Integers) -> None:
         """Add releases: digests (n, 2), epochs (n,) and rows of `Shape.rows_of`."""
-        order = np.lexsort((epochs, ids[:, 1], ids[:, 0]))
-        ids, epochs = ids[order], epochs[order]
-        fresh = np.r_[True, np.any(ids[1:] != ids[:-1], axis=1) | (epochs[1:] != epochs[:-1])]
-        starts = np.flatnonzero(fresh)
-        sums = np.add.reduceat(rows[order], starts, axis=0)
-        counts = sums[:, 0].tolist()
-        names = [one.tobytes().hex() for one in ids[starts]]
-        found = [self.sites.setdefault(name, Site()) for name in names]
-        firsts = epochs[starts].tolist()
-        for place, (site, epoch) in enumerate(zip(found, firsts, strict=True)):
-            held = site.epochs.get(epoch)
-            if held is not None:
-                sums[place] += held
-        self.shape.carry(sums)
-        for place, (site, epoch) in enumerate(zip(found, firsts, strict=True)):
-            site.releases += counts[place]
-            site.put(epoch, sums[place].copy())
+        text = ids.tobytes().hex()
+        names = [text[first : first + 32] for first in range(0, len(text), 32)]
+        which = self._places_of(names)
+        np.add.at(self.counts, which, 1)
+        self._add(which, epochs, rows)
         self.releases += len(rows)
         self.dirty.update(names, (HEAD,))
 
     def add(self, other: SiteState) -> None:
         """Add the sums of another partition, which stays as it is."""
-        for name, theirs in other.sites.items():
-            site = self.sites.setdefault(name, Site())
-            site.releases += theirs.releases
-            for epoch, row in theirs.epochs.items():
-                held = site.epochs.get(epoch)
-                both = (row if held is None else row + held)[None]
-                self.shape.carry(both := both.copy())
-                site.put(epoch, both[0])
+        theirs = self._places_of(list(other.sites))
+        self.counts[theirs] += other.counts[: len(theirs)]
+        which, epochs, rows = other.held()
+        self._add(theirs[which], epochs, rows)
         self.releases += other.releases
+
+    def _places_of(self, names: Sequence[str]) -> Integers:
+        """Return the places of sites, which new ones get here."""
+        sites = self.sites
+        found = [sites.setdefault(name, len(sites)) for name in names]
+        self.counts = _grown(self.counts, len(sites), 0)
+        self.epochs, self.places = (
+            _grown(held, len(sites), -1) for held in (self.epochs, self.places)
+        )
+        return np.array(found, dtype=np.int64)
+
+    def _add(self, which: Integers, epochs: Integers, rows: Integers) -> None:
+        for epoch in np.unique(epochs).tolist():
+            own = epochs == epoch
+            self._add_epoch(which[own], epoch, rows if own.all() else rows[own])
+
+    def _add_epoch(self, which: Integers, epoch: int, rows: Integers) -> None:
+        if np.bincount(which).max() > 1:
+            order = np.argsort(which, kind="stable")
+            which, starts = np.unique(which[order], return_index=True)
+            self.shape.carry(rows := rows[order])
+            rows = np.add.reduceat(rows, starts, axis=0)
+        self._begin(which[np.all(self.epochs[which] != epoch, axis=1)], epoch)
+        own = self.epochs[which] == epoch
+        kept, at = own.any(axis=1), self.places[which][own]
+        sums = self.rows[at]
+        sums += rows if kept.all() else rows[kept]
+        self.shape.carry(sums)
+        self.rows[at] = sums
+
+    def _begin(self, which: Integers, epoch: int) -> None:
+        """Make room for an epoch of sites that lack it, in the place of their oldest if full."""
+        column = np.argmin(self.epochs[which], axis=1)
+        later = self.epochs[which, column] < epoch
+        which, column = which[later], column[later]
+        self.epochs[which, column] = epoch
+        places = self.places[which, column]
+        new = places < 0
+        before, self.used = self.used, self.used + int(new.sum())
+        self.rows = _grown(self.rows, self.used, 0)
+        places[new] = np.arange(before, self.used)
+        self.places[which, column] = places
+        self.rows[places] = 0
 
     def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
         """Return fields as bytes, little-endian int64: those of `names`, or all."""
@@ -178,9 +223,8 @@ class SiteState:
     def _encoded(self, name: str) -> bytes:
         if name == HEAD:
             return np.array([self.releases, len(self.sites)], dtype="<i8").tobytes()
-        site = self.sites[name]
-        rows = [np.append(epoch, site.epochs[epoch]) for epoch in sorted(site.epochs)]
-        return np.concatenate([[site.releases], *rows]).astype("<i8").tobytes()
+        rows = [np.append(epoch, row) for epoch, row in self.sums_of(name).items()]
+        return np.concatenate([[self.counts[self.sites[name]]], *rows]).astype("<i8").tobytes()
 
     @classmethod
     def decode(cls, shape: Shape, slots_each: int, fields: dict[str, bytes]) -> SiteState:
@@ -189,9 +233,12 @@ class SiteState:
         Raises StateError if a field is missing, unknown or of the wrong length.
         """
         state = cls(shape, slots_each)
-        for name, data in fields.items():
-            if name != HEAD:
-                state.sites[name] = _site(shape, name, data)
+        names = [name for name in fields if name != HEAD]
+        which = state._places_of(names)
+        for name, place in zip(names, which, strict=True):
+            numbers = _numbers(shape, name, fields[name])
+            state.counts[place], rows = numbers[0], numbers[1:].reshape(-1, 1 + shape.width)
+            state._add(np.full(len(rows), place), rows[:, 0], rows[:, 1:])
         if len(fields.get(HEAD, b"")) != 16:
             raise StateError(
                 "the stored sums of sites lack their head; run `veilstream state rebuild`"
@@ -199,7 +246,7 @@ class SiteState:
         state.releases, sites = np.frombuffer(fields[HEAD], dtype="<i8").tolist()
         if (sites, state.releases) != (
             len(state.sites),
-            sum(site.releases for site in state.sites.values()),
+            int(state.counts.sum()),
         ):
             raise StateError(
                 f"the stored state counts {sites} sites and holds {len(state.sites)}, or not all "
@@ -208,7 +255,7 @@ class SiteState:
         return state
 
 
-def _site(shape: Shape, name: str, data: bytes) -> Site:
+def _numbers(shape: Shape, name: str, data: bytes) -> Integers:
     each = 1 + shape.width
     if len(name) != 32 or not set(name) <= set("0123456789abcdef"):
         raise StateError(f"stored state has an unknown field {name!r}")
@@ -217,6 +264,13 @@ def _site(shape: Shape, name: str, data: bytes) -> Site:
             f"the stored sums of a site have {len(data)} bytes, which is no length of theirs; "
             "run `veilstream state rebuild`"
         )
-    numbers = np.frombuffer(data, dtype="<i8").astype(np.int64)
-    epochs = {int(row[0]): row[1:].copy() for row in numbers[1:].reshape(-1, each)}
-    return Site(int(numbers[0]), epochs)
+    return np.frombuffer(data, dtype="<i8").astype(np.int64)
+
+
+def _grown(held: Integers, needed: int, fill: int) -> Integers:
+    """Return an array with at least so many rows: twice as many, so that growth costs little."""
+    if needed <= len(held):
+        return held
+    grown = np.full((max(needed, 2 * len(held)), *held.shape[1:]), fill, dtype=np.int64)
+    grown[: len(held)] = held
+    return grown
