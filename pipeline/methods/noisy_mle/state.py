@@ -151,9 +151,7 @@ class SiteState:
     def sums_of(self, name: str) -> dict[int, Integers]:
         """Return the sums of a site by epoch, the oldest first."""
         epochs, places = self.epochs[self.sites[name]], self.places[self.sites[name]]
-        return {
-            int(epochs[k]): self.rows[places[k]] for k in np.argsort(epochs) if places[k] >= 0
-        }
+        return {int(epochs[k]): self.rows[places[k]] for k in np.argsort(epochs) if places[k] >= 0}
 
     def fold(self, ids: Integers, epochs: Integers, rows: Integers) -> None:
         """Add releases: digests (n, 2), epochs (n,) and rows of `Shape.rows_of`."""
