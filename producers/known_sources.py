@@ -168,6 +168,9 @@ def _shared(one: Looks, other: Looks) -> tuple[str, bool]:
     shared, file = compare(one.marks, other.marks), one.same_file(other)
     if shared:
         return ("the same file", True) if file else (f"the same first {shared} records", False)
+    if file and one.kind == "table":
+        # its rows may have been written anew
+        return "the same table", False
     # without a record there is nothing that could be released twice
     if shared is None and file and one.marks:
         return "the same file, as far as its name or number tells", False

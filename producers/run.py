@@ -156,6 +156,7 @@ def run_client(
             stream=stream,
             settings=settings,
             say=say,
+            skip_lost=job.skip_lost,
         )
         closing.callback(source.close)
         if lost.seqs:

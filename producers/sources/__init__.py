@@ -123,6 +123,7 @@ def open_source(
     stream: BinaryIO | None = None,
     settings: Settings | None = None,
     say: Callable[[str], None] = lambda _: None,
+    skip_lost: bool = False,
 ) -> Source:
     """Open a source of raw records.
 
@@ -138,6 +139,7 @@ def open_source(
     stream: What to read as standard input.
     settings: Which Kafka a topic is on; only clients read one.
     say: Told of what people should know of it.
+    skip_lost: Whether to go on behind what was pushed, and is lost.
 
     Raises DataError if the source cannot be opened, or does not fit the position; of a topic
     BrokerError, ConfigError if Kafka cannot be asked.
@@ -146,7 +148,8 @@ def open_source(
         _check_form(form)
         return _open_input(position, folder, form, stream)
     if room := _room(spec):
-        return room.opened(spec, Opening(position, folder, follow, form, stream, settings, say))
+        asked = Opening(position, folder, follow, form, stream, settings, say, skip_lost)
+        return room.opened(spec, asked)
     if match := _SHUTTLE.fullmatch(spec):
         return ShuttleRows(int(match[1]), int(match[2]), position)
     if match := _FLIGHTS.fullmatch(spec):

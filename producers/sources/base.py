@@ -43,6 +43,7 @@ class Opening:
     stream: BinaryIO | None = None
     settings: Settings | None = None
     say: Callable[[str], None] = lambda _: None
+    skip_lost: bool = False
 
 
 class Source(Protocol):

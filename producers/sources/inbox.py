@@ -26,7 +26,8 @@ FORGET, KEYS = 1000, 100_000
 _TABLES = """
 CREATE TABLE IF NOT EXISTS records (at INTEGER PRIMARY KEY AUTOINCREMENT, line BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS pushes (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, digest BLOB NOT NULL
+  id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, digest BLOB NOT NULL,
+  UNIQUE (key, digest)
 );
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
@@ -38,13 +39,13 @@ class Push(NamedTuple):
     lines: Their bytes, a record each.
     key: What the sender calls them.
     again: Whether it may have sent them before.
-    keep: Whether they are records; else only their key and content are remembered.
+    reused: Whether the key is given to other content later: then only the last one counts.
     """
 
     lines: Sequence[bytes]
     key: str
     again: bool
-    keep: bool = True
+    reused: bool = False
 
 
 class Inbox:
@@ -71,22 +72,38 @@ class Inbox:
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute("PRAGMA secure_delete = ON")
             self._db.executescript(_TABLES)
-            self._forgotten = self._number("SELECT coalesce(min(at) - 1, 0) FROM records")
-            if not self._number("SELECT count(*) FROM records"):
-                self._forgotten = self._number("SELECT coalesce(max(seq), 0) FROM sqlite_sequence "
-                                               "WHERE name = 'records'")  # fmt: skip
+            self._highest = self._number(
+                "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'records'"
+            )
+            query = f"SELECT coalesce(min(at) - 1, {self._highest}) FROM records"  # noqa: S608
+            self._forgotten = self._number(query)
         self._unread = 0
 
-    def begin(self, at: int | None) -> None:
+    def begin(self, at: int | None, *, skip_lost: bool = False) -> None:
         """Check that all that came behind a record is here; None: behind none.
 
-        DataError if some was forgotten.
+        skip_lost: Whether to go on behind that record though the inbox is older than it.
+
+        DataError if some was forgotten, or is lost.
         """
+        if (at or 0) > self._highest:
+            if not skip_lost:
+                raise DataError(
+                    f"the inbox: this client has read record {at} of it, and it has only ever held "
+                    f"{self._highest}: it is gone, or an old copy. What was acknowledged behind "
+                    f"record {at} is lost; the data owner must bring the newest inbox back, or "
+                    "start once with --skip-lost to go on without that"
+                )
+            with self._lock, _faults():
+                # a number that was read must not be given again
+                self._db.execute("INSERT INTO records (at, line) VALUES (?, x'')", (at,))
+                self._db.execute("DELETE FROM records WHERE at <= ?", (at,))
+            self._highest = self._forgotten = at or 0
         if self._forgotten > (at or 0):
             raise DataError(
                 "the inbox: its first records were released from and forgotten, but this client "
                 "has no position behind them; the data owner must bring the client's own database "
-                "back, or remove the inbox as well"
+                "back; if it is gone, remove the inbox as well, with what was not released"
             )
         with self._lock, _faults():
             query = f"SELECT coalesce(sum(length(line)), 0) FROM records WHERE at > {at or 0}"  # noqa: S608
@@ -109,7 +126,7 @@ class Inbox:
                     self._db.execute("ROLLBACK")
                 raise
             for new, push in zip(found, pushes, strict=True):
-                self._unread += sum(map(len, push.lines)) if new and push.keep else 0
+                self._unread += sum(map(len, push.lines)) if new else 0
             self._changed.notify_all()
         return found
 
@@ -156,16 +173,16 @@ class Inbox:
 
     def _put(self, push: Push) -> bool:
         digest = hashlib.blake2b(b"\n".join(push.lines), digest_size=16).digest()
-        known = self._db.execute("SELECT digest FROM pushes WHERE key = ?", (push.key,)).fetchone()
-        if push.again and known is not None and known[0] == digest:
+        pair = (push.key, digest)
+        query = "SELECT 1 FROM pushes WHERE key = ? AND digest = ?"
+        if push.again and self._db.execute(query, pair).fetchone():
             return False
-        if push.keep:
-            self._db.executemany(
-                "INSERT INTO records (line) VALUES (?)", [(line,) for line in push.lines]
-            )
-        self._db.execute(
-            "INSERT OR REPLACE INTO pushes (key, digest) VALUES (?, ?)", (push.key, digest)
+        if push.reused:
+            self._db.execute("DELETE FROM pushes WHERE key = ?", (push.key,))
+        self._db.executemany(
+            "INSERT INTO records (line) VALUES (?)", [(line,) for line in push.lines]
         )
+        self._db.execute("INSERT OR REPLACE INTO pushes (key, digest) VALUES (?, ?)", pair)
         return True
 
     def _rows(self, after: int, limit: int) -> list[tuple[int, bytes]]:

@@ -56,7 +56,10 @@ def opened(spec: str, asked: Opening) -> Source:
             "listen on 127.0.0.1 behind a proxy that has them"
         )
     inbox = Inbox(asked.folder)
-    return Pushed("http", inbox, lambda: Listener(address, inbox, token, context), asked.position)
+    return Pushed(
+        "http", inbox, lambda: Listener(address, inbox, token, context), asked.position,
+        skip_lost=asked.skip_lost,
+    )  # fmt: skip
 
 
 class Listener:

@@ -94,4 +94,5 @@ def opened(spec: str, asked: Opening) -> Source:
         inbox,
         lambda: feeds.Subscription(found, inbox, settings, asked.say),
         asked.position,
+        skip_lost=asked.skip_lost,
     )

@@ -157,20 +157,20 @@ class Subscription:
             if self._closed.wait(0.05):
                 return
 
-    def _push(self, message: Any) -> Push:
-        line = message.payload[: RECORD_LIMIT + 1]
-        if not message.retain:
-            return Push([line], f"packet {message.mid}", bool(message.dup))
+    def _push(self, message: Any) -> Push | None:
         # what a topic retained before the subscription is no record. Some brokers mark so what they
-        # kept for a session as well, and send what is retained with each connection
-        return Push([line], f"retained {message.topic}", again=True, keep=self._resumed)
+        # kept for a session as well, and send what is retained, at QoS 0, with each connection
+        if message.retain and not (self._resumed and message.qos):
+            return None
+        line = message.payload[: RECORD_LIMIT + 1]
+        return Push([line], f"packet {message.mid}", bool(message.dup and message.qos), reused=True)
 
     def _write(self) -> None:
         while not self._closed.is_set():
             come = self._some()
             try:
                 if come:
-                    self._inbox.put([push for _, _, push in come])
+                    self._inbox.put([push for _, _, push in come if push is not None])
             except VeilstreamError as error:
                 self.fault = error
                 return

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from pipeline.errors import VeilstreamError
+from pipeline.errors import DataError, VeilstreamError
 from producers.sources.base import Position, Slot, decode_position
 from producers.sources.inbox import Inbox
 from producers.sources.jsonl_file import json_object
@@ -31,8 +31,9 @@ class Pushed:
     inbox: Where they are stored.
     start: Starts the feed, once the inbox fits the position.
     position: Behind which slot to resume; None is the first one that ever came.
+    skip_lost: Whether to go on where the inbox does not reach up to it.
 
-    Raises DataError if the position is of another source, or the inbox does not reach back to it;
+    Raises DataError if position or inbox are of another source, or do not fit one another;
     what `start` raises.
     """
 
@@ -44,13 +45,16 @@ class Pushed:
     ended = False
 
     def __init__(
-        self, identity: str, inbox: Inbox, start: Callable[[], Feed], position: bytes | None
-    ) -> None:
+        self, identity: str, inbox: Inbox, start: Callable[[], Feed], position: bytes | None,
+        *, skip_lost: bool = False,
+    ) -> None:  # fmt: skip
         self.identity, self._inbox = identity, inbox
         try:
             self._at = 0 if position is None else self._number(position)
-            inbox.begin(None if position is None else self._at)
+            self._check_inbox()
+            inbox.begin(None if position is None else self._at, skip_lost=skip_lost)
             self._feed = start()
+            inbox.know("source", identity)
         except BaseException:
             inbox.close()
             raise
@@ -77,6 +81,15 @@ class Pushed:
         """End the feed and close the inbox."""
         self._feed.close()
         self._inbox.close()
+
+    def _check_inbox(self) -> None:
+        found = self._inbox.known("source") or self.identity
+        if found != self.identity:
+            raise DataError(
+                f"the inbox: this client takes what comes by {found} in this study, and this "
+                f"source is {self.identity}; the data owner must go on with that one, or name "
+                "another client"
+            )
 
     def _slot(self, at: int, line: bytes) -> Slot:
         self._at = at

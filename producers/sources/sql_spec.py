@@ -14,8 +14,11 @@ from producers.sources.base import Opening, Source
 KIND = "table"
 FORM = (
     "sqlite://FILE, duckdb://FILE or postgresql://USER@HOST/DATABASE, then ?table=TABLE&key=COLUMN "
-    "and, if rows that come behind the key shall be left out, &late=skip"
+    "and, if rows that come behind the key shall be left out, &late=skip; if rows that were read "
+    "may change or go, &changed=skip"
 )
+#: What may be passed over, as far as a source says so.
+_SKIPPED = ("late", "changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +26,11 @@ class TableSpec:
     """A table that records are read from.
 
     scheme: "sqlite", "duckdb" or "postgresql".
-    place: The file, or the URL of the database without table, key and late.
+    place: The file, or the URL of the database without what is ours.
     table: Its name, perhaps behind that of a schema and a dot.
     key: The column of whole numbers that only grows.
     skip_late: Whether rows that came behind the key are left out, and not counted.
+    skip_changed: Whether to go on although rows that were read are not what they were.
     """
 
     scheme: str
@@ -34,6 +38,7 @@ class TableSpec:
     table: str
     key: str
     skip_late: bool = False
+    skip_changed: bool = False
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -46,14 +51,14 @@ def table_spec(spec: str) -> TableSpec:
     """Read a specification; DataError, naming what is wrong; ConfigError if it has a password."""
     parts = urlsplit(spec)
     _, _, _, options, _ = parts
-    if parts.password or "password=" in options:
+    given = parse_qsl(options, keep_blank_values=True)
+    if parts.password or any("password" in name.lower() for name, _ in given):
         # what is typed here is seen in the list of processes
         raise ConfigError(
             "--source: a password has no place in it; the data owner must give it as PGPASSWORD "
             "or in ~/.pgpass"
         )
-    given = parse_qsl(options, keep_blank_values=True)
-    own = {name: value for name, value in given if name in ("table", "key", "late")}
+    own = {name: value for name, value in given if name in ("table", "key", *_SKIPPED)}
     others = [(name, value) for name, value in given if name not in own]
     is_file = parts.scheme != "postgresql"
     place = parts.netloc + parts.path
@@ -63,7 +68,7 @@ def table_spec(spec: str) -> TableSpec:
         not (parts.netloc + parts.path).strip("/")
         or not all(own.get("table", "").split("."))
         or not own.get("key")
-        or own.get("late", "skip") != "skip"
+        or any(own.get(name, "skip") != "skip" for name in _SKIPPED)
         or (is_file and others)
         or parts.fragment
         or len(given) != len(own) + len(others)
@@ -73,7 +78,8 @@ def table_spec(spec: str) -> TableSpec:
             f"the source {parts.scheme}:// names no table, or not as it should; the data owner "
             f"must write {FORM}"
         )
-    return TableSpec(parts.scheme, place, own["table"], own["key"], "late" in own)
+    skipped = (name in own for name in _SKIPPED)
+    return TableSpec(parts.scheme, place, own["table"], own["key"], *skipped)
 
 
 def name_of(spec: str) -> str:

@@ -1,7 +1,8 @@
 """A table as a source: its rows by a key of whole numbers that only grows.
 
 A position is the key of the last row. Rows that come behind it later cannot be found by it: they
-are counted at each start, and told.
+are counted at each start, and told. A table that was filled anew would be released twice: rows that
+changed or went after they were read end the reading.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sql", ta
     key: Of the last row.
     records: Those that were handed out.
     behind: Rows up to that key, as far as they are known.
-    mark: Of the last of them; empty if nobody looked.
+    last, mark: Of the row of that key, and of the last ones up to it; empty if nobody looked.
     """
 
     name: str
     key: int
     records: Annotated[int, msgspec.Meta(ge=0)]
     behind: Annotated[int, msgspec.Meta(ge=0)]
+    last: str = ""
     mark: str = ""
 
 
@@ -51,7 +53,8 @@ class SqlTable:
     follow: Whether to wait for more when the rows that were there at the start have been read.
     say: Told of rows that changed after they were read.
 
-    Raises DataError if it cannot be read, its key is none, or rows came behind the position;
+    Raises DataError if it cannot be read, its key is none, or rows came, changed or went behind the
+    position;
     ConfigError if a package is missing.
     """
 
@@ -75,7 +78,7 @@ class SqlTable:
             raise
 
     def _begin(self, say: Callable[[str], None]) -> None:
-        self.columns, found = self._select("*", "LIMIT 1")
+        self.columns, _ = self._select("*", "LIMIT 0")
         if self._spec.key not in self.columns:
             raise DataError(
                 f"{self.identity} has no column {self._spec.key!r}; the data owner must name its "
@@ -85,11 +88,12 @@ class SqlTable:
         if self._select("1", "WHERE {key} IS NULL LIMIT 1")[1]:
             raise self._no_key("is missing in a row")
         self._first, self._end = self._select("min({key}), max({key})")[1][0]
-        if found and not all(type(key) is int for key in (self._first, self._end)):
+        if self._end is not None and not all(type(key) is int for key in (self._first, self._end)):
             raise self._no_key("is no whole number")
         self._done = not self._follow and self._end is None
         #: Of the last row that was fetched.
         self._key = None if self._at is None else self._at.key
+        self._last = ""
         if self._at is not None:
             self._at = self._checked(self._at, say)
 
@@ -132,7 +136,9 @@ class SqlTable:
         """Return a position with a mark of the rows before it."""
         found = self._read_position(position)
         with self._asking():
-            return msgspec.json.encode(msgspec.structs.replace(found, mark=self._mark(found.key)))
+            rows = self._before(found.key)
+        marks = {"last": _mark(rows[:1]), "mark": _mark(rows)}
+        return msgspec.json.encode(msgspec.structs.replace(found, **marks))
 
     def forget(self, position: bytes) -> None:
         """Do nothing: the rows are the data owner's."""
@@ -148,10 +154,13 @@ class SqlTable:
         bound = None if highest is None else self._db.settled(highest)
         if bound is None:
             return
-        behind = "" if self._key is None else f"{{key}} > {self._key} AND"
+        behind = "" if self._key is None else f"{{key}} >= {self._key} AND"
         _, rows = self._select(
-            "*", f"WHERE {behind} {{key}} <= {bound} ORDER BY {{key}} LIMIT {FETCH + 1}"
+            "*", f"WHERE {behind} {{key}} <= {bound} ORDER BY {{key}} LIMIT {FETCH + 2}"
         )
+        last = rows.pop(0) if rows and rows[0][self._where] == self._key else None
+        if self._last and (last is None or self._last != _mark([last])):
+            raise self._changed()
         for row in rows:
             key = row[self._where]
             if type(key) is not int:
@@ -162,6 +171,8 @@ class SqlTable:
             if len(self._waiting) < FETCH:
                 self._waiting.append(row)
                 self._key = key
+        if rows and not self._spec.skip_changed:
+            self._last = _mark([rows[min(len(rows), FETCH) - 1]])
         self._done = not self._follow and len(rows) <= FETCH
 
     def _slot(self) -> Slot:
@@ -173,25 +184,39 @@ class SqlTable:
 
     def _checked(self, at: _At, say: Callable[[str], None]) -> _At:
         """Look for rows that changed behind a position; return it as it stands now."""
-        if at.mark and at.mark != self._mark(at.key):
-            say(
-                f"WARNING: rows of {self.identity} were changed or removed after they had been "
-                "released from: what was released stays as it was, and they are not read again"
-            )
-        if self._spec.skip_late:
-            return at
+        rows = self._before(at.key)
         behind = int(self._select("count(*)", f"WHERE {{key}} <= {at.key}")[1][0][0])
-        if behind > at.behind:
+        changed = (
+            behind < at.behind
+            or not rows
+            or rows[0][self._where] != at.key
+            or bool(at.last and at.last != _mark(rows[:1]))
+            # rows that may come behind the key stand among the last ones
+            or bool(at.mark and not self._spec.skip_late and at.mark != _mark(rows))
+        )
+        if self._spec.skip_changed:
+            if changed:
+                say(
+                    f"WARNING: rows of {self.identity} were changed or removed after they had been "
+                    "read: what was released stays as it was. Were they written again under new "
+                    "keys, they are released a second time, as changed=skip allows"
+                )
+        else:
+            self._last = _mark(rows[:1])
+        if behind > at.behind and not self._spec.skip_late:
             raise DataError(
                 f"{self.identity}: {behind - at.behind} rows have come behind the last key that "
                 "was read, and would be passed over; the data owner must give new rows keys above "
                 "all others, or say late=skip in the source to go on without those"
             )
+        if changed and not self._spec.skip_changed:
+            raise self._changed()
         return msgspec.structs.replace(at, behind=behind)
 
-    def _mark(self, key: int) -> str:
-        _, rows = self._select("*", f"WHERE {{key}} <= {key} ORDER BY {{key}} DESC LIMIT {MARKED}")
-        return hashlib.blake2b(repr(rows).encode(), digest_size=16).hexdigest()
+    def _before(self, key: int) -> list[tuple[Any, ...]]:
+        """Return the last rows up to a key, the last one first."""
+        query = f"WHERE {{key}} <= {key} ORDER BY {{key}} DESC LIMIT {MARKED}"
+        return self._select("*", query)[1]
 
     def _select(self, what: str, rest: str = "") -> tuple[list[str], list[tuple[Any, ...]]]:
         # names are quoted, and all else is ours or a whole number
@@ -209,6 +234,13 @@ class SqlTable:
             )
         return found
 
+    def _changed(self) -> DataError:
+        return DataError(
+            f"{self.identity}: rows that were read have been changed or removed since; a table "
+            "filled anew would be released twice. The data owner must put them back, or, if all "
+            "rows above the last key are new records, say changed=skip in the source"
+        )
+
     def _no_key(self, why: str) -> DataError:
         return DataError(
             f"{self.identity}: its key {self._spec.key!r} {why}; the data owner must name a column "
@@ -222,9 +254,14 @@ class SqlTable:
         except VeilstreamError:
             raise
         except Exception as error:  # every driver has errors of its own
-            # of a table that is there, what a driver says may be data
-            why = "" if hasattr(self, "columns") else f": {str(error).splitlines()[0]}"
+            # what a driver says of a query may be data
+            why = "" if hasattr(self, "_db") else f": {str(error).splitlines()[0]}"
             raise DataError(
                 f"{self.identity}: the database cannot be read ({type(error).__name__}{why}); the "
-                "data owner must see that it is there, and that this process may read the table"
+                "data owner must see that it is there, has a table of this name, and that this "
+                "process may read that"
             ) from error
+
+
+def _mark(rows: list[tuple[Any, ...]]) -> str:
+    return hashlib.blake2b(repr(rows).encode(), digest_size=16).hexdigest()

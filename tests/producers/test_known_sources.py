@@ -10,6 +10,7 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,20 @@ def test_files_that_share_a_header_and_few_records_are_other_data(
     other = tmp_path / "other.csv"
     other.write_text(HEADER + "".join(rows) + "".join(lines(40, 9)))
     folder.run("south", other)
+
+
+def test_a_table_is_known_by_its_place_whatever_its_rows(tmp_path: Path, folder: Folder) -> None:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
+        database.execute("CREATE TABLE t (id INTEGER, heat REAL)")
+        database.executemany("INSERT INTO t VALUES (?, 0.5)", [(at,) for at in range(40)])
+        database.commit()
+        spec = f"sqlite://{tmp_path}/a.db?table=t&key=id"
+        folder.run("north", spec)
+        database.execute("UPDATE t SET id = id + 100")
+        database.commit()
+    with pytest.raises(ConfigError, match=r"the same table.* --other-data"):
+        folder.run("south", spec)
+    folder.run("south", spec, other_data=True)
 
 
 def test_that_it_is_other_data_is_said_once(tmp_path: Path, folder: Folder, first: Path) -> None:

@@ -34,11 +34,13 @@ BODY_OF_FIVE = f'{{"x": 1}}\n{{"x": {CANARY}}}\n\n["{CANARY}"]\r\n{{"x": 2}}\n{{
 
 
 def listening(
-    folder: Path, position: bytes | None = None, address: str = f"{HOST}:0", **settings: str
-) -> Pushed:
+    folder: Path, position: bytes | None = None, address: str = f"{HOST}:0", *,
+    skip_lost: bool = False, **settings: str,
+) -> Pushed:  # fmt: skip
     found = open_source(
-        f"listen://{address}", position, folder=folder, settings=Settings(**settings)
-    )
+        f"listen://{address}", position, folder=folder, settings=Settings(**settings),
+        skip_lost=skip_lost,
+    )  # fmt: skip
     assert isinstance(found, Pushed)
     return found
 
@@ -269,6 +271,43 @@ def test_an_inbox_forgets_what_was_released_and_knows_that_it_did(tmp_path: Path
     inbox.close()
     mode = (tmp_path / "inbox.db").stat().st_mode
     assert mode & 0o077 == 0
+
+
+def test_an_inbox_that_is_gone_is_told_and_gives_no_number_twice(tmp_path: Path) -> None:
+    source = listening(tmp_path / "a")
+    post(port_of(source), b'{"x": 1}\n{"x": 2}')
+    position = drain(source)[-1].position
+    source.close()
+    with pytest.raises(DataError, match=r"read record 2 .* held 0: it is gone.* --skip-lost"):
+        listening(tmp_path / "b", position)
+    source = listening(tmp_path / "b", position, skip_lost=True)
+    assert post(port_of(source), b'{"x": 3}')[1]["new"]
+    assert [(slot.record, slot.line) for slot in drain(source)] == [({"x": 3}, 3)]
+    source.close()
+    listening(tmp_path / "b", position).close()
+
+
+def test_a_key_that_comes_again_with_other_content_forgets_none_of_it(tmp_path: Path) -> None:
+    source = listening(tmp_path)
+    bodies = (b'{"x": 1}', b'{"x": 2}', b'{"x": 1}', b'{"x": 2}')
+    found = [post(port_of(source), body)[1]["new"] for body in bodies]
+    assert found == [True, True, False, False]
+    source.close()
+
+
+def test_an_inbox_is_of_one_source(tmp_path: Path) -> None:
+    listening(tmp_path).close()
+    with pytest.raises(DataError, match="takes what comes by http"):
+        open_source("mqtt://127.0.0.1:1/a", None, folder=tmp_path)
+
+
+def test_a_packets_number_is_of_the_last_message_alone(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path)
+    for content in (b"1", b"2", b"1"):
+        # each may be the first that arrives of its message
+        assert inbox.put([Push([content], "packet 1", again=True, reused=True)]) == [True]
+    assert inbox.put([Push([b"1"], "packet 1", again=True, reused=True)]) == [False]
+    inbox.close()
 
 
 def test_a_full_inbox_asks_senders_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

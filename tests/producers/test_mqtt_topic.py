@@ -151,6 +151,27 @@ def test_what_was_stored_before_the_subscription_is_not_read(
     running.publish(b"", retain=True)
 
 
+@pytest.mark.parametrize("retain", [False, True])
+def test_equal_messages_are_each_read_once_however_a_broker_marks_them(
+    running: Broker, tmp_path: Path, retain: bool
+) -> None:
+    source = running.source(tmp_path)
+    running.publish(*told(1), retain=True)
+    position = drain(source, 1)[-1].position
+    source.close()
+    running.publish(*told(7, 7, 7, 7), retain=retain)
+    source = running.source(tmp_path, position)
+    running.publish(*told(8))
+    slots = drain(source, 5)
+    assert numbers(slots) == [7, 7, 7, 7, 8]
+    source.close()
+    source = running.source(tmp_path, slots[-1].position)
+    running.publish(*told(9))
+    assert numbers(drain(source, 1)) == [9]
+    source.close()
+    running.publish(b"", retain=True)
+
+
 def test_a_poisoned_message_is_one_empty_slot(running: Broker, tmp_path: Path) -> None:
     source = running.source(tmp_path)
     running.publish(*told(1), b'{"x": "' + b"a" * (10 * RECORD_LIMIT) + b'"}', *told(2))
