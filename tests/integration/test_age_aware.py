@@ -72,7 +72,7 @@ def test_rounds_live_through_crash_replay_and_backtest(stage: Stage, tmp_path: P
         spends = stage.query(name, "SELECT scope, event FROM spends ORDER BY seq")
         epsilon = task.of_client(name).budget.per_record
         assert [(scope, json.loads(event)["epsilon"]) for scope, event in spends] == [
-            ("release", epsilon)
+            ("individual", epsilon)
         ] * ROUNDS
 
     seen = stage.run("watch", stage.study, "--json", "--from", "beginning", "--count", 1)
