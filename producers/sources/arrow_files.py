@@ -7,7 +7,7 @@ name, and a number of records in it. Needs pyarrow; files of other stores need f
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -57,7 +57,7 @@ def location_of(spec: str) -> str:
 
 def opened(spec: str, asked: Opening) -> ArrowFiles:
     """Open the files of a specification; raises as `ArrowFiles`."""
-    return ArrowFiles(spec, asked.position, follow=asked.follow)
+    return ArrowFiles(spec, asked.position, follow=asked.follow, say=asked.say)
 
 
 class ArrowFiles:
@@ -66,6 +66,7 @@ class ArrowFiles:
     spec: Path or URL of a file, or of a folder; see `arrow_places.place_of`.
     position: Behind which slot to resume; None is the start.
     follow: Whether to wait for more files of the folder.
+    say: Told if the last file that was read is there, and is another.
 
     Raises DataError if it cannot be read, or what was read from is not there as it was; ConfigError
     if a package is missing.
@@ -73,7 +74,9 @@ class ArrowFiles:
 
     repeats = True
 
-    def __init__(self, spec: str, position: bytes | None, *, follow: bool) -> None:
+    def __init__(
+        self, spec: str, position: bytes | None, *, follow: bool, say: Callable[[str], None]
+    ) -> None:
         self.identity, self._follow = name_of(spec), follow
         self._place = place_of(spec)
         self._at = _At(self.identity) if position is None else self._read_position(position)
@@ -86,6 +89,7 @@ class ArrowFiles:
         if self._at.row < self._at.rows:
             self._resume()
         else:
+            self._check_last(say)
             self._open_next()
         self.columns = None if self._current is None else self._current.columns
 
@@ -191,10 +195,27 @@ class ArrowFiles:
             )
         return before + (self._at.file in names)
 
+    def _left(self) -> ArrowFile | None:
+        """Open the file of the position, if it is there."""
+        listed = self._listed[self._next - 1 : self._next] if self._next else []
+        return self._open(listed[0]) if listed and listed[0].name == self._at.file else None
+
+    def _check_last(self, say: Callable[[str], None]) -> None:
+        """Say whether the file that was read to its end has been written anew."""
+        file = self._left()
+        if file is None:
+            return
+        file.close()
+        if file.mark != self._at.mark:
+            say(
+                f"WARNING: {self.identity}: {self._at.file} was read to its end and has been "
+                "written anew: what it holds now is not read; the data owner must give new "
+                "records a file of their own, whose name comes after it"
+            )
+
     def _resume(self) -> None:
         """Open the file that was left in its middle."""
-        listed = self._listed[self._next - 1 : self._next]
-        file = self._open(listed[0]) if listed and listed[0].name == self._at.file else None
+        file = self._left()
         if file is None or file.mark != self._at.mark:
             raise DataError(
                 f"{self.identity}: {self._at.file} was released from and is not what it was; the "

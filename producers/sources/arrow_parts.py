@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from io import BufferedReader
 from typing import Any, BinaryIO, Protocol
 
 from pipeline.errors import DataError
@@ -12,6 +11,8 @@ from pipeline.extras import extra
 
 #: Records that are made from a part at a time.
 STEP = 1000
+#: Bytes of the start and of the end of a file that tell whether it is what it was.
+MARKED = 16 << 10
 #: What pyarrow raises where a file is damaged, or has what it cannot read.
 _FAULTS = (OSError, ValueError, NotImplementedError)
 
@@ -32,7 +33,7 @@ class ArrowFile:
 
     columns: The names in its schema.
     total: How many records there are.
-    mark: A hash of its size and of what its footer says of its parts.
+    mark: A hash of its size, its parts, and the bytes of its start and of its end (the footer).
 
     Raises ConfigError if pyarrow is not installed; DataError if the file cannot be read.
     """
@@ -40,6 +41,7 @@ class ArrowFile:
     def __init__(self, name: str, size: int, stream: BinaryIO) -> None:
         self._name, self._stream = name, stream
         try:
+            self._ends = _ends_of(stream, size)
             self._parts = _opened(stream)
         except _FAULTS as error:
             raise DataError(
@@ -53,8 +55,8 @@ class ArrowFile:
                 f"{name}: column {twice[0]!r} is there twice; the data owner must name each once"
             )
         self.total = sum(self._parts.sizes)
-        told = f"{size} {self._parts.sizes} {self._parts.schema}"
-        self.mark = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+        told = f"{size} {self._parts.sizes} {self._parts.schema}".encode()
+        self.mark = hashlib.blake2b(told + self._ends, digest_size=16).hexdigest()
 
     def rows(self, start: int) -> Iterator[Mapping[str, object]]:
         """Yield the records from number `start` on; DataError if the file is damaged."""
@@ -92,9 +94,8 @@ class _Parquet:
 class _Arrow:
     def __init__(self, stream: BinaryIO) -> None:
         pa = extra("pyarrow", "an Arrow file", "arrow")
-        # what lies on this machine is mapped: else each batch would be read to count its rows
-        mapped = pa.memory_map(stream.name) if isinstance(stream, BufferedReader) else stream
-        self._file = pa.ipc.open_file(mapped)
+        # never mapped: a file that is cut short under its reader would kill the process
+        self._file = pa.ipc.open_file(stream)
         self.schema = self._file.schema
         # the format has no number of rows in its footer
         self.sizes = [
@@ -104,6 +105,14 @@ class _Arrow:
     def batches(self, part: int) -> Iterator[Any]:
         whole = self._file.get_batch(part)
         return (whole.slice(at, STEP) for at in range(0, whole.num_rows, STEP))
+
+
+def _ends_of(stream: BinaryIO, size: int) -> bytes:
+    start = stream.read(MARKED)
+    stream.seek(max(0, size - MARKED))
+    end = stream.read(MARKED)
+    stream.seek(0)
+    return start + end
 
 
 def _opened(stream: BinaryIO) -> _Parts:

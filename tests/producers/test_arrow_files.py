@@ -117,6 +117,45 @@ def test_a_file_that_comes_before_what_was_read_is_told(tmp_path: Path) -> None:
         source(f"{made}/", position)
 
 
+@pytest.mark.parametrize("write", [parquet, arrow])
+def test_a_file_of_the_same_size_with_other_rows_is_not_what_it_was(
+    write: Callable[[Path, pa.Table], None], tmp_path: Path
+) -> None:
+    made = tmp_path / "a.arrow"
+    write(made, table(0, 10))
+    size = made.stat().st_size
+    position = drain(source(made))[4].position
+    write(made, table(0, 10).take(list(reversed(range(10)))))
+    assert made.stat().st_size == size
+    with pytest.raises(DataError, match="is not what it was"):
+        source(made, position)
+
+
+def test_a_file_that_was_read_to_its_end_and_written_anew_is_told(tmp_path: Path) -> None:
+    made, said = tmp_path / "a.parquet", list[str]()
+    parquet(made, table(0, 3))
+    position = drain(source(made))[-1].position
+    for rows, told in ((table(0, 3), 0), (table(0, 5), 1)):
+        parquet(made, rows)
+        opened = open_source(str(made), position, folder=Path(), say=said.append)
+        assert drain(opened) == []
+        assert len(said) == told
+    assert "a file of their own" in said[0]
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_is_told(tmp_path: Path) -> None:
+    made = tmp_path / "a.arrow"
+    rows = pa.table({"x": [float(at) for at in range(200_000)]})
+    with pa.ipc.new_file(str(made), rows.schema) as file:
+        file.write_table(rows, max_chunksize=10_000)
+    opened = source(made)
+    assert len(opened.read(1000, 1.0)) == 1000
+    # in its place, as a writer does that does not rename
+    made.write_bytes(b"ARROW1\0\0")
+    with pytest.raises(DataError, match="a part of it is damaged"):
+        drain(opened)
+
+
 @pytest.mark.parametrize("change", ["written", "gone"])
 def test_the_file_that_was_left_in_its_middle_must_be_what_it_was(
     change: str, tmp_path: Path
