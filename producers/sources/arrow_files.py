@@ -16,7 +16,7 @@ import msgspec
 
 from pipeline.errors import DataError
 from producers.sources.arrow_parts import ArrowFile
-from producers.sources.arrow_places import File, place_of
+from producers.sources.arrow_places import File, place_of, public_url
 from producers.sources.base import Opening, Slot
 
 #: Seconds between two looks at a folder that may grow.
@@ -47,12 +47,13 @@ class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="arrow", 
 
 def name_of(spec: str) -> str:
     """Return the identity: the name of the file or folder, wherever it lies."""
-    return f"arrow:{spec.rstrip('/').rpartition('/')[2]}"
+    named = public_url(spec) if "://" in spec else spec
+    return f"arrow:{named.rstrip('/').rpartition('/')[2]}"
 
 
 def location_of(spec: str) -> str:
     """Return where the files are."""
-    return spec if "://" in spec else str(Path(spec).resolve())
+    return public_url(spec) if "://" in spec else str(Path(spec).resolve())
 
 
 def opened(spec: str, asked: Opening) -> ArrowFiles:

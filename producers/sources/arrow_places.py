@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,9 @@ from pipeline.extras import extra
 
 #: What a file of records is called.
 SUFFIXES = (".parquet", ".arrow", ".feather")
+_PASSWORD = re.compile(r"://[^/:@]*:[^/]*@")
+#: What may be a secret: who reads, and a signature. Of Azure, what stands before @ is a container.
+_SECRET = re.compile(r"(?<=://)(?<!abfs://)(?<!abfss://)[^/]*@|[?#].*?(?=::|$)")
 
 
 class File(NamedTuple):
@@ -37,6 +41,17 @@ class Place(Protocol):
 def is_arrow(spec: str) -> bool:
     """Whether a specification names a folder, an Arrow or Parquet file, or another store."""
     return "://" in spec or spec.endswith("/") or Path(spec).suffix.lower() in SUFFIXES
+
+
+def public_url(url: str) -> str:
+    """Return a URL without user and query; ConfigError if it has a password."""
+    if _PASSWORD.search(url):
+        # what is typed here is seen in the list of processes
+        raise ConfigError(
+            "--source: a password has no place in it; the data owner must give it as the settings "
+            "of the store's own package say"
+        )
+    return _SECRET.sub("", url)
 
 
 def place_of(spec: str) -> Place:
@@ -78,9 +93,9 @@ class Store:
     """Files of another store, such as `s3://bucket/folder/`."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self._url, self._single = public_url(url), ""
         fsspec: Any = extra("fsspec.core", f"{url.partition('://')[0]}://", "arrow")
-        with _reading(url):
+        with _reading(self._url):
             try:
                 self._fs, self._path = fsspec.url_to_fs(url)
             except ImportError as error:
@@ -99,8 +114,8 @@ class Store:
             if not found:
                 raise FileNotFoundError(2, "No such file or folder")
             if self._base in found:
-                self._base, name = self._base.rpartition("/")[::2]
-                return [File(name, int(found[self._path.rstrip("/")]["size"]))]
+                self._single = public_url(self._base).rpartition("/")[2]
+                return [File(self._single, int(found[self._base]["size"]))]
             cut = len(self._base) + 1
             named = ((path[cut:], int(each["size"])) for path, each in found.items())
             return sorted(File(name, size) for name, size in named if _shown(name))
@@ -108,7 +123,8 @@ class Store:
     def open(self, name: str) -> BinaryIO:
         """As `Place.open`."""
         with _reading(name):
-            return cast("BinaryIO", self._fs.open(f"{self._base}/{name}", "rb"))
+            path = self._base if name == self._single else f"{self._base}/{name}"
+            return cast("BinaryIO", self._fs.open(path, "rb"))
 
 
 def _shown(name: str) -> bool:

@@ -244,3 +244,26 @@ def test_files_are_known_by_name_place_and_content(tmp_path: Path) -> None:
     assert location_of(store) == store
     assert looks_of(f"{made}/", follow=False).marks == looks_of(store, follow=False).marks
     assert looks_of(store, follow=False).inode is None
+
+
+def test_what_may_be_secret_in_a_url_is_neither_kept_nor_shown() -> None:
+    spec = "https://t0ken@127.0.0.1:1/a/x.parquet?sig=S3CRET"
+    assert name_of(spec) == "arrow:x.parquet"
+    assert location_of(spec) == "https://127.0.0.1:1/a/x.parquet"
+    assert location_of("abfs://box@account/a/") == "abfs://box@account/a/"
+    with pytest.raises(DataError) as caught:
+        source(spec.replace("https:", "nowhere:"))
+    assert "nowhere://127.0.0.1:1/a/x.parquet: cannot be read" in str(caught.value)
+    for function in (name_of, location_of, source):
+        with pytest.raises(ConfigError, match="a password has no place") as refused:
+            function("https://u:S3CRET@host/x.parquet")
+        assert "S3CRET" not in str(refused.value)
+
+
+def test_a_signature_is_not_part_of_a_files_name(tmp_path: Path) -> None:
+    at = f"{tmp_path.name}/x.parquet?sig=S3CRET"
+    parquet(tmp_path / "x.parquet", table(0, 3))
+    fsspec.filesystem("memory").put(str(tmp_path / "x.parquet"), at)
+    slots = drain(source(f"memory://{at}"))
+    assert [slot.record for slot in slots] == ROWS[:3]
+    assert all(b"S3CRET" not in slot.position for slot in slots)
