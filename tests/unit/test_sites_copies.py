@@ -10,6 +10,7 @@ import pytest
 from pipeline.errors import PrivacyError
 from pipeline.linalg import packed_indices
 from pipeline.methods import server_of, task_of
+from pipeline.methods.noisy_mle import site_fit
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.facts import largest_move
 from pipeline.methods.noisy_mle.site_fit import linear_fit
@@ -63,6 +64,33 @@ def test_a_scale_or_a_ridge_below_the_budget_s_is_refused() -> None:
         with pytest.raises(PrivacyError, match=f"^estimator.method.{key}: "):
             task(f"{COPIES}, {key} = {value}")
     assert task(f"{COPIES}, psi = {2 * least.scale}").scale == 2 * least.scale
+
+
+@pytest.mark.parametrize("settings", [{"epsilon": 0.001}, {"user_records": 100}])
+def test_a_budget_that_no_ridge_keeps_is_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(PrivacyError, match=r"^privacy.epsilon: "):
+        task(**settings)
+
+
+def test_a_fit_far_from_its_model_ends_at_its_minimiser() -> None:
+    made, count = task(records=20_000), 20_000
+    features = np.random.default_rng(3).uniform(-1, 1, (count, 3))
+    responses = np.sign(features[:, 0])
+    design = np.c_[np.ones(count), features]
+    # the values that steps are compared by are about 1e8 there
+    model = round_model(2, np.full(4, 4096.0), (1.0, 1.0))
+    theta, information = made.fit(design, responses, np.ones(count), model)
+    slope = made.loss.slope(design @ (model.coefficients + theta), responses)
+    pull = design.T @ slope + made.ridge * theta
+    error = math.sqrt(pull @ np.linalg.solve(information, pull))
+    assert error < 1e-7 * made.change(made.ridge).shift
+
+
+def test_a_fit_that_does_not_end_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site_fit, "STEPS", 1)
+    window = Arrays(np.ones((1, 3)), np.ones(1))
+    with pytest.raises(PrivacyError, match=r"^estimator.method.site_ridge: "):
+        task().query(window, round_model(2, np.full(4, -400.0), (1.0, 1.0)))
 
 
 def test_what_clients_draw_is_part_of_the_revision() -> None:

@@ -127,6 +127,12 @@ class CopiesTask(WeighedTask):
 
     def check_fit(self) -> None:
         """As `Task.check_fit`: scale and ridge must keep the budget, and numbers fit a lattice."""
+        if not math.isfinite(self.least_ridge):
+            raise PrivacyError(
+                f"privacy.epsilon: {self.promise.epsilon:g} is too small for {self.copies} copies, "
+                "whatever their ridge; use a larger one, fewer estimator.method.copies, or a "
+                "smaller privacy.records where the unit is a user"
+            )
         if not math.isfinite(self.least_scale):
             raise PrivacyError(
                 f"estimator.method.site_ridge: {self.ridge:.4g} is too small for this budget and "
@@ -172,6 +178,8 @@ class CopiesTask(WeighedTask):
         spread = (self.copies + 2 * size + 8) * eps * squares * ends[1]
         apart = 4 * mean.length * moved * 2.0**-mean.exponent
         apart += 4 * scatter.length * spread * 2.0**-scatter.exponent
+        # each window that a unit has records in is found in floating point
+        apart *= self.promise.records
         return (1 + math.exp(min(self.promise.epsilon, 700.0))) * apart
 
     def query(self, window: Arrays, model: Model) -> Query:

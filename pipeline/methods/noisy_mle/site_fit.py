@@ -9,12 +9,15 @@ import math
 
 import numpy as np
 
+from pipeline.errors import PrivacyError
 from pipeline.linalg import solve_positive
 from pipeline.losses import Loss
 from pipeline.types import Matrix, Vector
 
-#: Newton steps at most, and the squared decrement at which they end.
-STEPS, SMALL = 200, 1e-24
+#: Newton steps at most, and the length of the last one as a share of what one record can pull.
+STEPS, SHORT = 200, 1e-7
+#: Steps that move no predictor further than this are whole ones: curvature hardly changes on them.
+NEAR = 0.1
 #: Of a linear fit at the edge of its ball: halvings of the search for its multiplier.
 HALVINGS = 200
 
@@ -53,9 +56,15 @@ def logistic_fit(
     start: Predictors at theta = 0, shape (n,): it is the way from a public point.
 
     Newton's method with steps halved until they help; strictly convex, so that it ends at the one
-    minimiser. Shapes as in `linear_fit`.
+    minimiser. The curvature of `loss` changes by at most a factor e^s on a way s of predictors:
+    near the end whole steps help, where rounding would hide it. Shapes as in `linear_fit`.
+
+    Raises PrivacyError if it has not ended after `STEPS` steps.
     """
-    size = design.shape[1]
+    size, weights = design.shape[1], np.ascontiguousarray(weights)
+    squares = np.einsum("ij,ij->i", design, design)
+    near = NEAR**2 * ridge / float(np.max(squares, initial=1.0))
+    small = SHORT**2 * float(np.max(weights**2 * squares, initial=0.0)) / ridge
     theta = np.zeros(size)
 
     def value(at: Vector) -> float:
@@ -71,15 +80,18 @@ def logistic_fit(
     for _ in range(STEPS):
         slope = design.T @ (weights * loss.slope(start + design @ theta, responses)) + ridge * theta
         move = solve_positive(curved(theta), slope)
-        decrement = float(slope @ move)
-        if decrement < SMALL:
-            break
-        # near the end rounding hides whether a step helps, and Newton's own is right
-        share, here = 1.0, value(theta)
-        while decrement > 1e-8 and value(theta - share * move) > here - share * decrement / 4:
-            share /= 2
+        decrement, share = float(slope @ move), 1.0
+        if decrement > near:
+            here = value(theta)
+            while value(theta - share * move) > here - share * decrement / 4:
+                share /= 2
         theta = theta - share * move
-    return theta, curved(theta)
+        if decrement <= min(small, near):
+            return theta, curved(theta)
+    raise PrivacyError(
+        f"estimator.method.site_ridge: the fit of a window has not ended within {STEPS} steps, so "
+        "that nothing was sent; the study's operator must give a larger one"
+    )
 
 
 def reach_of(radius: float, deviation: float) -> float:
