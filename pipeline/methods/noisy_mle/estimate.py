@@ -269,7 +269,7 @@ def _lacking(task: SiteTask, sites: Sites, fit: Fit, share: float, covariance: M
     rows = _positive(fit.curvature)
     moved = np.einsum("m,mi,ij,mj->", mass, away, rows, away)
     distance = float(moved) / float(fit.weights @ sites.records) / max(float(rows[0, 0]), 1e-12)
-    bent = task.loss.remainder * distance / 4
+    bent = task.loss.remainder * distance / 2
     return FAR if is_far(bent, np.diag(covariance)) else ""
 
 
