@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import VeilstreamError
-from pipeline.release.usable import worded
+from pipeline.release.usable import JUMP, worded
+from pipeline.study import Study
 from producers.report import ledger, report
 
 _COUNTS = ("records_used", "values_clipped", "records_set_aside", "releases")
@@ -52,14 +54,30 @@ def run_of(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     return done
 
 
-def closing(done: dict[str, Any], after: dict[str, Any]) -> str:
-    """Return the line with which a run ends."""
+def closing(done: dict[str, Any], after: dict[str, Any], study: Study) -> Iterator[str]:
+    """Yield the lines with which a run ends: what it did, and a warning of ranges that cut."""
     kinds = f" ({worded(Counter(done['reasons']))})" if done["reasons"] else ""
     unsent = f" ({done['releases_unsent']} not sent yet)" if done["releases_unsent"] else ""
-    return (
+    yield (
         f"{done['records_used']} records used, {done['values_clipped']} values clipped, "
         f"{done['records_set_aside']} records set aside{kinds}, {done['releases']} releases{unsent}"
         f"; {_budget(after)}"
+    )
+    data = study.data
+    answered = [data.response.kind, *(feature.kind for feature in data.features.values())]
+    if warning := cut(done, sum(kind in {"number", "count"} for kind in answered)):
+        yield warning
+
+
+def cut(done: dict[str, Any], ranges: int) -> str:
+    """Return a warning if many values were cut, of records with so many ranges; "" if not."""
+    values = done["records_used"] * ranges
+    if not values or done["values_clipped"] < JUMP * values:
+        return ""
+    return (
+        f"WARNING: {done['values_clipped'] / values:.0%} of the values were outside their public "
+        "range and cut to it, so estimates are of other values than the records': the operator "
+        "must see to `min` and `max` in the study's [data]"
     )
 
 

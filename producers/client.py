@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pipeline.records.encode import Encoder
 from pipeline.records.windows import Window
 from pipeline.release.task import Task
-from pipeline.release.usable import Jumps
+from pipeline.release.usable import Clips, Jumps
 from pipeline.scheduling.policy import Directive, Discard, OpenWindow, Send, ready
 from producers.admission import Admission
 from producers.again import Again
@@ -52,7 +52,7 @@ class Client:
     times: The times of the records, where releases carry those; None: the client's own clock.
     ahead: Seconds until the first slot is due at that rate; below 0 some are due at once.
     first: Slots of the source that have been read already, and when the first of them came.
-    say: Told when the share of unusable records jumps.
+    say: Told when the share of unusable records jumps, and of ranges that cut many values.
     clock: Monotonic seconds.
     """
 
@@ -88,6 +88,7 @@ class Client:
         self._window = Window(task.slots, self._first.opened)
         self._faults: Counter[str] = Counter()
         self._jumps, self._say = Jumps(*store.tests.counts(task.study.name)), say
+        self._clips = Clips(lambda: self._encoder.clipped)
         self._at_model: tuple[int, int] = (0, 0)
         self._policy, self._discarded = task.policy, 0
         self._held: list[Slot] = []
@@ -136,7 +137,7 @@ class Client:
             self._models.poll(TURN_SECONDS)
             if self._send_again():
                 since = self._clock()
-        if line := self._jumps.close():
+        for line in filter(None, (self._jumps.close(), self._clips.close())):
             self._say(line)
         self._sender.drain()
 
@@ -215,7 +216,7 @@ class Client:
         row, reason = encoded(self._encoder, note, slot)
         # a good record counts as well, under a name that is dropped: so it takes as long
         self._faults[reason] += 1
-        if line := self._jumps.take(reason):
+        for line in filter(None, (self._jumps.take(reason), self._clips.take())):
             self._say(line)
         self._window.add(row, slot.position, self._clock())
 

@@ -150,8 +150,8 @@ def produce(
     finally:
         after = standing(path, task.study.name)
         done = run_of(before, after)
-        if after and is_begun:
-            tell(closing(done, after))
+        for line in closing(done, after, task.study) if after and is_begun else ():
+            tell(line)
         if as_json:
             names = {"client": client, "study": task.study.name, "revision": task.revision}
             put({**names, "source": after.get("source"), "exit_code": code, **done})

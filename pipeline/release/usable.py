@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pipeline.release.task import Task
@@ -19,6 +20,11 @@ MOST = 50_000
 BLOCK, FEWEST = 250, 20
 #: A jump is of so much at least, and of so many standard errors.
 JUMP, ERRORS = 0.1, 4.0
+#: What to do about values outside their range.
+CUT = (
+    "They are cut to it, and spent all the same: stop now with Ctrl-C if the range is wrong; the "
+    "operator must see to `min` and `max` in the study's [data]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,4 +122,36 @@ class Jumps:
         return (
             f"WARNING: {share:.0%} {told}: {worded(faults)}. They are spent like others, on noise "
             "alone: the data owner must look at the source"
+        )
+
+
+class Clips:
+    """Watches the share of values that are cut to their range, and tells of each column once.
+
+    columns: What says how many values have been cut by now, by column.
+    """
+
+    def __init__(self, columns: Callable[[], Mapping[str, int]]) -> None:
+        self._columns, self._before = columns, Counter[str]()
+        self._slots, self._told = 0, set[str]()
+
+    def take(self) -> str:
+        """Count the next slot; return what to say, mostly nothing."""
+        self._slots += 1
+        return self.close() if self._slots >= BLOCK else ""
+
+    def close(self) -> str:
+        """End the block of slots, at the end of a source; return what to say."""
+        slots, now = self._slots, Counter(self._columns())
+        if slots < FEWEST:
+            return ""
+        shares = {name: (now[name] - self._before[name]) / slots for name in now}
+        self._slots, self._before = 0, now
+        new = {n: s for n, s in shares.items() if s >= JUMP and n not in self._told}
+        if not new:
+            return ""
+        self._told.update(new)
+        named = ", ".join(f"{name} {share:.0%}" for name, share in new.items())
+        return (
+            f"WARNING: of the last {slots} values so many were outside their range: {named}. {CUT}"
         )

@@ -10,8 +10,9 @@ import pytest
 from pipeline.methods import task_of
 from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
-from pipeline.release.usable import BLOCK, Jumps, Trial, worded
+from pipeline.release.usable import BLOCK, FEWEST, Clips, Jumps, Trial, worded
 from pipeline.study import parse_study
+from producers.account import cut
 from tests.stage import OPEN, study_text
 
 
@@ -92,3 +93,38 @@ def test_kinds_are_named_the_most_frequent_first() -> None:
     faults = Counter({"a": 1, "b": 5, "c": 2, "d": 3, "e": 1})
     assert worded(faults) == "5 x b; 3 x d; 2 x c; 1 x a; 1 x others"
     assert worded(Counter()) == ""
+
+
+def test_a_range_that_cuts_many_values_is_told_of_once_for_each_column() -> None:
+    counts = Counter[str]()
+    clips, said = Clips(lambda: counts), []
+    for slot in range(3 * BLOCK):
+        counts["wide"] += slot % 100 < 71
+        counts["narrow"] += slot % 100 < 5
+        counts["later"] += slot >= 2 * BLOCK
+        said.append(clips.take())
+    told = [line for line in said if line]
+    assert said[BLOCK - 1] == told[0]
+    assert "wide 7" in told[0]
+    assert "`min` and `max`" in told[0]
+    assert "later 100%" in told[1]
+    assert "wide" not in told[1]
+    assert len(told) == 2
+    assert "narrow" not in "".join(told)
+
+
+def test_the_end_of_a_short_source_tells_of_its_range_too() -> None:
+    for slots in (FEWEST - 1, FEWEST):
+        counts = Counter[str]()
+        clips = Clips(lambda counts=counts: counts)
+        for _ in range(slots):
+            counts["x"] += 1
+            assert clips.take() == ""
+        assert ("x 100%" in clips.close()) == (slots == FEWEST)
+
+
+def test_a_run_ends_with_the_share_of_values_that_were_cut() -> None:
+    assert "71% of the values" in cut({"records_used": 100, "values_clipped": 142}, 2)
+    assert cut({"records_used": 100, "values_clipped": 19}, 2) == ""
+    assert cut({"records_used": 0, "values_clipped": 0}, 2) == ""
+    assert cut({"records_used": 9, "values_clipped": 0}, 0) == ""
