@@ -56,10 +56,15 @@ def opened(spec: str, asked: Opening) -> Source:
             "listen on 127.0.0.1 behind a proxy that has them"
         )
     inbox = Inbox(asked.folder)
-    return Pushed(
-        "http", inbox, lambda: Listener(address, inbox, token, context), asked.position,
-        skip_lost=asked.skip_lost,
-    )  # fmt: skip
+
+    def listen() -> Listener:
+        listener = Listener(address, inbox, token, context)
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
+        scheme = "https" if context else "http"
+        asked.say(f"listening on {scheme}://{host}:{listener.port}/ for posted records")
+        return listener
+
+    return Pushed("http", inbox, listen, asked.position, skip_lost=asked.skip_lost)
 
 
 class Listener:

@@ -219,6 +219,16 @@ def test_a_request_that_breaks_off_stores_nothing(tmp_path: Path) -> None:
     source.close()
 
 
+def test_it_says_where_it_listens(tmp_path: Path) -> None:
+    said: list[str] = []
+    source = open_source(f"listen://{HOST}:0", None, folder=tmp_path, say=said.append)
+    try:
+        assert isinstance(source, Pushed)
+        assert said == [f"listening on http://{HOST}:{port_of(source)}/ for posted records"]
+    finally:
+        source.close()
+
+
 def test_two_cannot_listen_on_one_port(tmp_path: Path) -> None:
     source = listening(tmp_path / "a")
     with pytest.raises(DataError, match=r"cannot be listened on .* the operator must end"):
