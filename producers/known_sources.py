@@ -186,6 +186,11 @@ def _refusal(client: str, entry: Entry, source: str, how: str, *, certain: bool)
     flag = "" if certain else (
         "; if they are other records, which only begin alike, say so once with --other-data"
     )  # fmt: skip
+    if source.startswith(("http", "mqtt:", "stdin:")) and not entry.source.startswith(source[:4]):
+        way = (
+            f"the source that {who} had; if nothing of this one has been released, stop and remove "
+            "this study's folder in the client's .input folder, where its records are kept"
+        )
     return ConfigError(
         f"--source: {who} has released these records as source {entry.source!r} ({how}), and "
         f"a record has one budget: go on with {way}{flag}"

@@ -20,7 +20,7 @@ from pipeline.methods import task_of
 from pipeline.study import parse_study
 from producers.admission import Admission
 from producers.client_store import ClientStore, Outgoing, Tally
-from producers.known_sources import NAME
+from producers.known_sources import NAME, Entry, Looks, _refusal
 from producers.sources import location_of, name_of, open_source, share_rows
 from producers.sources.shuttle import STREAMED
 from tests.stage import HEADER, Stage, lines, study_text, write_csv
@@ -129,6 +129,13 @@ def test_a_second_client_on_the_same_file_is_refused(folder: Folder, first: Path
     with pytest.raises(ConfigError, match="the same file"):
         folder.run("south", first, other_data=True)
     folder.run("north", first)
+
+
+def test_posted_records_that_were_a_file_are_told_by_a_way_that_listeners_have() -> None:
+    entry = Entry(1, "north", "csv:a.csv", Looks("file", "a.csv", None, None, {}))
+    told = str(_refusal("north", entry, "http", "the same first 9 records", certain=False))
+    assert "--source-name" not in told
+    assert ".input folder" in told
 
 
 @pytest.mark.parametrize("way", WAYS)
