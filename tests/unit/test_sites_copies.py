@@ -73,13 +73,15 @@ def test_a_budget_that_no_ridge_keeps_is_refused(settings: dict[str, object]) ->
 
 
 def test_a_fit_far_from_its_model_ends_at_its_minimiser() -> None:
-    made, count = task(records=20_000), 20_000
+    made, count = task(records=100_000), 100_000
     features = np.random.default_rng(3).uniform(-1, 1, (count, 3))
     responses = np.sign(features[:, 0])
     design = np.c_[np.ones(count), features]
-    # the values that steps are compared by are about 1e8 there
+    # the values that steps are compared by are about 1e9 there
     model = round_model(2, np.full(4, 4096.0), (1.0, 1.0))
-    theta, information = made.fit(design, responses, np.ones(count), model)
+    part = made.query(Arrays(features, responses), model).parts["mean"]
+    assert isinstance(part, CopiedPart)
+    theta, information = part.law.theta, part.law.information
     slope = made.loss.slope(design @ (model.coefficients + theta), responses)
     pull = design.T @ slope + made.ridge * theta
     error = math.sqrt(pull @ np.linalg.solve(information, pull))
