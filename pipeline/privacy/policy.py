@@ -98,7 +98,7 @@ def copies_of(
 ) -> Guarantee:
     """State the guarantee of noisy copies of a fit.
 
-    floating: What floating point adds to delta, at most.
+    floating: The part of delta that is left to floating point, at most.
     """
     who = "one record" if unit == "record" else f"one user with at most {records} records"
     change = "its absence" if neighbours == "zero-out" else "its replacement by any other"
@@ -113,9 +113,9 @@ def copies_of(
         adversary=ADVERSARY,
         guarantee=(
             f"local ({epsilon:g}, {delta:g})-differential privacy of {who} against {change}, over "
-            "the whole stream, since each record enters one release, in exact arithmetic: copies "
-            f"are drawn in floating point, which adds at most {floating:.1g} to delta; timing, the "
-            "number of windows and which client sent them are not hidden"
+            "the whole stream, since each record enters one release; copies are drawn in floating "
+            f"point, whose part of delta is at most {floating:.1g}; timing, the number of windows "
+            "and which client sent them are not hidden"
         ),
         counts="record slots: public; clipped records: never sent; set-aside records: never sent",
     )

@@ -119,9 +119,14 @@ CASES = {
     "sites-logistic": _sites(loss="logistic", norm_bound=1.5),
     "sites-linear": _sites(loss="linear", least=-4.0, most=4.0),
     "sites-linear-cut": _sites(loss="linear", least=-4.0, most=4.0, residual_bound=2.0),
-    "sites-copies": _sites('release = "copies"', loss="logistic", norm_bound=1.5),
+    "sites-copies": _sites('release = "copies"', loss="logistic", norm_bound=1.5, epsilon=4.0),
     "sites-copies-linear": _sites(
-        'release = "copies", copies = 20', loss="linear", least=-4.0, most=4.0, noise_scale=1.0
+        'release = "copies", copies = 20',
+        loss="linear",
+        least=-4.0,
+        most=4.0,
+        noise_scale=1.0,
+        epsilon=4.0,
     ),
     # planned slots: every use of an upload
     "planned": _planned(),

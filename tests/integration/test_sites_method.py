@@ -29,7 +29,7 @@ method = {{ sites = {SITES} }}
 [privacy]
 mechanism = "discrete-gaussian"
 epsilon = 8.0
-delta = 1e-6
+delta = 1e-5
 [window]
 records = 300
 [stream]
@@ -94,7 +94,7 @@ def test_sites_live_the_whole_life(stage: Stage, tmp_path: Path) -> None:
     tested = stage.run("backtest", stage.study, "--input", paths[1], "--json", "--simulate", 1)
     assert tested.returncode == 0, tested.stderr
     doctor = stage.run(
-        "doctor", "coverage", stage.study, "--records", 6000, "--replications", 6, "--json"
+        "doctor", "coverage", stage.study, "--records", 12_000, "--replications", 6, "--json"
     )
     assert doctor.returncode == 0, doctor.stderr
     assert json.loads(doctor.stdout)["coverage"]["ready"] == 1.0

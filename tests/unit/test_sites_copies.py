@@ -49,10 +49,12 @@ def task(method: str = COPIES, **settings: object) -> CopiesTask:
 def test_the_ledger_counts_what_the_study_promises(settings: dict[str, object]) -> None:
     made = task(**settings)
     budget = made.budget
-    spent = total_epsilon([budget.of_unit(budget.event)], made.promise.delta)
+    # half of delta is left to floating point
+    spent = total_epsilon([budget.of_unit(budget.event)], made.promise.delta / 2)
     assert spent == pytest.approx(4.0, rel=1e-9)
+    assert made.floating_delta <= made.promise.delta / 2
     # two such studies compose below the sum of their epsilons, and above one of them
-    both = total_epsilon([budget.of_unit(budget.event)] * 2, made.promise.delta)
+    both = total_epsilon([budget.of_unit(budget.event)] * 2, made.promise.delta / 2)
     assert 4.0 < both < 8.0
     assert budget.guarantee.mu is None
     assert "floating point" in budget.guarantee.guarantee
@@ -73,7 +75,7 @@ def test_a_budget_that_no_ridge_keeps_is_refused(settings: dict[str, object]) ->
 
 
 def test_a_fit_far_from_its_model_ends_at_its_minimiser() -> None:
-    made, count = task(records=100_000), 100_000
+    made, count = task(records=100_000, epsilon=2.0), 100_000
     features = np.random.default_rng(3).uniform(-1, 1, (count, 3))
     responses = np.sign(features[:, 0])
     design = np.c_[np.ones(count), features]

@@ -6,16 +6,18 @@ Of features that are as their ranges and typical values say. Derived in docs/met
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import ndtri
 
-from pipeline.methods.facts import Outlook, Sizes
+from pipeline.errors import PrivacyError
+from pipeline.methods.facts import Design, Outlook, Sizes
 from pipeline.methods.noisy_mle.copies_estimate import READY
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.facts import BEND, counted_of, largest_move
 from pipeline.methods.noisy_mle.guards import LEAST_SITES
-from pipeline.study import with_keys
+from pipeline.study import Study, with_keys
 from pipeline.study.reference import moments
 from pipeline.types import Matrix
 
@@ -35,7 +37,7 @@ def facts(task: CopiesTask) -> dict[str, object]:
             "site_ridge": task.ridge,
             "least_site_ridge": task.least_ridge,
             "norm_bound": task.norm_bound,
-            "floating_point_adds_to_delta": task.floating_delta,
+            "floating_point_part_of_delta": task.floating_delta,
         },
         "sites": {
             "release": task.release,
@@ -64,12 +66,21 @@ def warnings(task: CopiesTask) -> tuple[str, ...]:
             f"the sites' ridge, {task.ridge:.3g}, outweighs what a window's records say in some "
             f"direction, {task.slots * least:.3g}: use larger windows (window.records)"
         )
-    if task.study.private and task.floating_delta > 0.1 * task.promise.delta:
-        said.append(
-            f"floating point may add {task.floating_delta:.1g} to delta: a larger "
-            "estimator.method.site_ridge or smaller windows make it less (docs/privacy/copies.md)"
-        )
     return tuple(said)
+
+
+def fitting(study: Study, design: Design) -> Design:
+    """Return a design with windows so small that floating point leaves room in delta."""
+    changes, window = dict(design.changes), design.changes["window.records"]
+    while window > 1:
+        changes["window.records"] = window
+        try:
+            CopiesTask(with_keys(study, changes, name="the design"))
+        except PrivacyError:
+            window //= 2
+        else:
+            break
+    return replace(design, changes=changes)
 
 
 def sizes(task: CopiesTask, records: int) -> Sizes:
@@ -117,6 +128,11 @@ def _epsilon(task: CopiesTask, records: int) -> float | None:
     epsilon = task.study.privacy.epsilon
     while epsilon is not None and (epsilon := STEP * epsilon) <= LARGEST_EPSILON:
         study = with_keys(task.study, {"privacy.epsilon": epsilon}, name="the study")
-        if outlook(CopiesTask(study), records).usual <= records:
+        try:
+            needed = outlook(CopiesTask(study), records).usual
+        except PrivacyError:
+            # floating point leaves no room at a larger one either
+            return None
+        if needed <= records:
             return epsilon
     return None

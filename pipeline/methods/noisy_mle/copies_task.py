@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -36,8 +37,11 @@ from pipeline.types import Matrix, Vector
 RIDGES = 2.0
 #: What the client's fits and its rounding can add to a shift, as a share of it.
 ROUNDING = 1e-6
-#: Units of the lattices: shares of the least deviation of a mean, and of the least variance.
-MEAN_BITS, SCATTER_BITS = 4, 2
+#: Units of the lattices: quarters of the least deviation of a mean, halves of that of a scatter:
+#: what floating point can tell falls with them, and rounding adds 1/192 and 1/48 to a variance.
+MEAN_BITS, SCATTER_BITS = 2, 1
+#: The share of delta that is left to what floating point can tell.
+FLOATING = 0.5
 
 
 class CopiesTask(WeighedTask):
@@ -83,6 +87,11 @@ class CopiesTask(WeighedTask):
             raise PrivacyError("copies keep an epsilon at a delta, in windows of fixed size")
         return Promise(privacy.epsilon, privacy.delta, privacy.neighbours, privacy.records or 1)
 
+    @property
+    def exact(self) -> Promise:
+        """What they must keep in exact arithmetic, so that delta holds in floating point, too."""
+        return replace(self.promise, delta=(1 - FLOATING) * self.promise.delta)
+
     def change(self, ridge: float) -> Change:
         """Return how far one record changes the law of a fit with this ridge."""
         if self.classes:
@@ -98,7 +107,7 @@ class CopiesTask(WeighedTask):
         """The least ridge with which any scale keeps the budget; infinite if there is none."""
         unit = (self.norm_bound / self.deviation) ** 2
         longer = self.longest / self.norm_bound if self.classes else None
-        return unit * _least_ridge(longer, self.size, self.copies, self.promise)
+        return unit * _least_ridge(longer, self.size, self.copies, self.exact)
 
     @cached_property
     def ridge(self) -> float:
@@ -108,7 +117,7 @@ class CopiesTask(WeighedTask):
     @cached_property
     def least_scale(self) -> float:
         """The least psi that keeps the budget; infinite if none does."""
-        return copies.least_scale(self.change(self.ridge), self.size, self.copies, self.promise)
+        return copies.least_scale(self.change(self.ridge), self.size, self.copies, self.exact)
 
     @cached_property
     def scale(self) -> float:
@@ -143,6 +152,12 @@ class CopiesTask(WeighedTask):
                 f"estimator.method.psi: {self.scale:.4g} is too small for this budget; use at "
                 f"least {self.least_scale:.4g}, or leave it out"
             )
+        if self.study.private and self.floating_delta > FLOATING * self.promise.delta:
+            raise PrivacyError(
+                f"privacy.delta: floating point can add {self.floating_delta:.2g} to it, more than "
+                f"half of {self.promise.delta:g}; use a smaller privacy.epsilon, a larger delta, "
+                "fewer features or copies, or a larger estimator.method.site_ridge"
+            )
         if any(field.largest >= INTEGER_LIMIT for field in self.layout.later):
             raise PrivacyError(
                 "window.records: copies of the fit of so many records are too exact for their "
@@ -157,7 +172,8 @@ class CopiesTask(WeighedTask):
         # a logistic fit is no farther from its centre than its slopes over its ridge
         longest = self.slots * self.norm_bound / self.ridge if self.classes else self.radius
         most = reach_of(longest, math.sqrt(variance / self.ridge))
-        scattered = _floor_log(self.scale / self.most_informed) - SCATTER_BITS
+        deviation = self.scale / self.most_informed * math.sqrt(2 * (self.copies - 1))
+        scattered = _floor_log(deviation) - SCATTER_BITS
         widest = scatter_reach(self.scale / self.ridge, self.copies - 1)
         packed = self.size * (self.size + 1) // 2
         fields = [

@@ -76,7 +76,8 @@ class NoisyMle(Method[AnyTask]):
 
     def design(self, study: Study, records: int, clients: int) -> Design:
         """As `Method.design`."""
-        return facts.design(study, records, clients)
+        found = facts.design(study, records, clients)
+        return copies_facts.fitting(study, found) if chosen_release(study) == "copies" else found
 
     def better(self, task: AnyTask, missed: Missed) -> tuple[str, ...]:
         """As `Method.better`."""
