@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import msgspec
 from kafka import TopicPartition
@@ -57,8 +57,10 @@ class Feed:
         self.say: Callable[[str], None] = lambda _: None
         self._topic_partition = TopicPartition(topic or Topics.of(study).estimates.name, 0)
         place, what = self._topic_partition, f"topic {self._topic_partition.topic}"
-        with asking(settings, what, "Read", UNREAD):
+        with asking(settings, what, "Read", UNREAD), ExitStack() as undo:
             self._consumer = log_reader(settings, wait_ms=100)
+            # one that is left open asks for ever
+            undo.callback(self._consumer.close)
             self._consumer.assign([place])
             if beginning:
                 self._consumer.seek_to_beginning(place)
@@ -66,6 +68,7 @@ class Feed:
                 end = self._consumer.end_offsets([place])[place]
                 first = self._consumer.beginning_offsets([place])[place]
                 self._consumer.seek(place, max(first, end - back))
+            undo.pop_all()
 
     def poll(self, seconds: float) -> list[tuple[EstimateMessage, bytes]]:
         """Return the estimates that come within `seconds`, with their JSON as published."""

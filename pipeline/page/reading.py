@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -114,6 +114,14 @@ class Reading:
         """Return a reader of the releases and the dead letters, near their ends."""
         with asking(self._settings, "the cluster", "Describe"):
             consumer = log_reader(self._settings, wait_ms=200)
+        with ExitStack() as undo:
+            # one that is left open asks for ever
+            undo.callback(consumer.close)
+            self._begin(consumer)
+            undo.pop_all()
+        return consumer
+
+    def _begin(self, consumer: Any) -> None:
         starts = dict[TopicPartition, int]()
         # one topic after the other: a fault names it
         for topic in (self._topics.releases, self._topics.dead_letters):
@@ -126,7 +134,6 @@ class Reading:
         consumer.assign(list(starts))
         for place, offset in starts.items():
             consumer.seek(place, offset)
-        return consumer
 
     def _accounts(self) -> None:
         self._stopped.wait(ACCOUNTS_SECONDS)

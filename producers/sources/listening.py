@@ -147,8 +147,11 @@ class Listener:
                                 "must set VEILSTREAM_LISTEN_TOKEN")  # fmt: skip
         key = request.headers.get(NAMED, "")
         if not 0 < len(key) <= KEY or not key.isprintable():
-            return _answer(400, "Idempotency-Key: name each request in 1 to 200 printable "
-                                "characters, a repeated one as before: then it is stored once")  # fmt: skip
+            return _answer(
+                400,
+                "Idempotency-Key: name each request in 1 to 200 printable "
+                "characters, a repeated one as before: then it is stored once",
+            )
         return None
 
     def _wait(self, work: object) -> web.AppRunner:
