@@ -18,10 +18,11 @@ from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, floor_eigenvalues, packed_indices
 from pipeline.methods.noisy_mle import guards, infembler
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.estimate import INTERVAL, dropped, empty, listed, next_point
+from pipeline.methods.noisy_mle.estimate import next_point
 from pipeline.methods.noisy_mle.infembler import Assembled, Copies
 from pipeline.methods.noisy_mle.sites import gathered, recent_epochs
 from pipeline.methods.noisy_mle.state import SiteState
+from pipeline.methods.noisy_mle.telling import INTERVAL, dropped, empty, listed
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Matrix, Vector
 

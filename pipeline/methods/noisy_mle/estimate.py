@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,10 +19,9 @@ from pipeline.methods.noisy_mle import guards
 from pipeline.methods.noisy_mle.sites import Sites, sites_of
 from pipeline.methods.noisy_mle.state import SiteState
 from pipeline.methods.noisy_mle.task import SiteTask
+from pipeline.methods.noisy_mle.telling import INTERVAL, dropped, empty, listed
 from pipeline.types import Matrix, Vector
 
-#: How intervals are made.
-INTERVAL = "sandwich, variance of scores and noise"
 #: The least eigenvalue of the mean curvature with which intervals are given, and the one below
 #: which it is raised, in units of its noise's spectral size.
 READY, FLOOR = 2.0, 0.5
@@ -33,8 +31,6 @@ ROUNDS = 8
 KNOWN = 4.0
 #: No model moves the predictor of any record further from the last, until intervals are given.
 LONGEST_STEP = 2.0
-#: Sites that an estimate lists, the farthest first.
-LISTED = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,52 +267,3 @@ def _lacking(task: SiteTask, sites: Sites, fit: Fit, share: float, covariance: M
     distance = float(moved) / float(fit.weights @ sites.records) / max(float(rows[0, 0]), 1e-12)
     bent = task.loss.remainder * distance / 2
     return FAR if is_far(bent, np.diag(covariance)) else ""
-
-
-def empty(coefficients: Vector, slots: int, releases: int) -> Estimate:
-    """Return the estimate before the first release."""
-    return Estimate(
-        coefficients=coefficients,
-        covariance=None,
-        privacy_covariance=None,
-        weights=(1.0, 1.0),
-        status="empty",
-        reason="no release has come yet",
-        records=slots,
-        releases=releases,
-        condition=None,
-        floored=0,
-        interval=INTERVAL,
-    )
-
-
-def dropped(parts: Sequence[tuple[float, SiteState]], names: Sequence[str]) -> dict[str, Any]:
-    """Return which sites count no more: all of their releases are too old."""
-    gone = sorted({name for _, state in parts for name in state.sites}.difference(names))
-    return {"dropped": gone[:LISTED], "dropped_count": len(gone)}
-
-
-def listed(
-    release: str, names: Sequence[str], weights: Vector, records: Vector, squared: Vector, size: int
-) -> dict[str, Any]:
-    """Return what is shown of the sites: each one's share, distance and flag, the farthest first.
-
-    weights, records, squared: Weight, records and squared distance of each, shape (M,).
-    """
-    mass = weights * records
-    shares, order = mass / float(mass.sum()), np.argsort(-squared, kind="stable")
-    out = weights == 0
-    return {
-        "release": release,
-        "count": len(names),
-        "flagged": [names[m] for m in order[out[order]].tolist()][:LISTED],
-        "sites": [
-            {
-                "site": names[m],
-                "share": float(shares[m]),
-                "distance": math.sqrt(float(squared[m]) / size),
-                "flag": bool(out[m]),
-            }
-            for m in order[:LISTED].tolist()
-        ],
-    }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
-from pipeline.methods.noisy_mle import copies_estimate, estimate
+from pipeline.methods.noisy_mle import copies_estimate, estimate, telling
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.state import Shape, SiteState, epochs_of
 from pipeline.methods.noisy_mle.task import SiteTask
@@ -17,7 +17,7 @@ class SiteServer:
     """As `methods.base.Server`."""
 
     ordered = False
-    interval = estimate.INTERVAL
+    interval = telling.INTERVAL
 
     def __init__(self, task: SiteTask | CopiesTask) -> None:
         self._task = task
