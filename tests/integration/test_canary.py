@@ -76,13 +76,18 @@ def test_the_clients_own_report_has_the_counts(result: Trial) -> None:
 def test_a_producer_counts_for_local_eyes_and_is_silent_when_quiet(result: Trial) -> None:
     """A terminal shows how many slots were read; with --quiet there are warnings alone."""
     assert result.stage.said("alone") == ""
-    # many of their records are bad
+    # many of their records are bad, and many values outside their ranges
     for client in ("site", "lines", "pipe"):
-        [warning] = result.stage.said(client).splitlines()
-        assert re.search(r"WARNING: \d+% of the first \d+ record slots cannot be used", warning)
+        said = result.stage.said(client).splitlines()
+        assert all("WARNING: " in line for line in said)
+        [_] = [
+            line
+            for line in said
+            if re.search(r"WARNING: \d+% of the first \d+ record slots cannot be used", line)
+        ]
     shown = result.stage.said("desk").splitlines()
     assert f"desk: {SMALL.slots} records (100%), 1 release" in shown
-    assert shown[-1].startswith(f"desk: {SMALL.used} records used, ")
+    [_] = [line for line in shown if line.startswith(f"desk: {SMALL.used} records used, ")]
 
 
 @pytest.mark.parametrize("name", FAILING)
