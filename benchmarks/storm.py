@@ -1,19 +1,20 @@
 """A storm: crashes of everything and restores of old backups, and no record noised twice.
 
-`python -m benchmarks.storm [--kills 200] [--seed S] [--only STUDY ...]`. A Kafka and a Redis of its
-own, four clients and two workers as processes, windows in flight by default, half of the clients
-with times of 2013. At random, and at once restarted: SIGKILL of clients, workers, Redis and Kafka;
-copies of client folders, taken while they run, come back with or without their lock file, and
-whoever is refused with 44 goes on with --skip-lost. A third of the blows falls on a study with
-noise, a third on one without privacy whose records can be told apart in its sums, and a third on an
-authenticated one, where keys change, clients are revoked and taken back, and workers come and go
-(`storm_trust`). Prints a line of JSON; ends with 1 on a fault.
+`python -m benchmarks.storm [--kills 200] [--minutes M] [--seed S] [--only STUDY ...]`. A Kafka and
+a Redis of its own, four clients and two workers as processes, windows in flight by default, half of
+the clients with times of 2013. At random, and at once restarted: SIGKILL of clients, workers, Redis
+and Kafka; copies of client folders, taken while they run, come back with or without their lock
+file, and whoever is refused with 44 goes on with --skip-lost. A third of the blows falls on a study
+with noise, a third on one without privacy whose records can be told apart in its sums, and a third
+on an authenticated one, where keys change, clients are revoked and taken back, and workers come and
+go (`storm_trust`). Prints a line of JSON; ends with 1 on a fault.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import tempfile
@@ -34,6 +35,7 @@ def main() -> int:
     """Run all studies, print what happened, and say whether all held."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of blows, for each study")
     parser.add_argument("--seed", type=int, default=20261122)
     parser.add_argument("--only", nargs="*", help="noised, planted, trusted; default: all three")
     chosen = parser.parse_args()
@@ -55,7 +57,7 @@ def main() -> int:
                 storm = kind(stage, runtime, chance)
                 with stage:
                     try:
-                        storm.run((chosen.kills + part) // len(chosen.only))
+                        storm.run((chosen.kills + part) // len(chosen.only), chosen.minutes)
                     except (RuntimeError, AssertionError) as error:
                         storm.faults.append(str(error))
                 counts[name] = storm.counts

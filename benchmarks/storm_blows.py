@@ -63,8 +63,8 @@ class Storm:
         """Make what the study needs before anybody starts."""
         self.stage.ensure_topics()
 
-    def run(self, blows: int) -> None:
-        """Let so many blows fall, let all come to rest, and look."""
+    def run(self, blows: int, minutes: float) -> None:
+        """Let blows fall, until there were so many or the time is over; then rest and look."""
         self.prepare()
         for client in CLIENTS:
             self._file(client).write_text("mark,heat,load,failed,at\n")
@@ -82,7 +82,8 @@ class Storm:
                 if not self._copies[client]:
                     self._copy(client)
             self.let_pass(0.1)
-        for _ in range(blows):
+        end = time.monotonic() + 60 * minutes
+        while blows > sum(self.counts[kind] for kind in self.weights) and time.monotonic() < end:
             self._blow()
             self.let_pass(self.chance.uniform(0.2, 3.0))
         self._rest()

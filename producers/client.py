@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pipeline.records.encode import Encoder
 from pipeline.records.windows import Window
+from pipeline.release.share import most_releases
 from pipeline.release.task import Task
 from pipeline.release.usable import Clips, Jumps
 from pipeline.scheduling.policy import Directive, Discard, OpenWindow, Send, ready
@@ -157,12 +158,21 @@ class Client:
         if outbox <= 0:
             self.progress.waiting_for = "Kafka"
             return 0
+        room = self._share_left()
+        if room <= 0:
+            self.progress.waiting_for = "releases of other clients (trust.largest_share)"
+            return 0
         # what the budget refuses must not take windows with it that it allows
-        most = min(1 if self._making.each_pays else GROUP, outbox)
+        most = min(1 if self._making.each_pays else GROUP, outbox, room)
         found, self.progress.waiting_for = ready(
             self._policy, self._open_window(), self._directive(), now, most
         )
         return found
+
+    def _share_left(self) -> int:
+        """Return how many releases may be made before others make some, as far as it matters."""
+        most = most_releases(self._task.study, self._models.newest.watermark)
+        return OUTBOX_LIMIT if most is None else most - self._making.next_seq
 
     def _open_window(self, *, ended: bool = False) -> OpenWindow:
         window = self._window
@@ -188,7 +198,7 @@ class Client:
     def _settle(self, now: float, *, ended: bool = False) -> None:
         """Do with the open window what the policy says."""
         decision = self._policy.decide(self._open_window(ended=ended), self._directive(), now)
-        if isinstance(decision, Send):
+        if isinstance(decision, Send) and self._share_left() > 0:
             self._close()
         elif isinstance(decision, Discard):
             self._window = Window(self._task.slots)

@@ -57,7 +57,7 @@ class Making:
         window = stack(rows, self._task.size - 1)
         payload = release_of(
             self._task, window, model, client=self._store.client, ledger=self._store.ledger,
-            seq=self._next,
+            seq=self.next_seq,
         )  # fmt: skip
         self._add(payload, at, model, tally, position, window.sound)
 
@@ -65,7 +65,7 @@ class Making:
         """Make a release of the sums of all windows so far, taken at a point."""
         payload = release_again(
             self._task, self._store.kept.windows(self._task.study.name), point, model,
-            client=self._store.client, ledger=self._store.ledger, seq=self._next,
+            client=self._store.client, ledger=self._store.ledger, seq=self.next_seq,
         )  # fmt: skip
         closed = None if self._times is None else self._times.closed
         at = int(time.time()) if closed is None else closed // 1000
@@ -106,14 +106,15 @@ class Making:
         return stored
 
     @property
-    def _next(self) -> int:
+    def next_seq(self) -> int:
+        """Number of the next release that is made."""
         return self._seq + len(self._made)
 
     def _add(
         self, payload: bytes, at: int, model: Model, tally: Tally, position: bytes | None,
         keep: Arrays | None,
     ) -> None:  # fmt: skip
-        study, client, seq = self._task.study.name, self._store.client, self._next
+        study, client, seq = self._task.study.name, self._store.client, self.next_seq
         marks = headers(
             identity=f"{client}/{study}/{seq}",
             source=f"/veilstream/{study}/{client}",

@@ -10,6 +10,7 @@ from pipeline.messages.topics import Topics
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import guarantee_of, offline_method
 from pipeline.privacy.policy import loose_delta
+from pipeline.release.share import most_releases
 from pipeline.release.task import Task
 from pipeline.study import StudySource, read_study
 from pipeline.study.steps import described
@@ -81,6 +82,13 @@ def facts_of(task: Task) -> dict[str, object]:
     if rate is not None:
         facts["rate"] = (
             f"{rate.releases} releases of one client count among {rate.of} records of its partition"
+        )
+    share = task.study.largest_share
+    if share is not None:
+        facts["largest_share"] = (
+            f"of each client at most {share.share:g} of all releases, and "
+            f"{most_releases(task.study, 0)} until {share.after} have come; who is at that waits "
+            "for others"
         )
     facts["topics"] = {
         topic.name: f"partitions {topic.partitions}, {topic.config.get('cleanup.policy', 'delete')}"

@@ -15,6 +15,7 @@ from pipeline.messages.form import HEADER, NO_PARTITION, Rows, form_of
 from pipeline.messages.incoming import Incoming
 from pipeline.messages.topics import partition_of
 from pipeline.release.model import Model
+from pipeline.release.share import above_share
 from pipeline.release.task import Task
 from pipeline.trust.keys import LAST_GENERATION, Pair
 from pipeline.trust.mac import SIZE, mac
@@ -31,6 +32,8 @@ _FAULTS = {
     "wrong-partition": "it is in another partition than its client's id leads to",
     "forged": "its MAC is not that of the client whose name it bears",
     "unpublished-model": "its model was not published by this study",
+    "share": "above this client's share of all releases at its model (trust.largest_share): its "
+    "producer must be one that waits for others, as those of this version do",
 }
 #: More than any generation.
 _KEYS = LAST_GENERATION + 1
@@ -70,7 +73,7 @@ class Authenticator:
     ) -> None:
         if not pairs:
             raise ConfigError("the study has no key: run `veilstream study keys`")
-        self._study, self._revision = task.study.name, task.revision
+        self._study, self._revision, self._limits = task.study.name, task.revision, task.study
         self._again, self._partitions = again, task.study.stream.partitions
         self._pairs = {pair.generation: pair for pair in pairs}
         self._newest = max(pairs, key=lambda pair: pair.generation)
@@ -219,6 +222,8 @@ class Authenticator:
             bad.setdefault(at, FAULTS["forged"])
         for at in self._unpublished(rows, set(bad), least):
             bad[at] = FAULTS["unpublished-model"]
+        for at in above_share(self._limits, rows["seq"], rows["model_watermark"]).tolist():
+            bad.setdefault(at, FAULTS["share"])
         if not bad:
             return incoming
         sound = np.ones(len(rows), dtype=bool)

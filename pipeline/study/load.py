@@ -93,6 +93,7 @@ def check_consistency(study: Study) -> None:
     _check_forgetting(study)
     _check_privacy(study)
     _check_rate(study)
+    _check_share(study)
 
 
 def _check_rate(study: Study) -> None:
@@ -101,6 +102,32 @@ def _check_rate(study: Study) -> None:
         raise ConfigError(
             "trust.rate.releases: below trust.rate.of, or it refuses nothing; for example "
             "rate = { releases = 10, of = 1000 }; or remove trust.rate"
+        )
+
+
+def _check_share(study: Study) -> None:
+    limit = study.largest_share
+    if limit is None:
+        return
+    if not study.authenticated:
+        raise ConfigError(
+            "trust.largest_share: in an open study one client can take many ids; set "
+            'trust.releases = "authenticated", or remove it'
+        )
+    if not study.noised:
+        raise ConfigError(
+            "trust.largest_share: bounds nothing where privacy.mechanism is none, since one "
+            "release can hold any sums; remove it"
+        )
+    if study.estimator.forgetting is not None:
+        raise ConfigError(
+            "trust.largest_share: counts releases from the start, and with estimator.forgetting "
+            "old ones weigh nothing; use trust.rate instead"
+        )
+    if limit.share * limit.after < 1:
+        raise ConfigError(
+            "trust.largest_share.after: share times after must be 1 or more, or no client can "
+            "begin; raise it"
         )
 
 

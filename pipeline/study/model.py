@@ -14,7 +14,7 @@ from msgspec import Meta
 from pipeline.study.data_tables import Data, Heading, Strict, key
 from pipeline.study.encoding import Encoding
 from pipeline.study.features import columns_of
-from pipeline.study.release_tables import Privacy, Stream, Trust, Window
+from pipeline.study.release_tables import LargestShare, Privacy, Stream, Trust, Window
 
 #: The kind of a study that names none.
 LIVE = "renewable"
@@ -154,6 +154,11 @@ class Study(Strict, frozen=True, kw_only=True):
     def authenticated(self) -> bool:
         """Whether releases of admitted clients count alone; a file without [trust] says no."""
         return self.trust is not None and self.trust.releases == "authenticated"
+
+    @property
+    def largest_share(self) -> LargestShare | None:
+        """How many of all releases may be of one client; None: any number."""
+        return None if self.trust is None else self.trust.largest_share
 
     @property
     def noised(self) -> bool:

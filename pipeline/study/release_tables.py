@@ -175,6 +175,21 @@ class Rate(Strict, frozen=True, kw_only=True):
     ]
 
 
+class LargestShare(Strict, frozen=True, kw_only=True):
+    """`trust.largest_share`: how many of all releases may be of one client."""
+
+    share: Annotated[float, key("share of one client in all releases, in (0, 1)", 0.25, gt=0, lt=1)]
+    after: Annotated[
+        int,
+        key(
+            "from so many releases of all clients on; until then each has its share of these",
+            40,
+            ge=1,
+            le=10**9,
+        ),
+    ]
+
+
 class Trust(Strict, frozen=True, kw_only=True):
     """`[trust]`: which releases count, and whose words are believed."""
 
@@ -200,5 +215,13 @@ class Trust(Strict, frozen=True, kw_only=True):
             "how many releases of one client count among so many records of its partition; "
             "default: all",
             "{ releases = 10, of = 1000 }",
+        ),
+    ] = None
+    largest_share: Annotated[
+        LargestShare | None,
+        key(
+            "the largest share of one client in all releases, for an authenticated study with "
+            "noise and without forgetting; default: any",
+            "{ share = 0.25, after = 40 }",
         ),
     ] = None

@@ -47,6 +47,9 @@ def revision_of(study: Study) -> str:
     if study.trust is not None and study.trust.rate is not None:
         # whoever has another rate would fold the same log to another state
         meaning["rate"] = msgspec.to_builtins(study.trust.rate)
+    if study.largest_share is not None:
+        # clients keep to it, and workers refuse what is above it
+        meaning["largest_share"] = msgspec.to_builtins(study.largest_share)
     if study.estimator.kind in METHODS:
         method_of(study).enter(meaning, study)
     text = json.dumps(meaning, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -154,6 +154,31 @@ def test_a_rate_holds_over_kills_and_everybody_counts_the_same(
         stage.remove()
 
 
+@pytest.mark.takes("a worker, two producers, a verification and a replay")
+def test_a_client_at_its_share_waits_for_others_and_loses_nothing(
+    kafka: str, redis_url: str, tmp_path: Path
+) -> None:
+    limit = "largest_share = { share = 0.75, after = 4 }\n"
+    text = study_text(partitions=1, stream="max_in_flight_windows = 0") + TRUST + limit
+    with Stage(tmp_path, kafka, redis_url, text) as stage:
+        opened(stage, "north", "south")
+        stage.worker()
+        stage.produce("north", write_csv(stage.folder / "north.csv", 120))
+        until(lambda: len(stage.releases()) == 2 + 3, "three releases of the first client")
+        stage.produce("south", write_csv(stage.folder / "south.csv", 80, 2))
+        assert (stage.code("south"), stage.code("north")) == (0, 0), stage.said("north")
+        senders = [r.key for r in stage.releases() if r.value[:1] == b"V"]
+        assert senders.count(b"north") == 6
+        # the fourth of the one may come once the other has made three, and no sooner
+        assert senders[:6].count(b"north") == 3
+        final = stage.final_estimate()
+        assert (final.releases, final.diagnostics.dead_letters) == (10, 0)
+        assert final.diagnostics.largest_client_share == 0.6
+        assert stage.verified()
+        assert stage.run("replay", stage.study, "--check").returncode == 0
+        stage.remove()
+
+
 def test_a_revoked_client_stops_and_what_it_sent_before_stays(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()

@@ -154,6 +154,11 @@ def check(study: Study) -> None:
     for key in ("forgetting", "norm_bound", "residual_bound", "noise_scale", "class_weights"):
         if getattr(estimator, key) is not None:
             raise ConfigError(f'estimator.{key}: kind = "age-aware" has none; remove it')
+    if study.largest_share is not None:
+        raise ConfigError(
+            'trust.largest_share: with kind = "age-aware" each client counts once in a round, as '
+            "all others do; remove it"
+        )
     if study.data.features:
         raise ConfigError(
             'data.features: kind = "age-aware" collects the response alone; set features = {}'

@@ -112,6 +112,11 @@ def check(study: Study) -> None:
         )
     if estimator.class_weights is not None:
         raise ConfigError('estimator.class_weights: kind = "noisy-mle" has none; remove it')
+    if study.largest_share is not None:
+        raise ConfigError(
+            'trust.largest_share: kind = "noisy-mle" bounds what a site weighs, whatever it sends; '
+            "use estimator.method.largest_share"
+        )
     if study.privacy.personal is not None:
         raise ConfigError("privacy.personal: one noise covers a whole window; remove it")
     if spec.release == "sufficient" and estimator.loss != "linear":

@@ -12,6 +12,7 @@ from pipeline.methods.renewable.private_estimate import INTERVAL, estimate_priva
 from pipeline.methods.renewable.private_state import GROUPS, PrivateBatch, PrivateState, Shape
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.release.model import Part
+from pipeline.release.share import most_releases
 from pipeline.types import Integers
 
 
@@ -84,12 +85,11 @@ class PrivateServer:
         Later estimates leave it slowly in directions whose curvature is below its noise, so a first
         model of one or two releases can spoil a long stream. Waiting costs nothing: releases at the
         start carry less noise than later ones. Nobody is held up either: it is over as soon as one
-        client has sent all that `stream.max_in_flight_windows` allows.
+        client has sent all that `stream.max_in_flight_windows` or `trust.largest_share` allows.
         """
-        stream = self._task.study.stream
-        if any(state.epochs for state in states) or (
-            stream.max_in_flight_windows and furthest >= stream.max_in_flight_windows
-        ):
+        stream, share = self._task.study.stream, most_releases(self._task.study, 0)
+        held_at = [most for most in (stream.max_in_flight_windows, share) if most]
+        if any(state.epochs for state in states) or any(furthest >= most for most in held_at):
             return True
         return sum(int(state.start[-1]) for state in states) >= stream.publish.releases
 
