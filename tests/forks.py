@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import inspect
 import json
 import os
 import select
@@ -29,6 +30,8 @@ MODULES = (
     "pipeline.cli.produce",
     "pipeline.cli.worker",
     "agents.worker",
+    "faust.app",
+    "faust.worker",
     "producers.run",
     "pipeline.methods.renewable.method",
     "pipeline.methods.ldp_sgd.method",
@@ -139,6 +142,8 @@ def serve(asked: socket.socket) -> None:
     """Fork what is asked for, and tell how each process ended, until nobody can ask any more."""
     for module in MODULES:
         import_module(module)
+    # Faust asks where its agents are written, and the first answer looks through all modules
+    inspect.getmodule(sys._getframe())
     # Ctrl-C is for those who asked
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
