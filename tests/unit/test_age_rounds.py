@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from pipeline.errors import BudgetExceeded, ConfigError, PrivacyError
+from pipeline.messages.form import form_of, identity
 from pipeline.methods import method_of
+from pipeline.methods.age_aware import facts
 from pipeline.methods.age_aware import plan as plans
 from pipeline.methods.age_aware.nested import Upload, repeated_epsilon, table, worst_epsilon
+from pipeline.methods.age_aware.server import RoundServer
 from pipeline.methods.age_aware.spec import clients_of, spec_of
 from pipeline.methods.age_aware.task import WhenOver
 from pipeline.offline import OfflineRun
@@ -272,3 +275,25 @@ def test_who_keeps_a_round_open_is_named() -> None:
     assert found.reason == (
         "no round is over: 2 of 4 clients have reported; round 0 waits for 'a-2', 'b'"
     )
+
+
+@pytest.mark.parametrize("use", ["debiased", "wiener"])
+def test_no_upload_moves_a_round_further_than_study_check_says(use: str) -> None:
+    law = "law = [0.7, 0.1, 0.1, 0.1]"
+    groups = ages.GROUPS.replace("q = 0.9", f"q = 0.9\n{law}")
+    task = ages.task_of(ages.study_text(groups=groups, method=f'use = "{use}"\ncap = 8.0'))
+    said, largest = facts.largest_move(task), int(task.layout.later[0].largest)
+    moves = []
+    for name in task.plan.names:
+        ends = []
+        for number in (-largest, largest):
+            server = RoundServer(task)
+            state = server.empty()
+            rows = np.zeros(len(task.plan.names), form_of(task).dtype)
+            for row, one in zip(rows, task.plan.names, strict=True):
+                row["client"] = np.frombuffer(identity(one.encode()), "<u8")
+                row["sums"][0] = number if one == name else 0
+            server.fold(state, rows)
+            ends.append(float(server.estimate([(1.0, state)], [0]).coefficients[0]))
+        moves.append((ends[1] - ends[0]) * task.response_scale[1])
+    assert max(moves) == pytest.approx(said, rel=1e-6)

@@ -26,6 +26,7 @@ def facts(task: AgedTask) -> dict[str, object]:
             "records_of_a_client": plan.records,
             "ages": {str(age): n for age, n in sorted(Counter(plan.ages.tolist()).items())},
             "gap": plan.schedule.gap,
+            "one_release_moves_at_most": largest_move(task),
         },
         "noise": {
             "mean_sd_least": math.sqrt(2) * float(plan.scales.min()),
@@ -43,6 +44,16 @@ def facts(task: AgedTask) -> dict[str, object]:
             "rounds_that_fit": rounds_that_fit(task),
         },
     }
+
+
+def largest_move(task: AgedTask) -> float:
+    """Return how far a client's release can move a round that all have reported, in real units.
+
+    Whatever number within its bounds it sends, in the place of any other.
+    """
+    [field] = task.layout.later
+    gain = 1.0 if task.plan.spec.use == "debiased" else float(task.plan.gains.max())
+    return 2 * gain * field.largest * task.unit / len(task.plan.names)
 
 
 def warnings(task: AgedTask) -> tuple[str, ...]:

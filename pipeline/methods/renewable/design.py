@@ -46,10 +46,9 @@ MOST_SLOTS = 1e12
 
 def outlook(task: RenewableTask, records: int) -> Outlook:
     """As `Method.outlook`."""
-    counted, ridge = _counted(task, records), task.study.estimator.ridge
+    counted, ridge = counted_slots(task, records), task.study.estimator.ridge
     reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
-    products = _products(task)
-    bread = _bend(task) * products + np.diag(task.penalty)
+    products, bread = _products(task), reference_bread(task)
     inverse = np.linalg.pinv(bread, hermitian=True)
     scores = _slope_deviation(task) ** 2 / counted * products
     sampling = np.diag(inverse @ scores @ inverse)[1:]
@@ -77,6 +76,11 @@ def outlook(task: RenewableTask, records: int) -> Outlook:
         "through the noise, and nothing bounds how long that takes",
         intercept=_intercept_after(task, _bend(task) * products, noise),
     )
+
+
+def reference_bread(task: RenewableTask) -> Matrix:
+    """Return what the mean curvature of a record and the ridge are at the reference, (d, d)."""
+    return _bend(task) * _products(task) + np.diag(task.penalty)
 
 
 def design(study: Study, records: int, clients: int) -> Design:
@@ -146,7 +150,7 @@ def _intercept_after(task: RenewableTask, curvature: Matrix, noise: Noise) -> in
     return math.ceil(enough) * task.slots
 
 
-def _counted(task: RenewableTask, records: int) -> float:
+def counted_slots(task: RenewableTask, records: float) -> float:
     """Return on how many record slots an estimate rests after so many."""
     forgetting = task.study.estimator.forgetting
     if forgetting is None or forgetting.of == "seconds":

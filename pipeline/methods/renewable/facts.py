@@ -7,6 +7,7 @@ import math
 from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.methods.facts import Missed, Sizes
 from pipeline.methods.renewable.design import outlook
+from pipeline.methods.renewable.influence import influence
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.precision import releases_needed
 from pipeline.methods.renewable.task import RenewableTask
@@ -55,6 +56,7 @@ def facts(task: RenewableTask) -> dict[str, object]:
             "l1_bound": task.bounds.l1,
             **({"largest_weight": task.largest_weight} if task.classes else _slopes(task)),
         }
+    found["influence"] = influence(task)
     if task.study.estimator.forgetting is not None:
         found["forgetting"] = _forgetting(task)
     return found
