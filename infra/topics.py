@@ -97,6 +97,24 @@ def time_rules(settings: Settings, name: str) -> TimeRules:
     )
 
 
+def keep_for(settings: Settings, topics: Iterable[Topic]) -> list[str]:
+    """Make topics that exist keep records for as long as they say, and return which changed.
+
+    BrokerError if Kafka is out of reach or refuses.
+    """
+    key, changed = "retention.ms", []
+    with administrator(settings) as admin:
+        for topic in topics:
+            with asking(settings, f"topic {topic.name}", "AlterConfigs"):
+                if configuration(admin, topic.name)[key]["value"] != topic.config[key]:
+                    wanted = {key: topic.config[key]}
+                    admin.alter_configs(
+                        [ConfigResource(ConfigResourceType.TOPIC, topic.name, configs=wanted)]
+                    )
+                    changed.append(topic.name)
+    return changed
+
+
 def check_broker(settings: Settings) -> None:
     """Refuse a Kafka that does not answer; BrokerError if it is out of reach or refuses."""
     with asking(settings, "the cluster", "Describe"), administrator(settings) as admin:

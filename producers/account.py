@@ -32,7 +32,10 @@ def standing(path: Path, study: str) -> dict[str, Any]:
 def begun(revision: str, now: dict[str, Any], *, study: str, follow: bool) -> str:
     """Return the line with which a run begins."""
     slots = now.get("records_used", 0) + now.get("records_set_aside", 0)
-    place = f"behind {slots} record slots" if now.get("releases") else "from its start"
+    start = (
+        f"behind the records of study {now['follows']}" if now.get("follows") else "from its start"
+    )
+    place = f"behind {slots} record slots" if now.get("releases") else start
     reads = "and waits for more" if follow else "to its end"
     return (
         f"study {study} (revision {revision}), source {now.get('source', '')} {place}, {reads}; "

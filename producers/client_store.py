@@ -20,6 +20,7 @@ from pipeline.privacy.events import Event
 from pipeline.records.encode import Arrays
 from pipeline.release.task import Task
 from producers.database import Database
+from producers.following import Following
 from producers.heritage import Heritage
 from producers.kept import Kept
 from producers.ledger import Ledger, Limit
@@ -49,7 +50,7 @@ class ClientStore:
         )
         self.ledger, self.tests = self._db.ledger, Trials(self._db)
         self._streams, self.kept = Streams(self._db), Kept(self._db)
-        self._counts = Counts(self._db)
+        self._counts, self._following = Counts(self._db), Following(self._db)
 
     def __enter__(self) -> ClientStore:
         return self
@@ -75,6 +76,10 @@ class ClientStore:
         """Return where a study stands, without registering anything."""
         return self._streams.peek(study)
 
+    def input_of(self, study: str) -> str:
+        """Return under which study's name records wait that can be read once: the first one's."""
+        return self._following.first(study)
+
     def open_stream(
         self,
         task: Task,
@@ -97,10 +102,12 @@ class ClientStore:
             releases are lost, which came from the one that is named here.
 
         Raises ConfigError if the study was begun under another revision, on another source or by
-        other times, the limit is below what is spent, or the file has another name.
+        other times, is followed by another or cannot follow one yet, the limit is below what is
+        spent, or the file has another name; LedgerBehind if it follows one that was lost in part.
         """
         name = task.study.name
         with self._db.transaction():
+            self._following.check(name)
             row = self._db.row(
                 "SELECT revision, source, position, next_seq, sent_partition, sent_offset "
                 "FROM streams WHERE study = ?",
@@ -109,7 +116,7 @@ class ClientStore:
             if row is None:
                 row = (task.revision, source, None, 0, None, None)
                 self._db.write(
-                    "INSERT INTO streams VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, ?, 0, 0, 0)",
+                    "INSERT INTO streams VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, ?, 0, 0, 0, NULL)",
                     name, *row,
                 )  # fmt: skip
             if row[0] != task.revision and row[3]:
@@ -129,6 +136,7 @@ class ClientStore:
                     f"under another name, say so with --source-name {row[1]!r}"
                 )
             if row[3] == 0:
+                self._following.begin(name, source, task.study.study.follows, self.missing)
                 self._db.write("DELETE FROM event_times WHERE study = ?", name)
                 if event_time is not None:
                     self._db.write("INSERT INTO event_times VALUES (?, ?, NULL)", name, event_time)

@@ -16,7 +16,8 @@ from pipeline.messages.spends import SpendsMessage
 from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
 from pipeline.privacy.events import Event, NonPrivate
 from pipeline.privacy.policy import loose_delta
-from producers.charges import Rows, charges, known, protecting, spent_by
+from producers.charges import Rows, known, spent_by
+from producers.following import spent
 from producers.heritage import account
 from producers.ledger import worded
 from producers.memory import Remembered, parsed
@@ -29,11 +30,13 @@ def report(path: Path) -> dict[str, dict[str, Any]]:
 
     LocalStoreError if the database cannot be read.
     """
-    with _reading(path) as database:
+    with reading(path) as database:
         columns = database.execute("PRAGMA table_info(streams)").fetchall()
-        # a database of an older version owes nothing
-        known = "owed" in {column[1] for column in columns}
-        rows = database.execute(STREAMS if known else STREAMS.replace("owed", "0")).fetchall()
+        query, known = STREAMS, {column[1] for column in columns}
+        # a database of an older version owes nothing, and follows nobody
+        for column, instead in (("owed", "0"), ("follows", "NULL AS follows")):
+            query = query if column in known else query.replace(column, instead)
+        rows = database.execute(query).fetchall()
         return {row[0]: _study(database, row) for row in rows}
 
 
@@ -44,8 +47,8 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
 
     LocalStoreError if the database cannot be read, or is of an older version.
     """
-    with _reading(path) as database:
-        _check_version(database)
+    with reading(path) as database:
+        check_version(database)
         rows = database.execute(
             "SELECT source, epsilon, delta, unit_records, neighbours FROM sources ORDER BY source"
         ).fetchall()
@@ -66,12 +69,13 @@ def account_of(path: Path) -> SpendsMessage:
 
     LocalStoreError if the database cannot be read, or is of an older version.
     """
-    with _reading(path) as database:
-        _check_version(database)
+    with reading(path) as database:
+        check_version(database)
         return account(_rows(database))
 
 
-def _check_version(database: sqlite3.Connection) -> None:
+def check_version(database: sqlite3.Connection) -> None:
+    """Refuse a database of another version; LocalStoreError."""
     row = database.execute("SELECT schema FROM identity").fetchone()
     if row is not None and row[0] < SCHEMA:
         raise LocalStoreError(
@@ -117,8 +121,8 @@ def _source(
     neighbours: str,
 ) -> dict[str, Any]:
     unit = Unit(records, neighbours)
-    spent = protecting(charges(_rows(database), source), unit)
-    reached = total_epsilon(spent, delta)
+    paid = spent(_rows(database), source, unit)
+    reached = total_epsilon(paid, delta)
     studies = [
         dict(row) | _cost(spent_by(_rows(database), row["study"]) or NonPrivate())
         for row in database.execute(STUDIES, (source,))
@@ -139,7 +143,7 @@ def _source(
         "limit": None if epsilon is None else {"epsilon": epsilon, "delta": delta},
         "spent": None
         if released_without_privacy
-        else {"epsilon": _finite(reached), "delta": delta, "mu": _finite(total_mu(spent))},
+        else {"epsilon": _finite(reached), "delta": delta, "mu": _finite(total_mu(paid))},
         "remaining": None
         if epsilon is None or released_without_privacy
         else {"epsilon": max(0.0, epsilon - reached)},
@@ -153,7 +157,7 @@ def _source(
 #: Columns have the names that people read.
 STREAMS = """
     SELECT study, revision, source, records AS records_used, rejected AS records_set_aside,
-    clipped AS values_clipped, next_seq AS releases, owed AS slots_still_to_pass_over
+    clipped AS values_clipped, next_seq AS releases, owed AS slots_still_to_pass_over, follows
     FROM streams"""
 STUDIES = """
     SELECT study, mechanism, epsilon, iif(neighbours IS NULL, delta, ifnull(delta, 0.0)) AS delta,
@@ -190,7 +194,8 @@ def _finite(value: float) -> float | None:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Yield a client's database, to be read alone; LocalStoreError if it cannot be."""
     try:
         database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         database.row_factory = sqlite3.Row

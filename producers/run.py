@@ -150,7 +150,7 @@ def run_client(
             job.source,
             stream_state.position,
             # a spool for each study: one must not forget what another still needs
-            folder=path.with_suffix(".input") / task.study.name,
+            folder=path.with_suffix(".input") / store.input_of(task.study.name),
             follow=job.follow,
             form=job.form,
             stream=stream,

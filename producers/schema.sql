@@ -11,7 +11,8 @@ CREATE TABLE IF NOT EXISTS identity (
 -- One row for each study: where its source continues, the next release's number, and where in the
 -- releases topic its newest acknowledged release is. owed: slots of lost releases that are still to be
 -- passed over before anything is released. tested: slots that the test of the source has used up.
--- waiting: how many releases are in the outbox.
+-- waiting: how many releases are in the outbox. follows: the study behind whose records this one began,
+-- and which is over since.
 CREATE TABLE IF NOT EXISTS streams (
   study TEXT PRIMARY KEY,
   revision TEXT NOT NULL,
@@ -25,7 +26,8 @@ CREATE TABLE IF NOT EXISTS streams (
   sent_offset INTEGER,
   owed INTEGER NOT NULL DEFAULT 0,
   tested INTEGER NOT NULL DEFAULT 0,
-  waiting INTEGER NOT NULL DEFAULT 0
+  waiting INTEGER NOT NULL DEFAULT 0,
+  follows TEXT
 );
 -- Noised tests of a study's source before its first release, and the file that was last tested.
 CREATE TABLE IF NOT EXISTS source_tests (

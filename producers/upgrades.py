@@ -10,7 +10,7 @@ import sqlite3
 from pipeline.privacy.accounting import event_of
 from pipeline.privacy.events import encode
 
-SCHEMA = 6
+SCHEMA = 7
 #: What a file of an older schema lacks, by that schema; each step leads to the next one.
 STEPS = {
     # its studies counted as if all records shared noise, which costs a group more
@@ -37,6 +37,8 @@ STEPS = {
         (SELECT count(*) FROM outbox WHERE outbox.study = streams.study)""",
         "ALTER TABLE identity ADD COLUMN tables_sum INTEGER NOT NULL DEFAULT 0",
     ),
+    # a version that does not know of it would go on with a study that another one follows
+    6: ("ALTER TABLE streams ADD COLUMN follows TEXT",),
 }
 #: The same for what was inherited, which a file that was never given any may lack.
 INHERITED = (

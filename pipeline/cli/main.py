@@ -59,7 +59,7 @@ COMMANDS = {
     "down": "End Kafka and Redis; their data stays in the folder.",
     "status": "Show for each service whether it runs, where, and whether it answers.",
     "logs": "Print the last lines that a SERVICE wrote.",
-    "study": "Check a study file, plan one, begin one, or make its keys.",
+    "study": "Check a study file, plan, begin or change one, or make its keys.",
     "doctor": "Ask whether a study can run here, and whether its results can be trusted.",
     "schedule": "Show what each client of STUDY releases in a round and why, or compare plans.",
     "topics": "Make the topics of STUDY, and write its revision for clients to compare theirs "

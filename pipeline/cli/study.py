@@ -10,6 +10,7 @@ import click
 
 from infra.monitoring import alerts, dashboard
 from infra.rights import ROLES, Role, kafka_commands, redis_command
+from pipeline.cli.change import change
 from pipeline.cli.context import AS_JSON, FILE, FORMAT, STUDY, live_task_of, put, say, task_of
 from pipeline.cli.design import CLIENTS, RECORDS, design, designed
 from pipeline.cli.keys import keys, recover
@@ -65,10 +66,11 @@ def monitoring(what: str) -> None:
 
 @click.group()
 def study() -> None:
-    """Check a study file, plan one, begin one, or make its keys."""
+    """Check a study file, plan, begin or change one, or make its keys."""
 
 
 study.add_command(design)
+study.add_command(change)
 study.add_command(monitoring)
 study.add_command(keys)
 study.add_command(recover)

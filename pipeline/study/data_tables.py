@@ -29,6 +29,14 @@ class Heading(Strict, frozen=True, kw_only=True):
         ),
     ]
     description: Annotated[str, key("one line for people", "...")] = ""
+    follows: Annotated[
+        Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}\Z")] | None,
+        key(
+            "the study that this one takes the place of: a client begins behind the records that "
+            "it has released for that one, which is over for it then; default: none",
+            "shuttle",
+        ),
+    ] = None
 
 
 class Feature(Strict, frozen=True, kw_only=True, omit_defaults=True):

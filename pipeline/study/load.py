@@ -85,6 +85,11 @@ def check_consistency(study: Study) -> None:
     """
     features, interactions = study.data.features, study.data.interactions
     check_features(features, interactions)
+    if study.study.follows == study.name:
+        raise ConfigError(
+            "study.follows: a study cannot follow itself; give the changed study a new name, for "
+            f'example name = "{study.name[:61]}-2"'
+        )
     if study.data.response.name in features:
         raise ConfigError(f"data.response.name: {study.data.response.name!r} is also a feature")
     check_reach(study.encoding)

@@ -180,7 +180,8 @@ def test_releases_that_wait_are_counted_once_for_all(path: Path) -> None:
         waiting = {study: store.waiting(study) for study in ("one", "two")}
     before = contents(path)
     with sqlite3.connect(path) as db:
-        db.execute("ALTER TABLE streams DROP COLUMN waiting")
+        for column in ("follows", "waiting"):
+            db.execute(f"ALTER TABLE streams DROP COLUMN {column}")
         db.execute("ALTER TABLE identity DROP COLUMN tables_sum")
         db.execute("UPDATE identity SET schema = 5")
         held = dict(db.execute("SELECT study, count(*) FROM outbox GROUP BY study").fetchall())

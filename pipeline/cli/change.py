@@ -1,0 +1,155 @@
+"""`veilstream study change`: what a changed study file asks for, and doing it in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from pipeline.cli.context import AS_JSON, FILE, live_task_of, put, say
+from pipeline.errors import ConfigError
+from pipeline.library.changing import Change, changes_between, is_new
+from pipeline.release.task import Task
+from pipeline.settings import Settings
+
+_EFFECTS = {
+    "nothing": "nobody needs to know",
+    "restart": "the state stays",
+    "topics": "the state stays; a setting of topics changes",
+    "kafka": "Kafka's own tools must change the topics (kafka-reassign-partitions)",
+    "new study": "begins a study of its own",
+}
+
+
+@click.command()
+@click.argument("old", type=FILE)
+@click.argument("new", type=FILE)
+@click.option("--apply", "is_applied", is_flag=True, help="Do it. It may be repeated.")
+@AS_JSON
+def change(old: Path, new: Path, is_applied: bool, as_json: bool) -> None:
+    """Say what it takes to go from the study file OLD to NEW while it runs, and what that costs.
+
+    Of each changed key: whether the state stays, who must be started again, or whether NEW is a
+    study of its own, which needs a name of its own. With `follows = "OLD's name"` in its table
+    [study] each client goes on behind the records that it has released for OLD. Budgets are those
+    of the clients whose databases are in this folder.
+
+    Without --apply nothing is changed and nobody is asked.
+    """
+    before, after = (live_task_of(path, "`veilstream study change`") for path in (old, new))
+    settings = Settings.read()
+    plan = _plan(before, after, settings)
+    if as_json and not is_applied:
+        put(plan)
+    elif not as_json:
+        _show(plan)
+    if plan["mend"]:
+        raise ConfigError("; ".join(plan["mend"]))
+    if is_applied:
+        # a plan needs no client library
+        from pipeline.cli.applying import applied  # noqa: PLC0415
+
+        done = applied(before, after, settings, is_new_study=plan["new_study"])
+        if as_json:
+            put({**plan, "done": done})
+    for number, step in enumerate(plan["then"], 1):
+        say(f"{number}. {step}")
+
+
+def _plan(before: Task, after: Task, settings: Settings) -> dict[str, Any]:
+    # `study check` must start without a client library
+    from producers.outlook import costs  # noqa: PLC0415
+
+    found = changes_between(before.study, after.study)
+    new = is_new(before, after)
+    clients = costs(settings.home, before.study.name, after) if new else []
+    return {
+        "old": {"study": before.study.name, "revision": before.revision},
+        "new": {"study": after.study.name, "revision": after.revision},
+        "new_study": new,
+        "changes": [msgspec.to_builtins(one) for one in found],
+        "mend": list(_mend(before, after)) if new else [],
+        "clients": clients,
+        "then": _steps(before, after, clients) if new else _restarts(found),
+    }
+
+
+def _mend(before: Task, after: Task) -> list[str]:
+    """Return what keeps the new file from being a study beside the old one, by key."""
+    old, new = before.study, after.study
+    found = []
+    if new.name == old.name:
+        found.append(
+            f"study.name: revision {after.revision} is another study than {before.revision}, whose "
+            "topics and state have this name: give NEW a name of its own, for example "
+            f'name = "{old.name[:61]}-2", and follows = "{old.name}" below it'
+        )
+    elif new.study.follows not in (None, old.name):
+        found.append(
+            f"study.follows: it names {new.study.follows!r}, and OLD is {old.name!r}: write "
+            f'follows = "{old.name}"'
+        )
+    keys = [study.trust.key if study.trust is not None else None for study in (old, new)]
+    if new.name != old.name and keys[0] is not None and keys[0] == keys[1]:
+        found.append(
+            "trust.key: it is the key of OLD, and each study has its own: put in what `veilstream "
+            "study keys NEW` prints, or remove it"
+        )
+    return found
+
+
+def _restarts(found: list[Change]) -> list[str]:
+    who = {name for one in found for name in one.who}
+    steps = [
+        f"give NEW to all {name}, and start them again one by one"
+        for name in ("workers", "clients", "readers")
+        if name in who
+    ]
+    if any(one.effect == "kafka" for one in found):
+        steps.insert(0, f"stream.replication: {_EFFECTS['kafka']}; nothing here does")
+    return steps or ["nothing needs to be started again"]
+
+
+def _steps(before: Task, after: Task, clients: list[dict[str, Any]]) -> list[str]:
+    old, new = before.study.name, after.study.name
+    steps = [f"start workers with NEW beside those of {old}"]
+    if after.study.authenticated:
+        steps.insert(
+            0,
+            f"copy the key file of study {new} to its workers, and the public key into NEW as "
+            "trust.key",
+        )
+        if not before.study.authenticated:
+            steps.append("admit the clients: `veilstream client enrol` and `client admit`")
+    sent = "" if after.study.study.follows is None else ", once all it has released is sent"
+    steps.append(f"stop each client{sent}, and start it with NEW and the same --client, --source")
+    steps += [
+        f"{one['client']}: add --epsilon-limit {one['epsilon']['after']:.4g}, if the data owner "
+        "agrees"
+        for one in clients
+        if one["epsilon"] and not one["fits"] and one["epsilon"]["after"] is not None
+    ]
+    return [*steps, f"when all clients have moved, stop the workers of {old}"]
+
+
+def _show(plan: dict[str, Any]) -> None:
+    for one in plan["changes"]:
+        whom = f": start {' and '.join(one['who'])} again" if one["who"] else ""
+        click.echo(f"{one['key']}: {one['before']} -> {one['after']}")
+        click.echo(f"  {_EFFECTS[one['effect']]}{whom}")
+    if not plan["changes"]:
+        click.echo("nothing that counts has changed")
+    if not plan["new_study"]:
+        click.echo(f"the state goes on under revision {plan['new']['revision']}")
+        return
+    click.echo(f"a study of its own, revision {plan['new']['revision']}")
+    for one in plan["clients"]:
+        spent = one["epsilon"]
+        budget = "its source has no limit" if spent is None else (
+            f"epsilon {spent['spent']:.4g} spent, {spent['after']:.4g} with NEW, of "
+            f"{spent['limit']:.4g} at delta {spent['delta']:g}"
+        )  # fmt: skip
+        moved = "; has moved" if one["has_moved"] else ""
+        click.echo(f"client {one['client']}: {one['releases']} releases, {budget}{moved}")

@@ -1,0 +1,197 @@
+"""`veilstream study change`: the state stays, or clients move behind their records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import admissions
+from infra.study_record import announce, known_revision
+from infra.topics import administrator, configuration
+from pipeline.methods import task_of
+from pipeline.study import parse_study
+from tests.stage import Stage, lines, study_text, until, write_csv
+from tests.trusted import TRUST
+
+
+@pytest.fixture
+def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
+    made = Stage(tmp_path, kafka, redis_url, study_text() + TRUST)
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+def after(stage: Stage, *changes: tuple[str, str]) -> Stage:
+    """Return the study with some of its text replaced, in the same folder."""
+    text = stage.study.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    name = stage.task.study.name
+    if f'name = "{name}"' in text:
+        made = Stage.__new__(Stage)
+        made.__dict__ |= stage.__dict__ | {"study": stage.folder / "changed.toml"}
+        made.study.write_text(text)
+        made.task = task_of(parse_study(text))
+        return made
+    return Stage(stage.folder, stage.settings.kafka, stage.settings.redis, text)
+
+
+def follower(stage: Stage, *changes: tuple[str, str]) -> Stage:
+    """Return a changed study that follows, under a name of its own."""
+    name = stage.task.study.name
+    return after(stage, (f'name = "{name}"', f'name = "{name}-2"\nfollows = "{name}"'), *changes)
+
+
+def change(one: Stage, other: Stage, *options: str) -> dict[str, Any]:
+    done = one.run("study", "change", one.study, other.study, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def enrol(stage: Stage, *clients: str) -> None:
+    for client in clients:
+        given = stage.folder / f"{client}.json"
+        given.write_text(stage.run("client", "enrol", "--client", client).stdout)
+        done = stage.run("client", "admit", stage.study, given)
+        assert done.returncode == 0, done.stderr
+
+
+def begin(stage: Stage, *clients: str) -> None:
+    for arguments in (("topics", stage.study), ("study", "keys", stage.study)):
+        assert stage.run(*arguments).returncode == 0
+    enrol(stage, *clients)
+
+
+def stored(stage: Stage) -> dict[bytes, dict[bytes, bytes]]:
+    return {key: stage.redis.hgetall(key) for key in stage.stored_keys() if b":state" in key}
+
+
+def retention(stage: Stage) -> str:
+    with administrator(stage.settings) as admin:
+        return configuration(admin, stage.topics.releases.name)["retention.ms"]["value"]
+
+
+def test_a_change_that_keeps_the_state_goes_on_bit_by_bit(stage: Stage) -> None:
+    begin(stage, "north")
+    stage.worker()
+    source = write_csv(stage.folder / "data.csv", 100)
+    stage.produce("north", source)
+    assert stage.code("north") == 0
+    stage.caught_up()
+    assert stage.stop("w0") == 0
+    before = stored(stage)
+    assert before
+    other = after(
+        stage,
+        ('loss = "logistic"', 'loss = "logistic"\nlevel = 0.8'),
+        ('retention = "1d"', 'retention = "2d"'),
+        ("releases = 4", "releases = 2"),
+    )
+    plan = change(stage, other)
+    assert not plan["new_study"]
+    assert {one["key"]: one["effect"] for one in plan["changes"]} == {
+        "estimator.level": "restart",
+        "stream.publish.releases": "restart",
+        "stream.retention": "topics",
+    }
+    assert retention(stage) == "86400000"
+    assert len(change(stage, other, "--apply")["done"]) == 2
+    assert change(stage, other, "--apply")["done"] == []
+    assert retention(stage) == "172800000"
+    other.worker()
+    other.caught_up()
+    assert stored(stage) == before
+    with source.open("a") as file:
+        file.writelines(lines(40, 1))
+    other.produce("north", source)
+    assert other.code("north") == 0
+    other.caught_up()
+    assert other.verified()
+    assert stage.verified()
+    estimate = other.final_estimate()
+    assert estimate.level == 0.8
+    assert estimate.records == 140
+
+
+def test_a_new_study_goes_on_behind_the_records_of_the_old_one(stage: Stage) -> None:
+    begin(stage, "north")
+    stage.worker()
+    source = write_csv(stage.folder / "data.csv", 110)
+    stage.produce("north", source, "--follow")
+    until(lambda: len(stage.releases()) == 6, "5 releases and an admission")
+    assert stage.stop("north") == 0
+    other = follower(stage, ("load = { min = -1, max = 1 }\n", ""))
+    plan = change(stage, other)
+    effects = {one["key"]: one["effect"] for one in plan["changes"]}
+    assert set(effects.values()) == {"new study"}
+    [cost] = plan["clients"]
+    assert (cost["client"], cost["releases"], cost["fits"], cost["has_moved"]) == (
+        "north", 5, True, False,
+    )  # fmt: skip
+    # calibrations of other sizes differ in their last bits
+    assert cost["epsilon"]["after"] == pytest.approx(cost["epsilon"]["spent"], abs=1e-9)
+    # killed at each word that it says to Kafka, and run again
+    said, whole = [], admissions.Writer.send
+
+    def send(self: object, *arguments: object, **more: object) -> object:
+        said.append(arguments)
+        if len(said) in (1, 3, 6):
+            raise KeyboardInterrupt
+        found = whole(self, *arguments, **more)
+        if len(said) == 4:
+            raise KeyboardInterrupt
+        return found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(admissions.Writer, "send", send)
+        codes = []
+        while not codes or codes[-1]:
+            done = stage.run("study", "change", stage.study, other.study, "--apply")
+            codes.append(done.returncode)
+            assert known_revision(other.task, stage.settings) in (
+                (None,) if codes[-1] else (other.task.revision,)
+            )
+    assert codes[:-1] == [130] * 4
+    assert change(stage, other, "--apply")["done"][1:] == []
+    made = "SELECT next_seq FROM streams WHERE follows IS NOT NULL"
+    other.worker("w1")
+    other.produce("north", source, "--follow")
+    with source.open("a") as file:
+        file.writelines(lines(70, 1))
+    until(lambda: other.query("north", made) == [(4,)], "4 releases")
+    assert other.stop("north") == 0
+    counted = "SELECT study, records FROM streams ORDER BY study"
+    names = stage.task.study.name, other.task.study.name
+    assert stage.query("north", counted) == [(names[0], 100), (names[1], 80)]
+    [cost] = change(stage, other)["clients"]
+    assert cost["has_moved"]
+    assert cost["epsilon"]["after"] == cost["epsilon"]["spent"] <= 2.0
+    # whoever starts the old one again is told
+    stage.produce("north", source)
+    assert stage.code("north") == 10
+    assert "is over for this client" in stage.said("north")
+    other.caught_up()
+    assert other.verified()
+    other.remove()
+
+
+def test_what_cannot_be_done_is_refused_before_anything_is_made(stage: Stage) -> None:
+    same_name = after(stage, ("epsilon = 2.0", "epsilon = 1.0"))
+    done = stage.run("study", "change", stage.study, same_name.study, "--apply")
+    assert done.returncode == 10
+    assert "study.name" in done.stderr
+    other = follower(stage, ("epsilon = 2.0", "epsilon = 3.0"))
+    stage.ensure_topics()
+    announce(same_name.task, stage.settings, overrule=True, say=lambda _: None)
+    done = stage.run("study", "change", stage.study, other.study, "--apply")
+    assert done.returncode == 10
+    assert f"runs under revision {same_name.task.revision}" in done.stderr
+    with administrator(stage.settings) as admin:
+        assert other.topics.releases.name not in admin.list_topics()

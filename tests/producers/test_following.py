@@ -1,0 +1,136 @@
+"""A study that follows another: its records, and what both cost together."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import BudgetExceeded, ConfigError, LedgerBehind
+from pipeline.methods import task_of
+from pipeline.privacy.accounting import Unit, total_epsilon
+from pipeline.release.task import Task
+from pipeline.study import parse_study
+from producers import report
+from producers.client_store import NO_LIMIT, ClientStore, Outgoing, Tally
+from producers.following import forecast
+from producers.ledger import Limit
+from tests.stage import PRIVATE, study_text
+
+SOURCE = "csv:data.csv"
+
+
+def task(name: str, follows: str | None = None, *, epsilon: float = 2.0, records: int = 1) -> Task:
+    privacy = PRIVATE.replace("2.0", str(epsilon))
+    privacy += f'\nunit = "user"\nrecords = {records}' if records > 1 else ""
+    text = study_text(name, privacy=privacy)
+    head = f'name = "{name}"'
+    return task_of(
+        parse_study(text.replace(head, f'{head}\nfollows = "{follows}"', int(bool(follows))))
+    )
+
+
+def release(store: ClientStore, one: Task, position: bytes, limit: Limit = NO_LIMIT) -> None:
+    seq = store.open_stream(one, SOURCE, limit).next_seq
+    bytes_ = Outgoing(seq, b"noised", [])
+    store.release(one, SOURCE, [bytes_], position=position, tally=Tally(20, {}, 0), now=1.0)
+    store.sent(one.study.name, [seq], (0, seq))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "clients" / "site.db"
+
+
+def spent(path: Path) -> float:
+    return float(report.ledger(path)[SOURCE]["spent"]["epsilon"])
+
+
+def test_it_begins_behind_the_records_and_the_earlier_one_is_over(path: Path) -> None:
+    with ClientStore(path, "site") as store:
+        release(store, task("a"), b"20")
+        assert store.open_stream(task("b", "a"), SOURCE).position == b"20"
+        assert store.open_stream(task("b", "a"), SOURCE).position == b"20"
+        with pytest.raises(ConfigError, match="study 'a' is over for this client"):
+            store.open_stream(task("a"), SOURCE)
+        assert (store.input_of("b"), store.input_of("a")) == ("a", "a")
+        # nothing was released yet: whoever takes the key out again gets the earlier study back
+        assert store.open_stream(task("b"), SOURCE).position is None
+        release(store, task("a"), b"40")
+        assert store.open_stream(task("b", "a"), SOURCE).position == b"40"
+
+
+def test_each_record_pays_once_for_the_dearer_of_both(path: Path) -> None:
+    with ClientStore(path, "site") as store:
+        release(store, task("a"), b"20")
+        once = spent(path)
+        release(store, task("b", "a", epsilon=1.5), b"40")
+        assert spent(path) == once
+        release(store, task("c", "b", epsilon=2.0), b"60")
+        assert spent(path) == once
+        # a study that follows nobody reads the same records again
+        with pytest.raises(BudgetExceeded):
+            release(store, task("d", epsilon=0.5), b"20")
+        # what costs more is paid in full, and by no record together with what it follows
+        dearer = task("e", "c", epsilon=3.0)
+        with pytest.raises(BudgetExceeded):
+            release(store, dearer, b"80")
+        release(store, dearer, b"80", Limit(3.0))
+        assert 2.99 < spent(path) <= 3.0
+        store.heritage._db._whole.check()
+
+
+@pytest.mark.parametrize("fault", ["lost", "user"])
+def test_studies_add_up_where_a_record_may_be_in_both(path: Path, fault: str) -> None:
+    records = 2 if fault == "user" else 1
+    first, then = task("a", records=records), task("b", "a", records=records)
+    with ClientStore(path, "site") as store:
+        release(store, first, b"20")
+        if fault == "lost":
+            store.charge_lost(first, SOURCE, range(1, 2), owed=0, now=1.0)
+        with pytest.raises(BudgetExceeded):
+            release(store, then, b"40")
+        release(store, then, b"40", Limit(4.0))
+        assert spent(path) > 2.5
+
+
+def test_what_waits_or_is_lost_comes_first(path: Path) -> None:
+    with ClientStore(path, "site") as store:
+        release(store, task("a"), b"20")
+        store.release(
+            task("a"), SOURCE, [Outgoing(1, b"noised", [])], position=b"40",
+            tally=Tally(20, {}, 0), now=1.0,
+        )  # fmt: skip
+        with pytest.raises(ConfigError, match="1 releases of study 'a' have not been sent"):
+            store.open_stream(task("b", "a"), SOURCE)
+        store.sent("a", [1], (0, 1))
+        with pytest.raises(LedgerBehind):
+            store._following.begin("b", SOURCE, "a", {"a": 1})
+        assert store.open_stream(task("b", "a"), SOURCE).position == b"40"
+
+
+def test_another_source_is_read_from_its_start(path: Path) -> None:
+    with ClientStore(path, "site") as store:
+        release(store, task("a"), b"20")
+        assert store.open_stream(task("b", "a"), "csv:other.csv").position is None
+        assert store.open_stream(task("a"), SOURCE).next_seq == 1
+
+
+@pytest.mark.parametrize("follows", ["a", None])
+@pytest.mark.parametrize("epsilon", [1.0, 3.0])
+def test_a_forecast_is_what_is_paid(path: Path, follows: str | None, epsilon: float) -> None:
+    one, unit = task("b", follows, epsilon=epsilon), Unit(1, "zero-out")
+    with ClientStore(path, "site") as store:
+        release(store, task("a"), b"20")
+        ask = functools.partial(forecast, store.heritage._db.rows, one, SOURCE, unit)
+        then = total_epsilon(ask(), 1e-5)
+        release(store, one, b"40", Limit(9.0))
+        assert spent(path) == pytest.approx(then, rel=1e-12)
+        assert total_epsilon(ask(), 1e-5) == pytest.approx(then, rel=1e-12)
+
+
+def test_a_study_cannot_follow_itself() -> None:
+    with pytest.raises(ConfigError, match=r"study\.follows"):
+        task("a", "a")
+    assert task("b", "a").revision != task("b").revision
