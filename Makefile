@@ -92,6 +92,7 @@ peers: .venv/ready  ## The worker beside Quix Streams and Bytewax, which it inst
 .PHONY: coverage
 coverage: .venv/ready  ## How often intervals cover an exact target; FULL=1 for 400 streams of a cell
 	@$(BIN)/python -m benchmarks.coverage $(if $(FULL),--full)
+	@$(BIN)/python -m benchmarks.sites_coverage $(if $(FULL),--full)
 
 .PHONY: attacks
 attacks: .venv/ready  ## Lower bounds of epsilon that attacks measure, and planted faults

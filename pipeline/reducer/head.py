@@ -11,7 +11,7 @@ from pipeline.errors import PayloadError, StateError
 from pipeline.release.task import Task
 
 #: Version of the stored form; a worker refuses state of another version.
-SCHEMA = 8
+SCHEMA = 9
 HEAD, SUMS = "head", "sums."
 
 

@@ -1,7 +1,8 @@
-"""The sites put together: one step from where their scores were taken, far sites weighed down.
+"""What the sites say together: of the most epochs whose scores were taken near enough.
 
-theta solves sum_m w_m a_m e_m(theta) = N R theta with the scores e_m(theta) = sum (g + J (t -
-theta)) of site m, its optimal weight a_m and its guard w_m. Derived in docs/methods/noisy-mle.md.
+A score that is linearised leaves out what grows with the square of the way from its point to the
+estimate, and no standard error knows of it. The first models are far. So older epochs count only
+where all that is left out is small beside every standard error.
 """
 
 from __future__ import annotations
@@ -12,57 +13,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.estimators.estimate import FAR, Estimate, Progress, is_far
+from pipeline.estimators.estimate import FAR, Estimate, Progress
 from pipeline.estimators.forgetting import effective
-from pipeline.linalg import Floored, condition_number, floor_eigenvalues, sandwiches, solve_positive
-from pipeline.methods.noisy_mle import guards
-from pipeline.methods.noisy_mle.sites import Sites, sites_of
+from pipeline.linalg import condition_number
+from pipeline.methods.noisy_mle.sites import Sites, recent_epochs, sites_of
+from pipeline.methods.noisy_mle.solving import Fit, positive, settled, variances
 from pipeline.methods.noisy_mle.state import SiteState
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.methods.noisy_mle.telling import INTERVAL, dropped, empty, listed
 from pipeline.types import Matrix, Vector
 
-#: The least eigenvalue of the mean curvature with which intervals are given, and the one below
-#: which it is raised, in units of its noise's spectral size.
-READY, FLOOR = 2.0, 0.5
-#: Rounds of weighing sites by their distance.
-ROUNDS = 8
-#: A dispersion is known when it is so many standard deviations of its noise.
-KNOWN = 4.0
+#: The least eigenvalue of the mean curvature with which intervals are given, in units of its
+#: noise's spectral size.
+READY = 2.0
+#: What linearised scores leave out may move a coefficient by so many of its standard errors.
+NEAR = 0.25
+#: Older epochs are left out only where so large a share of the sites stays: those that come first
+#: in a new epoch must not be a majority alone.
+STAYING = 0.75
 #: No model moves the predictor of any record further from the last, until intervals are given.
 LONGEST_STEP = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """One round: coefficients, and what the next one weighs sites by.
-
-    weights: w_m a_m, shape (M,).
-    bread: Mean curvature of one record with the ridge, repaired.
-    size: Spectral size of the noise of the mean curvature.
-    known: Whether the dispersion stands out of its noise.
-    """
-
-    coefficients: Vector
-    weights: Vector
-    curvature: Matrix
-    bread: Floored
-    size: float
-    dispersion: float
-    known: bool
 
 
 def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estimate:
     """As `Server.estimate`, a deterministic function of the sums."""
     releases = sum(state.releases for _, state in parts)
-    slots, sites = sum(state.slots for _, state in parts), sites_of(task, parts)
-    if sites is None:
+    slots = sum(state.slots for _, state in parts)
+    if not releases:
         return empty(task.first_model.coefficients, slots, releases)
-    fit, squared = settled(task, sites)
-    covariance, privacy = variances(sites, fit)
-    least = float(np.linalg.eigvalsh(fit.curvature + np.diag(task.penalty))[0])
-    share = min(1.0, (max(least, 0.0) / (READY * fit.size)) ** 2)
-    reason = _lacking(task, sites, fit, share, covariance)
+    found = _chosen(task, parts)
+    sites, fit, squared, reason = found.sites, found.fit, found.squared, found.reason
+    covariance, privacy = found.covariance, found.privacy
+    # scores that are too far leave as many later ones come as there are now
+    share = min(found.share, 0.5 if reason == FAR else 1.0)
     coefficients = fit.coefficients
     point = next_point(task.norm_bound, coefficients, sites.point, settled=not reason)
     if not task.at_models:
@@ -91,6 +74,67 @@ def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estima
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """What the releases of some epochs say: the fit, its covariance, and what intervals lack.
+
+    share: How far they are on the way to intervals, in [0, 1].
+    error: Mean square error of predictors: by chance, and by what linearised scores leave out.
+    """
+
+    sites: Sites
+    fit: Fit
+    squared: Vector
+    covariance: Matrix
+    privacy: Matrix
+    share: float
+    reason: str
+    error: float
+
+
+def _chosen(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Solution:
+    """Return the solution of the most epochs that give intervals, else that of the least error."""
+    kept = sorted(recent_epochs(parts))
+    tried: list[Solution] = []
+    for first in range(len(kept)):
+        sites = sites_of(task, parts, kept[first:])
+        if tried and len(sites.names) < STAYING * len(tried[0].sites.names):
+            break
+        tried.append(_solution(task, sites))
+        if tried[-1].reason != FAR:
+            # intervals; or noise is in their way, and fewer releases have more of it
+            break
+    if not tried[-1].reason:
+        return tried[-1]
+    return min(tried, key=lambda solution: solution.error)
+
+
+def _solution(task: SiteTask, sites: Sites) -> Solution:
+    fit, squared = settled(task, sites)
+    covariance, privacy = variances(sites, fit)
+    least = float(np.linalg.eigvalsh(fit.curvature + np.diag(task.penalty))[0])
+    share = min(1.0, (max(least, 0.0) / (READY * fit.size)) ** 2)
+    rows = positive(fit.curvature)
+    scale = max(float(rows[0, 0]), 1e-12)
+    bent = _bent(task, sites, fit, rows / scale)
+    reason = _lacking(fit, share, bent, covariance, scale)
+    chance = float(np.sum(covariance * rows)) / scale
+    return Solution(sites, fit, squared, covariance, privacy, share, reason, chance + bent**2)
+
+
+def _bent(task: SiteTask, sites: Sites, fit: Fit, rows: Matrix) -> float:
+    """Return by about how much linearised scores move predictors at most, root mean square.
+
+    rows: Mean curvature, 1 for the intercept.
+    """
+    points = sites.points
+    away = points.mean - fit.coefficients
+    squares = np.einsum("ki,ij,kj->k", away, rows, away)
+    squares += points.scatter * float(np.linalg.eigvalsh(rows)[-1])
+    mass = fit.weights[points.site] * points.bending
+    return task.loss.remainder / 2 * float(mass @ squares) / float(fit.weights @ sites.records)
+
+
 def next_point(
     norm_bound: float, coefficients: Vector, points: Matrix | None, *, settled: bool
 ) -> Vector:
@@ -106,149 +150,7 @@ def next_point(
     return found
 
 
-def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector]:
-    """Return the fit with all sites weighed by their distance, and the squared distances, (M,)."""
-    size, count = task.size, len(sites.names)
-    kept = _plausible_curvature(sites)
-    middle = np.median(sites.point, axis=0)
-    # from the middle of all sites, which no minority of them moves far
-    each = sites.residuals(middle) / sites.records[:, None]
-    half = np.median(sites.curvature / sites.records[:, None, None], axis=0)
-    noise = math.sqrt(size * float(np.median(sites.curvature_noise / sites.records**2)))
-    least = max(FLOOR * noise, 1e-12)
-    bread = floor_eigenvalues(half + np.diag(task.penalty), least)
-    score = np.median(each, axis=0) - task.penalty * middle
-    coefficients = middle + solve_positive(bread.matrix, score)
-    guard, known = kept, _dispersion(task, sites, kept, coefficients)
-    squared = np.zeros(count)
-    for _ in range(ROUNDS):
-        curvature = _mean_curvature(sites, guard) if guard.any() else half
-        squared = _distances(sites, coefficients, task.penalty, known[0], curvature, least)
-        guard = kept * guards.factors(squared, size)
-        guard *= guards.capped(guard * sites.records, task.spec.largest_share)
-        known = _dispersion(task, sites, guard, coefficients)
-        fit = _solve(task, sites, guard, known)
-        coefficients = fit.coefficients
-    return fit, squared
-
-
-def variances(sites: Sites, fit: Fit) -> tuple[Matrix, Matrix]:
-    """Return the covariance of the coefficients, and the part of it that noise causes."""
-    size, squares = len(fit.coefficients), fit.weights**2
-    away = sites.point - fit.coefficients
-    half = squares * sites.curvature_noise / 2
-    noise = float(squares @ sites.score_noise + half @ np.sum(away**2, axis=1)) * np.eye(size)
-    noise += np.einsum("m,mi,mj->ij", half, away, away)
-    sampling = float(squares @ sites.squared) * fit.dispersion * _positive(fit.curvature)
-    bread = float(fit.weights @ sites.records) * fit.bread.matrix
-    covariance, privacy = sandwiches(bread, sampling + noise, noise)
-    return covariance, privacy
-
-
-def _solve(task: SiteTask, sites: Sites, guard: Vector, known: tuple[float, bool]) -> Fit:
-    if not guard.any():
-        guard = np.ones(len(guard))
-    curvature, size, dispersion = _mean_curvature(sites, guard), task.size, known[0]
-    each = max(float(np.trace(curvature)) / size, 1e-12)
-    # what a record tells over what its score varies: 1 / (dispersion + noise d / trace)
-    optimal = sites.records / (dispersion * sites.squared + sites.score_noise / each)
-    weights = guard * optimal / optimal.max()
-    total = float(weights @ sites.records)
-    curvature = np.einsum("m,mij->ij", weights, sites.curvature) / total
-    spectral = math.sqrt(size * float(weights**2 @ sites.curvature_noise)) / total
-    bread = floor_eigenvalues(curvature + np.diag(task.penalty), max(FLOOR * spectral, 1e-12))
-    middle = weights * sites.records @ sites.point / total
-    score = weights @ sites.residuals(middle) / total - task.penalty * middle
-    coefficients = middle + solve_positive(bread.matrix, score)
-    return Fit(coefficients, weights, curvature, bread, spectral, *known)
-
-
-def _mean_curvature(sites: Sites, guard: Vector) -> Matrix:
-    mean: Matrix = np.einsum("m,mij->ij", guard, sites.curvature) / float(guard @ sites.records)
-    return mean
-
-
-def _plausible_curvature(sites: Sites) -> Vector:
-    """Return 1 for sites whose curvature is as the others', and 0 for those far from them.
-
-    That of fewer records is a smaller multiple of the others': slots may be empty.
-    """
-    if len(sites.names) < guards.LEAST_SITES:
-        return np.ones(len(sites.names))
-    each = sites.curvature / sites.records[:, None, None]
-    middle = np.median(each, axis=0)
-    filled = np.einsum("mij,ij->m", each, middle) / max(float(np.sum(middle**2)), 1e-300)
-    apart = each - np.clip(filled, 0.0, 1.0)[:, None, None] * middle
-    squares, noise = np.sum(apart**2, axis=(1, 2)), sites.curvature_noise / sites.records**2
-    numbers = each.shape[1] * (each.shape[1] + 1) // 2
-
-    def squared(variance: float) -> Vector:
-        found: Vector = squares / (noise + variance)
-        return found
-
-    limit = guards.FLAGGED_CURVATURE * guards.limit_of(numbers)
-    far = squared(guards.difference(squared, numbers)) > limit
-    return np.where(far, 0.0, 1.0)
-
-
-def _distances(
-    sites: Sites,
-    coefficients: Vector,
-    penalty: Vector,
-    dispersion: float,
-    curvature: Matrix,
-    least: float,
-) -> Vector:
-    """Return the squared distance of each site's penalised score from zero, shape (M,).
-
-    By the variance of its records, of its noise, and the one by which sites differ, which all but
-    the noise's part have the shape of the curvature.
-
-    least: What its eigenvalues are raised to, > 0: noise alone may have made them negative.
-    """
-    size = len(coefficients)
-    values, vectors = np.linalg.eigh(curvature)
-    # what zeroes their sum has the ridge in it: without it all sites look far where it is large
-    scores = sites.residuals(coefficients) - sites.records[:, None] * (penalty * coefficients)
-    squares = (scores @ vectors) ** 2
-    away = np.sum((sites.point - coefficients) ** 2, axis=1)
-    noise = (sites.score_noise + sites.curvature_noise * away)[:, None]
-    shape, records = np.maximum(values, least), sites.records[:, None] ** 2
-    own = noise + dispersion * sites.squared[:, None] * shape
-
-    def squared(variance: float) -> Vector:
-        found: Vector = np.sum(squares / (own + variance * records * shape), axis=1)
-        return found
-
-    few = len(squares) < guards.LEAST_SITES
-    return squared(0.0 if few else guards.difference(squared, size))
-
-
-def _positive(curvature: Matrix) -> Matrix:
-    """Return a mean curvature without the negative eigenvalues that noise gave it."""
-    return floor_eigenvalues(curvature, 0.0).matrix
-
-
-def _dispersion(
-    task: SiteTask, sites: Sites, guard: Vector, coefficients: Vector
-) -> tuple[float, bool]:
-    """Return the variance of a record's score over its curvature, and whether it is known."""
-    scale, unit = task.study.estimator.noise_scale, task.response_scale[1]
-    if not task.squares:
-        return (1.0 if scale is None else (scale / unit) ** 2), True
-    away = coefficients - sites.point
-    left = (
-        sites.squares
-        - 2 * np.einsum("mi,mi->m", away, sites.score)
-        + np.einsum("mi,mij,mj->m", away, sites.curvature, away)
-    )
-    weighed = float(guard @ sites.curvature[:, 0, 0])
-    total, noise = float(guard @ left), math.sqrt(sites.squares_noise)
-    known = total > KNOWN * noise and weighed > 0
-    return (max(total, noise) / weighed if weighed > 0 else 1.0), known
-
-
-def _lacking(task: SiteTask, sites: Sites, fit: Fit, share: float, covariance: Matrix) -> str:
+def _lacking(fit: Fit, share: float, bent: float, covariance: Matrix, scale: float) -> str:
     """Return why there are no intervals; empty if there is nothing in their way."""
     if share < 1:
         return (
@@ -260,10 +162,7 @@ def _lacking(task: SiteTask, sites: Sites, fit: Fit, share: float, covariance: M
             "the spread of the residuals does not stand out of its noise: intervals need more "
             "releases, or estimator.noise_scale where it is known"
         )
-    away = sites.point - fit.coefficients
-    mass = fit.weights * sites.records * sites.expanded
-    rows = _positive(fit.curvature)
-    moved = np.einsum("m,mi,ij,mj->", mass, away, rows, away)
-    distance = float(moved) / float(fit.weights @ sites.records) / max(float(rows[0, 0]), 1e-12)
-    bent = task.loss.remainder * distance / 2
-    return FAR if is_far(bent, np.diag(covariance)) else ""
+    # a shift of all predictors by `bent` moves a coefficient by so much at most
+    inverse = np.linalg.inv(fit.bread.matrix)
+    moved = bent * np.sqrt(scale * np.diag(inverse))
+    return FAR if np.any(moved > NEAR * np.sqrt(np.diag(covariance))) else ""

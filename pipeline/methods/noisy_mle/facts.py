@@ -13,8 +13,9 @@ from scipy.special import ndtri
 from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
 from pipeline.methods.facts import Design, Outlook, Sizes
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.estimate import KNOWN, READY
+from pipeline.methods.noisy_mle.estimate import READY
 from pipeline.methods.noisy_mle.guards import LEAST_SITES, limit_of
+from pipeline.methods.noisy_mle.solving import KNOWN
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.release.task import Task
 from pipeline.study import Study, with_keys
@@ -27,6 +28,8 @@ RESIDUAL = 0.1
 BEND = 0.55
 #: Windows of each client that a design aims at: with fewer, scores are taken far from the estimate.
 WINDOWS = 4
+#: Windows of every site until scores are near enough: at 0, at a first model and near the estimate.
+NEAR_WINDOWS = 3
 #: The largest epsilon that a study can have.
 LARGEST_EPSILON = 20.0
 
@@ -112,12 +115,14 @@ def outlook(task: SiteTask, records: int) -> Outlook:
     curvature = bend * task.loss.start_curvature * _products(task)
     bread = curvature + np.diag(task.penalty)
     ridge, usual = task.study.estimator.ridge, _until(task, float(np.linalg.eigvalsh(bread)[0]))
+    near = _until_near(task)
     inverse = np.linalg.pinv(bread, hermitian=True)
     releases = max(counted / task.slots, 1.0)
     noise = task.channels(1).gradient.standard_deviation / (task.slots * math.sqrt(releases))
     sampling = _dispersion(task) / counted * curvature
     half = np.diag(inverse @ (sampling + noise**2 * np.eye(task.size)) @ inverse)[1:]
-    latest = _until(task, ridge) if ridge else None
+    latest = max(_until(task, ridge), near) if ridge else None
+    usual = max(usual, near)
     return Outlook(
         latest=latest,
         usual=usual if latest is None else min(usual, latest),
@@ -158,6 +163,15 @@ def _until(task: SiteTask, least: float) -> int:
         square = _dispersion(task) * slots
         releases = max(releases, (KNOWN * channels.squares.standard_deviation / square) ** 2)
     return max(1, math.ceil(releases)) * slots
+
+
+def _until_near(task: SiteTask) -> int:
+    """Return from how many record slots on scores are usually near enough; 0 where all are at 0."""
+    if not task.at_models:
+        return 0
+    # no model is made before so many releases
+    a_round = max(task.spec.sites, task.study.stream.publish.releases)
+    return NEAR_WINDOWS * a_round * task.slots
 
 
 def _dispersion(task: SiteTask) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,24 @@ from pipeline.methods.noisy_mle.state import KEPT, SiteState
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Integers, Matrix, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Where releases were taken: those of each site, epoch and bucket together, in k rows.
+
+    site: Place of their site, shape (k,).
+    mean: Their mean point, shape (k, d).
+    scatter: Mean of |t - mean|^2, >= 0, shape (k,).
+    bending: Sums of w n over those that leave something out beyond their point, shape (k,).
+    noise: Variance of the noise of the summed curvature's diagonal, shape (k,).
+    """
+
+    site: Integers
+    mean: Matrix
+    scatter: Vector
+    bending: Vector
+    noise: Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +49,7 @@ class Sites:
         curvature's diagonal; shape (M,).
     squares_noise: That of all squares together.
     point: Mean point of the releases, shape (M, d).
-    expanded: Share of the releases that leave something out beyond their point, shape (M,).
+    points: The same by epoch.
     """
 
     names: list[str]
@@ -45,7 +63,7 @@ class Sites:
     curvature_noise: Vector
     squares_noise: float
     point: Matrix
-    expanded: Vector
+    points: Points
 
     def residuals(self, point: Vector) -> Matrix:
         """Return the sites' scores at a point, to first order, shape (M, d)."""
@@ -53,11 +71,10 @@ class Sites:
         return moved
 
 
-def sites_of(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Sites | None:
-    """Return the sites of some buckets with their weights; None if no release has come."""
-    kept = recent_epochs(parts)
-    if not kept:
-        return None
+def sites_of(
+    task: SiteTask, parts: Sequence[tuple[float, SiteState]], kept: Collection[int]
+) -> Sites:
+    """Return the sites of some buckets with their weights: their releases in the epochs `kept`."""
     names, which, weights, epochs, integers = gathered(parts, kept)
     start, rows, shape = epochs == 0, integers.astype(np.float64), parts[0][1].shape
     size, first = shape.size, 1 + shape.size
@@ -83,7 +100,9 @@ def sites_of(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Sites 
         channels = [c.squares for c in both if c.squares is not None]
         squares = weights * unit(c.unit for c in channels) * rows[:, first + shape.packed]
         squares_noise = float(twice @ unit(c.standard_deviation**2 for c in channels))
-    points = weights[:, None] * rows[:, shape.points : shape.points + size] * point_unit
+    means = point_unit * rows[:, shape.points : shape.points + size] / rows[:, :1]
+    lengths = point_unit**2 * shape.squared(integers) / rows[:, 0]
+    curvature_noise = twice * curved.standard_deviation**2
     releases = summed(counts)
     exact = start & (task.loss.name == "linear")
     return Sites(
@@ -95,15 +114,21 @@ def sites_of(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Sites 
         records=releases * task.slots,
         squared=summed(twice) * task.slots,
         score_noise=summed(twice * unit(c.gradient.standard_deviation**2 for c in both)),
-        curvature_noise=summed(twice * curved.standard_deviation**2),
+        curvature_noise=summed(curvature_noise),
         squares_noise=squares_noise,
-        point=summed(points) / releases[:, None],
-        expanded=summed(np.where(exact, 0.0, counts)) / releases,
+        point=summed(counts[:, None] * means) / releases[:, None],
+        points=Points(
+            site=which,
+            mean=means,
+            scatter=np.maximum(lengths - np.sum(means**2, axis=1), 0.0),
+            bending=np.where(exact, 0.0, counts) * task.slots,
+            noise=curvature_noise,
+        ),
     )
 
 
 def gathered(
-    parts: Sequence[tuple[float, SiteState]], kept: set[int]
+    parts: Sequence[tuple[float, SiteState]], kept: Collection[int]
 ) -> tuple[list[str], Integers, Vector, Integers, Integers]:
     """Return the sums of the epochs `kept` of all buckets, row by row.
 

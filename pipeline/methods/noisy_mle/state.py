@@ -1,9 +1,10 @@
 """The state at the worker: integer sums of each site, the same bits in any order of arrival.
 
 A release at the point t has the score g, the curvature J and the squares s. A site's sums of
-(1, g, J, s, t, J t) are kept apart by epoch: 0 at the public start, else 1 + floor(log2 version).
-Of each site the newest `KEPT` epochs are kept; which those are depends on the epochs that have
-come, not on their order. J t has up to 80 bits, and is kept in parts of 22, 32 and the other bits.
+(1, g, J, s, t, J t, |t|^2) are kept apart by epoch, two for each doubling of the version, and the
+public start. Of each site the newest `KEPT` epochs are kept; which those are depends on the epochs
+that have come, not on their order. J t has up to 80 bits, and is kept in parts of 22, 32 and the
+other bits; |t|^2 in one of 32 and the others.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from pipeline.linalg import packed_indices
 from pipeline.types import Integers, Vector
 
 #: Epochs that are kept of a site: older releases were taken too far from the newest models.
-KEPT = 3
+KEPT = 5
 HEAD = "head"
-_LOW, _MIDDLE = 22, 32
+_LOW, _MIDDLE, _SQUARED = 22, 32, 32
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How many numbers a release holds: d coefficients, and squares (1) or none (0).
 
-    moving: Whether it matters at which point it was taken; else t and J t are left out.
+    moving: Whether it matters at which point it was taken; else t, J t and |t|^2 are left out.
     """
 
     size: int
@@ -47,13 +48,13 @@ class Shape:
     @property
     def width(self) -> int:
         """Length of the sums of one epoch."""
-        return self.points + 4 * self.size * self.moving
+        return self.points + (4 * self.size + 2) * self.moving
 
     def rows_of(self, points: Integers, numbers: Integers) -> Integers:
-        """Return releases as rows (1, g, J, s, t, J t), of points (n, d) and numbers behind them.
+        """Return releases as rows of sums, of points (n, d) and the numbers behind them.
 
         Numbers are below 2^42 and points up to 2^24, so that no product of parts passes 2^57. The
-        parts of J t are not carried yet: one row may be added to carried ones, not many.
+        parts are not carried yet: one row may be added to carried ones, not many.
         """
         rows = np.zeros((len(points), self.width), dtype=np.int64)
         rows[:, 0] = 1
@@ -62,6 +63,7 @@ class Shape:
             return rows
         low, middle, _ = self._products(rows)
         rows[:, self.points : self.points + self.size] = points
+        rows[:, -2] = np.einsum("ij,ij->i", points, points, dtype=np.int64)
         packed, unpacked = numbers[:, self.size : self.points - 1], packed_indices(self.size)
         # masked while packed: half as many numbers
         low[:] = np.matmul((packed & ((1 << _LOW) - 1))[:, unpacked], points[:, :, None])[:, :, 0]
@@ -69,17 +71,26 @@ class Shape:
         return rows
 
     def carry(self, rows: Integers) -> None:
-        """Give the parts of J t their own bits again, in place, shape (n, width)."""
+        """Give the parts of J t and |t|^2 their own bits again, in place, shape (n, width)."""
+        if not self.moving:
+            return
         low, middle, high = self._products(rows)
         middle += low >> _LOW
         low &= (1 << _LOW) - 1
         high += middle >> _MIDDLE
         middle &= (1 << _MIDDLE) - 1
+        rows[:, -1] += rows[:, -2] >> _SQUARED
+        rows[:, -2] &= (1 << _SQUARED) - 1
 
     def products(self, rows: Integers) -> Vector:
         """Return the sums of J t as floats, shape (n, d)."""
         low, middle, high = (part.astype(np.float64) for part in self._products(rows))
         return (np.ldexp(high, _LOW + _MIDDLE) + np.ldexp(middle, _LOW)) + low
+
+    def squared(self, rows: Integers) -> Vector:
+        """Return the sums of |t|^2 as floats, shape (n,)."""
+        found: Vector = np.ldexp(rows[:, -1].astype(np.float64), _SQUARED) + rows[:, -2]
+        return found
 
     def _products(self, rows: Integers) -> tuple[Integers, Integers, Integers]:
         first = self.points + self.size
@@ -90,8 +101,13 @@ class Shape:
 
 
 def epochs_of(versions: Integers) -> Integers:
-    """Return 0 for the public start, else 1 + floor(log2 version), shape (n,)."""
-    return np.frexp(versions.astype(np.float64))[1].astype(np.int64)
+    """Return 0 for the public start, else the epoch that begins at 2^k or 3 * 2^k, shape (n,).
+
+    So the versions 1, 2, 3, 4 to 5, 6 to 7, 8 to 11, ...: the first models move the most.
+    """
+    part, exponent = np.frexp(versions.astype(np.float64))
+    halves = 2 * exponent.astype(np.int64) + (part >= 0.75)
+    return np.where(versions > 0, halves - 1, 0)
 
 
 @dataclass(slots=True)

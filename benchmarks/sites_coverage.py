@@ -1,0 +1,260 @@
+"""How often 95 % intervals of many sites hold the truth, and when they come.
+
+`python -m benchmarks.sites_coverage [--full] [--cells TEXT] [--seed N]`. Three uniform features,
+sites whose records have one law, no ridge, noise simulated with the deviations of a real study. In
+each round a site sends a window, or three where sites are uneven and it is every third; a model is
+made after each `every` releases. After each round one row: the share of streams that are ready,
+and, among them, the share of intervals that hold the truth with its Monte Carlo error (standard
+deviation over streams, over the root of their number), the share that hold the fit of the same
+records without noise, the mean error in standard errors of the coefficient that is worst, and how
+many standard errors long the errors' deviation is. A row is OUTSIDE where its coverage is more than
+two of its own errors beyond 93 to 97.5 %.
+
+Quick: 30 streams of a cell; full: 200. Writes results/sites_coverage.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.estimators.estimate import Estimate
+from pipeline.methods import task_of
+from pipeline.offline import OfflineRun
+from pipeline.records.encode import Arrays
+from pipeline.release.task import Task
+from pipeline.study import parse_study
+from pipeline.types import Matrix, Vector
+
+RESULTS = Path(__file__).parent / "results" / "sites_coverage.json"
+LEAST, MOST = 0.93, 0.975
+SPREAD = 0.15
+STUDY = """\
+[study]
+name = "coverage"
+[data]
+response = {response}
+[data.features]
+a = {{ min = -1, max = 1 }}
+b = {{ min = -1, max = 1 }}
+c = {{ min = -1, max = 1 }}
+[estimator]
+kind = "noisy-mle"
+loss = "{loss}"
+ridge = 0.0
+norm_bound = "typical"
+{residual}
+method = {{ release = "{release}" }}
+[privacy]
+mechanism = "insecure-simulation"
+epsilon = {epsilon}
+delta = 1e-5
+seed = {seed}
+[window]
+records = {records}
+[stream]
+publish = {{ releases = {every} }}
+"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A design of streams.
+
+    records: Of a window. every: Releases from one model to the next; 0: those of a round.
+    """
+
+    loss: str
+    records: int
+    sites: int
+    epsilon: float
+    intercept: float = -1.0
+    uneven: bool = False
+    every: int = 0
+    release: str = "auto"
+    rounds: int = 6
+
+    @property
+    def label(self) -> str:
+        """What stands in front of its rows."""
+        more = f"{' uneven' * self.uneven}{f' every {self.every}' * bool(self.every)}"
+        return (
+            f"{self.loss} {self.release} n={self.records} sites={self.sites} "
+            f"epsilon={self.epsilon:g} intercept={self.intercept:g}{more}"
+        )
+
+    @property
+    def truth(self) -> Vector:
+        """Coefficients of its records, the intercept first."""
+        # no response of a linear model leaves its range
+        scale = 1.0 if self.loss == "logistic" else 0.18
+        return scale * np.array([self.intercept, 0.5, 0.99, 0.88])
+
+    def windows_of(self, site: int) -> int:
+        """Return how many windows a site sends in a round."""
+        return 3 if self.uneven and site % 3 == 0 else 1
+
+    def task(self, seed: int) -> Task:
+        """Return the task of a stream's study."""
+        return task_of(parse_study(self.text(seed)))
+
+    def text(self, seed: int) -> str:
+        """Return a stream's study file."""
+        linear = self.loss == "linear"
+        number = '{ name = "y", kind = "number", min = -1, max = 1 }'
+        return STUDY.format(
+            response=number if linear else '{ name = "y", positive = "1", negative = "0" }',
+            loss=self.loss,
+            residual="residual_bound = 0.5" if self.release == "score" and linear else "",
+            release=self.release,
+            epsilon=self.epsilon,
+            seed=seed,
+            records=self.records,
+            every=self.every or sum(map(self.windows_of, range(self.sites))),
+        )
+
+    def window(self, rng: np.random.Generator) -> Arrays:
+        """Draw a window of records."""
+        features = rng.uniform(-1, 1, (self.records, 3))
+        predictor = self.truth[0] + features @ self.truth[1:]
+        if self.loss == "linear":
+            # no response is cut: that would bend the line
+            noise = SPREAD * np.clip(rng.standard_normal(self.records), -2.5, 2.5)
+            return Arrays(features, predictor + noise)
+        chance = 1 / (1 + np.exp(-predictor))
+        return Arrays(features, np.where(rng.random(self.records) < chance, 1.0, -1.0))
+
+
+CELLS = (
+    *(
+        Cell("logistic", records, sites, epsilon, intercept)
+        for records in (1500, 6000)
+        for sites in (5, 15)
+        for epsilon in (2.0, 8.0)
+        for intercept in (-1.0, 0.0)
+    ),
+    Cell("logistic", 400, 8, 8.0),
+    Cell("logistic", 3000, 8, 8.0),
+    Cell("logistic", 3000, 8, 2.0),
+    Cell("logistic", 3000, 9, 8.0, uneven=True),
+    Cell("logistic", 3000, 9, 2.0, uneven=True),
+    Cell("logistic", 1500, 8, 8.0, every=3),
+    Cell("logistic", 3000, 4, 8.0, rounds=24),
+    *(
+        Cell("linear", records, 8, epsilon, intercept, release=release)
+        for release in ("score", "sufficient")
+        for records, epsilon, intercept in ((1500, 2.0, -1.0), (3000, 8.0, 0.0), (6000, 8.0, -1.0))
+    ),
+)
+
+
+def main() -> None:
+    """Print the grid."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--full", action="store_true", help="200 streams of a cell")
+    parser.add_argument("--cells", default="", help="only cells whose label holds this text")
+    parser.add_argument("--streams", type=int, help="so many streams of a cell instead")
+    parser.add_argument("--seed", type=int, default=0, help="of the first stream (0)")
+    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    streams = options.streams or (200 if options.full else 30)
+    found = []
+    for cell in CELLS:
+        if options.cells in cell.label:
+            found += rows_of(cell, range(options.seed, options.seed + streams))
+    outside = [f"{row['cell']}, round {row['round']}" for row in found if row["outside"]]
+    print(f"outside {LEAST:.1%} to {MOST:.1%}: {'; '.join(outside) or 'none'}")
+    if not options.cells:
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def rows_of(cell: Cell, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Run the streams of a cell; print and return its rows."""
+    print(cell.label, flush=True)
+    streams = [stream(cell, seed) for seed in seeds]
+    shown = range(cell.rounds) if cell.rounds < 10 else range(3, cell.rounds, 4)
+    rows = [row_of(cell, number, [told[number] for told in streams]) for number in shown]
+    for row in rows:
+        if row["coverage"] is None:
+            print(f"  round {row['round']:2}: ready {row['ready']:4.0%}")
+            continue
+        print(
+            f"  round {row['round']:2}: ready {row['ready']:4.0%}  holds {row['coverage']:6.1%} "
+            f"+-{row['error']:.1%}  of all records {row['pooled']:6.1%}  worst mean "
+            f"{row['bias']:5.2f}  deviation {row['deviation']:.2f}  half length {row['half']:.4f}"
+            f"{'  OUTSIDE' * row['outside']}",
+            flush=True,
+        )
+    return rows
+
+
+def stream(cell: Cell, seed: int) -> list[tuple[Estimate, Vector]]:
+    """Run a stream; return the estimate after each round, and the fit of all records so far."""
+    # no two cells have the same records
+    rng = np.random.default_rng([zlib.crc32(cell.label.encode()), seed])
+    run, every = OfflineRun(cell.task(seed)), cell.every
+    told, windows, pooled = [], [], np.zeros(4)
+    for _ in range(cell.rounds):
+        for site in range(cell.sites):
+            for _ in range(cell.windows_of(site)):
+                windows.append(cell.window(rng))
+                # a model is made at once where it is time, and that of a round below
+                run.fold(f"site-{site}", run.release(f"site-{site}", windows[-1], run.model))
+                if every and run.waiting >= every:
+                    run.move()
+        estimate, _ = run.estimate(0.0)
+        if not every:
+            run.move()
+        pooled = pooled_fit(cell.loss, windows, pooled)
+        told.append((estimate, pooled))
+    return told
+
+
+def pooled_fit(loss: str, windows: Sequence[Arrays], near: Vector) -> Vector:
+    """Return the fit of all records without noise, shape (4,), from the one of those before."""
+    features = np.concatenate([window.features for window in windows])
+    responses = np.concatenate([window.responses for window in windows])
+    design: Matrix = np.column_stack([np.ones(len(features)), features])
+    if loss == "linear":
+        found: Vector = np.linalg.lstsq(design, responses, rcond=None)[0]
+        return found
+    found = near
+    for _ in range(3 if near.any() else 6):
+        chance = 1 / (1 + np.exp(-design @ found))
+        bread = (design * (chance * (1 - chance))[:, None]).T @ design
+        found = found + np.linalg.solve(bread, design.T @ ((responses + 1) / 2 - chance))
+    return found
+
+
+def row_of(cell: Cell, number: int, told: Sequence[tuple[Estimate, Vector]]) -> dict[str, Any]:
+    """Sum up the streams of a cell after a round."""
+    ready = [(one, pooled) for one, pooled in told if one.status == "ready"]
+    row = {"cell": cell.label, "round": number + 1, "ready": len(ready) / len(told),
+           "coverage": None, "outside": False}  # fmt: skip
+    if len(ready) < 10:
+        return row
+    ends = [one.intervals(0.95) for one, _ in ready]
+    low, high = (np.array([end[k] for end in ends if end]) for k in range(2))
+    centre, half = (low + high) / 2, (high - low) / 2
+    errors = (centre - cell.truth) / (half / 1.96)
+    held = np.mean(np.abs(errors) <= 1.96, axis=1)
+    pooled = np.abs(centre - np.array([fit for _, fit in ready])) <= half
+    coverage, error = float(held.mean()), float(held.std(ddof=1) / np.sqrt(len(held)))
+    return row | {
+        "coverage": coverage, "error": error, "pooled": float(pooled.mean()),
+        "bias": float(np.abs(errors.mean(axis=0)).max()),
+        "deviation": float(errors.std(axis=0, ddof=1).mean()), "half": float(half.mean()),
+        "outside": not LEAST - 2 * error <= coverage <= MOST + 2 * error,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

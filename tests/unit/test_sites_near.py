@@ -1,0 +1,72 @@
+"""Scores of sites that were taken too far from the estimate enter no interval."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.sites_coverage import Cell, row_of, stream
+from pipeline.estimators.estimate import FAR
+from pipeline.methods import method_of
+from pipeline.methods.noisy_mle.state import Shape, epochs_of
+from pipeline.offline import OfflineRun
+from tests.sites import name_of, task_of
+
+STREAMS = 16
+#: Steep slopes and large windows: what linearised scores leave out is far more than chance.
+STEEP = Cell("logistic", 6000, 6, 8.0, rounds=4)
+
+
+@pytest.mark.takes("a mean error is known from some streams of large windows")
+def test_intervals_of_steep_slopes_are_not_off_while_models_still_move() -> None:
+    told = [stream(STEEP, seed) for seed in range(STREAMS)]
+    for number in range(2, STEEP.rounds):
+        row = row_of(STEEP, number, [one[number] for one in told])
+        assert row["ready"] == 1.0
+        # the mean error of a coefficient: once 1.7 standard errors; four of its own, 1 in 4,000
+        assert row["bias"] < 0.25 + 4 / np.sqrt(STREAMS)
+    first = [estimate.status for estimate, _ in (one[1] for one in told)]
+    assert set(first) == {"warming"}
+
+
+def test_a_few_sites_that_come_first_at_a_new_model_are_not_a_majority() -> None:
+    rng, run = np.random.default_rng(3), OfflineRun(STEEP.task(3))
+    for _ in range(2):
+        for site in range(STEEP.sites):
+            run.fold(f"site-{site}", run.release(f"site-{site}", STEEP.window(rng), run.model))
+        run.move()
+    for site in range(STEEP.sites):
+        estimate, _ = run.estimate(0.0)
+        ready = site / STEEP.sites > 0.75
+        assert (estimate.status == "ready") == ready
+        assert estimate.reason == ("" if ready else FAR)
+        assert (estimate.progress is None) or (estimate.progress.share < 1) != ready
+        names = {one["site"] for one in estimate.details["sites"]}
+        assert names == {name_of(k) for k in range(site if ready else STEEP.sites)}
+        run.fold(f"site-{site}", run.release(f"site-{site}", STEEP.window(rng), run.model))
+
+
+def test_plans_say_when_scores_are_near() -> None:
+    text = STEEP.text(1)
+    method, windows = method_of(task_of(text).study), 3 * 10 * STEEP.records
+    assert method.outlook(task_of(text), 10**6).usual == windows
+    at_zero = Cell("linear", 6000, 6, 8.0).text(1)
+    assert method.outlook(task_of(at_zero), 10**6).usual < windows
+
+
+def test_epochs_end_soonest_where_models_move_most() -> None:
+    versions = np.arange(17)
+    expected = [0, 1, 3, 4, 5, 5, 6, 6, 7, 7, 7, 7, 8, 8, 8, 8, 9]
+    assert epochs_of(versions).tolist() == expected
+    assert epochs_of(np.array([2**40 - 1, 2**40])).tolist() == [80, 81]
+
+
+def test_the_square_of_points_is_exact() -> None:
+    shape, rng = Shape(3, 0), np.random.default_rng(1)
+    points = rng.integers(-(2**24), 2**24, (500, 3), endpoint=True)
+    rows = shape.rows_of(points, np.zeros((500, shape.points - 1), dtype=np.int64))
+    total = np.zeros((1, shape.width), dtype=np.int64)
+    for row in rows:
+        total += row
+        shape.carry(total)
+    assert shape.squared(total).tolist() == [float(sum(int(v) ** 2 for v in points.flat))]
