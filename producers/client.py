@@ -18,6 +18,7 @@ from producers.again import Again
 from producers.client_store import ClientStore, Tally
 from producers.event_time import EventTimes
 from producers.intake import GOOD, encoded
+from producers.later_test import LaterTest
 from producers.making import Making
 from producers.models import ModelFeed
 from producers.sender import Sender
@@ -53,6 +54,7 @@ class Client:
     times: The times of the records, where releases carry those; None: the client's own clock.
     ahead: Seconds until the first slot is due at that rate; below 0 some are due at once.
     first: Slots of the source that have been read already, and when the first of them came.
+    test: Takes each window before it is released, and may refuse to go on.
     say: Told when the share of unusable records jumps, and of ranges that cut many values.
     clock: Monotonic seconds.
     """
@@ -73,6 +75,7 @@ class Client:
         times: EventTimes | None = None,
         ahead: float = 0.0,
         first: Held | None = None,
+        test: LaterTest | None = None,
         say: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -85,7 +88,7 @@ class Client:
         self._again = Again(task, store, say, clock)
         self._encoder = Encoder(task.study)
         self._rate, self._times, self._clock = rate, times, clock
-        self._first = first or Held()
+        self._first, self._test = first or Held(), test
         self._window = Window(task.slots, self._first.opened)
         self._faults: Counter[str] = Counter()
         self._jumps, self._say = Jumps(*store.tests.counts(task.study.name)), say
@@ -235,6 +238,8 @@ class Client:
         if window.position is None:
             return
         self._faults.pop(GOOD, None)
+        if self._test is not None:
+            self._test.take(window.taken, len(window.rows), self._faults)
         tally = Tally(len(window.rows), dict(self._faults), window.clipped)
         self._making.window(window.slots, model, tally=tally, position=window.position)
         released = self._at_model[1] if self._at_model[0] == model.version else 0

@@ -26,6 +26,7 @@ from producers.client_id import check_id
 from producers.client_store import NO_LIMIT, ClientStore
 from producers.event_time import EventTimes
 from producers.ledger import Limit
+from producers.later_test import LaterTest
 from producers.ledger_topic import LedgerTopic
 from producers.membership import Membership
 from producers.models import ModelFeed
@@ -51,7 +52,7 @@ class Job:
     skip_lost: Go on behind what a database that was restored from an old copy has lost.
     event_time: The column with the times of the records, for histories; None: releases carry the
         time of now.
-    accept: Begin with a source that is refused otherwise, because its records cannot be used.
+    accept: Take a source that is refused or stopped otherwise, because its records cannot be used.
     begin: When the first record is due at that rate, in seconds since 1970; None: at once.
     other_data: The source holds other records than those which begin alike; see
         `KnownSources.check`.
@@ -196,6 +197,7 @@ def run_client(
             admission=admission,
             publish=account.publish,
             first=held,
+            test=LaterTest(task, store.tests, name=name, accept=job.accept),
             say=say,
             ahead=0.0 if job.begin is None else job.begin - time.time(),
         )

@@ -13,7 +13,7 @@ from pipeline.privacy.discrete_laplace import DiscreteLaplace
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Encoder
 from pipeline.release.task import Task
-from pipeline.release.usable import Trial, worded
+from pipeline.release.usable import Trial, declares_texts, worded
 from producers.database import Database
 from producers.event_time import EventTimes
 from producers.intake import GOOD, encoded
@@ -36,8 +36,32 @@ class Held:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What the first slots of a source hold.
+
+    slots, usable: How many there are, and how many of them hold a record that can be used.
+    undeclared: How many hold a class or level that the study does not declare.
+    faults: Of all that cannot be used, by kind.
+    """
+
+    slots: int
+    usable: int
+    undeclared: int
+    faults: Counter[str]
+
+    def told(self, when: str = "") -> str:
+        """Return what people are told, with the kinds of faults and never a value."""
+        return (
+            f"{self.usable} of the first {self.slots} record slots can be used{when}. Faults: "
+            f"{worded(self.faults) or 'none'}"
+        )
+
+
 #: Noised tests of one study at one client: together they cost its epsilon once.
 MOST_TESTS = 4
+#: Stands in the place of a file's stamp where a stream was stopped later.
+STOPPED = "stopped"
 STEP = 1000
 
 
@@ -76,6 +100,24 @@ class Trials:
                 )
         return int(tries) + 1
 
+    def untested(self, study: str) -> int:
+        """Return how many of the next slots were in the test of the first ones."""
+        row = self._db.row("SELECT tested - records - rejected FROM streams WHERE study = ?", study)
+        return 0 if row is None else max(0, int(row[0]))
+
+    def stops(self, study: str) -> int:
+        """Return how often in succession a stream was stopped, without any test between."""
+        asked = "SELECT tries FROM source_tests WHERE study = ? AND stamp = ?"
+        row = self._db.row(asked, study, STOPPED)
+        return 0 if row is None else int(row[0])
+
+    def note_stop(self, study: str, times: int) -> None:
+        """Remember how often in succession a stream was stopped."""
+        with self._db.transaction():
+            self._db.write(
+                "INSERT OR REPLACE INTO source_tests VALUES (?, ?, ?)", study, times, STOPPED
+            )
+
     def note(self, study: str, slots: int) -> None:
         """Remember that a study's source has passed, by so many slots."""
         with self._db.transaction():
@@ -94,12 +136,12 @@ def stamp_of(source: str, revision: str) -> str:
 def look(
     task: Task, source: Source, held: Held, times: EventTimes | None, slots: int,
     stopped: Callable[[], bool], report: Callable[[int], None],
-) -> tuple[int, Counter[str]] | None:  # fmt: skip
+) -> Looked | None:  # fmt: skip
     """Read the first slots of a source, or what there is before a window falls due.
 
     report: Told again and again how many are still awaited.
 
-    Returns: How many can be used, and the faults of the others; None if it was to stop before.
+    Returns: What they hold; None if it was to stop before.
     """
     note = None if times is None else times.time_of
     encoder, faults = Encoder(task.study), Counter[str]()
@@ -121,7 +163,8 @@ def look(
             faults[reason] += 1
         report(slots - len(held.slots))
     del faults[GOOD]
-    return usable, faults
+    undeclared = sum(faults[refusal] for refusal in encoder.refusals)
+    return Looked(len(held.slots), usable, undeclared, faults)
 
 
 def passed(
@@ -147,38 +190,38 @@ def passed(
     found = look(task, source, held, times, trial.slots, stopped, report)
     if found is None:
         return None
-    (usable, faults), tested = found, len(held.slots)
+    tested = found.slots
     if trial.threshold(tested) > 0:
         number = tests.begin(study, stamp) if trial.scale else 1
-        drawn = 0 < number <= MOST_TESTS
-        if not drawn or trial.refuses(usable, tested, _noise(trial)):
-            raise _refusal(name, usable, tested, faults, number if trial.scale else None)
-    elif 4 * usable < tested:
+        if not 0 < number <= MOST_TESTS or _refuses(task, trial, found):
+            raise _refusal(name, found, number if trial.scale else None)
+    elif 4 * found.usable < tested:
         say(
-            f"WARNING: {usable} of the first {tested} record slots can be used: {worded(faults)}. "
-            "They are too few for a test: the source is taken as it is"
+            f"WARNING: {found.told()}. They are too few for a test: the source is taken as it is, "
+            "and what cannot be used is spent on noise alone"
         )
     if tested:
         tests.note(study, tested)
     return held
 
 
-def _noise(trial: Trial) -> int:
-    if not trial.scale:
-        return 0
-    return int(DiscreteLaplace(trial.scale).draw(1, SecureStream())[0])
+def _refuses(task: Task, trial: Trial, found: Looked) -> bool:
+    """Draw the noise of both counts, and return whether the source is refused."""
+    noise = (0, 0)
+    if trial.scale:
+        drawn = DiscreteLaplace(trial.scale).draw(2, SecureStream())
+        noise = int(drawn[0]), int(drawn[1])
+    few = trial.refuses(found.usable, found.slots, noise[0])
+    return few or (declares_texts(task) and trial.mistakes(found.undeclared, found.slots, noise[1]))
 
 
-def _refusal(
-    name: str, usable: int, tested: int, faults: Counter[str], number: int | None
-) -> DataError:
+def _refusal(name: str, found: Looked, number: int | None) -> DataError:
     """Return the error; `number` as `Trials.begin` gives it, None where tests have no noise."""
     if number is not None and number > MOST_TESTS:
         return DataError(
             f"source {name!r}: it was refused {MOST_TESTS} times and is not tested again, as each "
-            f"test tells a little of its records; nothing was spent. {usable} of the first "
-            f"{tested} record slots can be used now. Faults: {worded(faults) or 'none'}. Once the "
-            "data owner is content with that, start once with --accept-unusable"
+            f"test tells a little of its records; nothing was spent. {found.told(' now')}. Once "
+            "the data owner is content with that, start once with --accept-unusable"
         )
     tries = ""
     if number == 0:
@@ -189,8 +232,8 @@ def _refusal(
     if name.startswith(("stdin:", "http", "mqtt:")):
         kept = " (what was read or sent is kept in the client's .input folder: remove it)"
     return DataError(
-        f"source {name!r}: {usable} of the first {tested} record slots can be used, too few to "
-        f"begin with; nothing was spent. Faults: {worded(faults) or 'none'}{tries}. The data owner "
-        f"must mend the source{kept}, or the operator the study's [data]; if the source really is "
-        "so, start once with --accept-unusable"
+        f"source {name!r}: it is refused, and nothing was spent. {found.told()}{tries}. The data "
+        f"owner must mend the source{kept}, or the operator the study's [data]: classes and levels "
+        "are compared letter by letter. If the source really is so, start once with "
+        "--accept-unusable"
     )

@@ -74,7 +74,7 @@ from producers.run import Job, run_client, vault_path
 )  # fmt: skip
 @click.option(
     "--accept-unusable", is_flag=True,
-    help="Begin although (nearly) no record of the source can be used.",
+    help="Begin, and go on in this run, although hardly any record of the source can be used.",
 )  # fmt: skip
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535),

@@ -43,7 +43,8 @@ class Codes:
         self._truths = _apart((_WORDS.get(text.lower()), code) for text, code in codes.items())
         self.numbers = _apart((_number(text), code) for text, code in codes.items())
         named = [*map(repr, list(codes)[:NAMED]), *(["..."] if len(codes) > NAMED else [])]
-        self._refusal = f"column {name!r}: unknown {what}; allowed: {', '.join(named)}"
+        #: What `code` says of a value that stands for none of them.
+        self.refusal = f"column {name!r}: unknown {what}; allowed: {', '.join(named)}"
 
     def code(self, value: object) -> float:
         """Return the number of the text that a value stands for.
@@ -63,7 +64,7 @@ class Codes:
                 number = _number(value)
                 found = None if number is None else self.numbers.get(number)
         if found is None:
-            raise RecordError(self._refusal)
+            raise RecordError(self.refusal)
         return found
 
     def of_column(self, column: NDArray[Any]) -> Vector:

@@ -114,6 +114,11 @@ class Encoder:
         return self._levels.columns
 
     @property
+    def refusals(self) -> frozenset[str]:
+        """Faults of values that the study does not declare: classes and levels, misspelt mostly."""
+        return frozenset({*self.features.refusals, *self.response.refusals})
+
+    @property
     def clipped(self) -> Counter[str]:
         """How many values `encode` has cut to their range, by column: counted from raw data."""
         self._count()

@@ -53,6 +53,11 @@ class Features:
         """Names of the categories."""
         return frozenset(self._codes)
 
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """What is said of a level that the study does not declare, for each category."""
+        return tuple(codes.refusal for codes in self._codes.values())
+
     def check_columns(self, columns: Sequence[str], *others: str) -> None:
         """Refuse a source that lacks a feature, or one of the `others`.
 

@@ -29,6 +29,10 @@ class Response(Protocol):
     def name(self) -> str:
         """The column."""
 
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """What is said of a value that the study does not declare; of numbers there is none."""
+
     def of_record(self, record: Record) -> tuple[float, bool]:
         """Return the encoded response of a record, and whether it was clipped.
 
@@ -60,6 +64,8 @@ class NumberResponse:
 
     centre, unit: A response is centre + unit times its encoded form.
     """
+
+    refusals: tuple[str, ...] = ()
 
     def __init__(self, name: str, low: float, high: float, *, whole: bool) -> None:
         self.name, self._low, self._high, self._whole = name, low, high, whole
@@ -111,6 +117,7 @@ class ClassResponse:
     def __init__(self, name: str, positive: str, negative: str) -> None:
         self.name, self.positive, self.negative = name, positive, negative
         self._classes = Codes(name, "class", {positive: 1.0, negative: -1.0})
+        self.refusals: tuple[str, ...] = (self._classes.refusal,)
 
     def of_record(self, record: Record) -> tuple[float, bool]:
         """Return the class of a record as +1 or -1; it is never clipped.

@@ -1,8 +1,8 @@
 """Whether a source holds records that a study can use: at the first start, and later.
 
-The first start is public, so the test of a private study is noised: an observer learns epsilon / 4
-of a unit from it, see docs/privacy/limitations.md. Later only words on the client's own screen
-depend on it.
+Whether a client goes on is public, so tests of a private study are noised: no slot is in two that
+pass, and an observer learns epsilon / 4 of a unit from them, see docs/privacy/limitations.md. Words
+on the client's own screen are exact.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Trial:
     """The test of the first slots of a source.
 
     slots: How many are looked at, where the source has so many.
-    scale: Of the discrete Laplace noise on the count of those that can be used; 0: no noise.
+    scale: Of the discrete Laplace noise on each of two counts: of slots that can be used, and of
+        those with a class or a level that the study does not declare; 0: no noise.
     """
 
     slots: int
@@ -42,16 +43,33 @@ class Trial:
     def of(cls, task: Task) -> Trial:
         """Return the test of a study's sources.
 
-        Changing the unit of a private study moves the count by its records r, so that noise of
-        scale 4 r / epsilon costs epsilon / 4; of the strictest epsilon where there are levels.
+        No slot is in both counts. So taking the unit of a private study away moves them together by
+        its records r, and noise of scale 4 r / epsilon on each costs epsilon / 4; of the strictest
+        epsilon where there are levels. Replacing it can move both, by 2 r together.
         """
         privacy = task.study.privacy
         if not task.study.private:
             return cls(min(task.slots, MOST), 0.0)
         strictest = min(epsilon for epsilon in task.budget.epsilons if epsilon is not None)
-        records = privacy.records or 1
-        slots = max(task.slots, math.ceil(96 * records / strictest))
-        return cls(min(slots, MOST), 4 * records / strictest)
+        moves = privacy.records or 1
+        if declares_texts(task) and privacy.neighbours == "replace-one":
+            moves *= 2
+        slots = max(task.slots, math.ceil(96 * moves / strictest))
+        return cls(min(slots, MOST), 4 * moves / strictest)
+
+    @classmethod
+    def later(cls, task: Task) -> Trial:
+        """Return the test of the windows that follow, of which none is held back for it.
+
+        With so many slots a source whose every fourth can be used is stopped with probability
+        exp(-9) / 2 a test.
+        """
+        scale = cls.of(task).scale
+        return cls(max(BLOCK, math.ceil(60 * scale)), scale)
+
+    def stops(self, usable: int, tested: int, noise: int) -> bool:
+        """Whether a stream is stopped, since hardly any of the last slots can be used."""
+        return usable + noise < tested / 10
 
     def threshold(self, tested: int) -> float:
         """Return the noised count below which `tested` slots are refused; 0 or less: no test.
@@ -69,6 +87,24 @@ class Trial:
         """
         threshold = self.threshold(tested)
         return threshold > 0 and usable + noise < threshold
+
+    def mistakes(self, undeclared: int, tested: int, noise: int) -> bool:
+        """Whether a source is refused since it and the study spell values differently.
+
+        A class that is misspelt is lost as a whole, and what is left of the source may be most of
+        it. A tenth of the slots is enough, or what noise hides: a source without any such value is
+        refused with probability exp(-10) at most.
+
+        undeclared: How many of so many slots hold a class or level that the study does not declare.
+        """
+        return undeclared + noise > max(tested / 10, 10 * self.scale)
+
+
+def declares_texts(task: Task) -> bool:
+    """Whether a study declares classes or levels, so that a value can be none of them."""
+    data = task.study.data
+    levels = (feature.levels for feature in data.features.values())
+    return data.response.kind == "class" or any(found is not None for found in levels)
 
 
 def worded(faults: Counter[str], most: int = 4) -> str:

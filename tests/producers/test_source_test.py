@@ -95,6 +95,24 @@ def test_a_bad_source_is_refused_with_its_faults_by_kind_and_never_a_value(
     assert not store.tests.passed(task.study.name)
 
 
+@pytest.mark.parametrize("privacy", [None, OPEN])
+def test_a_class_that_is_spelt_otherwise_is_a_refusal_although_most_records_can_be_used(
+    tmp_path: Path, privacy: str | None
+) -> None:
+    task = task_of(parse_study(study_text() if privacy is None else study_text(privacy=privacy)))
+    path = tmp_path / "data.csv"
+    path.write_text(HEADER + "".join(lines(60)).replace("yes", "Yes"))
+    with ClientStore(tmp_path / "site.db", "site") as store:
+        store.open_stream(task, "csv:data.csv")
+        with pytest.raises(DataError, match="nothing was spent") as caught:
+            tried(task, store, path)
+        assert "unknown class; allowed: 'yes', 'no'" in str(caught.value)
+        assert "'Yes'" not in str(caught.value)
+        # as many of another fault are no mistake of spelling
+        path.write_text(HEADER + "".join(lines(60)).replace(",yes", "x,yes"))
+        tried(task, store, path)
+
+
 def test_what_was_looked_at_is_handed_out_again_once_and_in_order(
     task: Task, store: ClientStore, tmp_path: Path
 ) -> None:
@@ -173,10 +191,10 @@ def test_without_privacy_the_test_is_exact_and_may_be_repeated(tmp_path: Path) -
     with ClientStore(tmp_path / "open.db", "open") as store:
         store.open_stream(task, "csv:data.csv")
         for _ in range(2 * MOST_TESTS):
-            path.write_text(HEADER + "".join(lines(4)) + "1,1,maybe\n" * 16)
+            path.write_text(HEADER + "".join(lines(4)) + "1,,no\n" * 16)
             with pytest.raises(DataError, match="4 of the first 20"):
                 tried(task, store, path)
-        path.write_text(HEADER + "".join(lines(5)) + "1,1,maybe\n" * 15)
+        path.write_text(HEADER + "".join(lines(5)) + "1,,no\n" * 15)
         tried(task, store, path)
 
 

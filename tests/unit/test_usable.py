@@ -32,6 +32,24 @@ def test_the_slots_and_the_noise_follow_from_the_budget_of_a_unit() -> None:
     assert trial(simulated) == Trial(20, 0.0)
 
 
+def test_a_unit_that_is_replaced_moves_both_counts() -> None:
+    pure = 'mechanism = "discrete-laplace"\nepsilon = 1.0\nneighbours = "replace-one"'
+    assert trial(pure) == Trial(192, 8.0)
+
+
+@pytest.mark.parametrize("seen", [*range(1, 130), 500, 50_000])
+def test_a_source_without_undeclared_values_is_hardly_ever_taken_for_misspelt(seen: int) -> None:
+    tried = Trial(96, 4.0)
+    ceiling = math.floor(max(seen / 10, 40))
+    assert math.exp(-(ceiling + 1) / 4.0) / (1 + math.exp(-1 / 4.0)) < 3e-5
+    assert not tried.mistakes(0, seen, ceiling)
+    assert tried.mistakes(ceiling + 1, seen, 0)
+    for undeclared, noise in ((0, ceiling + 1), (ceiling + 9, -8), (ceiling + 9, -9)):
+        assert tried.mistakes(undeclared, seen, noise) == tried.mistakes(
+            undeclared + noise, seen, 0
+        )
+
+
 @pytest.mark.parametrize("seen", [*range(130), 500, 50_000])
 def test_a_good_source_is_hardly_ever_refused_and_few_slots_are_not_tested(seen: int) -> None:
     tried = Trial(96, 4.0)
