@@ -1,11 +1,14 @@
 # ruff: noqa: E501  a query is one line
 """A Grafana dashboard and alert rules for Prometheus, made of one list of what to look at.
 
-Both are JSON, which Prometheus reads as the YAML that it is.
+Both are JSON, which Prometheus reads as the YAML that it is. Those of one study look at the job of
+its name: metrics name no study, and whoever scrapes them gives the job its name.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from typing import Any, NamedTuple
 
 Json = dict[str, Any]
@@ -86,8 +89,11 @@ ALERTS = [
 # fmt: on
 
 
-def dashboard() -> Json:
-    """Return the dashboard, as Grafana imports it."""
+_METRIC = re.compile(r"\bveilstream_\w+\{?")
+
+
+def dashboard(study: str = "") -> Json:
+    """Return the dashboard, as Grafana imports it: of one study, or of all jobs."""
     panels: list[Json] = []
     y = 0
     for title, row in ROWS.items():
@@ -98,13 +104,14 @@ def dashboard() -> Json:
         y += 8 * -(-len(row) // 3)
     job = {
         "name": "job", "type": "query", "label": "job", "multi": True, "includeAll": True,
-        "allValue": ".*", "current": {"text": "All", "value": "$__all"}, "refresh": 2,
+        "allValue": ".*", "refresh": 2,
+        "current": {"text": study, "value": study} if study else {"text": "All", "value": "$__all"},
         "datasource": _SOURCE, "query": "label_values(veilstream_state_watermark_offset, job)",
     }  # fmt: skip
     for number, made in enumerate(panels, 1):
         made["id"] = number
     return {
-        "title": "veilstream", "uid": "veilstream", "schemaVersion": 39, "refresh": "10s",
+        "title": f"veilstream: {study}" if study else "veilstream", "uid": _uid(study), "schemaVersion": 39, "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"}, "panels": panels,
         "templating": {
             "list": [
@@ -115,17 +122,34 @@ def dashboard() -> Json:
     }  # fmt: skip
 
 
-def alerts() -> Json:
-    """Return the rules, as a file of `rule_files`."""
+def _uid(study: str) -> str:
+    # Grafana takes 40 characters at most, and dashboards of two studies must not be one
+    return (
+        f"veilstream-{hashlib.sha256(study.encode()).hexdigest()[:16]}" if study else "veilstream"
+    )
+
+
+def alerts(study: str = "") -> Json:
+    """Return the rules, as a file of `rule_files`: of one study, or of all jobs."""
     rules = [
         {
-            "alert": alert.name, "expr": alert.expression, "for": alert.lasting,
+            "alert": alert.name, "expr": _of_job(alert.expression, study), "for": alert.lasting,
             "labels": {"severity": alert.severity},
             "annotations": {"summary": alert.summary, "action": alert.action},
         }
         for alert in ALERTS
     ]  # fmt: skip
-    return {"groups": [{"name": "veilstream", "rules": rules}]}
+    return {"groups": [{"name": f"veilstream-{study}" if study else "veilstream", "rules": rules}]}
+
+
+def _of_job(expression: str, study: str) -> str:
+    """Return an expression of the metrics of one job; of all where there is no study."""
+    if not study:
+        return expression
+    job = f'job="{study}"'
+    return _METRIC.sub(
+        lambda m: f"{m[0]}{job}," if m[0].endswith("{") else f"{m[0]}{{{job}}}", expression
+    )
 
 
 _SOURCE = {"type": "prometheus", "uid": "${source}"}

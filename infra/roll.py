@@ -88,16 +88,28 @@ def _age(keys: StudyKeys) -> tuple[int, int]:
     return len(keys.chain), keys.least
 
 
-def read_roll(study: Study, settings: Settings, say: Callable[[str], None] = log.warning) -> Roll:
+def read_roll(
+    study: Study,
+    settings: Settings,
+    say: Callable[[str], None] = log.warning,
+    *,
+    begun: bool = True,
+) -> Roll:
     """Read a study's clients topic, and pin its key on first use.
+
+    begun: Whether it is an error that nobody has said any key yet; else the roll has none.
 
     ConfigError if nobody has said the study's key, or what is said does not follow from the key
     that is pinned; BrokerError if Kafka fails.
     """
     topic, known = Topics.of(study).clients.name, pinned(settings, study.name)
     roll = Roll(study, known)
+    said = False
     for key, value in read_all(settings, topic):
+        said |= key == KEYS
         roll.take(key, value)
+    if roll.keys is None and not said and not begun:
+        return roll
     if roll.keys is None:
         raise ConfigError(
             f"{topic} names no key of study {study.name!r} that follows from the one that is known "

@@ -28,6 +28,13 @@ def known_revision(task: Task, settings: Settings) -> str | None:
     return known.revision
 
 
+def check_running(task: Task, settings: Settings) -> None:
+    """Refuse another revision than the running one; ConfigError, BrokerError as `announce`."""
+    held = known_revision(task, settings)
+    if held not in (None, task.revision):
+        raise other_revision(task, str(held))
+
+
 def announce(task: Task, settings: Settings, *, overrule: bool, say: Callable[[str], None]) -> None:
     """Write the record of a study, unless it is there.
 

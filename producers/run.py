@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote, unquote
 
+from infra.study_record import check_running
 from infra.topics import ensure_topics, time_rules
 from infra.waiting import Stopping
 from pipeline.errors import ConfigError
@@ -25,8 +26,8 @@ from producers.client import Client, Progress
 from producers.client_id import check_id
 from producers.client_store import NO_LIMIT, ClientStore
 from producers.event_time import EventTimes
-from producers.ledger import Limit
 from producers.later_test import LaterTest
+from producers.ledger import Limit
 from producers.ledger_topic import LedgerTopic
 from producers.membership import Membership
 from producers.models import ModelFeed
@@ -118,12 +119,10 @@ def run_client(
         )
         # a source that cannot be opened, or is another's, must not bind the study to it
         admission.enter(released=store.released(name))
-        admit()
         # of the others, which it does not use, it may know nothing
         ensure_topics(settings, [*topics.of_clients, *ledger_topics(task.study, settings)])
+        membership = _membership(task, settings, store.client, say, admit)
         # another revision than the running one is refused before it is bound to this client
-        keys = task.study.authenticated
-        membership = Membership(task, settings, store.client, say) if keys else None
         models = ModelFeed(task, settings, topics, store.client, say, membership)
         closing.callback(models.close)
         # before anything is registered: a start that is refused changes no limit
@@ -210,6 +209,18 @@ def run_client(
         finally:
             sender.close()
         return client.progress
+
+
+def _membership(
+    task: Task, settings: Settings, client: str, say: Callable[[str], None],
+    admit: Callable[[], None],
+) -> Membership | None:  # fmt: skip
+    """Have a client admitted, where its study admits any and is the running one."""
+    if not task.study.authenticated:
+        return None
+    check_running(task, settings)
+    admit()
+    return Membership(task, settings, client, say)
 
 
 def _check_order(source: Source, name: str) -> None:

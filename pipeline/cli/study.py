@@ -55,13 +55,17 @@ def acls(study: Path, as_json: bool, role: Role | None, user: str | None) -> Non
 
 @click.command()
 @click.argument("what", type=click.Choice(["dashboard", "alerts"]))
-def monitoring(what: str) -> None:
-    """Print a Grafana dashboard, or alert rules for Prometheus, over the metrics of all studies.
+@click.argument("study", type=FILE, required=False)
+def monitoring(what: str, study: Path | None) -> None:
+    """Print a Grafana dashboard, or alert rules for Prometheus, over the metrics of STUDY.
 
     Both are JSON: import the dashboard in Grafana, and name the file of the rules in `rule_files`
-    of Prometheus. The variable `job` of the dashboard chooses what is shown.
+    of Prometheus. They look at the `job` of the study's name: give the job that scrapes its worker
+    and clients that name. Without STUDY they are of all jobs, and the dashboard's variable `job`
+    chooses what is shown.
     """
-    click.echo(json.dumps(dashboard() if what == "dashboard" else alerts(), indent=1))
+    name = "" if study is None else live_task_of(study, "`veilstream study monitoring`").study.name
+    click.echo(json.dumps(dashboard(name) if what == "dashboard" else alerts(name), indent=1))
 
 
 @click.group()

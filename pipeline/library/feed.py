@@ -50,7 +50,8 @@ class Feed:
     ) -> None:  # fmt: skip
         self._kept: list[tuple[EstimateMessage, bytes]] = []
         self._settings, self._study = settings, study
-        self._roll = read_roll(study, settings) if study.authenticated else None
+        # who looks before the first worker runs waits for its key as for its estimates
+        self._roll = read_roll(study, settings, begun=False) if study.authenticated else None
         self._asked, self.refused = time.monotonic(), 0
         self._waits = Waiting(first=AGAIN)
         #: Told, once a minute, that no estimate comes.
@@ -105,10 +106,10 @@ class Feed:
             check_signed(payload, self._roll.publics)
         except PayloadError:
             # the study may have a new key; whoever writes nonsense must not make us ask for each
-            if time.monotonic() - self._asked < AGAIN_SECONDS:
+            if self._roll.keys and time.monotonic() - self._asked < AGAIN_SECONDS:
                 raise
             self._asked = time.monotonic()
-            self._roll = read_roll(self._study, self._settings)
+            self._roll = read_roll(self._study, self._settings, begun=False)
             check_signed(payload, self._roll.publics)
 
     def until_now(self) -> Iterator[tuple[EstimateMessage, bytes]]:

@@ -143,7 +143,7 @@ class Reading:
     def _look_at_accounts(self) -> None:
         """Look who is admitted, and what clients say that they have spent."""
         if self._study.authenticated:
-            roll = read_roll(self._study, self._settings, say=lambda _: None)
+            roll = read_roll(self._study, self._settings, say=lambda _: None, begun=False)
             ids = {client for client, standing in roll.clients.items() if standing.entries}
             self._watched.seen(lambda clients: setattr(clients, "admitted", ids))
         if self._settings.ledger_topic == "on":
