@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pipeline.errors import DataError
@@ -10,6 +11,8 @@ from producers.heads import MOST, Head, Marks, head_of
 from producers.known_sources import KnownSources, Looks
 from producers.sources import Slot, kind_of, location_of, open_source, packaged
 
+#: Told of a source's columns, where it has the same in all of its records.
+Check = Callable[[Sequence[str]], None]
 #: What has been seen of a source whose head cannot grow any more.
 WHOLE = "whole"
 
@@ -32,17 +35,18 @@ class Admission:
         self._input: Head | None = None
         self._seen: object = None
 
-    def enter(self, *, released: bool) -> None:
+    def enter(self, *, released: bool, check: Check = lambda _: None) -> None:
         """Refuse a source that another client or name has released; see `KnownSources.check`.
 
         released: Whether this client has released it under this name.
+        check: Refuses columns that the study cannot use, before anything is said of other sources.
 
-        Raises ConfigError, naming who has it; DataError if it cannot be opened; LocalStoreError if
-        the register cannot be used.
+        Raises ConfigError, naming who has it; DataError if it cannot be opened, or as `check`;
+        LocalStoreError if the register cannot be used.
         """
         # nothing of what comes once has been read yet
         if kind_of(self._spec) != "input":
-            self._check(looks_of(self._spec, self._follow), releases=released)
+            self._check(looks_of(self._spec, self._follow, check), releases=released)
 
     def begins(self, position: bytes | None) -> None:
         """Say where this run reads on: the head of what comes once is only seen from its start."""
@@ -83,10 +87,10 @@ class Admission:
         )
 
 
-def looks_of(spec: str, follow: bool) -> Looks:
+def looks_of(spec: str, follow: bool, check: Check = lambda _: None) -> Looks:
     """Return what a source can be known by; not of what comes once.
 
-    DataError if it cannot be opened.
+    DataError if it cannot be opened, or as `check` raises it for the columns of the source.
     """
     location = location_of(spec) or ""
     if kind_of(spec) == "topic":
@@ -94,6 +98,8 @@ def looks_of(spec: str, follow: bool) -> Looks:
         return Looks("topic", location, None, None, {})
     source = open_source(spec, None, folder=Path(), follow=follow)
     try:
+        if source.columns is not None:
+            check(source.columns)
         if packaged(spec):
             return Looks("packaged", location, None, None, {})
         path = Path(spec)

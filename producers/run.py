@@ -17,6 +17,7 @@ from pipeline.errors import ConfigError
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
+from pipeline.records.encode import Encoder
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import require_live
@@ -118,7 +119,8 @@ def run_client(
             path.parent, job.client, name, job.source, follow=job.follow, other_data=job.other_data
         )
         # a source that cannot be opened, or is another's, must not bind the study to it
-        admission.enter(released=store.released(name))
+        usable = Encoder(task.study).check_columns
+        admission.enter(released=store.released(name), check=usable)
         # of the others, which it does not use, it may know nothing
         ensure_topics(settings, [*topics.of_clients, *ledger_topics(task.study, settings)])
         membership = _membership(task, settings, store.client, say, admit)

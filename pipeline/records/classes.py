@@ -64,7 +64,8 @@ class Codes:
                 number = _number(value)
                 found = None if number is None else self.numbers.get(number)
         if found is None:
-            raise RecordError(self.refusal)
+            blank = isinstance(value, str) and not value.strip()
+            raise RecordError(f"column {self._name!r}: missing" if blank else self.refusal)
         return found
 
     def of_column(self, column: NDArray[Any]) -> Vector:

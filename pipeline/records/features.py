@@ -17,6 +17,9 @@ from pipeline.study.data_tables import Feature
 from pipeline.study.encoding import Encoding
 from pipeline.types import Matrix, Vector
 
+#: So many columns of a source are named in an error.
+NAMED = 20
+
 
 class Features:
     """The features with their public ranges and levels: one code for a record and for many.
@@ -68,8 +71,17 @@ class Features:
         if missing:
             raise DataError(
                 f"the source has no column {', '.join(map(repr, missing))}; the study needs "
-                f"{', '.join(needed)}"
+                f"{', '.join(needed)}, {self._there(columns, needed)}"
             )
+
+    def _there(self, columns: Sequence[str], needed: Sequence[str]) -> str:
+        """Return in words which columns a source has; without them where they may be a record."""
+        # a record has numbers where features are numbers, unless one is missing
+        texts = len(self._codes) == len(self.names) and not set(columns) & set(needed)
+        if texts or any(_is_number(name) or not str(name).strip() for name in columns):
+            return "and what it has are no names: the first line of a file must be its header"
+        named = [repr(name) for name in columns[:NAMED]] + ["..."] * (len(columns) > NAMED)
+        return f"and its columns are {', '.join(named) or 'none'}"
 
     def value(self, name: str, given: object) -> float:
         """Return one value of a feature.
@@ -116,3 +128,11 @@ class Features:
         """Count the values that clipping changes, by feature; of values (n, k) or (k,)."""
         beyond = np.atleast_2d(self.clip(values) != values).sum(axis=0).tolist()
         return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
+
+
+def _is_number(name: object) -> bool:
+    try:
+        float(str(name))
+    except ValueError:
+        return False
+    return True

@@ -54,7 +54,8 @@ def number_of(value: object, name: str) -> float:
     try:
         number = float(value)
     except (ValueError, OverflowError):
-        raise RecordError(f"column {name!r}: not a number") from None
+        said = "missing" if isinstance(value, str) and not value.strip() else "not a number"
+        raise RecordError(f"column {name!r}: {said}") from None
     if not math.isfinite(number):
         raise RecordError(f"column {name!r}: not a finite number")
     return number

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigError, LocalStoreError
+from pipeline.errors import ConfigError, DataError, LocalStoreError
 from pipeline.methods import task_of
+from pipeline.records.encode import Encoder
 from pipeline.study import parse_study
 from producers.admission import Admission
 from producers.client_store import ClientStore, Outgoing, Tally
@@ -231,6 +232,14 @@ def test_a_short_file_is_compared_again_as_it_grows(
     later.write_text("".join(rows))
     with pytest.raises(ConfigError, match="'north'"):
         run.before_release()
+
+
+def test_columns_come_before_what_other_clients_have(folder: Folder, first: Path) -> None:
+    folder.run("north", first)
+    study = parse_study(study_text().replace("heat =", "warmth ="))
+    check = Encoder(study).check_columns
+    with pytest.raises(DataError, match="no column 'warmth'.*its columns are 'heat', 'load', 'f"):
+        folder.start("south", first).enter(released=False, check=check)
 
 
 def test_of_two_that_start_at_once_one_releases(tmp_path: Path, folder: Folder) -> None:

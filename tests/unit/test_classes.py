@@ -7,13 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.errors import RecordError
+from pipeline.errors import DataError, RecordError
 from pipeline.records.batches import Batch, BatchEncoder
 from pipeline.records.encode import Encoder
+from pipeline.records.features import Features
 from pipeline.records.response import ClassResponse
+from pipeline.records.values import number_of
 from pipeline.study import parse_study
+from pipeline.study.data_tables import Feature
 from tests.builders import study_text
 
+BLANK = ["", "  ", None]
 YES, NO, NEITHER = 1.0, -1.0, math.nan
 CASES = [
     # the classes are numbers
@@ -90,3 +94,28 @@ def test_the_streaming_and_the_batch_path_use_the_same_records() -> None:
         else:
             assert encoded.usable[place]
             assert encoded.responses[place] == response
+
+
+@pytest.mark.parametrize("value", BLANK)
+def test_a_value_that_is_not_there_is_missing_and_no_other_fault(value: object) -> None:
+    for read in (ClassResponse("failed", "yes", "no").of_label, lambda v: number_of(v, "failed")):
+        with pytest.raises(RecordError, match="column 'failed': missing"):
+            read(value)
+    # unless the study says what it is
+    assert ClassResponse("failed", "yes", "").of_label("") == (NO, False)
+
+
+def test_columns_are_named_unless_they_may_be_a_record() -> None:
+    def told(columns: list[str], feature: Feature | None = None) -> str:
+        features = Features({"x": feature or Feature(min=0.0, max=1.0)}, unit=True)
+        with pytest.raises(DataError) as caught:
+            features.check_columns(columns, "failed")
+        return str(caught.value)
+
+    assert "its columns are 'X', 'failed'" in told(["X", "failed"])
+    assert told([f"c{n}" for n in range(30)]).endswith("'c19', ...")
+    for record in (["0.5", "Smith"], ["", "Smith"]):
+        assert "Smith" not in told(record)
+    words = Feature(kind="category", levels=["a", "b"])
+    assert "Smith" not in told(["a", "Smith"], words)
+    assert "'Smith'" in told(["Smith", "failed"], words)
