@@ -119,7 +119,8 @@ class Result:
     def to_pandas(self) -> Any:
         """Return a data frame with one row for each coefficient, NaN where nothing is known.
 
-        Its columns are estimate, standard_error, lower, upper, sampling_se and privacy_se.
+        Its columns are estimate, standard_error, lower, upper, sampling_se and privacy_se. Where an
+        interval has no sampling_se, the noise hides it.
 
         Raises
         ------

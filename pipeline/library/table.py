@@ -33,8 +33,11 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
             row.name,
             value(message, row.value),
             interval(message, row.interval),
-            _number(message, row.sampling_se, nothing="below noise"),
-            _number(message, row.privacy_se, nothing="0"),
+            # in files of older estimates it is 0
+            _number(
+                message, row.sampling_se or None, nothing="below noise" if row.interval else "-"
+            ),
+            _number(message, row.privacy_se),
         )
     below = [
         *unit_lines(message),
@@ -228,10 +231,10 @@ def interval(message: EstimateMessage | FitMessage, ends: tuple[float, float] | 
 
 
 def _number(
-    message: EstimateMessage | FitMessage, number: float | None, *, nothing: str = "0"
+    message: EstimateMessage | FitMessage, number: float | None, *, nothing: str = "-"
 ) -> str:
     if number is None:
-        return "-"
-    if number == 0:
         return nothing
+    if number == 0:
+        return "0"
     return f"{number:.3g}" if message.loss in IN_UNITS else f"{number:.4f}"

@@ -26,9 +26,11 @@ Details = dict[str, Plain | list[Plain | dict[str, Plain]]]
 class Coefficient(msgspec.Struct, frozen=True):
     """One coefficient on the study's scaling of the features, in the unit of the response.
 
-    Errors and interval are null until "ready". `step` is what it is a change for, in words; empty
-    for the intercept, and for a step of half the feature's range, or of its unit. `kept` is about
-    which share of its size without the ridge it keeps; null where the method does not know it.
+    Errors and interval are null until "ready". `sampling_se` is null beside an interval, too, where
+    the noise hides it: what was measured is no more than the noise alone, `privacy_se`. `step` is
+    what it is a change for, in words; empty for the intercept, and for a step of half the feature's
+    range, or of its unit. `kept` is about which share of its size without the ridge it keeps; null
+    where the method does not know it.
     """
 
     name: str
@@ -258,7 +260,8 @@ def coefficients_of(task: Task, estimate: Estimate) -> list[Coefficient]:
             rows.append(Coefficient(name, value, None, None, None, None, step))
             continue
         kept = None if estimate.kept is None else _finite(estimate.kept[i])
-        rows.append(Coefficient(name, value, total, ends[i], sampling, privacy, step, kept))
+        known = sampling or None
+        rows.append(Coefficient(name, value, total, ends[i], known, privacy, step, kept))
     return rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from pipeline.study.data_tables import Feature
 from pipeline.study.encoding import Encoding
 from pipeline.types import Matrix, Vector
 
-#: So many columns of a source are named in an error.
-NAMED = 20
+#: Names are alike from this share of their letters on, as difflib counts them.
+LIKE = 0.75
 
 
 class Features:
@@ -71,17 +72,8 @@ class Features:
         if missing:
             raise DataError(
                 f"the source has no column {', '.join(map(repr, missing))}; the study needs "
-                f"{', '.join(needed)}, {self._there(columns, needed)}"
+                f"{', '.join(needed)}{_there(columns, missing)}"
             )
-
-    def _there(self, columns: Sequence[str], needed: Sequence[str]) -> str:
-        """Return in words which columns a source has; without them where they may be a record."""
-        # a record has numbers where features are numbers, unless one is missing
-        texts = len(self._codes) == len(self.names) and not set(columns) & set(needed)
-        if texts or any(_is_number(name) or not str(name).strip() for name in columns):
-            return "and what it has are no names: the first line of a file must be its header"
-        named = [repr(name) for name in columns[:NAMED]] + ["..."] * (len(columns) > NAMED)
-        return f"and its columns are {', '.join(named) or 'none'}"
 
     def value(self, name: str, given: object) -> float:
         """Return one value of a feature.
@@ -130,9 +122,20 @@ class Features:
         return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
 
 
-def _is_number(name: object) -> bool:
-    try:
-        float(str(name))
-    except ValueError:
-        return False
-    return True
+def _there(columns: Sequence[str], missing: Sequence[str]) -> str:
+    """Return in words which columns a source has in place of those that are missing.
+
+    Only names like those of the study are named: the first line of a file without a header is a
+    record.
+    """
+    plain = {str(name).strip().casefold(): str(name) for name in columns}
+    near = {
+        plain[found]: None
+        for name in missing
+        for found in get_close_matches(name.casefold(), plain, n=1, cutoff=LIKE)
+    }
+    if near:
+        return f"; it has {', '.join(map(repr, near))}: names are compared letter by letter"
+    return (
+        f"; the first line of a CSV file is its header, and this source has {len(columns)} others"
+    )

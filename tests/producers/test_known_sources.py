@@ -238,7 +238,7 @@ def test_columns_come_before_what_other_clients_have(folder: Folder, first: Path
     folder.run("north", first)
     study = parse_study(study_text().replace("heat =", "warmth ="))
     check = Encoder(study).check_columns
-    with pytest.raises(DataError, match="no column 'warmth'.*its columns are 'heat', 'load', 'f"):
+    with pytest.raises(DataError, match="no column 'warmth'"):
         folder.start("south", first).enter(released=False, check=check)
 
 

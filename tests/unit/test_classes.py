@@ -105,17 +105,17 @@ def test_a_value_that_is_not_there_is_missing_and_no_other_fault(value: object) 
     assert ClassResponse("failed", "yes", "").of_label("") == (NO, False)
 
 
-def test_columns_are_named_unless_they_may_be_a_record() -> None:
-    def told(columns: list[str], feature: Feature | None = None) -> str:
-        features = Features({"x": feature or Feature(min=0.0, max=1.0)}, unit=True)
+def test_a_column_is_named_only_if_it_is_like_one_of_the_study() -> None:
+    def told(*columns: str) -> str:
+        features = Features({"amount": Feature(min=0.0, max=1.0)}, unit=True)
         with pytest.raises(DataError) as caught:
             features.check_columns(columns, "failed")
         return str(caught.value)
 
-    assert "its columns are 'X', 'failed'" in told(["X", "failed"])
-    assert told([f"c{n}" for n in range(30)]).endswith("'c19', ...")
-    for record in (["0.5", "Smith"], ["", "Smith"]):
-        assert "Smith" not in told(record)
-    words = Feature(kind="category", levels=["a", "b"])
-    assert "Smith" not in told(["a", "Smith"], words)
-    assert "'Smith'" in told(["Smith", "failed"], words)
+    assert "has no column 'amount'; the study needs amount, failed; it has ' Amount'" in told(
+        " Amount", "failed", "name"
+    )
+    assert "it has 'ammount', 'Failed'" in told("Failed", "ammount")
+    # a file without a header begins with a record
+    assert told("0.5", "Smith", "yes").endswith("its header, and this source has 3 others")
+    assert "Smith" not in told("Smith", "failure")

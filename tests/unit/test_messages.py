@@ -9,13 +9,22 @@ import numpy as np
 import pytest
 
 from pipeline.errors import NumericError, PayloadError
+from pipeline.estimators.estimate import Estimate
+from pipeline.library.results import Result
 from pipeline.messages import envelope
-from pipeline.messages.estimate import Provenance, compose, read_estimate, write_estimate
+from pipeline.messages.estimate import (
+    Provenance,
+    coefficients_of,
+    compose,
+    read_estimate,
+    write_estimate,
+)
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.topics import Topics, retention_ms
 from pipeline.methods.renewable import open_estimate, private_estimate, solution
 from pipeline.reducer import combine, estimate_of
 from pipeline.release.model import COEFFICIENT_LIMIT, VERSION_LIMIT, Model, round_model, start_model
+from pipeline.replay.comparing import difference
 from pipeline.study import parse_study
 from tests.builders import folded, sample_log, some_model, study_text, task_of
 
@@ -201,3 +210,29 @@ def test_models_are_compacted_and_releases_kept_for_their_time() -> None:
     assert topics.models.config["cleanup.policy"] == "compact"
     assert topics.releases.config["retention.ms"] == "2592000000"
     assert topics.dead_letters.config["retention.ms"] == "-1"
+
+
+def test_a_sampling_error_that_noise_hides_is_null_and_said_in_words() -> None:
+    task = task_of(p=1)
+    hidden, known = (
+        Estimate(
+            coefficients=np.array([0.5, -0.5]), covariance=total * np.eye(2),
+            privacy_covariance=np.eye(2), weights=(1.0, 1.0), status="ready", reason="",
+            records=100, releases=2, condition=1.0, floored=0,
+        )
+        for total in (0.9, 2.0)
+    )  # fmt: skip
+    rows = coefficients_of(task, hidden)
+    assert [(row.sampling_se, row.privacy_se) for row in rows] == [(None, 1.0)] * 2
+    assert all(row.interval for row in rows)
+    assert [row.sampling_se for row in coefficients_of(task, known)] == [1.0, 1.0]
+    facts = Provenance(1, 0, 0, 0, 1, [], None, "2026-01-01T00:00:00Z")
+    message = compose(task, hidden, facts)
+    assert b'"sampling_se":null' in write_estimate(message)
+    assert Result(task.study, message).summary().count("below noise") == 2
+    # a log that was published before has 0 there, and is no other estimate
+    before = msgspec.structs.replace(
+        message, coefficients=[msgspec.structs.replace(row, sampling_se=0.0) for row in rows]
+    )
+    assert difference(before, message) is None
+    assert Result(task.study, before).summary().count("below noise") == 2
