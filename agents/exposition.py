@@ -108,6 +108,14 @@ class Exposition(Collector):
             "interval_missing_records", "About how many record slots are missing for that.",
             value=None if way is None else way.missing_records,
         )  # fmt: skip
+        yield _gauge(
+            "interval_seconds", "About how long until then, at the present rate.",
+            value=None if way is None else way.seconds,
+        )  # fmt: skip
+        yield _gauge(
+            "records_per_second", "Record slots that came each second, over the last minutes.",
+            value=None if way is None else way.records_per_second,
+        )  # fmt: skip
 
     def _of_the_verification(self) -> Iterator[Metric]:
         beside = self._verifying

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from agents.folding import Folding, Send
+from agents.pace import Pace
 from agents.progress import STALLED_SECONDS
 from pipeline.errors import NumericError, PayloadError, StateError
 from pipeline.messages.authentic import Authenticator
@@ -72,7 +73,7 @@ class Publishing:
         self._task, self._topics, self._store = task, topics, store
         self._folding, self._send, self._read, self._ends = folding, send, read, ends
         self._now, self._trust = now, trust
-        self._last, self._resent = Published(), False
+        self._last, self._resent, self._pace = Published(), False, Pace()
         #: The newest model as this worker left it in Redis.
         self._held: tuple[int, bytes] | None = None
         #: Partitions of other workers as they were last read, with the bytes of their heads.
@@ -150,6 +151,7 @@ class Publishing:
                 topic=self._topics.releases.name,
                 model_version=version if moves else None,
                 published_at=now,
+                records_per_second=self._pace.rate(self._now(), slots_seen(partitions.values())),
             )
             model = model_after(
                 self._task, partitions, (estimate.expansion, estimate.weights), version, watermark

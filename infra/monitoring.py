@@ -43,6 +43,8 @@ ROWS: dict[str, list[Panel]] = {
         Panel("Status", f"veilstream_estimate_status{_OF} == 1", "{{status}}", kind="stat"),
         Panel("Way to all intervals", f"max(veilstream_interval_progress{_OF})", "share", "percentunit", "gauge"),
         Panel("Record slots missing", f"max(veilstream_interval_missing_records{_OF})", "slots", kind="stat"),
+        Panel("Time to all intervals, at the present rate", f"max(veilstream_interval_seconds{_OF})", "time", "s", "stat"),
+        Panel("Record slots per second", f"sum(veilstream_records_per_second{_OF})", "slots", "cps"),
         Panel("Age of the estimate", f"min(veilstream_estimate_age_seconds{_OF})", "age", "s"),
         Panel("Coefficients", f"veilstream_estimate_value{_OF}", "{{coefficient}}"),
         Panel("Interval widths", f"veilstream_interval_width{_OF}", "{{coefficient}}"),

@@ -1,13 +1,8 @@
-"""`veilstream watch`, which says as well when intervals come at the rate of records so far.
-
-That is a consumer's own arithmetic: estimates themselves are a function of the log alone.
-"""
+"""`veilstream watch`: estimates as they come, and when all intervals do."""
 
 from __future__ import annotations
 
 import sys
-from collections import deque
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -19,33 +14,9 @@ from infra.addresses import connected
 from pipeline.cli.context import SAVE_MODEL, STUDY, live_task_of, save_model, say
 from pipeline.cli.progress import estimate_line
 from pipeline.library.feed import PATIENCE_SECONDS, Feed, newest_estimate
+from pipeline.library.forecast import Forecast
 from pipeline.library.table import table
-from pipeline.messages.estimate import EstimateMessage
 from pipeline.settings import Settings
-
-#: The rate is that over so many estimates.
-LOOK_BACK = 20
-
-
-class Pace:
-    """The rate of record slots over the last estimates that were seen."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque(maxlen=LOOK_BACK)
-
-    def told(self, message: EstimateMessage) -> str:
-        """Take the next estimate; return in words when all intervals come, or nothing."""
-        now = datetime.fromisoformat(message.published_at).timestamp()
-        self._seen.append((now, message.records))
-        missing = message.progress.missing_records if message.progress else None
-        (since, before), elapsed = self._seen[0], now - self._seen[0][0]
-        if not missing or elapsed <= 0 or message.records <= before:
-            return ""
-        seconds = missing * (now - since) / (message.records - before)
-        for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1)):
-            if seconds >= 2 * length or unit == "second":
-                break
-        return f"all intervals in about {seconds / length:,.0f} {unit}s at the present rate"
 
 
 @click.command()
@@ -75,7 +46,7 @@ def watch(
     console = Console()
     drawn = console.is_terminal and not as_json
     live = Live(console=console, auto_refresh=False) if drawn else None
-    seen, pace = 0, Pace()
+    seen, forecast = 0, Forecast()
     if live is None:
         feed.say = say
     try:
@@ -87,7 +58,7 @@ def watch(
                 "`veilstream produce` of this study"
             )
         for message, raw in feed:
-            when = "; ".join(filter(None, [pace.told(message), feed.warning]))
+            when = "; ".join(filter(None, [forecast.told(message), feed.warning]))
             if as_json:
                 sys.stdout.write(raw.decode() + "\n")
                 sys.stdout.flush()

@@ -26,8 +26,10 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
     """Return an estimate of a study as a table with its provenance below."""
     level = f"{message.level:.0%}"
     grid = Table(title=title(message, study), expand=False)
-    for name in ("coefficient", "estimate", f"{level} interval", "sampling se", "privacy se"):
-        grid.add_column(name, justify="left" if name == "coefficient" else "right")
+    # on a narrow screen names are folded, and numbers stay whole
+    grid.add_column("coefficient", overflow="fold", min_width=4)
+    for name in ("estimate", f"{level} interval", "sampling se", "privacy se"):
+        grid.add_column(name, justify="right", no_wrap=True)
     for row in message.coefficients:
         grid.add_row(
             row.name,
@@ -170,7 +172,7 @@ def line(message: EstimateMessage, *, brief: bool = False) -> str:
         counted(message.releases, "release"),
         counted(message.clients, "client"),
         f"model {message.model_version or 0}",
-        message.status if brief or not message.reason else f"{message.status}: {message.reason}",
+        state_of(message) + (f": {message.reason}" if message.reason and not brief else ""),
     ]
     found = message.diagnostics
     for count, word in (
@@ -199,6 +201,15 @@ def information_line(message: EstimateMessage) -> str:
     if found.floor_active:
         parts.append(f"the noise still hides {counted(found.floored, 'combination')} of features")
     return ", ".join(parts)
+
+
+def state_of(message: EstimateMessage) -> str:
+    """Return the status in words, with how many intervals there are if not all."""
+    rows = message.coefficients
+    have = sum(row.interval is not None for row in rows)
+    if message.status != "ready" or have == len(rows):
+        return message.status
+    return f"ready ({have} of {counted(len(rows), 'interval')})"
 
 
 def progress_line(message: EstimateMessage) -> str:

@@ -90,6 +90,13 @@ class ProgressMessage(msgspec.Struct, frozen=True):
         int | None,
         Meta(description="about so many more record slots; null where more do not help"),
     ]
+    records_per_second: Annotated[
+        Finite | None,
+        Meta(description="how fast they came in the last minutes, by the worker's clock"),
+    ] = None
+    seconds: Annotated[
+        Finite | None, Meta(description="about so long until then, at that rate")
+    ] = None
 
 
 class EstimateMessage(msgspec.Struct, frozen=True, tag="estimate/1", tag_field="type"):
@@ -158,6 +165,7 @@ class Provenance(msgspec.Struct, frozen=True):
     forgotten: int = 0
     erased: int = 0
     largest_client_share: float | None = None
+    records_per_second: float | None = None
 
 
 def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateMessage:
@@ -211,7 +219,7 @@ def compose(task: Task, estimate: Estimate, provenance: Provenance) -> EstimateM
         published_at=provenance.published_at,
         ridge=study.estimator.ridge,
         target=target_of(study.estimator.ridge),
-        progress=_progress(estimate),
+        progress=_progress(estimate, provenance.records_per_second),
         details=dict(estimate.details),
     )
 
@@ -285,9 +293,12 @@ def _dispersion(task: Task, estimate: Estimate) -> float | None:
     return _finite(task.response_scale[1] ** 2 * estimate.dispersion)
 
 
-def _progress(estimate: Estimate) -> ProgressMessage | None:
+def _progress(estimate: Estimate, rate: float | None) -> ProgressMessage | None:
     found = estimate.progress
-    return None if found is None else ProgressMessage(found.share, found.records)
+    if found is None:
+        return None
+    seconds = None if found.records is None or not rate else found.records / rate
+    return ProgressMessage(found.share, found.records, rate, seconds)
 
 
 def _finite(value: float | None) -> float | None:

@@ -10,10 +10,12 @@ from datetime import datetime
 from threading import Lock
 from typing import Any
 
+from pipeline.library.forecast import Forecast
 from pipeline.library.table import (
     information_line,
     progress_line,
     spread_line,
+    state_of,
     target_line,
     title,
     unit_lines,
@@ -48,6 +50,7 @@ class Watched:
         self._happenings = Happenings(study.stream.publish.seconds)
         self._recent: deque[tuple[int, Point]] = deque(maxlen=RECENT)
         self._newest: EstimateMessage | None = None
+        self._forecast, self._when = Forecast(), ""
         self._came, self._skew = steady(), 0.0
         #: Who reads says here what keeps it from reading, by topic.
         self.warnings: dict[str, str] = {}
@@ -67,7 +70,9 @@ class Watched:
             if other:
                 self._history = History()
                 self._recent.clear()
+                self._forecast = Forecast()
             self._newest, self._came = message, self._steady()
+            self._when = self._forecast.told(message)
             point = Point.of(message)
             if live:
                 self._skew = self._clock() - point.at
@@ -140,9 +145,10 @@ class Watched:
             "published": at,
             "event_time": message.event_time,
             "status": message.status,
+            "state": state_of(message),
             "reason": message.reason,
             "progress": None if message.progress is None else message.progress.share,
-            "missing": progress_line(message),
+            "missing": "; ".join(filter(None, [progress_line(message), self._when])),
             "records": message.records,
             "releases": message.releases,
             "clients": message.clients,

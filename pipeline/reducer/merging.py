@@ -27,12 +27,15 @@ def combine(
     topic: str | None,
     model_version: int | None,
     published_at: float,
+    records_per_second: float | None = None,
 ) -> tuple[Estimate, EstimateMessage]:
     """Merge partitions in the order of their numbers and estimate.
 
     partitions: By number; those that nothing came to may be left out.
     topic: Name of the releases topic, or None for a fit without Kafka.
     published_at: Seconds since 1970. Nothing but this field depends on it.
+    records_per_second: How fast record slots come now; None where nobody saw it. Nothing but the
+        forecast in `progress` depends on it.
 
     Raises NumericError if no finite estimate exists.
     """
@@ -60,6 +63,7 @@ def combine(
         watermark=watermark,
         event_time=rfc3339(newest / 1e6) if newest else None,
         published_at=rfc3339(published_at),
+        records_per_second=records_per_second,
     )
     return estimate, compose(task, estimate, provenance)
 

@@ -70,7 +70,9 @@ def test_the_clients_own_report_has_the_counts(result: Trial) -> None:
     assert result.shown["records_set_aside"] == SITE.rejected
     assert result.shown["values_clipped"] == SITE.clipped
     assert sum(result.shown["reasons"].values()) == SITE.rejected
-    assert len(result.shown["reasons"]) == 9, result.shown["reasons"]
+    assert len(result.shown["reasons"]) == 10, result.shown["reasons"]
+    # a field without a value is no bad number
+    assert "column 'heat': missing" in result.shown["reasons"]
 
 
 def test_a_producer_counts_for_local_eyes_and_is_silent_when_quiet(result: Trial) -> None:

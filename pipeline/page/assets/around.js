@@ -14,11 +14,11 @@ function pairs(box, entries) {
 }
 
 export function drawNow(now) {
-  document.title = `${now.study} – ${now.status}`;
+  document.title = `${now.study} – ${now.state}`;
   say(byId("study"), now.study);
   say(byId("title"), now.title);
   byId("status").dataset.status = now.status;
-  say(byId("status"), now.status);
+  say(byId("status"), now.state);
   const share = now.progress ?? (now.status === "ready" ? 1 : 0);
   byId("progress").style.width = `${100 * share}%`;
   const method = now.method ? ` (${now.method})` : "";

@@ -1,0 +1,113 @@
+"""When all intervals come: the rate that a worker sees, and a range that does not jump."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from agents.pace import LOOK_BACK_SECONDS, Pace
+from pipeline.library.forecast import LOOK_BACK, Forecast
+from pipeline.library.table import line, state_of, table
+from pipeline.messages.estimate import EstimateMessage, ProgressMessage
+from pipeline.reducer import combine
+from pipeline.replay.comparing import difference
+from tests.builders import folded, sample_log, task_of
+
+TASK = task_of(p=2, records=50)
+
+
+def estimate(records_per_second: float | None = None) -> EstimateMessage:
+    partition = folded(TASK, sample_log(TASK))
+    return combine(
+        TASK, {0: partition}, topic="t", model_version=1, published_at=1.0,
+        records_per_second=records_per_second,
+    )[1]  # fmt: skip
+
+
+def at(records: int, missing: int | None, rate: float | None = 10.0) -> EstimateMessage:
+    share = 1.0 if missing == 0 else 0.5
+    progress = ProgressMessage(share, missing, rate, None)
+    return msgspec.structs.replace(estimate(), records=records, progress=progress)
+
+
+def test_the_rate_is_that_of_the_last_minutes() -> None:
+    pace = Pace()
+    assert pace.rate(0.0, 1000) is None
+    assert pace.rate(10.0, 1500) == 50.0
+    # what came long ago does not count
+    for second in range(20, 2000, 10):
+        found = pace.rate(float(second), 1500 + 20 * (second - 10))
+    assert found == pytest.approx(20.0)
+    assert pace.rate(2000.0 + LOOK_BACK_SECONDS, 1500 + 20 * 1980) is not None
+    # a state that was rebuilt has fewer
+    assert pace.rate(3000.0, 10) is None
+    assert pace.rate(3001.0, 30) == 20.0
+
+
+def test_an_estimate_has_the_rate_and_the_time_and_a_replay_has_neither() -> None:
+    live, replayed = estimate(25.0), estimate()
+    assert live.progress is not None
+    assert replayed.progress is not None
+    assert live.progress.missing_records
+    assert live.progress.seconds == live.progress.missing_records / 25.0
+    assert (replayed.progress.records_per_second, replayed.progress.seconds) == (None, None)
+    assert difference(live, replayed) is None
+    idle = estimate(0.0).progress
+    assert idle is not None
+    assert (idle.records_per_second, idle.seconds) == (0.0, None)
+
+
+def test_a_forecast_is_the_middle_of_the_last_ones() -> None:
+    forecast = Forecast()
+    assert forecast.told(at(1000, 6000)) == (
+        "all intervals in about 10 minutes at the present rate"
+    )
+    # every fourth estimate says ten times as much
+    said = [forecast.told(at(1000, 60_000 if n % 4 == 0 else 6000)) for n in range(LOOK_BACK)]
+    assert said[-1] == "all intervals in about 10 minutes at the present rate"
+    spread = [forecast.told(at(1000, 3000 if n % 2 else 9000)) for n in range(LOOK_BACK)]
+    assert spread[-1] == "all intervals in about 5 to 15 minutes at the present rate"
+    # who has seen as many estimates as it needs is told of the end, not of the past
+    assert "1 second at" in forecast.told(at(9995, 5))
+    assert forecast.told(at(1000, None)) == ""
+    assert forecast.told(at(1000, 0)) == ""
+    assert forecast.told(at(1000, 600, rate=None)) == ""
+    assert forecast.told(at(1000, 600, rate=0.0)) == ""
+
+
+def test_ready_says_how_many_intervals_there_are_unless_all() -> None:
+    message = estimate()
+    rows = [
+        msgspec.structs.replace(row, interval=(-1.0, 1.0) if i else None)
+        for i, row in enumerate(message.coefficients)
+    ]
+    some = msgspec.structs.replace(message, status="ready", reason="", coefficients=rows)
+    assert state_of(some) == f"ready ({len(rows) - 1} of {len(rows)} intervals)"
+    assert state_of(some) in line(some)
+    whole = [msgspec.structs.replace(row, interval=(-1.0, 1.0)) for row in rows]
+    assert state_of(msgspec.structs.replace(some, coefficients=whole)) == "ready"
+    assert state_of(message) == message.status != "ready"
+
+
+@pytest.mark.parametrize("width", [72, 80, 120])
+def test_no_number_of_a_table_is_cut(width: int) -> None:
+    message = estimate()
+    rows = [
+        msgspec.structs.replace(
+            row, name="a_column_with_a_long_name_" + row.name, value=-0.123456,
+            interval=(-10.25, -10.125), standard_error=0.1, sampling_se=0.25, privacy_se=0.5,
+        )
+        for row in message.coefficients
+    ]  # fmt: skip
+    text = io.StringIO()
+    drawn = table(msgspec.structs.replace(message, coefficients=rows), TASK.study)
+    Console(file=text, width=width, color_system=None).print(drawn)
+    said = text.getvalue()
+    for number in ("-0.1235", "[-10.250, -10.125]", "0.2500", "0.5000", "privacy se"):
+        assert number in said
+    assert "…" not in said
+    cells = (drawn.split("│")[1].strip() for drawn in said.splitlines() if drawn.startswith("│"))
+    assert "".join(cells) == "".join(row.name for row in rows)
