@@ -17,8 +17,9 @@ from pipeline.cli.keys import keys, recover
 from pipeline.errors import ConfigError
 from pipeline.library.checking import facts_of, warnings_of
 from pipeline.library.lengths import NOT_PRIVATE, of_sample
+from pipeline.methods import METHODS, load_live
 from pipeline.settings import Settings
-from pipeline.study import TEMPLATE
+from pipeline.study import TEMPLATE, parse_study, with_estimator
 
 
 @click.command()
@@ -116,7 +117,10 @@ def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
 @click.argument("path", type=FILE, default="study.toml")
 @RECORDS
 @CLIENTS
-def init(path: Path, records: int, clients: int) -> None:
+@click.option(
+    "--kind", type=click.Choice(tuple(METHODS)), help="Its method.  [default: the file's own]"
+)
+def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     """Write a commented study file to PATH (default study.toml).
 
     Its settings are those of `veilstream study design` for the expected size. Ask again when
@@ -126,10 +130,22 @@ def init(path: Path, records: int, clients: int) -> None:
     if path.exists():
         raise ConfigError(f"{path} exists; name another file")
     try:
-        path.write_text(designed(TEMPLATE, records, clients), encoding="utf-8")
+        path.write_text(designed(_begun(kind), records, clients), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     say(f"wrote {path}; edit it, then run `veilstream study check {path}`")
+
+
+def _begun(kind: str | None) -> str:
+    """Return the text that a new study of a kind begins with."""
+    if kind in (None, parse_study(TEMPLATE).estimator.kind):
+        return TEMPLATE
+    if lines := load_live(str(kind)).beginning:
+        return with_estimator(lines)
+    raise ConfigError(
+        f"--kind: nothing has been written for a new study of kind {kind!r}; leave it out, and set "
+        "estimator.kind and its tables in the file as docs/methods says"
+    )
 
 
 def _readable(value: object) -> str:

@@ -111,6 +111,8 @@ class Method(ABC, Generic[T]):
     features: Whether records have features beside the response.
     levels: Whether single records can have budgets of their own (`privacy.personal`).
     server_side: Keys that only the worker reads, with what they decide: a replay may change them.
+    beginning: What the file of a new study says under [estimator], in place of what it says of the
+        default kind; empty where nothing has been written for it.
     client_side: Why a replay may not change other keys of its tables, by the beginning of the key.
     """
 
@@ -119,6 +121,7 @@ class Method(ABC, Generic[T]):
     tables: ClassVar[tuple[str, ...]] = ()
     features: ClassVar[bool] = True
     levels: ClassVar[bool] = False
+    beginning: ClassVar[str] = ""
     server_side: ClassVar[Mapping[str, str]] = {}
     client_side: ClassVar[Mapping[str, str]] = {}
 

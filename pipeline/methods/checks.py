@@ -21,7 +21,7 @@ from pipeline.messages.incoming import Decoder, Incoming
 from pipeline.messages.release import seal
 from pipeline.methods import method_of, server_of, task_of
 from pipeline.methods.base import Pointing
-from pipeline.privacy.events import Event, Renyi, group
+from pipeline.privacy.events import Event, Renyi, group, parts
 from pipeline.privacy.simulation import SeededStream
 from pipeline.records.encode import Arrays, stack
 from pipeline.release.copies import CopiedPart, Law
@@ -183,8 +183,9 @@ def neighbours_cost_no_more_than_the_budget(case: Case) -> None:
         after = task.query(changed if task.keeps_slots else changed.sound, model)
         # an exchange is two absences
         changes = 2 if zero_out and not absent else 1
-        if isinstance(event := task.event(model), Renyi):
-            _stay_below(group(event, changes), before, after)
+        curves = [one for one, _ in parts(task.event(model)) if isinstance(one, Renyi)]
+        if curves:
+            _stay_below(group(curves[0], changes), before, after)
             continue
         cost = _cost(task, before, after)
         allowed = changes * task.budget.per_record

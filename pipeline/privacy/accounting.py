@@ -25,10 +25,14 @@ from pipeline.privacy.events import (
     Pure,
     Renyi,
     Single,
+    TotalVariation,
     compose,
     group,
     parts,
 )
+
+#: Rounds of the search for an epsilon beside distances; without an end, none holds.
+_ROUNDS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +101,31 @@ def total_epsilon(events: Iterable[Event], delta: float) -> float:
 
     Returns: The smallest of three valid bounds: all as mu-GDP, or by their Renyi divergences where
     one of them has nothing else; all as pure sums; the pure ones as a sum beside the others.
-    Infinite if none holds.
+    Infinite if none holds. Distances of releases from their laws add up: (epsilon, d)-DP laws at a
+    distance T are (epsilon, d + (1 + e^epsilon) T)-DP (docs/privacy/composition.md).
 
     Raises PrivacyError if delta is outside its range.
     """
     if not 0 <= delta < 1:
         raise PrivacyError("delta must lie in [0, 1)")
     counts = _counted(events)
+    distance = math.fsum(n * e.distance for e, n in counts.items() if isinstance(e, TotalVariation))
+    if not distance:
+        return _of_laws(counts, delta)
+    exact = Counter[Single]({e: n for e, n in counts.items() if not isinstance(e, TotalVariation)})
+    epsilon = 0.0
+    # what is left of delta falls as epsilon rises, so that this climbs to the least that holds
+    for _ in range(_ROUNDS):
+        left = delta - (1 + math.exp(min(epsilon, 700.0))) * distance
+        reached = _of_laws(exact, left) if left > 0 else math.inf
+        if reached <= epsilon or math.isinf(reached):
+            return max(epsilon, reached)
+        epsilon = reached * (1 + 1e-9)
+    return math.inf
+
+
+def _of_laws(counts: Counter[Single], delta: float) -> float:
+    """As `total_epsilon`, of releases that are drawn as their laws are."""
     pure = math.fsum(n * one.epsilon for one, n in counts.items() if isinstance(one, Pure))
     mixed = Counter[Single]({one: n for one, n in counts.items() if not isinstance(one, Pure)})
     if delta == 0:

@@ -63,12 +63,22 @@ class Renyi(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="renyi/
                 raise ValueError("`orders` must rise, and `epsilons` must not fall")
 
 
+class TotalVariation(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
+                     tag="total-variation/1", tag_field="kind"):  # fmt: skip
+    """How far a release is from one whose cost is an event beside this: what drawing it adds.
+
+    distance: Total variation of the two laws, at most, whatever the data are.
+    """
+
+    distance: Annotated[float, Meta(gt=0, le=1)]
+
+
 class NonPrivate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="non-private/1",
                  tag_field="kind"):  # fmt: skip
     """A release that protects nobody."""
 
 
-Single: TypeAlias = Gaussian | Pure | Renyi | NonPrivate
+Single: TypeAlias = Gaussian | Pure | Renyi | TotalVariation | NonPrivate
 
 
 class Repeated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,7 +95,7 @@ class Composed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="com
     parts: Annotated[tuple[Repeated, ...], Meta(min_length=1)]
 
 
-Event: TypeAlias = Gaussian | Pure | Renyi | NonPrivate | Composed
+Event: TypeAlias = Single | Composed
 
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
@@ -129,15 +139,15 @@ def _counted(events: Mapping[Event, int] | Iterable[Event]) -> Counter[Single]:
 def worse(one: Event, other: Event) -> Event:
     """Return an event that costs at least as much as either, so that neither lowers the other.
 
-    Gaussian and pure costs are compared from the largest down: the k-th largest of the result is
-    the larger of both k-th largest. Curves have no such order, so that all different ones count.
+    Costs of one number are compared from the largest down: the k-th largest of the result is the
+    larger of both k-th largest. Curves have no such order, so that all different ones count.
     Nothing that protects nobody is worse than anything.
     """
     both = (_counted([one]), _counted([other]))
     if any(NonPrivate() in count for count in both):
         return NonPrivate()
     found: Counter[Event] = Counter()
-    for kind in (Gaussian, Pure):
+    for kind in (Gaussian, Pure, TotalVariation):
         counts = [
             {single: n for single, n in count.items() if type(single) is kind} for count in both
         ]
@@ -159,8 +169,9 @@ def group(event: Event, size: int) -> Event:
     """Return what an event costs a group of so many records that share its noise.
 
     One after the other is exchanged: mu and epsilon grow with the size (Dong, Roth and Su 2022,
-    theorem 5; Dwork and Roth 2014, theorem 2.2). A curve grows by Mironov 2017, proposition 2: with
-    2^c >= size, (alpha, epsilon) becomes (alpha / 2^c, 3^c epsilon) where alpha >= 2^(c + 1).
+    theorem 5; Dwork and Roth 2014, theorem 2.2), and so does a distance, as each record may be in
+    another release. A curve grows by Mironov 2017, proposition 2: with 2^c >= size, (alpha,
+    epsilon) becomes (alpha / 2^c, 3^c epsilon) where alpha >= 2^(c + 1).
     Raises PrivacyError if a curve has no order that is large enough, or a cost is larger than can
     be written down.
     """
@@ -177,6 +188,8 @@ def _grouped(single: Single, size: int) -> Event:
         return Gaussian(_payable(size * single.mu, size))
     if isinstance(single, Pure):
         return Pure(_payable(size * single.epsilon, size))
+    if isinstance(single, TotalVariation):
+        return TotalVariation(min(1.0, size * single.distance))
     doublings = math.ceil(math.log2(size))
     kept = [
         (order / 2**doublings, _payable(3**doublings * epsilon, size))
@@ -202,6 +215,8 @@ def _payable(cost: float, size: int) -> float:
 
 
 def _size(event: Event) -> float:
+    if isinstance(event, TotalVariation):
+        return event.distance
     return event.mu if isinstance(event, Gaussian) else getattr(event, "epsilon", math.inf)
 
 

@@ -76,6 +76,12 @@ def with_features(count: int) -> str:
     return re.sub(r"temperature = .*\npressure = .*", lines, TEMPLATE)
 
 
+def with_estimator(lines: str) -> str:
+    """Return the template with other lines under [estimator]."""
+    before, _, rest = TEMPLATE.partition("[estimator]\n")
+    return f"{before}[estimator]\n{lines}\n{rest[rest.index('[privacy]') :]}"
+
+
 def without_privacy(study: Study) -> Study:
     """Return the same study with its privacy off: what the noise costs is the difference."""
     tables = msgspec.to_builtins(study)

@@ -175,6 +175,23 @@ def test_study_init_writes_a_file_that_checks_and_never_overwrites(bare: Stage) 
     assert path.read_text() == "mine"
 
 
+def test_study_init_writes_a_file_for_many_sites(bare: Stage) -> None:
+    path = bare.folder / "sites.toml"
+    kind = ("--kind", "noisy-mle", "--clients", "20", "--records", "200000")
+    assert bare.run("study", "init", path, *kind).returncode == 0
+    done = bare.run("study", "check", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    study = load_study(path)
+    assert study.estimator.kind == "noisy-mle"
+    assert study.estimator.method is not None
+    assert (study.estimator.method["sites"], study.window.records) == (20, 2500)
+    # each key of the table is explained above it
+    assert all(f"{key}:" in path.read_text() for key in ("sites", "largest_share"))
+    done = bare.run("study", "init", bare.folder / "other.toml", "--kind", "age-aware")
+    assert done.returncode == 10
+    assert "--kind: " in done.stderr
+
+
 def test_fit_gives_an_estimate_message_as_json(bare: Stage) -> None:
     source = write_csv(bare.folder / "data.csv", 2000)
     done = bare.run("fit", bare.study, "--input", source, "--json")

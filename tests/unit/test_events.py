@@ -20,6 +20,7 @@ from pipeline.privacy.events import (
     Pure,
     Renyi,
     Repeated,
+    TotalVariation,
     compose,
     decode,
     encode,
@@ -31,6 +32,7 @@ CURVE = Renyi((2.0, 4.0, 8.0), (0.1, 0.2, 0.4))
 SINGLE = st.one_of(
     st.sampled_from([0.1, 0.3, 1.0]).map(Gaussian),
     st.sampled_from([0.1, 0.3, 1.0]).map(Pure),
+    st.sampled_from([1e-9, 3e-8]).map(TotalVariation),
     st.sampled_from([CURVE, Renyi((2.0, 4.0, 8.0), (0.2, 0.3, 0.3))]),
 )
 EVENTS = st.lists(SINGLE, min_size=1, max_size=6).map(compose)
@@ -67,6 +69,8 @@ def test_several_events_have_one_form_in_any_order_and_any_nesting(events: list[
         '{"kind": "composed/1", "parts": [{"event": {"kind": "non-private/1"}, "times": 0}]}',
         '{"kind": "composed/1", "parts": [{"event": {"kind": "sampled/1"}, "times": 1}]}',
         '{"kind": "composed/1", "parts": []}',
+        '{"kind": "total-variation/1", "distance": 0.0}',
+        '{"kind": "total-variation/1", "distance": 1.1}',
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_refused(text: str) -> None:
@@ -78,6 +82,9 @@ def test_the_form_of_each_kind_is_what_ledgers_hold() -> None:
     """A change of these lines is a new version of a kind: old ledgers hold them for ever."""
     assert json.loads(encode(Gaussian(0.5))) == {"kind": "gaussian/1", "mu": 0.5}
     assert json.loads(encode(Pure(0.5))) == {"kind": "pure/1", "epsilon": 0.5}
+    assert json.loads(encode(TotalVariation(1e-9))) == {
+        "kind": "total-variation/1", "distance": 1e-9,
+    }  # fmt: skip
     assert json.loads(encode(NonPrivate())) == {"kind": "non-private/1"}
     assert json.loads(encode(CURVE)) == {
         "kind": "renyi/1", "orders": [2.0, 4.0, 8.0], "epsilons": [0.1, 0.2, 0.4],

@@ -88,6 +88,7 @@ def sent_of(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Sent 
         scatters=packed[:, packed_indices(size)],
         ridge=task.ridge / task.slots,
         centres=centres,
+        rounding=np.ldexp(1.0, 2 * mean.exponent) / 12 / windows,
     )
     return Sent(names, copies, windows, squared)
 
@@ -113,6 +114,12 @@ def estimate(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Esti
         )
     elif found.step > CLOSE:
         reason = f"no estimate has settled within {ROUNDS} rounds: sites contradict each other"
+    elif not task.moving and _reach(sent, fit) >= task.radius:
+        reason = (
+            "fits of sites come within their noise to the bound of their norm, "
+            f"estimator.method.coefficient_bound = {task.radius:g}: intervals would miss what lies "
+            "beyond it. Wait for more releases, or begin a study with a larger bound"
+        )
     elif copies.centres is not None:
         # the curvature of a fit is that where it ended, short of theta
         away = copies.means - found.theta
@@ -172,11 +179,29 @@ def variances(sent: Sent, fit: Fit) -> tuple[Matrix, Matrix]:
     return infembler.covariance(sent.copies, None, fit.found, fit.weights, repeated)
 
 
+def _reach(sent: Sent, fit: Fit) -> float:
+    """Return how long the fits of windows are, with two deviations of what can make them longer.
+
+    That is their noise, what they vary, and what sites differ by. Fits that were cut at a bound
+    lie on it all together, however far beyond it the truth is.
+    """
+    copies, size = sent.copies, len(fit.found.theta)
+    mass = fit.weights * copies.records / float(fit.weights @ copies.records)
+    full = fit.found.information + copies.ridge * np.eye(size)
+    alone = float(np.trace(np.linalg.inv(full))) / copies.records
+    repeated = sent.squared / sent.windows
+    noise = repeated * (copies.noise * alone + size * copies.rounding)
+    middle = mass @ copies.means
+    squares = ((copies.means - middle) ** 2).sum(axis=1)
+    varied = max(float(mass @ (sent.windows * alone)), float(mass @ (squares - noise)))
+    unsure = float(mass**2 @ (noise + repeated * alone))
+    return float(np.linalg.norm(middle)) + 2 * math.sqrt(varied + unsure)
+
+
 def _middle(copies: Copies, kept: Vector) -> Assembled:
     """Return a start that no minority of sites moves far: medians of means and of scatters."""
     size, some = copies.means.shape[1], kept > 0
-    each = copies.records / (copies.scales * copies.degrees)
-    spread = np.median((each[:, None, None] * copies.scatters)[some], axis=0)
+    spread = np.median((copies.records[:, None, None] * copies.inverses)[some], axis=0)
     values, vectors = np.linalg.eigh(spread)
     values = np.maximum(values, 1e-9 * max(float(values[-1]), 1e-300))
     information = (vectors / values) @ vectors.T - copies.ridge * np.eye(size)
@@ -218,14 +243,17 @@ def _plausible(copies: Copies) -> Vector:
 
     A scatter that is wider than the others' only weighs less: slots may be empty.
     """
-    each = copies.records / (copies.scales * copies.degrees)
-    spread = each[:, None, None] * copies.scatters
-    positive = np.linalg.eigvalsh(spread)[:, 0] > 0
+    spread = copies.records[:, None, None] * copies.inverses
+    try:
+        np.linalg.cholesky(spread)
+        positive = np.ones(len(spread), dtype=np.bool_)
+    except np.linalg.LinAlgError:
+        positive = np.linalg.eigvalsh(spread)[:, 0] > 0
     if np.count_nonzero(positive) < guards.LEAST_SITES:
         return np.where(positive, 1.0, 0.0) if positive.any() else np.ones(len(positive))
     middle = floor_eigenvalues(np.median(spread[positive], axis=0), 1e-300).matrix
-    lower = np.linalg.cholesky(middle)
-    whitened = np.linalg.solve(lower, np.linalg.solve(lower, spread).transpose(0, 2, 1))
+    inverse = np.linalg.inv(np.linalg.cholesky(middle))
+    whitened = np.matmul(np.matmul(inverse, spread), inverse.T)
     least = np.log(np.maximum(np.linalg.eigvalsh(whitened)[:, 0], 1e-300))
     usual = float(np.median(least[positive]))
     spreading = 1.4826 * float(np.median(np.abs(least[positive] - usual)))

@@ -49,6 +49,19 @@ def facts(task: CopiesTask) -> dict[str, object]:
             "one_release_moves_at_most": largest_move(task),
             "size": task.size,
         },
+    } | ({} if task.classes else {"coefficients": _bound(task)})
+
+
+def _bound(task: CopiesTask) -> dict[str, object]:
+    """Say what the bound of linear coefficients means in the unit of the response."""
+    response = task.study.data.response.name
+    return {
+        "coefficient_bound": task.radius,
+        "length_at_most": task.radius * task.response_scale[1],
+        "in": f"units of {response}: the root of the sum of squares of all coefficients as "
+        f"estimates print them, the intercept from the middle of the range of {response}",
+        "beyond_it": "no intervals come. With a bound of 1 it is enough that the model predicts "
+        "values within that range wherever the features are in theirs",
     }
 
 

@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from pipeline.errors import PrivacyError
+from pipeline.methods.noisy_mle.copies_floating import Sizes, distance
 from pipeline.methods.noisy_mle.site_fit import (
     linear_fit,
     logistic_fit,
@@ -19,15 +20,14 @@ from pipeline.methods.noisy_mle.weighing import WeighedTask
 from pipeline.privacy import copies
 from pipeline.privacy.channel import INTEGER_LIMIT
 from pipeline.privacy.copies import Change, Promise
-from pipeline.privacy.events import Event
-from pipeline.privacy.normals import FARTHEST
+from pipeline.privacy.events import Event, TotalVariation, compose
 from pipeline.privacy.policy import Guarantee, copies_of
 from pipeline.records.blocks import finite, with_intercept
 from pipeline.records.encode import Arrays
 from pipeline.release.budget import Budget
 from pipeline.release.copies import CopiedPart, Law
 from pipeline.release.layout import Field, Layout
-from pipeline.release.model import Model
+from pipeline.release.model import COEFFICIENT_EXPONENT, COEFFICIENT_LIMIT, Model
 from pipeline.release.query import Query
 from pipeline.release.rows import inside
 from pipeline.scheduling.policy import ReleasePolicy, WhenFull
@@ -35,10 +35,8 @@ from pipeline.types import Matrix, Vector
 
 #: The ridge, where a study names none, over the least one that its budget allows.
 RIDGES = 2.0
-#: What the client's fits and its rounding can add to a shift, as a share of it.
-ROUNDING = 1e-6
-#: Units of the lattices: quarters of the least deviation of a mean, halves of that of a scatter:
-#: what floating point can tell falls with them, and rounding adds 1/192 and 1/48 to a variance.
+#: Units of the lattices: at most quarters of the least deviation of a mean, halves of that of a
+#: scatter: what floating point can tell falls with them, and rounding adds to variances.
 MEAN_BITS, SCATTER_BITS = 2, 1
 #: The share of delta that is left to what floating point can tell.
 FLOATING = 0.5
@@ -93,14 +91,18 @@ class CopiesTask(WeighedTask):
         return replace(self.promise, delta=(1 - FLOATING) * self.promise.delta)
 
     def change(self, ridge: float) -> Change:
-        """Return how far one record changes the law of a fit with this ridge."""
+        """Return how far one record changes the law of a fit, errors of floating point with it."""
+        sizes = Sizes(self.size, self.slots, ridge, self.most_informed(ridge))
         if self.classes:
             change = copies.of_logistic(self.norm_bound, ridge, self.longest)
+            farthest = math.sqrt(self.size) * math.ldexp(COEFFICIENT_LIMIT, COEFFICIENT_EXPONENT)
+            added = 1 + sizes.of_logistic(self.longest, farthest, self.norm_bound)
         else:
             # encoded responses lie in [-1, 1]
             residual = 1 + self.norm_bound * self.radius
             change = copies.of_linear(self.norm_bound, residual, ridge, self.deviation)
-        return Change(change.one, change.others, change.shift * (1 + ROUNDING))
+            added = 1 + sizes.of_linear(change.one - 1)
+        return Change(change.one * added, change.others * added, change.shift * added)
 
     @cached_property
     def least_ridge(self) -> float:
@@ -124,11 +126,10 @@ class CopiesTask(WeighedTask):
         """Psi: the variance of a copy in units of the inverse information of a window."""
         return self.spec.psi or self.least_scale
 
-    @cached_property
-    def most_informed(self) -> float:
-        """No eigenvalue of a window's information is larger."""
+    def most_informed(self, ridge: float) -> float:
+        """Return what no eigenvalue of a window's information passes."""
         curved = self.norm_bound**2 * (0.25 if self.classes else self.deviation**-2)
-        return self.slots * curved + self.ridge
+        return self.slots * curved + ridge
 
     def make_budget(self, level: str | None) -> Budget:
         """As `Task.make_budget`."""
@@ -167,12 +168,12 @@ class CopiesTask(WeighedTask):
     @cached_property
     def layout(self) -> Layout:
         """As `Task.layout`."""
-        variance = self.scale / self.copies
-        exponent = _floor_log(math.sqrt(variance / self.most_informed)) - MEAN_BITS
+        variance, most_informed = self.scale / self.copies, self.most_informed(self.ridge)
+        exponent = _floor_log(math.sqrt(variance / most_informed)) - MEAN_BITS
         # a logistic fit is no farther from its centre than its slopes over its ridge
         longest = self.slots * self.norm_bound / self.ridge if self.classes else self.radius
         most = reach_of(longest, math.sqrt(variance / self.ridge))
-        deviation = self.scale / self.most_informed * math.sqrt(2 * (self.copies - 1))
+        deviation = self.scale / most_informed * math.sqrt(2 * (self.copies - 1))
         scattered = _floor_log(deviation) - SCATTER_BITS
         widest = scatter_reach(self.scale / self.ridge, self.copies - 1)
         packed = self.size * (self.size + 1) // 2
@@ -183,19 +184,15 @@ class CopiesTask(WeighedTask):
         return Layout.noised(self.size, fields)
 
     @cached_property
-    def floating_delta(self) -> float:
-        """What floating point can add to delta, at most: docs/privacy/copies.md."""
-        size, eps = self.size, 2.0**-52
+    def distance(self) -> float:
+        """Total variation of a release from that of exact copies, at most."""
         mean, scatter = self.layout.later
-        ends = math.sqrt(self.scale / (self.copies * self.ridge)), self.scale / self.ridge
-        moved = (size + 8) * eps * (math.sqrt(size) * FARTHEST * ends[0])
-        moved += eps * mean.largest * 2.0**mean.exponent
-        squares = (math.sqrt(size * self.copies) + 16) ** 2
-        spread = (self.copies + 2 * size + 8) * eps * squares * ends[1]
-        apart = 4 * mean.length * moved * 2.0**-mean.exponent
-        apart += 4 * scatter.length * spread * 2.0**-scatter.exponent
-        # each window that a unit has records in is found in floating point
-        apart *= self.promise.records
+        return distance(mean, scatter, self.size, self.copies, self.scale / self.ridge)
+
+    @property
+    def floating_delta(self) -> float:
+        """What floating point can add to delta, at most: each window of a unit is drawn in it."""
+        apart = self.promise.records * self.distance
         return (1 + math.exp(min(self.promise.epsilon, 700.0))) * apart
 
     def query(self, window: Arrays, model: Model) -> Query:
@@ -231,7 +228,7 @@ class CopiesTask(WeighedTask):
 
 
 class CopiesBudget(Budget):
-    """The budget of copies: a curve of Renyi divergences, which their public scale keeps."""
+    """The budget of copies: a curve of Renyi divergences, and what floating point adds."""
 
     def __init__(self, task: CopiesTask, level: str | None) -> None:
         size = task.size
@@ -248,7 +245,7 @@ class CopiesBudget(Budget):
         found = copies.curve(change, task.size, task.copies, task.scale, neighbours)
         if found is None:
             raise PrivacyError("estimator.method.site_ridge: too small for this budget")
-        return found
+        return compose([found, TotalVariation(min(1.0, task.distance))])
 
     @property
     def largest_event(self) -> Event:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ Matrices = NDArray[np.float64]
 LONGEST = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Copies:
     """What M sites sent.
 
@@ -33,6 +34,7 @@ class Copies:
     means, scatters: Of the copies, shapes (M, p) and (M, p, p).
     ridge: Of the sites' fits, for each record: F of a site holds `records` times as much.
     centres: What their ridges draw to, shape (M, p); None: to 0.
+    rounding: Variance of a number of the mean by its lattice, shape (M,).
     """
 
     records: Vector
@@ -43,17 +45,47 @@ class Copies:
     scatters: Matrices
     ridge: float = 0.0
     centres: Matrix | None = None
+    rounding: Vector | float = 0.0
 
-    @property
+    @cached_property
     def shares(self) -> Vector:
         """C = K / (K + psi), shape (M,)."""
         return 1 / (1 + self.noise)
 
-    @property
+    @cached_property
     def trust(self) -> Vector:
         """Degrees of freedom of the posterior of a site's information, shape (M,)."""
         trust: Vector = self.records + self.degrees + 1
         return trust
+
+    @cached_property
+    def spreads(self) -> Matrices:
+        """Scatters in units of a copy's noise, shape (M, p, p)."""
+        spreads: Matrices = self.scatters / self.scales[:, None, None]
+        return spreads
+
+    @cached_property
+    def inverses(self) -> Matrices:
+        """The inverse informations that scatters show without bias, shape (M, p, p)."""
+        inverses: Matrices = self.spreads / np.maximum(self.degrees, 1)[:, None, None]
+        return inverses
+
+    @cached_property
+    def undrawn(self) -> Matrices:
+        """I - ridge F^-1: so much of theta a fit with a ridge aims at, shape (M, p, p)."""
+        held: Matrices = (-self.ridge * self.records)[:, None, None] * self.inverses
+        diagonal = np.arange(self.means.shape[1])
+        held[:, diagonal, diagonal] += 1
+        return held
+
+    @cached_property
+    def seen(self) -> Matrix:
+        """Means without what the ridges draw to their centres, shape (M, p)."""
+        if self.centres is None or not self.ridge:
+            return self.means
+        seen: Matrix = self.means - self.centres
+        seen += np.einsum("mij,mj->mi", self.undrawn, self.centres)
+        return seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,30 +140,25 @@ def step(
     penalty: Ridge of one record that stays in the estimate.
     """
     size, many = len(at.theta), np.ones(len(sites.records)) if weights is None else weights
-    trust, pull = sites.trust, many * sites.shares
-    spread: Matrices = sites.scatters / sites.scales[:, None, None]
-    # (I - ridge F^-1) theta is what a fit with a ridge aims at, and the scatter says F^-1
-    short, seen = _undrawn(sites) if sites.ridge else (None, sites.means)
-    away: Matrix = at.theta - seen - (0.0 if short is None else np.matmul(short, at.theta))
-    leaning = np.sqrt(sites.shares)[:, None] * away
-    spread += leaning[:, :, None] * leaning[:, None, :]
-    spread += np.linalg.inv(at.information + sites.ridge * np.eye(size))
+    pull = many * sites.shares
+    away: Matrix = (sites.undrawn.reshape(-1, size) @ at.theta).reshape(-1, size) - sites.seen
+    away *= np.sqrt(sites.shares)[:, None]
+    spread = sites.spreads + np.linalg.inv(at.information + sites.ridge * np.eye(size))
+    spread += away[:, :, None] * away[:, None, :]
     each = np.asarray(np.linalg.inv(spread), dtype=np.float64)
-    each *= trust[:, None, None]
+    each *= sites.trust[:, None, None]
     records = float(many @ sites.records)
     information = _total(many, each) - sites.ridge * records * np.eye(size)
-    whole = _total(pull, each)
-    if short is not None:
-        whole -= _total(pull, np.matmul(each, short))
-    whole += float(pull @ sites.records) * penalty
-    score = pull @ np.matmul(each, seen[:, :, None])[:, :, 0]
+    side = _side_by_side(pull, each)
+    whole: Matrix = side @ sites.undrawn.reshape(-1, size) + float(pull @ sites.records) * penalty
+    score: Vector = side @ sites.seen.ravel()
     total = records + size + 1
     if central is not None:
         total += central.records
         information = information + central.information
         whole = whole + central.information
         score = score + central.information @ central.theta
-    theta = np.linalg.solve(whole, score)
+    theta = np.asarray(np.linalg.solve(whole, score), dtype=np.float64)
     moved = theta - at.theta
     length = math.sqrt(max(0.0, float(moved @ whole @ moved)))
     return Assembled(theta, information / total, whole, each, at.rounds + 1, length)
@@ -188,10 +215,10 @@ def covariance(
     repeated: Sum of squared weights over that of the weights of a site's windows, shape (M,).
     """
     many = np.ones(len(sites.records)) if weights is None else weights
-    each, pull = found.each, many**2 * sites.shares**2
-    inverses = _inverses(sites)
-    sampled = inverses
-    noise = _total(pull * repeated * sites.noise, np.matmul(np.matmul(each, inverses), each))
+    each, inverses = found.each, sites.inverses
+    sampled, noised = inverses, sites.noise[:, None, None] * inverses
+    diagonal = np.arange(len(found.theta))
+    noised[:, diagonal, diagonal] += np.reshape(sites.rounding, (-1, 1))
     if sites.ridge:
         # F^-1 (F - ridge) F^-1, with the posterior for one of the two
         ridges = (sites.ridge * sites.records)[:, None, None]
@@ -202,28 +229,20 @@ def covariance(
         turned = np.matmul(inverses, way[:, :, None])[:, :, 0]
         lengths = np.einsum("mi,mi->m", way, turned)[:, None, None]
         unsure = lengths * inverses + turned[:, :, None] * turned[:, None, :]
-        noise += _total(pull * repeated / sites.degrees, np.matmul(np.matmul(each, unsure), each))
-    sampling = _total(pull * repeated, np.matmul(np.matmul(each, sampled), each))
+        noised += unsure / sites.degrees[:, None, None]
+    side = _side_by_side(many**2 * sites.shares**2 * repeated, each)
+    size = len(found.theta)
+    sampling, noise = (side @ np.matmul(part, each).reshape(-1, size) for part in (sampled, noised))
     if central is not None:
         sampling = sampling + central.information
     inverse = np.linalg.inv(found.whole)
     return inverse @ (sampling + noise) @ inverse.T, inverse @ noise @ inverse.T
 
 
-def _inverses(sites: Copies) -> Matrices:
-    """Return the inverse informations that scatters show without bias, shape (M, p, p)."""
-    inverses: Matrices = (
-        sites.scatters / (sites.scales * np.maximum(sites.degrees, 1))[:, None, None]
-    )
-    return inverses
-
-
-def _undrawn(sites: Copies) -> tuple[Matrices, Matrix]:
-    """Return ridge F^-1 of each site, and its mean without what the ridge draws to its centre."""
-    short: Matrices = (sites.ridge * sites.records)[:, None, None] * _inverses(sites)
-    if sites.centres is None:
-        return short, sites.means
-    return short, sites.means - np.matmul(short, sites.centres[:, :, None])[:, :, 0]
+def _side_by_side(weights: Vector, matrices: Matrices) -> Matrix:
+    """Return weighted symmetric matrices in a row, shape (p, M p): times others, it is a sum."""
+    side: Matrices = weights[:, None, None] * matrices
+    return side.transpose(1, 0, 2).reshape(matrices.shape[1], -1)
 
 
 def _total(weights: Vector, matrices: Matrices) -> Matrix:

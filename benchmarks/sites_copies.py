@@ -1,0 +1,136 @@
+"""How often intervals of noisy copies hold the truth: in mid-stream and at the end of streams.
+
+`python -m benchmarks.sites_copies` (2 minutes; --draws): sites with equally many windows, and with
+from one to twelve; truths whose fits come near the bound of their norm, or pass it, as well. Seeds
+are those of no test but the slow one. "ready": the share of streams whose intervals were due;
+"spread": what estimates vary, over their standard errors. Writes results/sites_copies.json.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+
+from pipeline.estimators.estimate import Estimate
+from pipeline.methods import task_of
+from pipeline.offline import OfflineRun
+from pipeline.study import parse_study
+from tests.sites import TRUTH, study_text, truth_in, window
+
+RESULTS = Path(__file__).parent / "results" / "sites_copies.json"
+#: Where seeds begin, and how many windows each of the sites sends.
+FIRST_SEED = 50_000
+EQUAL, UNEQUAL = (4,) * 10, (1, 1, 1, 2, 2, 3, 4, 6, 8, 12)
+RECORDS = 400
+#: What coverage of 95 % intervals may be.
+LEAST, MOST = 0.93, 0.975
+#: Fewer streams with intervals are a selection.
+FEW = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Coverage of one kind of stream, with the Monte Carlo error of streams as wholes.
+
+    bound: Of the coefficients of linear fits; NaN of logistic ones.
+    ready: Share of the streams with intervals.
+    spread: Root mean square of estimates less the truth, over that of their standard errors.
+    """
+
+    loss: str
+    sites: str
+    moment: str
+    bound: float
+    coverage: float
+    error: float
+    ready: float
+    spread: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether coverage is where it should be, within three errors.
+
+        Where intervals come to few streams, these are those that chance drew inwards: no more of
+        all streams may miss.
+        """
+        reach = 3 * self.error
+        if self.ready < FEW:
+            return self.ready * (1 - self.coverage) <= 1 - LEAST if self.ready else True
+        return LEAST - reach <= self.coverage <= MOST + reach
+
+
+def cells(loss: str, windows: tuple[int, ...], draws: int, bound: float = 1.0) -> list[Cell]:
+    """Return the coverage in mid-stream and at the end of so many streams."""
+    found = [_stream(loss, windows, FIRST_SEED + seed, bound) for seed in range(draws)]
+    sites = "equal" if len(set(windows)) == 1 else "1 to 12 windows"
+    made = []
+    for place, moment in enumerate(("middle", "end")):
+        due = [one[place] for one in found if one[place].status == "ready"]
+        held = [float(np.mean(truth_in(estimate, TRUTH[loss]))) for estimate in due]
+        limit = bound if loss == "linear" else math.nan
+        if not due:
+            made.append(Cell(loss, sites, moment, limit, math.nan, math.nan, 0.0, math.nan))
+            continue
+        away = np.array([estimate.coefficients - TRUTH[loss] for estimate in due])
+        errors = np.array([np.diag(estimate.covariance) for estimate in due])  # type: ignore[arg-type]
+        made.append(
+            Cell(
+                loss,
+                sites,
+                moment,
+                limit,
+                float(np.mean(held)),
+                float(np.std(held) / math.sqrt(len(held))),
+                len(due) / draws,
+                math.sqrt(float(np.mean(away**2) / np.mean(errors))),
+            )
+        )
+    return made
+
+
+def _stream(loss: str, windows: tuple[int, ...], seed: int, bound: float) -> list[Estimate]:
+    method = 'release = "copies"' + (f", coefficient_bound = {bound}" if loss == "linear" else "")
+    text = study_text(
+        method, p=3, loss=loss, records=RECORDS, releases=len(windows), ridge=1e-3, epsilon=4.0,
+        mechanism="insecure-simulation", norm_bound="typical", seed=seed,
+        noise_scale=0.15 if loss == "linear" else None,
+    )  # fmt: skip
+    stream, rng = OfflineRun(task_of(parse_study(text))), np.random.default_rng(seed)
+    order = np.repeat(np.arange(len(windows)), windows)
+    rng.shuffle(order)
+    found = []
+    for number, site in enumerate(order.tolist(), start=1):
+        stream.add(f"site-{site}", window(loss, RECORDS, rng))
+        if number in (len(order) // 2, len(order)):
+            found.append(stream.publish())
+    return found
+
+
+@click.command()
+@click.option("--draws", type=click.IntRange(2), default=400, show_default=True)
+def main(draws: int) -> None:
+    """Print the grid."""
+    print("loss     sites            moment   bound  coverage         ready  spread")
+    found = [
+        cell
+        for loss, bounds in (("logistic", (1.0,)), ("linear", (1.0, 0.45, 0.4, 0.35, 0.3)))
+        for bound in bounds
+        for windows in (EQUAL, UNEQUAL)
+        for cell in cells(loss, windows, draws, bound)
+    ]
+    for cell in found:
+        outside = "" if cell.holds else "  outside"
+        print(
+            f"{cell.loss:9}{cell.sites:17}{cell.moment:8}{cell.bound:6.2f}{cell.coverage:8.3f} "
+            f"+- {cell.error:.3f}{cell.ready:7.2f}{cell.spread:7.2f}{outside}"
+        )
+    RESULTS.write_text(json.dumps([asdict(cell) for cell in found], indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
