@@ -3,8 +3,8 @@
 `python -m benchmarks.flood [--payloads 200000]`. Real Kafka, real Redis, a real worker of an
 authenticated study with one partition: after 2,000 good releases come payloads that were changed,
 cut, made up, too long, or sent under other names, and now and then a good one again. Prints a line
-of JSON; ends with 1 if one of them counted, a dead letter is missing, or the worker's memory passed
-300 MiB.
+of JSON, with the worker's memory on the way by the offset that it had reached; ends with 1 if one
+of them counted, a dead letter is missing, or that memory passed 300 MiB.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from state import RedisStore
 from state.connection import redis_client
 from tests.stage import read_topic
 
-GOOD, EVERY, MOST_MIB = 2000, 500, 300.0
+GOOD, EVERY, MOST_MIB, TIMES = 2000, 500, 300.0, 20
 NAME = "flood"
 #: Key and value of a record.
 Sent = tuple[bytes | None, bytes | None]
@@ -66,7 +66,7 @@ def flood(settings: Settings, count: int) -> dict[str, object]:
         "VEILSTREAM_FOLDER": settings.folder,
     }
     command = [sys.executable, "-m", "pipeline.cli.main", "worker", str(study), "--instance", "b"]
-    process, sizes = subprocess.Popen(command, env=env), list[float]()
+    process, sizes = subprocess.Popen(command, env=env), list[tuple[int, float]]()
     store = RedisStore(redis_client(settings), task)
     try:
         _wait(store, len(held), process, sizes)
@@ -86,15 +86,16 @@ def flood(settings: Settings, count: int) -> dict[str, object]:
         for record in read_topic(settings.kafka, topics.dead_letters.name)
     }
     again = len(range(0, count, EVERY))
+    most = max(size for _, size in sizes)
     exact = len(letters) == head.dead_letters == count - again and head.duplicates == again
     return {
         "payloads": count,
         "dead_letters": head.dead_letters,
         "accepted": head.folded - GOOD,
         "letters_exact": exact,
-        "resident_mib": {"after_good": first, "most": max(sizes), "last": sizes[-1]},
+        "resident_mib": {"after_good": first, "most": most, "then": _series(sizes)},
         "processor_seconds": used,
-        "held": exact and head.folded == GOOD and max(sizes) < MOST_MIB,
+        "held": exact and head.folded == GOOD and most < MOST_MIB,
     }
 
 
@@ -132,14 +133,27 @@ async def _send(settings: Settings, topic: str, payloads: Iterable[Sent]) -> Non
         await producer.stop()
 
 
-def _wait(store: RedisStore, end: int, worker: subprocess.Popen[bytes], sizes: list[float]) -> None:
+def _wait(
+    store: RedisStore, end: int, worker: subprocess.Popen[bytes], sizes: list[tuple[int, float]]
+) -> None:
     """Wait until a worker has come to an offset, and note its memory on the way."""
-    while store.watermark(0) < end:
+    while (reached := store.watermark(0)) < end:
         if worker.poll() is not None:
             raise RuntimeError(f"the worker ended with {worker.returncode}")
-        sizes.append(memory(worker.pid))
+        sizes.append((reached, memory(worker.pid)))
         time.sleep(0.05)
-    sizes.append(memory(worker.pid))
+    sizes.append((end, memory(worker.pid)))
+
+
+def _series(sizes: list[tuple[int, float]]) -> dict[int, float]:
+    """Return the worker's memory at about `TIMES` offsets, in MiB."""
+    every = sizes[-1][0] / TIMES
+    return {
+        reached: round(size)
+        for _, (reached, size) in {
+            int(reached / every): (reached, size) for reached, size in sizes
+        }.items()
+    }
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Private files are for their owner alone, and a file that others can read is refu
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from pipeline.trust.keys import Pair
 
 Seed = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Held = TypeVar("Held")
+#: A study's public key, as it is kept.
+_PUBLIC = re.compile(rb"[0-9a-f]{128}\n")
 
 
 class _StudyFile(msgspec.Struct, tag="study-key/1", tag_field="type", forbid_unknown_fields=True):
@@ -121,12 +124,15 @@ def read_client(settings: Settings, client: str) -> Pair:
 def pinned(settings: Settings, study: str) -> bytes | None:
     """Return the public key of a study that this folder knows; None if it knows none."""
     path = _pin(settings, study)
-    try:
-        return bytes.fromhex(path.read_text().strip())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: remove it to pin the study anew") from error
+    with suppress(FileNotFoundError):
+        try:
+            held = path.read_bytes()
+        except PermissionError as error:
+            raise ConfigError(f"{path}: the user that runs this must be able to read it") from error
+        if not _PUBLIC.fullmatch(held):
+            raise ConfigError(f"{path} is no whole key: remove it to pin the study anew")
+        return bytes.fromhex(held.decode())
+    return None
 
 
 def pin(settings: Settings, study: str, public: bytes) -> Path:

@@ -39,10 +39,10 @@ def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
         for name in created:
             # Kafka does not show topics that somebody may not see
             with asking(settings, f"topic {name}", "Describe or Create"):
-                _create(admin, wanted[name])
+                _create(settings, admin, wanted[name])
         for name in wanted.keys() - set(created):
             with asking(settings, f"topic {name}", "DescribeConfigs"):
-                _compare(admin, wanted[name])
+                _compare(settings, admin, wanted[name])
     return created
 
 
@@ -129,7 +129,7 @@ def administrator(settings: Settings) -> Any:
     )
 
 
-def _create(admin: Any, topic: Topic) -> None:
+def _create(settings: Settings, admin: Any, topic: Topic) -> None:
     options = {
         "num_partitions": topic.partitions,
         "replication_factor": topic.replication,
@@ -139,11 +139,12 @@ def _create(admin: Any, topic: Topic) -> None:
         admin.create_topics({topic.name: options}, wait_for_metadata=True)
     except TopicAlreadyExistsError:
         # another client of the study was faster
-        _compare(admin, topic)
+        _compare(settings, admin, topic)
 
 
-def _compare(admin: Any, topic: Topic) -> None:
-    partitions = _partitions(admin, topic)
+def _compare(settings: Settings, admin: Any, topic: Topic) -> None:
+    with asking(settings, f"topic {topic.name}", "Describe"):
+        partitions = _partitions(admin, topic)
     if partitions != topic.partitions:
         raise ConfigError(
             f"topic {topic.name} has {partitions} partitions, the study says {topic.partitions}; "
@@ -174,7 +175,10 @@ def _partitions(admin: Any, topic: Topic) -> int:
     """Return how many partitions a topic has; one that was just created may show none at first."""
     deadline = time.monotonic() + METADATA_SECONDS
     while True:
-        found = len(admin.describe_topics([topic.name])[0]["partitions"])
+        [told] = admin.describe_topics([topic.name])
+        if told["error_code"] == TopicAuthorizationFailedError.errno:
+            raise TopicAuthorizationFailedError(topic.name)
+        found = len(told["partitions"])
         if found or time.monotonic() >= deadline:
             return found
         time.sleep(0.1)

@@ -397,3 +397,6 @@ def test_a_topic_that_forgets_who_was_admitted_is_refused(stage: Stage) -> None:
     stage.produce("north", write_csv(stage.folder / "north.csv", 100))
     assert stage.code("north") == 10
     assert "needs compact" in stage.said("north")
+    stage.worker()
+    assert stage.code("w0") == 10
+    assert "needs compact" in stage.said("w0")
