@@ -1,0 +1,1 @@
+"""What earlier versions left behind, and whether this one goes on with it."""
