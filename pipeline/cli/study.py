@@ -12,6 +12,7 @@ from infra.monitoring import alerts, dashboard
 from infra.rights import ROLES, Role, kafka_commands, redis_command
 from pipeline.cli.change import change
 from pipeline.cli.context import AS_JSON, FILE, FORMAT, STUDY, live_task_of, put, say, task_of
+from pipeline.cli.deploy import deploy
 from pipeline.cli.design import CLIENTS, RECORDS, design, designed
 from pipeline.cli.keys import keys, recover
 from pipeline.errors import ConfigError
@@ -76,6 +77,7 @@ def study() -> None:
 
 study.add_command(design)
 study.add_command(change)
+study.add_command(deploy)
 study.add_command(monitoring)
 study.add_command(keys)
 study.add_command(recover)
