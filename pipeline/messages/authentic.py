@@ -237,12 +237,18 @@ class Authenticator:
     def _unpublished(self, rows: Rows, bad: set[int], least: int) -> list[int]:
         """Return which releases have no ticket of ours."""
         texts = rows.view("<i8").reshape(len(rows), -1)[:, self._place]
-        said, width = texts.tobytes(), 8 * texts.shape[1]
-        models = [said[at : at + width] for at in range(0, len(said), width)]
         # a stranger's ticket is not worth a MAC of ours
-        told = {model for at, model in enumerate(models) if at not in bad}
-        unknown = {model for model in told if not self._published(model, least)}
-        return [at for at, model in enumerate(models) if model in unknown and at not in bad]
+        left = np.ones(len(rows), dtype=bool)
+        left[list(bad)] = False
+        found: list[int] = []
+        # the releases of a batch are at a few models
+        while left.any():
+            text = texts[left.argmax()]
+            same = left & (texts == text).all(axis=1)
+            if not self._published(text.tobytes(), least):
+                found += np.flatnonzero(same).tolist()
+            left &= ~same
+        return found
 
     def _key(
         self, name: str, client: Admitted | None, generation: int, least: int

@@ -34,8 +34,8 @@ def above_share(study: Study, seqs: Integers, watermarks: Integers) -> Integers:
 
     seqs, watermarks: Their numbers and the watermarks of their models, shape (n,).
     """
+    if study.largest_share is None:
+        return np.empty(0, dtype=np.int64)
     told, which = np.unique(watermarks, return_inverse=True)
     most = [most_releases(study, watermark) for watermark in told.tolist()]
-    if None in most:
-        return np.empty(0, dtype=np.int64)
     return np.flatnonzero(seqs >= np.array(most)[which])
