@@ -32,8 +32,9 @@ demo: .venv/ready  ## Real data, a crash, live private estimates: sensors, or ST
 
 # Tests sync thousands of databases to a disk; in memory, where there is room, they need not wait.
 ROOM := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
-# Half of them wait for processes that they have started, so there is one worker more than cores.
-JOBS ?= $(shell expr 1 + `getconf _NPROCESSORS_ONLN`)
+# Most of their time they wait for processes that they have started: 1,800 seconds of the clock, one
+# after the other, have half as many of the processor in them.
+JOBS ?= $(shell expr 3 + `getconf _NPROCESSORS_ONLN`)
 .PHONY: test
 test: .venv/ready  ## All tests but the slow statistics, on a real Kafka and Redis
 	@$(ROOM) $(BIN)/python -m pytest -m "not slow" -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20

@@ -103,7 +103,6 @@ def run_worker(
     worker.spinner = None
     # what lives now lives for ever; the collector need not look at it again
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
     begin(worker, settings)
 
 

@@ -6,6 +6,7 @@ imports none of them, and a worker that restarts does not wait for what it does 
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -103,6 +104,8 @@ def cli(log_format: str) -> None:
 
 def main() -> None:
     """Run the command line; errors become one sentence and their exit code."""
+    # by default the collector looks dozens of times through all that imports make
+    gc.set_threshold(50_000, 20, 20)
     try:
         code = cli.main(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
