@@ -40,7 +40,7 @@ test: .venv/ready  ## All tests but the slow statistics, on a real Kafka and Red
 	@$(ROOM) $(BIN)/python -m pytest -m "not slow" -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20
 
 .PHONY: test-slow
-test-slow: .venv/ready  ## The slow statistics
+test-slow: .venv/ready  ## The slow statistics, and Prometheus
 	@$(BIN)/python -m pytest -m slow -q
 
 FILES ?= tests

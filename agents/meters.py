@@ -47,6 +47,9 @@ class Meters:
             ["outcome"],
             registry=self.registry,
         )
+        for outcome in ("same", "different"):
+            # one that begins with 1 has not increased
+            self._checks.labels(outcome)
 
     def published(self, event_time: str | None) -> None:
         """Time an estimate that is out, whose newest release is of a time in RFC 3339."""

@@ -37,6 +37,17 @@ class Alert(NamedTuple):
 
 _OF = '{job=~"$job"}'
 _RATE = "[$__rate_interval]"
+
+
+def _more(metric: str, labels: str, which: str = "") -> str:
+    """Return a query for counters that grew in 15 minutes, or came: a new one has not increased."""
+    found = f"veilstream_{metric}{which}"
+    return (
+        f"sum by ({labels}) (increase({found}[15m])) > 0 "
+        f"or sum by ({labels}) ({found} unless {found} offset 15m) > 0"
+    )
+
+
 # fmt: off
 ROWS: dict[str, list[Panel]] = {
     "Estimate": [
@@ -79,8 +90,8 @@ ROWS: dict[str, list[Panel]] = {
 ALERTS = [
     Alert("VeilstreamLag", "veilstream_lag_records > 1000 and deriv(veilstream_lag_records[10m]) >= 0", "10m", "warning", "releases wait and get no fewer", "see /healthz of the worker of this partition; start more workers, up to stream.partitions"),
     Alert("VeilstreamNoEstimate", "min by (job) (veilstream_estimate_age_seconds) > 600 and on (job) sum by (job) (veilstream_lag_records) > 0", "5m", "critical", "releases come and no estimate does", "see /healthz of the worker with partition 0, and its log"),
-    Alert("VeilstreamDeadLetters", "sum by (job, reason) (increase(veilstream_dead_letters_by_reason_total[15m])) > 0", "0m", "warning", "records are set aside", "veilstream dlq list STUDY says whose and why"),
-    Alert("VeilstreamForged", 'sum by (job) (increase(veilstream_dead_letters_by_reason_total{reason=~"forged|not-admitted|unpublished-model|wrong-partition"}[15m])) > 0', "0m", "critical", "somebody writes who may not", "docs/operations.md, Somebody wrote to our topics"),
+    Alert("VeilstreamDeadLetters", _more("dead_letters_by_reason_total", "job, reason"), "0m", "warning", "records are set aside", "veilstream dlq list STUDY says whose and why"),
+    Alert("VeilstreamForged", _more("dead_letters_by_reason_total", "job", '{reason=~"forged|not-admitted|unpublished-model|wrong-partition"}'), "0m", "critical", "somebody writes who may not", "docs/operations.md, Somebody wrote to our topics"),
     Alert("VeilstreamMissing", "sum by (job) (veilstream_releases_missing) > 0", "30m", "warning", "releases of clients are missing", "see to the clients: those that are down resend what they have stored"),
     Alert("VeilstreamStateDiffers", 'increase(veilstream_verifications_total{outcome="different"}[1h]) > 0', "0m", "critical", "the stored state is not what the log folds to", "stop all workers, veilstream state rebuild STUDY"),
     Alert("VeilstreamUnverified", "veilstream_verified_age_seconds > 86400", "0m", "warning", "no comparison with the log for a day", "see the log of the worker with partition 0"),
