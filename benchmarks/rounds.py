@@ -1,6 +1,6 @@
 """Plans of many clients, and a round of a thousand of them at the worker: processor time.
 
-`python -m benchmarks.rounds [--clients M] [--slots K] [--seed S]`
+`python -m benchmarks.rounds [--clients M] [--slots K] [--seed S] [--kind KIND]`
 
 A plan of M clients in K slots of which each takes one, with uploads taken as they are: the hard
 case, whose drift couples all clients. Then a round of a thousand clients: decoded, folded and
@@ -55,18 +55,31 @@ records = 1000
 """
 
 
-def planned(clients: int, slots: int, seed: int) -> dict[str, float]:
-    """Return processor seconds and gap of a plan whose clients have laws of their own."""
+def planned(clients: int, slots: int, seed: int, kind: str) -> dict[str, float]:
+    """Return processor seconds and gap of a plan whose clients have laws of their own.
+
+    kind: "alike": chains of three speeds; "mixed": each client has a speed, a number of records and
+        closed slots of its own; "places": the same, in a fifth of the slots with five places each.
+    """
     rng, ages = np.random.default_rng(seed), np.arange(slots)
-    chains = {q: cyclic(STATES, q) for q in RATES}
+    if kind == "places":
+        ages = np.repeat(ages[: slots // 5], 5)
+    if kind != "alike":
+        rates = rng.choice(np.linspace(0.1, 0.6, 50), size=clients)
+        records = rng.integers(50, 200, size=clients)
+    else:
+        rates, records = rng.choice(RATES, size=clients), np.full(clients, 100)
+    chains = {q: cyclic(STATES, q) for q in np.unique(rates)}
     left = {q: deltas(chain, ages, "spectral") for q, chain in chains.items()}
-    picks = rng.choice(RATES, size=clients)
-    reporters = [Reporter(chains[q], rng.dirichlet(np.ones(4)), 100, 1 / clients) for q in picks]
-    given = Round(
-        reporters, ages, np.array([left[q] for q in picks]), np.full(clients, 1.8), 0.1, 50.0
-    )
+    reporters = [
+        Reporter(chains[q], rng.dirichlet(np.ones(4)), int(n), 1 / clients)
+        for q, n in zip(rates, records, strict=True)
+    ]
+    given = Round(reporters, ages, np.array([left[q] for q in rates]), 180 / records, 0.1, 50.0)
     started = time.process_time()
     table = given.costs(given.scales())
+    if kind != "alike":
+        table.cost[rng.random(table.cost.shape) < 0.1] = np.inf
     tables = time.process_time()
     found = schedule(table)
     return {
@@ -110,8 +123,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--slots", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", choices=["alike", "mixed", "places"], default="alike")
     asked = parser.parse_args()
-    plan = planned(asked.clients, asked.slots, asked.seed)
+    plan = planned(asked.clients, asked.slots, asked.seed, asked.kind)
     print(json.dumps({"clients": asked.clients, "slots": asked.slots, **plan, **a_round()}))
 
 

@@ -174,12 +174,10 @@ def test_a_card_that_has_expired_pays_for_nothing() -> None:
 
 
 def test_a_plan_that_breaks_the_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = plans.scheduled
     study = parse_study(ages.study_text(method="capacity = 1\ncap = 3.0"))
     monkeypatch.setattr(plans, "classical_epsilon", careless(plans.classical_epsilon))
     with pytest.raises(PrivacyError, match="less noise"):
         plans.plan_of(study)
-    assert plans.scheduled is true
 
 
 def careless(right):  # type: ignore[no-untyped-def]

@@ -8,7 +8,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.methods.age_aware.assignment import schedule
 from pipeline.methods.age_aware.chains import cyclic
-from pipeline.methods.age_aware.exact import exact, scheduled
+from pipeline.methods.age_aware.merging import WHOLE, Merged
 from pipeline.methods.age_aware.mixing import deltas
 from pipeline.methods.age_aware.objective import Costs, Reporter, costs, loss
 from pipeline.methods.age_aware.schemes import Round, compare
@@ -59,10 +59,10 @@ def test_branch_and_bound_finds_what_exhaustive_search_finds(kind):
         best = exhaustive(table)
         if not np.isfinite(best):
             continue
-        quick = schedule(table)
+        quick = schedule(table, node_limit=0)
         assert quick.lower_bound <= best * (1 + 1e-9)
         assert quick.value >= best * (1 - 1e-9)
-        found = exact(table, node_limit=100_000)
+        found = schedule(table, node_limit=100_000)
         np.testing.assert_allclose(found.value, best, rtol=1e-9, atol=1e-15)
         np.testing.assert_allclose(loss(table, found.slots), found.value)
         assert len(set(found.slots.tolist())) == clients
@@ -96,7 +96,7 @@ def test_a_stopped_search_keeps_a_bound_that_holds():
         table = adversarial(rng, 4, 6)
         best = exhaustive(table)
         if np.isfinite(best):
-            stopped = exact(table, node_limit=1)
+            stopped = schedule(table, node_limit=1)
             assert stopped.lower_bound <= best * (1 + 1e-9) <= stopped.value * (1 + 2e-9)
 
 
@@ -176,7 +176,7 @@ def test_the_best_slots_at_common_noise_are_the_freshest():
     rng = np.random.default_rng(18)
     given = random_round(rng, 3, 20)
     found = compare(given, rng, draws=1)
-    silent = scheduled(given.costs(np.zeros((3, 20))))
+    silent = schedule(given.costs(np.zeros((3, 20))))
     np.testing.assert_allclose(found.best_constant, 216 + silent.value, rtol=1e-9)
     assert sorted(given.ages[silent.slots].tolist())[0] == 0
 
@@ -207,4 +207,39 @@ def test_clients_out_of_range_are_refused():
     with pytest.raises(ConfigError, match="scales"):
         costs([Reporter(chain, law, 1, 1.0)], np.arange(3), np.ones((1, 2)))
     with pytest.raises(ConfigError, match="node_limit"):
-        exact(Costs(np.ones((1, 1)), np.zeros((1, 1))), node_limit=0)
+        schedule(Costs(np.ones((1, 1)), np.zeros((1, 1))), node_limit=-1)
+
+
+@pytest.mark.parametrize("closed", [0.0, 0.2])
+def test_columns_that_are_alike_are_taken_together_and_the_bound_holds(closed):
+    rng = np.random.default_rng(19)
+    given = random_round(rng, 70, 150, start="round")
+    table = given.costs(given.scales())
+    table.cost[rng.random(table.cost.shape) < closed] = np.inf
+    merged, alone = Merged(table, 1e-2), Merged(table)
+    assert len(merged.alike) > 10
+    assert len(alone.alike) == 0
+    for theta in (-0.01, 0.0, 0.003):
+        least, exact = merged.best(theta, WHOLE), alone.best(theta, WHOLE)
+        assert least.at(theta) <= exact.at(theta) * (1 + 1e-12)
+        assert least.at(theta) >= exact.at(theta) * (1 - 1e-2)
+    found = schedule(table, node_limit=10)
+    assert len(set(found.slots.tolist())) == 70
+    assert np.isfinite(loss(table, found.slots))
+    assert found.lower_bound <= found.value
+    # the best of all prices is no worse a bound than one of them
+    assert found.lower_bound >= exact.at(0.003) * (1 - 1e-9)
+
+
+def test_a_part_keeps_to_what_is_set_and_ruled_out():
+    rng = np.random.default_rng(20)
+    table = random_round(rng, 70, 150, start="round")
+    costs_of = table.costs(table.scales())
+    merged = Merged(costs_of, 1e-3)
+    whole = merged.best(0.0, WHOLE)
+    client = int(np.flatnonzero(whole.slots < len(merged.apart))[0])
+    pair = client, int(whole.slots[client])
+    kept, without = (merged.best(0.0, part) for part in WHOLE.split(pair))
+    assert kept.at(0.0) == pytest.approx(whole.at(0.0))
+    assert without.at(0.0) >= whole.at(0.0) * (1 - 1e-12)
+    assert kept.slots[client] == pair[1] != without.slots[client]

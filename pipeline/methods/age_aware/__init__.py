@@ -9,6 +9,6 @@ against what, is in docs/methods/age-aware.md.
 - `guarantee`: noise at collection and protection of the present, one from the other.
 - `nested`: what several releases of one client say together about its value at any time.
 - `objective`: the expected loss of a schedule.
-- `assignment`, `exact`: schedules with a certificate of how good they are.
+- `assignment`: schedules with a certificate of how good they are; `merging`, `local`: its parts.
 - `schemes`: the schedules and noises that the paper compares.
 """

@@ -12,9 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from pipeline.errors import ConfigError, PrivacyError
-from pipeline.methods.age_aware.assignment import Schedule
+from pipeline.methods.age_aware.assignment import Schedule, schedule
 from pipeline.methods.age_aware.chains import Chain, Start, laws, moments
-from pipeline.methods.age_aware.exact import scheduled
 from pipeline.methods.age_aware.guarantee import classical_epsilon, sensitivity
 from pipeline.methods.age_aware.mixing import constant, deltas, forward
 from pipeline.methods.age_aware.objective import Costs, Estimator, Reporter, costs
@@ -127,7 +126,7 @@ def plan_of(study: Study) -> Plan:
     groups = tuple(members.values())
     cost = np.array([by_group[group].cost[places] for group in groups])
     free = spec.capacity is None
-    found = _alone(cost) if free else scheduled(Costs(cost, np.zeros_like(cost)))
+    found = _alone(cost) if free else schedule(Costs(cost, np.zeros_like(cost)))
     slots = places[found.slots]
     rows = [by_group[group] for group in groups]
     at = [(row, int(slot)) for row, slot in zip(rows, slots, strict=True)]

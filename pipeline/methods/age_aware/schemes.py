@@ -14,7 +14,6 @@ import numpy as np
 
 from pipeline.methods.age_aware.assignment import Schedule, schedule
 from pipeline.methods.age_aware.chains import Start
-from pipeline.methods.age_aware.exact import scheduled
 from pipeline.methods.age_aware.guarantee import classical_epsilon, present_epsilon
 from pipeline.methods.age_aware.objective import Costs, Reporter, costs, loss
 from pipeline.methods.age_aware.paper_bound import bound
@@ -107,9 +106,8 @@ def compare(given: Round, rng: np.random.Generator, draws: int = 200) -> Compare
     drawn = [rng.permutation(len(given.ages))[: len(rows)] for _ in range(draws)]
 
     def by_bound(scales: Matrix) -> Integers:
-        return schedule(
-            bound(given.reporters, given.ages, scales, start=given.start, horizon=given.horizon)
-        ).slots
+        table = bound(given.reporters, given.ages, scales, start=given.start, horizon=given.horizon)
+        return schedule(table, node_limit=0).slots
 
     # slots by the bound depend on the common noise: the least noise that keeps the guarantee
     steady = by_bound(given.common(given.epsilon))
@@ -117,13 +115,13 @@ def compare(given: Round, rng: np.random.Generator, draws: int = 200) -> Compare
         slots = by_bound(given.common(epsilon))
         if achieved(slots, epsilon):
             steady = slots
-    best = scheduled(exact)
+    best = schedule(exact)
     return Compared(
         random_constant=float(np.mean([constant(slots) for slots in drawn])),
         random_adaptive=float(np.mean([loss(exact, slots) for slots in drawn])),
         bound_constant=constant(steady),
         bound_adaptive=loss(exact, by_bound(adaptive)),
-        best_constant=constant(scheduled(given.costs(silent)).slots),
+        best_constant=constant(schedule(given.costs(silent)).slots),
         best_adaptive=best.value,
         best=best,
     )

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from pipeline.errors import ConfigError
-from pipeline.methods.age_aware.exact import FEW
+from pipeline.methods.age_aware.assignment import FEW, NEAR
 from pipeline.methods.age_aware.facts import loss_of, loss_without_data, rounds_that_fit, warnings
 from pipeline.methods.age_aware.plan import round_of
 from pipeline.methods.age_aware.schemes import compare
@@ -123,7 +123,9 @@ def compared(task: AgedTask) -> Timetable:
         "best_is": "the optimum" if found.best.gap == 0 else "within its gap of the optimum",
         "lower_bound": found.best.lower_bound,
         "gap": found.best.gap,
-        "search": "branch and bound" if len(given.reporters) <= FEW else "assignments",
+        "search": "for the best"
+        if len(given.reporters) <= FEW
+        else f"to within {NEAR:g} of the best",
         "data_help": None if alone is None else mine < alone,
     }
     return Timetable(rows, ("plan", "loss"), facts, notes)

@@ -1,0 +1,237 @@
+"""One linear assignment at a price of drift: the bound that a search for schedules rests on.
+
+Slots so old or so fresh that they are all alike to every client are taken together: a slot of the
+rest is then given one client or none, and who is left shares what is alike. Costs are taken from
+below, so that what is bounded with them is bounded without.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from pipeline.errors import ConfigError
+from pipeline.methods.age_aware.objective import Costs
+from pipeline.types import Integers, Vector
+
+#: Columns that all others are held against, to see how many are alike.
+_TRIED = 8
+
+
+class Part(NamedTuple):
+    """A part of all schedules: pairs of client and column apart that are set, or ruled out."""
+
+    fixed: tuple[tuple[int, int], ...] = ()
+    banned: tuple[tuple[int, int], ...] = ()
+
+    def split(self, pair: tuple[int, int]) -> tuple[Part, Part]:
+        """Return what has the pair, and what has not."""
+        return Part((*self.fixed, pair), self.banned), Part(self.fixed, (*self.banned, pair))
+
+
+WHOLE = Part()
+
+
+class Cut(NamedTuple):
+    """A schedule that is best for some theta, with its cost and drift as they are bounded.
+
+    slots: Column of each client among those apart; their number for all that are alike.
+    """
+
+    slots: Integers
+    cost: float
+    drift: float
+
+    def at(self, theta: float) -> float:
+        """Return its value where drift is priced at 2 theta: no schedule's loss at its own."""
+        return self.cost + 2 * theta * self.drift - theta**2
+
+    @property
+    def loss(self) -> float:
+        """Its loss, as far as columns that are alike are one."""
+        return self.cost + self.drift**2
+
+
+class Merged:
+    """Tables whose columns that are alike are one.
+
+    table: As `objective.Costs`, shape (m, K).
+    tolerance: How much columns that are alike may differ, summed over clients, as a share of what
+        all clients cost on average; 0: each stands alone.
+    """
+
+    def __init__(self, table: Costs, tolerance: float = 0.0) -> None:
+        self.table = table
+        clients, columns = table.cost.shape
+        self.alike = _alike(table, tolerance) if tolerance else np.array([], dtype=np.int64)
+        self.apart = np.setdiff1d(np.arange(columns), self.alike)
+        self._cost = np.ascontiguousarray(table.cost[:, self.apart].T)
+        self._drift = np.ascontiguousarray(table.drift[:, self.apart].T)
+        self._clients = np.arange(clients)
+        self._least, self._low, self._high = (np.zeros(clients) for _ in range(3))
+        self._spare = 0
+        if len(self.alike):
+            self._least = table.cost[:, self.alike].min(axis=1)
+            self._low = table.drift[:, self.alike].min(axis=1)
+            self._high = table.drift[:, self.alike].max(axis=1)
+            # so many of the columns apart may stay empty
+            self._spare = len(self.apart) - max(0, clients - len(self.alike))
+        self.solved = 0
+
+    def best(self, theta: float, part: Part) -> Cut | None:
+        """Return the schedule of least cost with drift priced at 2 theta; None: there is none."""
+        self.solved += 1
+        shared = self._least + 2 * theta * self._shared(theta)
+        priced = self._cost + 2 * theta * self._drift - shared
+        empty = np.zeros((len(self.apart), self._spare))
+        for client, column in part.banned:
+            priced[column, client] = np.inf
+        for client, column in part.fixed:
+            kept = priced[column, client]
+            priced[:, client] = priced[column] = empty[column] = np.inf
+            priced[column, client] = kept
+        try:
+            columns, clients = linear_sum_assignment(np.hstack([priced, empty]))
+        except ValueError:
+            return None
+        given = clients < len(self._clients)
+        slots = np.full(len(self._clients), len(self.apart), dtype=np.int64)
+        slots[clients[given]] = columns[given]
+        return self.cut(slots, theta)
+
+    def cut(self, slots: Integers, theta: float) -> Cut:
+        """Return a schedule with its cost, and with its drift as it is bounded at theta."""
+        own = slots < len(self.apart)
+        cost = self._cost[slots[own], self._clients[own]].sum() + self._least[~own].sum()
+        return Cut(slots, float(cost), float(self.drifts(slots, theta).sum()))
+
+    def drifts(self, slots: Integers, theta: float) -> Vector:
+        """Return the drift of each client, shape (m,)."""
+        found, own = self._shared(theta).copy(), slots < len(self.apart)
+        found[own] = self._drift[slots[own], self._clients[own]]
+        return found
+
+    def pair(self, one: Cut, other: Cut) -> tuple[int, int] | None:
+        """Return where two schedules differ most: a client, and a column apart of one of them."""
+        change = np.abs(self.drifts(one.slots, 0.0) - self.drifts(other.slots, 0.0))
+        client = int(np.where(one.slots == other.slots, -1.0, change).argmax())
+        column = int(one.slots[client])
+        column = column if column < len(self.apart) else int(other.slots[client])
+        return None if one.slots[client] == other.slots[client] else (client, column)
+
+    def spread(self, slots: Integers, theta: float) -> Integers | None:
+        """Return the schedule in columns of the table, who shares spread at least cost.
+
+        None if those who share find no room, or what is open to them does not suffice.
+        """
+        own = slots < len(self.apart)
+        rest = np.flatnonzero(~own)
+        if len(rest) > len(self.alike):
+            return None
+        found = np.empty(len(slots), dtype=np.int64)
+        found[own] = self.apart[slots[own]]
+        if len(rest):
+            pairs = np.ix_(rest, self.alike)
+            priced = self.table.cost[pairs] + 2 * theta * self.table.drift[pairs]
+            try:
+                _, places = linear_sum_assignment(priced)
+            except ValueError:
+                return None
+            found[rest] = self.alike[places]
+        return found
+
+    def _shared(self, theta: float) -> Vector:
+        return self._low if theta > 0 else self._high
+
+    @property
+    def work(self) -> float:
+        """Steps of all assignments solved so far, at worst."""
+        sides = sorted((len(self.apart), len(self._clients)))
+        return self.solved * sides[0] ** 2 * sides[1]
+
+
+class Bracket(NamedTuple):
+    """The largest bound over theta, where it is, and the schedules on both sides of it."""
+
+    bound: float
+    theta: float
+    low: Cut
+    high: Cut
+
+
+def bracket(
+    merged: Merged, theta: float, part: Part, stop: float, step: float, slack: float = 1e-12
+) -> Bracket | None:
+    """Return the best bound of a part of all schedules; None if it holds none.
+
+    The drift of the best schedule falls as theta rises, and the best bound is where they are equal.
+
+    theta, step: Where to look first, and how far beside it.
+    stop: A bound that is enough.
+    slack: What the bound may miss the best one by, as a share.
+    """
+    low: Cut | None = None
+    high: Cut | None = None
+    bound, at = -np.inf, theta
+    while (cut := merged.best(theta, part)) is not None:
+        if cut.at(theta) > bound:
+            bound, at = cut.at(theta), theta
+        low = cut if cut.drift >= theta else low
+        high = cut if cut.drift <= theta else high
+        if low is not None and high is not None:
+            theta = _peak(low, high)
+            better = min(low.at(theta), high.at(theta))
+            if bound >= stop or better <= bound + slack * abs(bound) or low.drift == high.drift:
+                return Bracket(bound, at, low, high)
+        elif bound >= stop:
+            return Bracket(bound, at, cut, cut)
+        else:
+            theta = min(theta + step, low.drift) if low else max(theta - step, cut.drift)
+            step *= 30
+    return None
+
+
+def _peak(low: Cut, high: Cut) -> float:
+    """Return where the smaller of two concave parabolas is largest; low.drift >= high.drift."""
+    if low.drift == high.drift:
+        return low.drift
+    crossing = (high.cost - low.cost) / (2 * (low.drift - high.drift))
+    # left of the crossing `low` is the smaller one, right of it `high`; each peaks at its drift
+    return float(min(max(crossing, high.drift), low.drift))
+
+
+def _alike(table: Costs, tolerance: float) -> Integers:
+    """Return the largest group found of columns that are alike to all clients they are open to."""
+    none: Integers = np.array([], dtype=np.int64)
+    open_ = np.isfinite(table.cost)
+    cost = np.where(open_, table.cost, 0.0)
+    total = float((cost.sum(axis=1) / np.maximum(open_.sum(axis=1), 1)).sum())
+    if total <= 0:
+        return none
+    found, columns = none, table.cost.shape[1]
+    for place in range(0, columns, max(1, columns // _TRIED)):
+        both = open_ & open_[:, [place]]
+        far = (np.abs(cost - cost[:, [place]]) * both).sum(axis=0) / total
+        far += np.abs(table.drift - table.drift[:, [place]]).sum(axis=0) / np.sqrt(total)
+        near = np.flatnonzero(far <= tolerance)
+        found = near if len(near) > len(found) else found
+    # whoever may use none of them cannot be among those who share them
+    return found if len(found) > 1 and open_[:, found].any(axis=1).all() else none
+
+
+def check(table: Costs) -> None:
+    """Refuse tables that no schedule can be looked for in; ConfigError."""
+    rows, columns = table.cost.shape
+    if table.drift.shape != table.cost.shape:
+        raise ConfigError("schedule: costs and drifts must have the same shape")
+    if not rows:
+        raise ConfigError("schedule: there is no client")
+    if rows > columns:
+        raise ConfigError(
+            f"schedule: {rows} clients have {columns} slots; give more slots, let a slot take "
+            "several clients, or skip clients at a cost"
+        )
+    if np.isnan(table.cost).any() or not np.isfinite(table.drift).all():
+        raise ConfigError("schedule: costs and drifts must be numbers")
