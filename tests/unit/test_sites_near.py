@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.sites_coverage import Cell, row_of, stream
-from pipeline.estimators.estimate import FAR
 from pipeline.methods import method_of
+from pipeline.methods.noisy_mle.estimate import FAR
 from pipeline.methods.noisy_mle.state import Shape, epochs_of
 from pipeline.offline import OfflineRun
 from tests.sites import name_of, task_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.estimators.estimate import FAR, Estimate, Progress
+from pipeline.estimators.estimate import Estimate, Progress
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number
 from pipeline.methods.noisy_mle.sites import Sites, recent_epochs, sites_of
@@ -31,6 +31,13 @@ NEAR = 0.25
 #: Older epochs are left out only where so large a share of the sites stays: those that come first
 #: in a new epoch must not be a majority alone.
 STAYING = 0.75
+#: Why there are no intervals then.
+FAR = (
+    "scores were taken at models too far from this estimate, so that intervals would be too short: "
+    "they come when three quarters of the sites have sent windows at newer models, usually with "
+    "the third window of each site; make models sooner (stream.publish) or cut the same records "
+    "into more windows (window.records)"
+)
 #: No model moves the predictor of any record further from the last, until intervals are given.
 LONGEST_STEP = 2.0
 
