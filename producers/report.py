@@ -150,7 +150,10 @@ def _source(
         "studies": studies,
         "elsewhere": elsewhere,
         "refusals": [dict(row) for row in refusals],
-        "warnings": list(_warnings(studies, released_without_privacy)),
+        "warnings": [
+            *_warnings(studies, released_without_privacy),
+            *(_NESTED.format(study=row["study"]) for row in database.execute(SLOTS, (source,))),
+        ],
     }
 
 
@@ -165,6 +168,17 @@ STUDIES = """
     CAST(total(lost) AS INTEGER) AS releases_lost, count(at) * slots AS record_slots,
     min(at) AS first, max(at) AS last
     FROM charged LEFT JOIN ledger USING (study) WHERE source = ? GROUP BY study ORDER BY study"""
+#: Studies of values of planned age, whose records are individuals with a row in each slot.
+SLOTS = """
+    SELECT DISTINCT study FROM charged JOIN spends USING (study)
+    WHERE source = ? AND scope = 'individual' ORDER BY study"""
+_NESTED = (
+    "study {study!r}: spent and remaining add its rounds up classically: so much is said about a "
+    "record's history, to anybody. About its value at any one time they say less, if it changes "
+    "as fast as the study promises (nested; epsilon_at_any_time of `veilstream schedule STUDY "
+    "--round N`). That is what a limit holds here: the study may go on where nothing remains; "
+    "give no limit, and stop it yourself, if a history is what must not be known"
+)
 #: Spends of other ledgers, or of a lost state of this one.
 ELSEWHERE = """
     SELECT ledger, study, mechanism, epsilon, delta, event, neighbours, releases,

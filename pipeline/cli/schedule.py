@@ -41,7 +41,7 @@ def schedule() -> None:
     "--round", "number", type=click.IntRange(0, 2**40), default=0, show_default=True,
     help="The round, from 0: it counts slots from the beginning of a source.",
 )  # fmt: skip
-@click.option("--explain", is_flag=True, help="Say what the columns are and how they come about.")
+@click.option("--explain", is_flag=True, help="Say what columns and names mean.")
 @AS_JSON
 def show(study: Path, number: int, explain: bool, as_json: bool) -> None:
     """Print the plan of a round: client, slot, age, epsilon and noise."""
@@ -82,6 +82,8 @@ def _print(found: Timetable, explain: bool, as_json: bool) -> None:
         click.echo(f"{name}: {_word(value)}")
     for line in (*found.notes, *(found.why if explain else ())):
         click.echo(line)
+    if found.why and not explain:
+        click.echo("What the columns and names are: --explain.")
 
 
 def _word(value: Any) -> str:

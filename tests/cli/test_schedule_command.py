@@ -31,6 +31,8 @@ def test_the_plan_of_a_round_is_printed_with_its_reasons(tmp_path: Path) -> None
     code, out, _ = run(tmp_path, text, "--explain")
     assert code == 0
     assert "north" not in out
+    assert "rounds_that_fit: " in out
+    assert "--explain" in run(tmp_path, text)[1]
     assert "a-1" in out
     assert "classical" in out
 
@@ -43,6 +45,9 @@ def test_plans_are_compared_and_it_says_when_data_do_not_help(tmp_path: Path) ->
     assert code == 0
     # nothing is better than the best slots with the noise of their age, uploads as they are
     assert losses[5] == pytest.approx(min(losses[:6]))
+    assert losses[8] >= losses[5] * (1 - 1e-9)
+    assert len(found["rows"]) == 9
+    assert "squared" in found["notes"][0]
     assert found["lower_bound"] <= losses[5] * (1 + 1e-9)
     assert found["data_help"] is (losses[6] < losses[7])
     assert ("data do not help" in " ".join(found["notes"])) is not found["data_help"]

@@ -40,6 +40,10 @@ def test_rounds_go_on_for_ever_where_records_forget(tmp_path: Path) -> None:
         for first in range(0, 60, 10):
             release(store, task, *range(first, first + 10))
     assert 60 * epsilon > 2.0 > task.budget.after(10_000)
+    # what is printed adds up classically, and says so: the limit holds the nested sum
+    told = ledger(tmp_path / "b.db")[SOURCE]
+    assert told["spent"]["epsilon"] == pytest.approx(60 * epsilon)
+    assert any("classically" in words for words in told["warnings"])
     with ClientStore(tmp_path / "b.db", "b") as store:
         # the owner's limit is still kept when the client starts again with it
         store.open_stream(task, SOURCE, limit)

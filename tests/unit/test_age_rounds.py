@@ -15,6 +15,7 @@ from pipeline.methods.age_aware import plan as plans
 from pipeline.methods.age_aware.nested import Upload, repeated_epsilon, table, worst_epsilon
 from pipeline.methods.age_aware.server import RoundServer
 from pipeline.methods.age_aware.spec import clients_of, spec_of
+from pipeline.methods.age_aware.state import KEPT
 from pipeline.methods.age_aware.task import WhenOver
 from pipeline.offline import OfflineRun
 from pipeline.privacy.accounting import total_epsilon
@@ -295,3 +296,46 @@ def test_no_upload_moves_a_round_further_than_study_check_says(use: str) -> None
             ends.append(float(server.estimate([(1.0, state)], [0]).coefficients[0]))
         moves.append((ends[1] - ends[0]) * task.response_scale[1])
     assert max(moves) == pytest.approx(said, rel=1e-6)
+
+
+def test_who_is_too_far_ahead_is_not_called_missing() -> None:
+    task = ages.task_of(ages.study_text())
+    run, rng = OfflineRun(task), np.random.default_rng(5)
+
+    def report(client: str, rounds: int) -> None:
+        for values in ages.rounds_of(task, client, rounds, rng):
+            run.fold(client, run.release(client, window(values), run.model))
+
+    report("c", KEPT + 3)
+    report("a-1", 4)
+    report("a-2", 4)
+    details = dict(run.estimate(0.0)[0].details)
+    # the first three rounds of `c` are no longer kept when the others come to them
+    assert (details["round"], details["clients_used"]) == (2, 2)
+    assert (details["missing"], details["clients_too_far_ahead"]) == (["b"], 1)
+
+
+@pytest.mark.parametrize("rounds", [1, KEPT - 1])
+def test_a_value_is_not_lost_while_others_go_on_without_the_dead(rounds: int) -> None:
+    task = ages.task_of(ages.study_text())
+    run, rng = OfflineRun(task), np.random.default_rng(6)
+    for name in task.plan.names:
+        [values] = ages.rounds_of(task, name, 1, rng)
+        run.fold(name, run.release(name, window(values), run.model))
+    first = run.estimate(0.0)[0].details["value"]
+    for name in ("c", "a-1"):
+        for values in ages.rounds_of(task, name, rounds, rng):
+            run.fold(name, run.release(name, window(values), run.model))
+    # half of them are no majority: the last whole round stands
+    found = run.estimate(0.0)[0]
+    assert (found.status, found.details["round"]) == ("ready", 0)
+    assert found.details["value"] == first
+
+
+def test_missing_values_under_a_promise_of_speed_are_told() -> None:
+    task = ages.task_of(ages.study_text(groups=ages.ALONE))
+    run = OfflineRun(task)
+    run.fold("c", run.release("c", window(np.full(task.slots, np.nan)), run.model))
+    found = run.estimate(0.0)[0]
+    assert found.details["missing_values_count_as"] == 90.0
+    assert any("counts as 90" in words for words in method_of(task.study).warnings(task))

@@ -76,6 +76,13 @@ def warnings(task: AgedTask) -> tuple[str, ...]:
         for name, card in plan.cards.items()
         if (rate := card.group.rate) is not None
     ]
+    if not plan.knows_level:
+        found.append(
+            "a card of constant mixing knows no level: a value that is missing or set aside counts "
+            f"as {task.response_scale[0]:g}, the middle of the range. Clients that set aside many "
+            "pull the mean towards it, and no interval shows that: have them clean their values, "
+            'or give them a card with a level, as mixing = "matrix"'
+        )
     alone = loss_without_data(task)
     if alone is not None and loss_of(task) >= alone:
         found.append(

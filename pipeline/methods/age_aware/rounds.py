@@ -75,7 +75,8 @@ def estimate(task: AgedTask, state: RoundState, members: Members) -> Estimate:
     scaled = (weight * size) ** 2
     loss = float(plan.losses[who].sum()) * scaled - planned + noised
     alone = float(plan.alone[who].sum()) * scaled if plan.knows_level else None
-    late = [name for i, name in enumerate(plan.names) if i not in set(who.tolist())]
+    gone = {i for i, uploads in sent.items() if uploads.dropped(found.number)}
+    late = [name for i, name in enumerate(plan.names) if i not in {*who.tolist(), *gone}]
     rounds = max(uploads.releases for uploads in sent.values())
     details = {
         "round": found.number,
@@ -85,8 +86,10 @@ def estimate(task: AgedTask, state: RoundState, members: Members) -> Estimate:
         "loss_without_data": alone,
         "data_help": None if alone is None else loss < alone,
         "drift_correction": drift,
+        "missing_values_count_as": "what its card expects" if plan.knows_level else centre,
         "clients_used": len(who),
         "clients_missing": len(late),
+        "clients_too_far_ahead": len(gone),
         "missing": late[:_LISTED],
         "ahead": sum(max(uploads.sums) > found.number + 1 for uploads in sent.values()),
         "not_in_the_plan": len(state.clients) - len(sent),

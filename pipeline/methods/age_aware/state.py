@@ -13,8 +13,9 @@ import numpy as np
 from pipeline.errors import StateError
 from pipeline.messages.form import Rows
 
-#: Rounds that are kept of a client: older ones are published.
-KEPT = 8
+#: Rounds that are kept of a client. A round that waits for others longer than that is lost, and
+#: which rounds are over, no partition knows alone.
+KEPT = 64
 HEAD = "head"
 
 
@@ -24,6 +25,10 @@ class Uploads:
 
     releases: int = 0
     sums: dict[int, int] = field(default_factory=dict)
+
+    def dropped(self, number: int) -> bool:
+        """Return whether a round is older than those that are kept."""
+        return len(self.sums) == KEPT and number < min(self.sums)
 
     def put(self, number: int, total: int) -> None:
         """Add the sum of a round, and drop one that is too old."""

@@ -22,11 +22,16 @@ LARGEST = 10**6
 #: What fits a terminal.
 SHOWN = ("client", "slot_of_source", "age", "delta", "epsilon_then", "noise_sd", "loss")
 WHY = (
-    "delta is how much of a value is left by the end of the round: 1 all of it, 0 nothing",
+    "slot_of_source: whose values are released, counted from the beginning of a client's source",
+    "age: how many slots the values are old at the end of the round, when they are published",
+    "delta: how much of a value is left by then: 1 all of it, 0 nothing",
     "epsilon_then = min(cap, ln(1 + (e^epsilon_now - 1) / delta)): classical, of the value then",
     "noise_sd = sqrt(2) (high - low) / (records epsilon_then): of the client's mean",
-    "loss is the expected squared error of a client's share; the plan has the least sum there is",
-    "loss_without_data is the same by the model card alone; null where it knows no level",
+    "loss: expected squared error of a client's share; the plan has the least sum there is",
+    "loss_without_data: the same by the model card alone; - where it knows no level",
+    "gap: how much better another plan may be at most, as a share; 0: none is better",
+    "epsilon_at_any_time: of all rounds so far, about a record's value at any one time",
+    "rounds_that_fit: after so many a client stops; -: it never has to",
     "the plan follows from the study file alone: worker and clients have the same one",
 )
 
@@ -105,7 +110,12 @@ def compared(task: AgedTask) -> Timetable:
     ]
     rows.append({"plan": f"this study ({task.plan.spec.use})", "loss": mine})
     rows.append({"plan": "no data, model cards alone", "loss": alone})
+    literal = "slots by equation (12) as it is printed, noise by age"
+    rows.append({"plan": literal, "loss": found.printed_adaptive})
     notes = [
+        "loss: expected squared error of the published mean, in squared units of the response",
+        "one noise: that of the freshest client's age, for all; noise by age: each its own",
+        "the paper's bound: equation (12) with its slips mended; the last line has them",
         "lines 1 to 6 take uploads as they are; this study's own line corrects them by the cards",
     ]
     if alone is None:
