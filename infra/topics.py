@@ -46,6 +46,12 @@ def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
     return created
 
 
+def are_there(settings: Settings, names: Iterable[str]) -> bool:
+    """Whether Kafka has topics, and shows them to this user; BrokerError as `ensure_topics`."""
+    with asking(settings, "the cluster", "Describe"), administrator(settings) as admin:
+        return set(names) <= set(admin.list_topics())
+
+
 def check_partitions(settings: Settings, name: str, partitions: int) -> None:
     """Refuse a topic that is to be read and does not exist, or has other partitions.
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from pipeline.backtest import NOT_PRIVATE, Options, run_backtest
 from pipeline.cli.backtest_grid import backtest_grid, is_many
 from pipeline.cli.backtest_output import check_file, tables, write_series
-from pipeline.cli.context import CLIENT_COLUMN, FILE, FORMAT, STUDY, put, say, task_of
+from pipeline.cli.context import CLIENT_COLUMN, FILE, FORMAT, STUDY, put, say, show, task_of
 from pipeline.errors import ConfigError
 from pipeline.methods import OFFLINE
 from pipeline.study import require_live
@@ -127,7 +126,7 @@ def backtest(
         if as_json:
             put(result.to_dict())
         else:
-            Console().print(tables(result))
+            show(tables(result))
         sys.stdout.flush()
     except BrokenPipeError:
         raise  # the reader has gone

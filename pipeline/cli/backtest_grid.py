@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -17,7 +17,7 @@ from pipeline.backtest.axes import parse_axis
 from pipeline.backtest.grid import GridResult, Run, run_grid
 from pipeline.backtest.report import COLUMNS, report_of, rows_of
 from pipeline.cli.backtest_output import beside_table, check_file, write_whole
-from pipeline.cli.context import put, say
+from pipeline.cli.context import put, say, show
 from pipeline.cli.cores import one_core_each
 from pipeline.errors import ConfigError
 from pipeline.study import Study
@@ -66,7 +66,7 @@ def backtest_grid(
     if as_json:
         put(to_dict(result))
     else:
-        Console().print(summary(result))
+        show(summary(result))
 
 
 def is_many(grid: tuple[str, ...], draws: int, jobs: int | None, report: Path | None) -> bool:

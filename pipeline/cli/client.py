@@ -45,7 +45,13 @@ def show(name: str, as_json: bool) -> None:
     for study, facts in found.items():
         click.echo(f"{study}:")
         for key, value in facts.items():
-            click.echo(f"  {key}: {value}")
+            if not isinstance(value, dict):
+                click.echo(f"  {key.replace('_', ' ')}: {value}")
+                continue
+            click.echo(f"  {key.replace('_', ' ')}:{'' if value else ' none'}")
+            for kind, count in sorted(value.items(), key=lambda item: -item[1]):
+                click.echo(f"    {count} x {kind}")
+    say("`--json` has the same for programs")
 
 
 @client.command()

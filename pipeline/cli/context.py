@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +20,11 @@ from pipeline.prediction.files import rule_of
 from pipeline.release.task import Task
 from pipeline.study import load_study, require_live
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+#: Characters of a line where there is no terminal: more than any table has.
+WIDE = 1000
 FILE = click.Path(dir_okay=False, path_type=Path)
 STUDY = click.argument("study", type=FILE)
 FORMAT = click.option(
@@ -85,6 +90,20 @@ def save_model(task: Task, message: EstimateMessage | FitMessage, path: Path) ->
     """
     rule_of(task, message).save(path)
     say(f"wrote {path}")
+
+
+def show(*drawn: RenderableType) -> None:
+    """Print tables whole: a terminal folds their cells, a file has lines as long as they are."""
+    from rich.console import Console  # noqa: PLC0415  an import takes a tenth of a second
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDE)
+    for one in drawn:
+        for table in (one, *getattr(one, "renderables", ())):
+            for column in getattr(table, "columns", ()):
+                column.overflow = "fold"
+        console.print(one)
 
 
 def say(line: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.context import AS_JSON, FILE, put, say
+from pipeline.cli.context import AS_JSON, FILE, put, say, show
 from pipeline.errors import ConfigError
 from pipeline.library.planning import POWER, Plan, Row, plan
 from pipeline.study import edited, parse_study, with_features, with_keys
@@ -110,9 +110,6 @@ def _write(path: Path, text: str) -> None:
 
 
 def _show(found: Plan) -> None:
-    # `study check` takes the verdict from here, and must start without a terminal's library
-    from rich.console import Console  # noqa: PLC0415
-
     own, study = found.own, found.study
     delta = "" if study.privacy.delta is None else f", delta {study.privacy.delta:g}"
     click.echo(
@@ -125,7 +122,7 @@ def _show(found: Plan) -> None:
     if own.outlook.why:
         click.echo(own.outlook.why)
     for kind in dict.fromkeys(row.kind for row in found.rows):
-        Console().print(_table(found, kind))
+        show(_table(found, kind))
     click.echo(
         "Each row has a design of its own; the file is as it was unless --write names one. "
         "by ridge: record slots after which the ridge is enough for intervals of slopes; usual: "

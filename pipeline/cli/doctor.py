@@ -15,7 +15,7 @@ from pipeline.cli.context import AS_JSON, STUDY, put, say
 from pipeline.doctor.coverage import Coverage, StreamResult, result_of, sum_up
 from pipeline.doctor.population import Population, Target, target_of
 from pipeline.doctor.streams import Size, simulated, stream
-from pipeline.doctor.verdict import Verdict, judge
+from pipeline.doctor.verdict import Verdict, judge, limits
 from pipeline.errors import ConfigError
 from pipeline.methods import method_of, task_of
 from pipeline.methods.facts import Sizes
@@ -93,18 +93,21 @@ def coverage(
     # the formulas are asked for the study as it stands, not for its simulation
     real = task_of(asked)
     sizes = method_of(asked).sizes(real, records)
+    outlook = method_of(asked).outlook(real, records)
 
     def judged(results: list[StreamResult]) -> tuple[Coverage, Verdict]:
         found = sum_up(task, results, target.coefficients)
-        return found, judge(real, found, sizes, records)
+        return found, judge(real, found, sizes, records, outlook)
 
     say(f"rule of thumb: {_thumb(sizes)}")
     results = _run(population, size, seed, replications, lambda so_far: _tell(*judged(so_far)))
     found, verdict = judged(results)
     if as_json:
-        put(_facts(population, size, seed, target, found, sizes, verdict))
+        facts = _facts(population, size, seed, target, found, sizes, verdict)
+        put(facts | {"outlook": asdict(outlook), "holds_for": limits(outlook, records)})
     else:
         _show(population, size, target, found, sizes, verdict)
+        click.echo(f"  whatever the records are like: {limits(outlook, records)}")
 
 
 def _numbers(truth: str | None) -> np.ndarray | None:

@@ -7,9 +7,17 @@ import time
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from pipeline.cli.context import CLIENT_COLUMN, FORMAT, SAVE_MODEL, STUDY, save_model, say, task_of
+from pipeline.cli.context import (
+    CLIENT_COLUMN,
+    FORMAT,
+    SAVE_MODEL,
+    STUDY,
+    save_model,
+    say,
+    show,
+    task_of,
+)
 from pipeline.errors import ConfigError
 from pipeline.library.comparing import comparison
 from pipeline.library.exact import ExactFit
@@ -77,7 +85,7 @@ def fit(
     message = fitting.message()
     _print(message, task, as_json=as_json, all_intervals=all_intervals)
     if beside is not None and isinstance(message, EstimateMessage):
-        Console().print(comparison(message, beside.message(time.time())))
+        show(comparison(message, beside.message(time.time())))
     if task.study.noised and not plainly and sys.stderr.isatty():
         say(
             "this fit is a release of its own with fresh noise, and no ledger counts it: what k "
@@ -101,15 +109,14 @@ def _watched(records: Records) -> Rows:
 def _print(
     message: EstimateMessage | FitMessage, task: Task, *, as_json: bool, all_intervals: bool
 ) -> None:
-    console = Console()
     if isinstance(message, FitMessage):
         if as_json:
             sys.stdout.write(write_fit(message).decode() + "\n")
         else:
-            console.print(fit_table(message, task.study))
+            show(fit_table(message, task.study))
     elif as_json:
         sys.stdout.write(write_estimate(message).decode() + "\n")
     else:
-        console.print(table(message, task.study))
+        show(table(message, task.study))
         if all_intervals:
-            console.print(intervals_table(message, task.study))
+            show(intervals_table(message, task.study))

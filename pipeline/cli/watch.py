@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -11,12 +12,15 @@ from rich.live import Live
 from rich.text import Text
 
 from infra.addresses import connected
+from infra.topics import are_there
 from pipeline.cli.context import SAVE_MODEL, STUDY, live_task_of, save_model, say
 from pipeline.cli.progress import estimate_line
 from pipeline.library.feed import PATIENCE_SECONDS, Feed, newest_estimate
 from pipeline.library.forecast import Forecast
 from pipeline.library.table import table
+from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
+from pipeline.study import Study
 
 
 @click.command()
@@ -42,6 +46,7 @@ def watch(
     if save_model_to is not None:
         save_model(task, newest_estimate(task.study, settings), save_model_to)
         return
+    _await_topics(task.study, settings)
     feed = Feed(task.study, settings, beginning=start == "beginning")
     console = Console()
     drawn = console.is_terminal and not as_json
@@ -73,3 +78,18 @@ def watch(
         if live:
             live.stop()
         feed.close()
+
+
+def _await_topics(study: Study, settings: Settings) -> None:
+    """Wait for the topics of a study that nobody has begun, and say so once."""
+    topics = Topics.of(study)
+    read = [topics.estimates.name, *([topics.clients.name] if study.authenticated else [])]
+    told = False
+    while not are_there(settings, read):
+        if not told:
+            say(
+                f"Kafka has no topics of study {study.name!r} yet, or this user may not see them; "
+                "waiting: a `veilstream worker` or `veilstream produce` of this study makes them"
+            )
+        told = True
+        time.sleep(1.0)

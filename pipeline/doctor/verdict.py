@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.doctor.coverage import Coverage
 from pipeline.methods import method_of
-from pipeline.methods.facts import Missed, Sizes
+from pipeline.methods.facts import Missed, Outlook, Sizes
 from pipeline.release.task import Task
 
 #: Coverage may miss its level by so much, that of single coefficients by more.
@@ -36,8 +36,14 @@ class Verdict:
     advice: str
 
 
-def judge(task: Task, found: Coverage, sizes: Sizes, records: int) -> Verdict:
-    """Return the verdict on the study's own kind of interval."""
+def judge(
+    task: Task, found: Coverage, sizes: Sizes, records: int, outlook: Outlook | None = None
+) -> Verdict:
+    """Return the verdict on the study's own kind of interval.
+
+    outlook: What formulas expect of the study at this size; None: a yes does not say whether it
+        holds for other records than the simulated ones.
+    """
     if found.given + CHANCE * found.given_error < LEAST_GIVEN:
         return Verdict(
             False, f"no: {'most coefficients have' if found.ready else 'it has'} no intervals yet",
@@ -56,7 +62,32 @@ def judge(task: Task, found: Coverage, sizes: Sizes, records: int) -> Verdict:
             f"to {found.intervals[0].error if found.intervals else 1.0:.1%} only",
             "more --replications, or fewer --records",
         )  # fmt: skip
-    return _right(found)
+    right = _right(found)
+    if outlook is None or _by_ridge(outlook, records):
+        return right
+    return replace(right, verdict=f"{right.verdict}, for independent features as assumed")
+
+
+def limits(outlook: Outlook, records: int) -> str:
+    """Say for which records a yes holds, as `study design` knows it by formulas."""
+    if _by_ridge(outlook, records):
+        return (
+            f"slopes have intervals whatever the records say, after {outlook.latest:,} of them: "
+            "the ridge is enough; the intercept, and slopes that go with it, may need more"
+        )
+    least = (
+        "the ridge alone is never enough"
+        if outlook.latest is None
+        else f"the ridge alone is enough after {outlook.latest:,} records"
+    )
+    return (
+        f"{least}, so at this size intervals rest on features that are independent as assumed; "
+        "those of correlated features, or of some that use a part of their range, may be missing"
+    )
+
+
+def _by_ridge(outlook: Outlook, records: int) -> bool:
+    return outlook.latest is not None and outlook.latest <= records
 
 
 def _wrong(task: Task, found: Coverage, sizes: Sizes, records: int) -> Verdict | None:

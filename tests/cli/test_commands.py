@@ -11,8 +11,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Group
+from rich.table import Table
 
 from infra.local import LocalRuntime
+from pipeline.cli.context import show
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.study import load_study
 from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, until, write_csv
@@ -423,3 +426,17 @@ def test_a_worker_runs_from_a_folder_with_nothing_set_but_the_addresses(
     finally:
         process.kill()
         stage.remove()
+
+
+def test_tables_and_reports_are_whole_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    grid = Table()
+    for name in ("first", "second"):
+        grid.add_column(name)
+    grid.add_row("x" * 150, "y" * 150)
+    show(Group(grid))
+    said = capsys.readouterr().out
+    assert "x" * 150 in said
+    assert "y" * 150 in said
+    assert "…" not in said

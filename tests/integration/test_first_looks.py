@@ -16,7 +16,7 @@ from pipeline.page.reading import Reading
 from pipeline.page.watched import Watched
 from pipeline.study import parse_study
 from producers.run import Job, run_client
-from tests.stage import Stage, send, study_text, write_csv
+from tests.stage import Stage, send, study_text, until, write_csv
 from tests.trusted import TRUST
 
 
@@ -69,3 +69,15 @@ def test_a_client_with_another_file_is_refused_before_it_is_admitted(stage: Stag
             other, stage.settings, job, report=lambda *_: None,
             admit=lambda: pytest.fail("it was admitted"),
         )  # fmt: skip
+
+
+def test_who_watches_before_there_are_topics_is_told_and_waits(
+    kafka: str, redis_url: str, tmp_path: Path
+) -> None:
+    with Stage(tmp_path, kafka, redis_url, study_text() + TRUST) as stage:
+        stage.start("watch", "watch", stage.study)
+        until(lambda: "no topics of study" in stage.said("watch"), "what it waits for")
+        stage.ensure_topics()
+        until(lambda: "no estimate yet" in stage.said("watch"), "the topics")
+        stage.kill("watch")
+        stage.remove()

@@ -183,9 +183,15 @@ def test_bad_records_keep_their_slots_and_are_counted_by_reason(build: Build) ->
     reasons = dict(stage.query("site", "SELECT reason, count FROM rejects"))
     assert sum(reasons.values()) == 9
     assert reasons["column 'heat': not a finite number"] == 3
-    assert reasons["column 'heat': not a number"] == 2
+    assert reasons["column 'heat': not a number"] == 1
+    assert reasons["column 'heat': missing"] == 1
     assert reasons["column 'load': not a finite number"] == 1
     assert reasons["column 'failed': unknown class; allowed: 'yes', 'no'"] == 1
+    shown = stage.run("client", "show", "site").stdout.splitlines()
+    # the most frequent kind first, each on a line of its own
+    at = shown.index("  reasons:")
+    assert shown[at + 1] == "    3 x column 'heat': not a finite number"
+    assert "    1 x column 'heat': missing" in shown[at:]
 
 
 def test_values_beyond_the_public_range_count_as_its_ends(build: Build) -> None:

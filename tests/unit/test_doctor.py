@@ -10,11 +10,11 @@ import pytest
 from pipeline.doctor.coverage import StreamResult, result_of, sum_up
 from pipeline.doctor.population import Population, default_truth, target_of
 from pipeline.doctor.streams import Size, simulated, stream
-from pipeline.doctor.verdict import LARGEST_ERROR, judge
+from pipeline.doctor.verdict import LARGEST_ERROR, judge, limits
 from pipeline.errors import ConfigError
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.facts import Sizes
+from pipeline.methods.facts import Outlook, Sizes
 from pipeline.methods.ldp_sgd.forecast import records_to_mix
 from pipeline.methods.ldp_sgd.settings import rule_of, slowest
 from pipeline.methods.ldp_sgd.task import GradientTask
@@ -143,6 +143,27 @@ def test_planted_intervals_are_found_out() -> None:
     assert verdict(width=1.5)[0] is False
     assert verdict(width=3.0) == (True, "yes, and they are longer than they need be")
     assert verdict(width=2.6, shift=0.8) == (False, "no: estimates are biased")
+
+
+@pytest.mark.parametrize(
+    ("latest", "wanted", "told"),
+    [
+        (9_000, "yes", "whatever the records say, after 9,000"),
+        (20_000, "yes, for independent features as assumed", "enough after 20,000 records"),
+        (None, "yes, for independent features as assumed", "the ridge alone is never enough"),
+    ],
+)
+def test_a_yes_says_whether_it_needs_independent_features(
+    latest: int | None, wanted: str, told: str
+) -> None:
+    found = sum_up(LOGISTIC, results(LOGISTIC, 200, width=1.96), np.zeros(LOGISTIC.size))
+    outlook = Outlook(latest, 5_000, None, None)
+    said = judge(LOGISTIC, found, SIZES, 10_000, outlook)
+    assert (said.trusted, said.verdict) == (True, wanted)
+    assert told in limits(outlook, 10_000)
+    # a no is one for other records, too
+    wrong = sum_up(LOGISTIC, results(LOGISTIC, 200, width=1.0), np.zeros(LOGISTIC.size))
+    assert judge(LOGISTIC, wrong, SIZES, 10_000, outlook) == judge(LOGISTIC, wrong, SIZES, 10_000)
 
 
 def test_one_coefficient_that_is_not_covered_is_named() -> None:

@@ -151,8 +151,9 @@ def distributed(problem: Problem[Distributed]) -> OfflineFit:
     reason = f"no intervals: this recursion keeps no variance; {_LIVE_HAS_THEM}"
     if fit.floored:
         reason += (
-            f"; {fit.floored} of {problem.task.size} directions of the curvature are below its "
-            "noise, and the estimate is pulled towards earlier ones there"
+            f"; the noise still hides what the records say of {fit.floored} of "
+            f"{problem.task.size} combinations of features, and there the estimate is pulled "
+            "towards earlier ones"
         )
     return OfflineFit(end, "one-pass", reason, fit.rounds, weights=fit.weights)
 
