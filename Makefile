@@ -63,6 +63,11 @@ check: .venv/ready  ## Lint, format, types, import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
+.PHONY: docs
+docs: .venv/ready  ## The documentation site, in build/site; warnings are errors, nothing is fetched
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -c docs -d build/doctrees . build/site
+	@echo "open build/site/index.html"
+
 .PHONY: format
 format: .venv/ready  ## Format and mend what ruff can
 	@$(BIN)/ruff check --fix .
