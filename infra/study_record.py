@@ -64,7 +64,7 @@ def other_revision(task: Task, held: str) -> ConfigError:
     return ConfigError(
         f"study {name!r} runs under revision {held}, and this file is revision {task.revision}: "
         "releases of one are dead letters to the other. Nothing was spent for it. The operator "
-        f"must give this process the file of revision {held}, or the changed study a new name; if "
-        "nothing of the other is wanted any more, `veilstream topics STUDY --replace` makes this "
-        "file the running one"
+        f"must give this process the file of revision {held}, or the changed study a new name "
+        "(`veilstream study change` says how); if nothing of the other is wanted any more, "
+        "`veilstream topics STUDY --replace` makes this file the running one"
     )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import io
+import os
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -13,10 +17,12 @@ from pipeline.privacy.accounting import Unit, total_epsilon
 from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers import report
+from producers.client import Progress
 from producers.client_store import NO_LIMIT, ClientStore, Outgoing, Tally
 from producers.following import forecast
 from producers.ledger import Limit
-from tests.stage import PRIVATE, study_text
+from producers.run import Job, run_client
+from tests.stage import HEADER, PRIVATE, Stage, lines, study_text
 
 SOURCE = "csv:data.csv"
 
@@ -134,3 +140,39 @@ def test_a_study_cannot_follow_itself() -> None:
     with pytest.raises(ConfigError, match=r"study\.follows"):
         task("a", "a")
     assert task("b", "a").revision != task("b").revision
+
+
+def test_records_that_wait_in_a_pipe_go_on_into_the_study_that_follows(
+    tmp_path: Path, kafka: str, redis_url: str
+) -> None:
+    """50 records make two releases of 20; the rest, and 30 more, make two of the next study."""
+    old = Stage(tmp_path, kafka, redis_url, study_text())
+    name = old.task.study.name
+    head = f'name = "{name}"'
+    text = old.study.read_text().replace(head, f'name = "{name}-2"\nfollows = "{name}"')
+    new = Stage(tmp_path, kafka, redis_url, text)
+
+    def run(stage: Stage, stream: BinaryIO, until: int) -> None:
+        def report(progress: Progress, _share: float | None) -> None:
+            if progress.releases == until:
+                raise KeyboardInterrupt
+
+        with suppress(KeyboardInterrupt):
+            run_client(stage.task, stage.settings, Job("site", "-"), report=report, stream=stream)
+
+    out, into = os.pipe()
+    try:
+        with os.fdopen(out, "rb", buffering=0) as pipe, os.fdopen(into, "wb") as writer:
+            writer.write((HEADER + "".join(lines(50))).encode())
+            writer.flush()
+            # the pipe stays open, and so does the third window
+            run(old, pipe, 2)
+        run(new, io.BytesIO((HEADER + "".join(lines(30, 1))).encode()), 9)
+        rows = old.query("site", "SELECT records, next_seq FROM streams ORDER BY study")
+        assert rows == [(40, 2), (40, 2)]
+        assert [len(stage.releases()) for stage in (old, new)] == [2, 2]
+        with pytest.raises(ConfigError, match="is over for this client"):
+            run_client(old.task, old.settings, Job("site", "-"), report=lambda *_: None)
+    finally:
+        old.remove()
+        new.remove()
