@@ -130,3 +130,20 @@ def test_rows_and_individuals_are_no_records_of_one_source(tmp_path: Path) -> No
             with pytest.raises(ConfigError, match=repr(first.study.name)):
                 release(store, second, 0)
             assert store.waiting(second.study.name) == 0
+
+
+def test_a_client_that_starts_again_with_another_card_is_refused_and_has_spent_nothing(
+    tmp_path: Path,
+) -> None:
+    task = task_of()
+    other = task_of(groups=ages.GROUPS.replace("q = 0.4", "q = 0.6"))
+    with ClientStore(tmp_path / "b.db", "b") as store:
+        store.open_stream(task, SOURCE, Limit(epsilon=4.0))
+        release(store, task, 0, 1)
+    with (
+        ClientStore(tmp_path / "b.db", "b") as store,
+        pytest.raises(ConfigError, match="restore the file"),
+    ):
+        store.open_stream(other, SOURCE)
+    spent = ledger(tmp_path / "b.db")[SOURCE]["spent"]["epsilon"]
+    assert spent == pytest.approx(2 * task.budget.per_record)
