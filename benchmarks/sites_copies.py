@@ -1,6 +1,6 @@
 """How often intervals of noisy copies hold the truth: in mid-stream and at the end of streams.
 
-`python -m benchmarks.sites_copies` (2 minutes; --draws): sites with equally many windows, and with
+`python -m benchmarks.sites_copies` (5 minutes; --draws): sites with equally many windows, and with
 from one to twelve; truths whose fits come near the bound of their norm, or pass it, as well. Seeds
 are those of no test but the slow one. "ready": the share of streams whose intervals were due;
 "spread": what estimates vary, over their standard errors. Writes results/sites_copies.json.
@@ -129,7 +129,14 @@ def main(draws: int) -> None:
             f"{cell.loss:9}{cell.sites:17}{cell.moment:8}{cell.bound:6.2f}{cell.coverage:8.3f} "
             f"+- {cell.error:.3f}{cell.ready:7.2f}{cell.spread:7.2f}{outside}"
         )
-    RESULTS.write_text(json.dumps([asdict(cell) for cell in found], indent=1), encoding="utf-8")
+    shown = [
+        {
+            key: None if isinstance(value, float) and math.isnan(value) else value
+            for key, value in asdict(cell).items()
+        }
+        for cell in found
+    ]
+    RESULTS.write_text(json.dumps(shown, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
