@@ -28,6 +28,11 @@ ATTEMPTS, PAUSE_SECONDS = 20, 0.1
 RIGHTS_SECONDS = 1.0
 
 
+#: Batches that may wait to be folded, and seconds between two looks at that. Faust would read on
+#: for thousands: a worker that folds slower than Kafka sends would hold the log in its memory.
+MOST_WAITING, WAITING_SECONDS = 4, 0.02
+
+
 class Positions(Protocol):
     """Who knows where each partition continues."""
 
@@ -116,6 +121,9 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[Any, Any]]:
         """Yield one message for each partition that has records: the batch as its value."""
         positions: Positions = self.transport.positions
+        if self.flow_active and self._waiting() >= MOST_WAITING:
+            await self.sleep(WAITING_SECONDS)
+            return
         try:
             records, _ = await self._wait_next_records(timeout)
         except IllegalStateError:
@@ -140,6 +148,10 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
                     tp.topic, tp.partition, last.offset, last.timestamp / 1000,
                     last.timestamp_type, [], None, batch, None, tp=tp, generation_id=generation,
                 )  # fmt: skip
+
+    def _waiting(self) -> int:
+        """Return how many batches have been read and wait for the agent."""
+        return sum(topic.queue.qsize() for topic in self.app.topics)
 
 
 class BatchTransport(driver.Transport):  # type: ignore[misc]

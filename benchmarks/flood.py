@@ -1,10 +1,11 @@
 """A live worker under a flood of bad payloads: its memory, and that every one is a dead letter.
 
-`python -m benchmarks.flood [--payloads 200000]`. Real Kafka, real Redis, a real worker of an
-authenticated study with one partition: after 2,000 good releases come payloads that were changed,
-cut, made up, too long, or sent under other names, and now and then a good one again. Prints a line
-of JSON, with the worker's memory on the way by the offset that it had reached; ends with 1 if one
-of them counted, a dead letter is missing, or that memory passed 300 MiB.
+`python -m benchmarks.flood [--payloads 200000] [--backlog]`. Real Kafka, real Redis, a real worker
+of an authenticated study with one partition: after 2,000 good releases come payloads that were
+changed, cut, made up, too long, or sent under other names, and now and then a good one again; with
+`--backlog` all are there before the worker. Prints a line of JSON, with the worker's memory on the
+way by the offset that it had reached; ends with 1 if one of them counted, a dead letter is missing,
+or that memory passed 300 MiB.
 """
 
 from __future__ import annotations
@@ -44,14 +45,17 @@ def main() -> int:
     """Run the flood."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--payloads", type=int, default=200_000)
+    parser.add_argument("--backlog", action="store_true", help="they are there before the worker")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, LocalRuntime(Path(name)) as at:
-        found = flood(Settings(kafka=at.kafka, redis=at.redis, folder=name), chosen.payloads)
+        found = flood(
+            Settings(kafka=at.kafka, redis=at.redis, folder=name), chosen.payloads, chosen.backlog
+        )
     print(json.dumps(found))
     return int(not found["held"])
 
 
-def flood(settings: Settings, count: int) -> dict[str, object]:
+def flood(settings: Settings, count: int, backlog: bool) -> dict[str, object]:
     """Send the flood to a worker, and return what became of it."""
     task, folder = task_of(NAME, trusted=True), Path(settings.folder)
     asyncio.run(fill(task, settings, GOOD))
@@ -66,15 +70,19 @@ def flood(settings: Settings, count: int) -> dict[str, object]:
         "VEILSTREAM_FOLDER": settings.folder,
     }
     command = [sys.executable, "-m", "pipeline.cli.main", "worker", str(study), "--instance", "b"]
+    sending = threading.Thread(
+        target=lambda: asyncio.run(_send(settings, topics.releases.name, bad(good, count)))
+    )
+    if backlog:
+        sending.start()
+        sending.join()
     process, sizes = subprocess.Popen(command, env=env), list[tuple[int, float]]()
     store = RedisStore(redis_client(settings), task)
     try:
         _wait(store, len(held), process, sizes)
         first = memory(process.pid)
-        sending = threading.Thread(
-            target=lambda: asyncio.run(_send(settings, topics.releases.name, bad(good, count)))
-        )
-        sending.start()
+        if not backlog:
+            sending.start()
         _wait(store, len(held) + count, process, sizes)
         used = processor(process.pid)
     finally:
