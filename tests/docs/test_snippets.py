@@ -18,7 +18,7 @@ import sys
 import tomllib
 import uuid
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import click
@@ -179,7 +179,8 @@ def run(script: Path) -> None:
         try:
             code = process.wait(LONGEST)
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has left nothing behind
+                os.killpg(process.pid, signal.SIGKILL)
         log.seek(0)
         said = log.read()
     assert code == 0, said
