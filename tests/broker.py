@@ -60,7 +60,9 @@ def _amqtt(folder: Path, port: int, users: bool, certificate: Path | None) -> li
     if users:
         from pwdlib.hashers.argon2 import Argon2Hasher  # noqa: PLC0415
 
-        (folder / "users").write_text(f"{USER}:{Argon2Hasher().hash(PASSWORD)}\n")
+        # a guess may be cheap here: each connection would cost a fifth of a second of the processor
+        hasher = Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1)
+        (folder / "users").write_text(f"{USER}:{hasher.hash(PASSWORD)}\n")
         plugins = {f"{rooms}.FileAuthPlugin": {"password_file": str(folder / "users")}}
     config = {"listeners": {"default": listener}, "plugins": plugins}
     return [sys.executable, "-m", "tests.broker", json.dumps(config)]
