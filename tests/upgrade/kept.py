@@ -1,6 +1,6 @@
 """A study as a version left it: log, stored state, and the folder of a client and of its operator.
 
-`python -m tests.upgrade.kept VERSION` records one with the present code, on the local runtime that
+`python -m tests.upgrade.kept NAME` records one with the present code, on the local runtime that
 `veilstream up` has started. A recorded file is never made again: it is what is out there.
 """
 
