@@ -70,6 +70,9 @@ def test_the_last_estimate_of_a_replay_is_the_live_one_bit_by_bit(stage: Stage) 
     *_, last = replayed(stage)
     for name in ("published_at", "model_version"):
         live.pop(name), last.pop(name)
+    for estimate in (live, last):
+        # how fast records came is what a worker saw on its clock
+        (estimate["progress"] or {}).update(records_per_second=None, seconds=None)
     assert last == live
 
 
