@@ -54,6 +54,8 @@ def change(old: Path, new: Path, is_applied: bool, as_json: bool) -> None:
         done = applied(before, after, settings, is_new_study=plan["new_study"])
         if as_json:
             put({**plan, "done": done})
+    else:
+        say("nothing was changed: --apply does the operator's part, and then")
     for number, step in enumerate(plan["then"], 1):
         say(f"{number}. {step}")
 
