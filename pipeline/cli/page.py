@@ -14,6 +14,7 @@ import click
 from infra.addresses import connected
 from infra.requests import is_loopback
 from pipeline.cli.context import FILE, STUDY, live_task_of, say
+from pipeline.cli.watch import await_topics
 from pipeline.errors import ConfigError
 from pipeline.page.reading import Reading
 from pipeline.page.server import PageServer
@@ -49,6 +50,7 @@ def page(study: Path, host: str, port: int, token_file: Path | None) -> None:
         token = secrets.token_urlsafe(24)
     task = live_task_of(study, "`veilstream page`")
     settings = connected(Settings.read())
+    await_topics(task.study, settings)
     watched = Watched(task.study)
     reading = Reading(task.study, settings, watched)
 

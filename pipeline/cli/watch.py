@@ -46,7 +46,7 @@ def watch(
     if save_model_to is not None:
         save_model(task, newest_estimate(task.study, settings), save_model_to)
         return
-    _await_topics(task.study, settings)
+    await_topics(task.study, settings)
     feed = Feed(task.study, settings, beginning=start == "beginning")
     console = Console()
     drawn = console.is_terminal and not as_json
@@ -80,7 +80,7 @@ def watch(
         feed.close()
 
 
-def _await_topics(study: Study, settings: Settings) -> None:
+def await_topics(study: Study, settings: Settings) -> None:
     """Wait for the topics of a study that nobody has begun, and say so once."""
     topics = Topics.of(study)
     read = [topics.estimates.name, *([topics.clients.name] if study.authenticated else [])]

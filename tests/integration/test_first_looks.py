@@ -76,8 +76,12 @@ def test_who_watches_before_there_are_topics_is_told_and_waits(
 ) -> None:
     with Stage(tmp_path, kafka, redis_url, study_text() + TRUST) as stage:
         stage.start("watch", "watch", stage.study)
-        until(lambda: "no topics of study" in stage.said("watch"), "what it waits for")
+        stage.start("page", "page", stage.study, "--port", 0)
+        for name in ("watch", "page"):
+            until(lambda name=name: "no topics of study" in stage.said(name), "what it waits for")
         stage.ensure_topics()
         until(lambda: "no estimate yet" in stage.said("watch"), "the topics")
+        until(lambda: "http://127.0.0.1" in stage.said("page"), "the page")
         stage.kill("watch")
+        stage.kill("page")
         stage.remove()
