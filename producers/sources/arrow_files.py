@@ -17,7 +17,7 @@ import msgspec
 from pipeline.errors import DataError
 from producers.sources.arrow_parts import ArrowFile
 from producers.sources.arrow_places import File, place_of, public_url
-from producers.sources.base import Opening, Slot
+from producers.sources.base import Opening, Slot, read_position
 
 #: Seconds between two looks at a folder that may grow.
 LOOK = 1.0
@@ -227,13 +227,6 @@ class ArrowFiles:
         self._current, self._rows = file, file.rows(self._at.row)
 
     def _read_position(self, position: bytes) -> _At:
-        try:
-            found = msgspec.json.decode(position, type=_At)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            found = None
-        if found is None or found.name != self.identity:
-            raise DataError(
-                f"{self.identity}: the stored position is not one of these files; the data owner "
-                "must name the source that this client has read from before"
-            )
-        return found
+        return read_position(
+            position, _At, lambda at: at.name == self.identity, self.identity, "these files"
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, BinaryIO, Protocol
+from typing import Annotated, BinaryIO, Protocol, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from pipeline.errors import DataError
 from pipeline.settings import Settings
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
+Form = TypeVar("Form", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +102,25 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def decode_position(position: bytes, kind: str, name: str) -> Position:
     """Return the contents of a position; DataError if it is no position of this kind of source."""
+    return read_position(
+        position, Position, lambda found: found.kind == kind, name, f"a source of kind {kind!r}"
+    )
+
+
+def read_position(
+    position: bytes, form: type[Form], is_own: Callable[[Form], bool], name: str, what: str
+) -> Form:
+    """Return the contents of a position; DataError if it is no such form or of another source.
+
+    name, what: Of the source, such as "this table", for the message.
+    """
     try:
-        found = msgspec.json.decode(position, type=Position)
+        found = msgspec.json.decode(position, type=form)
     except (msgspec.DecodeError, UnicodeDecodeError):
         found = None
-    if found is None or found.kind != kind:
+    if found is None or not is_own(found):
         raise DataError(
-            f"{name}: the stored position is not one of a source of kind {kind!r}; the data owner "
-            "must name the source that this client has read from before"
-        ) from None
+            f"{name}: the stored position is not one of {what}; the data owner must name the "
+            "source that this client has read from before"
+        )
     return found

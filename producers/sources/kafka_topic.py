@@ -21,7 +21,7 @@ from infra.connection import asking, kafka_options
 from infra.preflight import check_servers
 from pipeline.errors import BrokerError, ConfigError, DataError
 from pipeline.settings import Settings
-from producers.sources.base import Slot
+from producers.sources.base import Slot, read_position
 from producers.sources.jsonl_file import json_object
 from producers.sources.tape import RECORD_LIMIT
 from producers.sources.topic_spec import TopicSpec
@@ -225,16 +225,10 @@ class KafkaTopic:
         return (None, fault) if found is None else (self._spec.record_of(found), None)
 
     def _read_position(self, position: bytes) -> _Position:
-        try:
-            found = msgspec.json.decode(position, type=_Position)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            found = None
-        if found is None or found.topic != self._spec.topic:
-            raise DataError(
-                f"topic {self._spec.topic!r}: the stored position is not one of this topic; the "
-                "data owner must name the source that this client has read from before"
-            )
-        return found
+        topic = self._spec.topic
+        return read_position(
+            position, _Position, lambda at: at.topic == topic, f"topic {topic!r}", "this topic"
+        )
 
     def _check_lost(self, number: int, lost: int) -> None:
         if not self._spec.skip_lost:

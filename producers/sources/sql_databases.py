@@ -36,7 +36,26 @@ class Connection(Protocol):
         """Close it."""
 
 
-class Sqlite:
+class _OneFile:
+    """A database in a file, which nobody writes beside another."""
+
+    _db: Any
+
+    def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """As `Connection.rows`."""
+        found = self._db.execute(statement)
+        return [each[0] for each in found.description], found.fetchall()
+
+    def settled(self, highest: int) -> int:
+        """As `Connection.settled`."""
+        return highest
+
+    def close(self) -> None:
+        """As `Connection.close`."""
+        self._db.close()
+
+
+class Sqlite(_OneFile):
     """A file of SQLite: whoever writes it commits alone."""
 
     def __init__(self, path: Path) -> None:
@@ -44,39 +63,13 @@ class Sqlite:
         # one text that is no UTF-8 must not take a thousand rows with it
         self._db.text_factory = lambda text: text.decode(errors="replace")
 
-    def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """As `Connection.rows`."""
-        found = self._db.execute(statement)
-        return [each[0] for each in found.description], found.fetchall()
 
-    def settled(self, highest: int) -> int:
-        """As `Connection.settled`."""
-        return highest
-
-    def close(self) -> None:
-        """As `Connection.close`."""
-        self._db.close()
-
-
-class DuckDb:
+class DuckDb(_OneFile):
     """A file of DuckDB: no other process writes it while it is open."""
 
     def __init__(self, path: Path) -> None:
         duckdb = extra("duckdb", "duckdb://", "sql")
         self._db = duckdb.connect(str(path), read_only=True)
-
-    def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """As `Connection.rows`."""
-        found = self._db.execute(statement)
-        return [each[0] for each in found.description], found.fetchall()
-
-    def settled(self, highest: int) -> int:
-        """As `Connection.settled`."""
-        return highest
-
-    def close(self) -> None:
-        """As `Connection.close`."""
-        self._db.close()
 
 
 class PostgreSql:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 
 from pipeline.errors import DataError, VeilstreamError
-from producers.sources.base import Slot
+from producers.sources.base import Slot, read_position
 from producers.sources.sql_databases import connection_of
 from producers.sources.sql_spec import TableSpec
 
@@ -223,16 +223,9 @@ class SqlTable:
         return self._db.rows(f"SELECT {what} FROM {{table}} {rest}".format(**self._spec.names))  # noqa: S608
 
     def _read_position(self, position: bytes) -> _At:
-        try:
-            found = msgspec.json.decode(position, type=_At)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            found = None
-        if found is None or found.name != self.identity:
-            raise DataError(
-                f"{self.identity}: the stored position is not one of this table; the data owner "
-                "must name the source that this client has read from before"
-            )
-        return found
+        return read_position(
+            position, _At, lambda at: at.name == self.identity, self.identity, "this table"
+        )
 
     def _changed(self) -> DataError:
         return DataError(
