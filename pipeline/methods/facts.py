@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from pipeline.errors import VeilstreamError
+from pipeline.study import Study, with_keys
+
+#: The largest epsilon that a study can have.
+LARGEST_EPSILON = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +103,23 @@ class Timetable:
     facts: Mapping[str, Any]
     notes: Sequence[str] = ()
     why: Sequence[str] = ()
+
+
+def least_epsilon(
+    study: Study, records: int, needed: Callable[[Study], int], step: float = 1.1
+) -> float | None:
+    """Return the least epsilon, on a grid, at which the records would do; None if none does.
+
+    needed: Record slots until a study has intervals.
+    step: From one epsilon of the grid to the next, > 1; the study's own comes before the first.
+    """
+    epsilon = study.privacy.epsilon
+    while epsilon is not None and (epsilon := step * epsilon) <= LARGEST_EPSILON:
+        try:
+            found = needed(with_keys(study, {"privacy.epsilon": epsilon}, name="the study"))
+        except VeilstreamError:
+            # whatever leaves no room here leaves none at a larger one either
+            return None
+        if found <= records:
+            return epsilon
+    return None

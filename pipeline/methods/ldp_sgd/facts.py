@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import numpy as np
 from scipy.special import ndtri
 
-from pipeline.errors import VeilstreamError
-from pipeline.methods.facts import Design, Missed, Outlook, Sizes
+from pipeline.methods.facts import Design, Missed, Outlook, Sizes, least_epsilon
 from pipeline.methods.ldp_sgd.forecast import largest_move, largest_step, records_needed
 from pipeline.methods.ldp_sgd.path import LARGEST, SgdPath
 from pipeline.methods.ldp_sgd.readiness import GROWTH
@@ -29,15 +27,13 @@ from pipeline.methods.ldp_sgd.settings import (
 from pipeline.methods.ldp_sgd.task import GradientTask
 from pipeline.study import Study, with_keys
 
-#: The largest epsilon that a study can have.
-LARGEST_EPSILON = 20.0
 #: Where noise moves predictors by more than this share of their scale, formulas do not hold.
 LARGEST_CLOUD = 1.0
 
 
 def sizes(task: GradientTask, records: int) -> Sizes:
     """As `Method.sizes`."""
-    least = needed(task)
+    least = records_needed(task)
     rule, curvature, scaling = rule_of(task), mean_curvature(task), scaling_of(task)
     trace = task.size if scaling is None else float(np.trace(scaling.first()))
     noise = task.record_noise if task.study.noised else 0.0
@@ -59,7 +55,9 @@ def sizes(task: GradientTask, records: int) -> Sizes:
         )
     return Sizes(
         records_for_intervals=least,
-        epsilon_for_intervals=_epsilon(task, records) if least > records else None,
+        epsilon_for_intervals=None
+        if least <= records or task.study.privacy.personal is not None
+        else least_epsilon(task.study, records, lambda study: records_needed(GradientTask(study))),
         slope_error=slope_error(task, records),
         cloud=scaled,
         relative_bias=GROWTH * cloud if logistic else None,
@@ -140,31 +138,10 @@ def _released(task: GradientTask) -> dict[str, object]:
     return found | {f"{name}_{unit}": cost for name, cost in costs}
 
 
-def needed(task: GradientTask) -> int:
-    """Return from about how many records on there are intervals."""
-    return records_needed(task)
-
-
 def slope_error(task: GradientTask, records: int) -> float:
     """Return the standard error of a slope from the noise alone, in the response's unit."""
     noise = task.record_noise if task.study.noised else 0.0
     return task.response_scale[1] * noise / (slowest(task) * math.sqrt(records))
-
-
-def _epsilon(task: GradientTask, records: int) -> float | None:
-    """Return the least epsilon, on a grid of steps of a tenth, at which the records would do."""
-    study = task.study
-    if study.privacy.epsilon is None or study.privacy.personal is not None:
-        return None
-    steps = math.ceil(math.log(LARGEST_EPSILON / study.privacy.epsilon) / math.log(1.1))
-    for epsilon in study.privacy.epsilon * 1.1 ** np.arange(1, max(steps, 1)):
-        privacy = msgspec.structs.replace(study.privacy, epsilon=float(epsilon))
-        try:
-            if needed(GradientTask(msgspec.structs.replace(study, privacy=privacy))) <= records:
-                return float(epsilon)
-        except VeilstreamError:
-            return None
-    return None
 
 
 #: Windows that are tried, the largest first: a larger one is cheaper, and makes models later.
@@ -180,7 +157,7 @@ def outlook(task: GradientTask, records: int) -> Outlook:
     error = slope_error(task, records)
     return Outlook(
         latest=None,
-        usual=needed(task),
+        usual=records_needed(task),
         longest=None,
         usual_half=float(ndtri((1 + task.study.estimator.level) / 2)) * error,
         why="a path has no bound for all records: features that use half of their range need four "
@@ -196,7 +173,7 @@ def design(study: Study, records: int, clients: int) -> Design:
         if window > most:
             continue
         task = GradientTask(with_keys(study, {"window.records": window}, name="the design"))
-        found = needed(task)
+        found = records_needed(task)
         if found < (1 - WORTH) * least:
             best, least = window, found
     reason = (

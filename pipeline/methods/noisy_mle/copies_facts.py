@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from pipeline.errors import PrivacyError
-from pipeline.methods.facts import Design, Outlook, Sizes
+from pipeline.methods.facts import Design, Outlook, Sizes, least_epsilon
 from pipeline.methods.noisy_mle.copies_estimate import READY
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.facts import BEND, counted_of, largest_move
@@ -23,8 +23,8 @@ from pipeline.types import Matrix
 
 #: Above it the noise of a mean is more than all that records vary.
 NOISY = 1.0
-#: The largest epsilon that a study can have, and the share by which it is raised in a search.
-LARGEST_EPSILON, STEP = 20.0, 1.25
+#: By how much epsilon is raised in a search.
+STEP = 1.25
 
 
 def facts(task: CopiesTask) -> dict[str, object]:
@@ -98,8 +98,13 @@ def fitting(study: Study, design: Design) -> Design:
 
 def sizes(task: CopiesTask, records: int) -> Sizes:
     """As `Method.sizes`."""
-    needed = outlook(task, records).usual
-    return Sizes(needed, _epsilon(task, records) if needed > records else None)
+
+    def needed(study: Study) -> int:
+        return outlook(CopiesTask(study), records).usual
+
+    least = outlook(task, records).usual
+    epsilon = least_epsilon(task.study, records, needed, STEP) if least > records else None
+    return Sizes(least, epsilon)
 
 
 def outlook(task: CopiesTask, records: int) -> Outlook:
@@ -134,18 +139,3 @@ def _information(task: CopiesTask) -> Matrix:
     if task.classes:
         return BEND * task.loss.start_curvature * found
     return found / task.deviation**2
-
-
-def _epsilon(task: CopiesTask, records: int) -> float | None:
-    """Return the least epsilon, on a grid, at which the records would do."""
-    epsilon = task.study.privacy.epsilon
-    while epsilon is not None and (epsilon := STEP * epsilon) <= LARGEST_EPSILON:
-        study = with_keys(task.study, {"privacy.epsilon": epsilon}, name="the study")
-        try:
-            needed = outlook(CopiesTask(study), records).usual
-        except PrivacyError:
-            # floating point leaves no room at a larger one either
-            return None
-        if needed <= records:
-            return epsilon
-    return None

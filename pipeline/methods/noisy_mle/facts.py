@@ -11,14 +11,14 @@ import numpy as np
 from scipy.special import ndtri
 
 from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
-from pipeline.methods.facts import Design, Outlook, Sizes
+from pipeline.methods.facts import Design, Outlook, Sizes, least_epsilon
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.estimate import READY
 from pipeline.methods.noisy_mle.guards import LEAST_SITES, limit_of
 from pipeline.methods.noisy_mle.solving import KNOWN
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.release.task import Task
-from pipeline.study import Study, with_keys
+from pipeline.study import Study
 from pipeline.study.reference import moments, typical_norm_bound
 from pipeline.types import Matrix
 
@@ -30,8 +30,6 @@ BEND = 0.55
 WINDOWS = 4
 #: Windows of every site until scores are near enough: at 0, at a first model and near the estimate.
 NEAR_WINDOWS = 3
-#: The largest epsilon that a study can have.
-LARGEST_EPSILON = 20.0
 
 
 def facts(task: SiteTask) -> dict[str, object]:
@@ -103,8 +101,12 @@ def warnings(task: SiteTask) -> tuple[str, ...]:
 
 def sizes(task: SiteTask, records: int) -> Sizes:
     """As `Method.sizes`."""
-    needed = outlook(task, records).usual
-    return Sizes(needed, _epsilon(task, records) if needed > records else None)
+
+    def needed(study: Study) -> int:
+        return outlook(SiteTask(study), records).usual
+
+    least = outlook(task, records).usual
+    return Sizes(least, least_epsilon(task.study, records, needed) if least > records else None)
 
 
 def outlook(task: SiteTask, records: int) -> Outlook:
@@ -193,13 +195,3 @@ def counted_of(task: Task, records: int) -> float:
     if forgetting is None or forgetting.of == "seconds":
         return max(float(records), 1.0)
     return min(float(records), EFFECTIVE_HALF_LIVES * forgetting.half_life)
-
-
-def _epsilon(task: SiteTask, records: int) -> float | None:
-    """Return the least epsilon, on a grid of steps of a tenth, at which the records would do."""
-    epsilon = task.study.privacy.epsilon
-    while epsilon is not None and (epsilon := 1.1 * epsilon) <= LARGEST_EPSILON:
-        study = with_keys(task.study, {"privacy.epsilon": epsilon}, name="the study")
-        if outlook(SiteTask(study), records).usual <= records:
-            return epsilon
-    return None

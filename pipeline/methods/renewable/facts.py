@@ -5,35 +5,23 @@ from __future__ import annotations
 import math
 
 from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
-from pipeline.methods.facts import Missed, Sizes
+from pipeline.methods.facts import Missed, Sizes, least_epsilon
 from pipeline.methods.renewable.design import outlook
 from pipeline.methods.renewable.influence import influence
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.precision import releases_needed
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.study import with_keys
-
-#: The largest epsilon that a study can have.
-LARGEST_EPSILON = 20.0
+from pipeline.study import Study
 
 
 def sizes(task: RenewableTask, records: int) -> Sizes:
     """As `Method.sizes`."""
-    expected = outlook(task, records)
-    return Sizes(
-        records_for_intervals=expected.usual,
-        epsilon_for_intervals=_epsilon(task, records) if expected.usual > records else None,
-    )
 
+    def needed(study: Study) -> int:
+        return outlook(RenewableTask(study), records).usual
 
-def _epsilon(task: RenewableTask, records: int) -> float | None:
-    """Return the least epsilon, on a grid of steps of a tenth, at which the records would do."""
-    epsilon = task.study.privacy.epsilon
-    while epsilon is not None and (epsilon := 1.1 * epsilon) <= LARGEST_EPSILON:
-        study = with_keys(task.study, {"privacy.epsilon": epsilon}, name="the study")
-        if outlook(RenewableTask(study), records).usual <= records:
-            return epsilon
-    return None
+    least = outlook(task, records).usual
+    return Sizes(least, least_epsilon(task.study, records, needed) if least > records else None)
 
 
 def better(task: RenewableTask, missed: Missed) -> tuple[str, ...]:
