@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from pipeline.methods.noisy_mle.infembler import Copies
+from pipeline.methods.noisy_mle.infembler import Assembled, Central, Copies, start, step
 from pipeline.types import Matrix, Vector
+
+#: Rounds of an assembly at most.
+MOST = 500
 
 
 def sent(
@@ -33,3 +38,23 @@ def draw(
     np.fill_diagonal(lower, np.sqrt(rng.chisquare(copies - 1 - np.arange(size))))
     half = root @ lower
     return mean, half @ half.T
+
+
+def assemble(
+    sites: Copies,
+    central: Central | None = None,
+    *,
+    at: Assembled | None = None,
+    tolerance: float = 1e-3,
+) -> Assembled:
+    """Return the estimate of all sites: rounds until a step is small in standard errors.
+
+    at: A warm start, such as the estimate before the last sites came.
+    """
+    found = start(sites, central) if at is None else replace(at, rounds=0)
+    while found.rounds < MOST:
+        before, found = found, step(sites, central, found)
+        changed = np.abs(found.information - before.information).max()
+        if found.step < tolerance and changed < tolerance * np.abs(found.information).max():
+            break
+    return found

@@ -101,14 +101,6 @@ class Loss(Protocol):
 
 
 @runtime_checkable
-class Peaked(Loss, Protocol):
-    """A loss whose curvature has a peak, which can be levelled to a lower bound."""
-
-    def levelled_curvature(self, predictor: Vector, response: Vector, bound: float) -> Vector:
-        """Return a curvature within [0, bound], its peak spread out but not moved."""
-
-
-@runtime_checkable
 class Likelihood(Loss, Protocol):
     """A loss that is a negative log-likelihood, so that its predictor means a probability."""
 

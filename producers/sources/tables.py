@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -18,16 +17,14 @@ from producers.sources.parquet_file import parquet_batches
 PARQUET_RECORDS, TEXT_RECORDS = 65_536, 8_192
 
 
-def read_batches(
-    spec: str, columns: Sequence[str], *, form: str = "csv", stream: BinaryIO | None = None
-) -> Iterator[Batch]:
+def read_batches(spec: str, columns: Sequence[str], *, form: str = "csv") -> Iterator[Batch]:
     """Yield a history in batches, with these columns alone.
 
     spec: A path that ends in .csv, .jsonl, .ndjson or .parquet; "-" for standard input; or
         "shuttle:K/N".
     columns: Their names. A Parquet file or a CSV header must have them all; in JSON lines a record
         without one has None there.
-    form, stream: As in `open_source`.
+    form: As in `open_source`.
 
     Raises DataError if it cannot be read, or lacks a column; ConfigError if it is Parquet and
     pyarrow is not installed.
@@ -35,7 +32,7 @@ def read_batches(
     if Path(spec).suffix.lower() == ".parquet":
         yield from parquet_batches(Path(spec), columns, PARQUET_RECORDS)
         return
-    source = open_once(spec, form=form, stream=stream)
+    source = open_once(spec, form=form)
     try:
         missing = [name for name in columns if name not in (source.columns or columns)]
         if missing:

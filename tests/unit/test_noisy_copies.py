@@ -15,10 +15,9 @@ from benchmarks.papers.noisy_copies import (
     min_ridge,
     smooth_bound,
 )
-from benchmarks.papers.noisy_infembler import draw, sent
+from benchmarks.papers.noisy_infembler import assemble, draw, sent
 from pipeline.methods.noisy_mle.infembler import (
     Central,
-    assemble,
     covariance,
     start,
     step,

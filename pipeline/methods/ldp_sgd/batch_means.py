@@ -87,15 +87,14 @@ class OnlineBatches:
         return self.ww + part.a, self.lw + part.b, self.squares + squares, self.places + places
 
 
-def batch_means(path: Matrix, alpha: float, batches: int | None = None) -> Matrix:
-    """Return the limit covariance (d, d) from a whole path (n, d) of iterates.
+def batch_means(path: Matrix, alpha: float) -> Matrix:
+    """Return the limit covariance (d, d) from floor(n^{1/4}) batches of a whole path of iterates.
 
-    path: Iterates 1, ..., n in order.
+    path: Iterates 1, ..., n in order, shape (n, d).
     alpha: Decay of the steps, in (1/2, 1].
-    batches: M, by default floor(n^{1/4}).
     """
     count = len(path)
-    m = math.floor(count**0.25) if batches is None else batches
+    m: int = math.floor(count**0.25)
     alpha = min(alpha, LONGEST)
     unit = count ** (1 - alpha) / (m + 1)
     ends = [math.floor(((k + 1) * unit) ** (1 / (1 - alpha))) for k in range(m + 1)]

@@ -68,8 +68,8 @@ def largest_move(task: GradientTask, rule: Rule) -> float:
     return task.slots * reach * task.largest_gradient
 
 
-def records_to_mix(rule: Rule, curvature: float, needed: float = MIXED) -> int:
-    """Return after about how many records lambda_min times the sum of steps reaches `needed`.
+def records_to_mix(rule: Rule, curvature: float) -> int:
+    """Return after about how many records lambda_min times the sum of steps reaches `MIXED`.
 
     The sum is that of the stretch which counts: all but the first eighth, or the burn-in.
 
@@ -81,12 +81,12 @@ def records_to_mix(rule: Rule, curvature: float, needed: float = MIXED) -> int:
         return curvature * (_moved(rule.steps, records) - _moved(rule.steps, left_out))
 
     most = 2.0
-    while mixed(most) < needed and most < NEVER:
+    while mixed(most) < MIXED and most < NEVER:
         most *= 2
     least = most / 2
     while most - least > 1e-3 * most:
         middle = (least + most) / 2
-        least, most = (least, middle) if mixed(middle) >= needed else (middle, most)
+        least, most = (least, middle) if mixed(middle) >= MIXED else (middle, most)
     return math.ceil(most)
 
 

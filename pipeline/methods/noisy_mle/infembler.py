@@ -183,27 +183,6 @@ def stretched(
     return replace(after, information=floor_eigenvalues((found + found.T) / 2, 0.0).matrix)
 
 
-def assemble(
-    sites: Copies,
-    central: Central | None = None,
-    *,
-    at: Assembled | None = None,
-    tolerance: float = 1e-3,
-    most: int = 500,
-) -> Assembled:
-    """Return the estimate of all sites: rounds until a step is small in standard errors.
-
-    at: A warm start, such as the estimate before the last sites came.
-    """
-    found = start(sites, central) if at is None else replace(at, rounds=0)
-    while found.rounds < most:
-        before, found = found, step(sites, central, found)
-        changed = np.abs(found.information - before.information).max()
-        if found.step < tolerance and changed < tolerance * np.abs(found.information).max():
-            break
-    return found
-
-
 def covariance(
     sites: Copies, central: Central | None, found: Assembled, weights: Vector | None = None,
     repeated: Vector | float = 1.0,

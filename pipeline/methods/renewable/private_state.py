@@ -82,9 +82,9 @@ class Shape:
         return 2 * self.size + self.squares + 2
 
 
-def epoch_of(version: int) -> int:
-    """Return floor(log2 version) of a version >= 1."""
-    return version.bit_length() - 1
+def epochs_of(versions: Integers) -> Integers:
+    """Return floor(log2 version) of versions >= 1."""
+    return np.frexp(versions.astype(np.float64))[1] - 1
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ class PrivateState:
         moved = batch.slots * batch.expansion
         rows = np.hstack([batch.gradient, moved, batch.squares, batch.slots * ones, ones])
         clients = np.hstack([batch.gradient, moved, ones])
-        epochs = np.frexp(batch.versions.astype(np.float64))[1] - 1
+        epochs = epochs_of(batch.versions)
         for epoch in np.unique(epochs).tolist():
             own = epochs == epoch
             curvature = exact.column_sums(batch.curvature[own])
