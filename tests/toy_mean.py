@@ -139,13 +139,10 @@ class MeanServer:
             coefficients=coefficients,
             covariance=privacy + 1 / slots if ready else None,
             privacy_covariance=privacy if ready else None,
-            weights=(1.0, 1.0),
             status="ready" if ready else "warming" if state.slots else "empty",
             reason="" if ready else f"intervals need {self._least} records",
             records=state.slots,
             releases=state.releases,
-            condition=None,
-            floored=0,
             interval=self.interval,
         )
 

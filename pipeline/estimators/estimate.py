@@ -40,11 +40,11 @@ class Estimate:
     """Coefficients with the two sources of their variance.
 
     coefficients: Shape (d,), the intercept first, on encoded features.
+    status, reason: Whether intervals are given, and if not, why and what would help.
+    records, releases: Record slots and releases folded.
     covariance, privacy_covariance: Total, and the part that the privacy noise causes; shape (d, d),
         or None without intervals.
     weights: Class weights for the next model: negative, positive.
-    status, reason: Whether intervals are given, and if not, why and what would help.
-    records, releases: Record slots and releases folded.
     condition: Condition number of the curvature after its repair; None before the first release.
     floored: How many eigenvalues of the noisy curvature were raised.
     dispersion: Mean squared slope over mean curvature: the residual variance of a linear regression
@@ -67,15 +67,15 @@ class Estimate:
     """
 
     coefficients: Vector
-    covariance: Matrix | None
-    privacy_covariance: Matrix | None
-    weights: tuple[float, float]
     status: Status
     reason: str
     records: int
     releases: int
-    condition: float | None
-    floored: int
+    covariance: Matrix | None = None
+    privacy_covariance: Matrix | None = None
+    weights: tuple[float, float] = (1.0, 1.0)
+    condition: float | None = None
+    floored: int = 0
     dispersion: float | None = None
     effective_records: float | None = None
     point: Vector | None = None

@@ -140,7 +140,6 @@ def exact_estimate(
         records=spread.records,
         releases=0,
         condition=condition_number(spread.bread),
-        floored=0,
         effective_records=float(spread.records),
         dispersion=None if task.classes else spread.dispersion,
         interval=INTERVAL,

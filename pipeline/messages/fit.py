@@ -105,7 +105,5 @@ def _estimate(fit: OfflineFit, slots: int) -> Estimate:
         reason=fit.reason,
         records=slots,
         releases=0,
-        condition=None,
-        floored=0,
         interval="none" if fit.covariance is None else "sandwich, record scores",
     )

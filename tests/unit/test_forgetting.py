@@ -28,7 +28,12 @@ from pipeline.methods.renewable import open_estimate, private_estimate, solution
 from pipeline.methods.renewable.open_estimate import estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
 from pipeline.methods.renewable.private_estimate import estimate_private
-from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape, epochs_of
+from pipeline.methods.renewable.private_state import (
+    PrivateBatch,
+    PrivateState,
+    Shape,
+    epochs_by_version,
+)
 from pipeline.methods.renewable.summarise import summarise
 from pipeline.offline import OfflineRun
 from pipeline.reducer import Partition, combine, differences, estimate_of
@@ -132,7 +137,7 @@ def weighed_over_last(
     w = np.concatenate([np.full(len(b.versions), weight) for weight, b in batches])
     versions = np.concatenate([b.versions for _, b in batches])
     packed = np.concatenate([b.curvature for _, b in batches]) * part.unit
-    epochs = epochs_of(versions)
+    epochs = epochs_by_version(versions)
     chosen = np.isin(epochs, sorted(set(epochs))[-number:])
     w = w[chosen]
     total = unpack_upper(w @ packed[chosen], d) / (w.sum() * n)

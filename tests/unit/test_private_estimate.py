@@ -10,7 +10,12 @@ from numpy.testing import assert_allclose
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.methods.renewable import private_estimate, solution
 from pipeline.methods.renewable.private_estimate import estimate_private
-from pipeline.methods.renewable.private_state import PrivateBatch, PrivateState, Shape, epochs_of
+from pipeline.methods.renewable.private_state import (
+    PrivateBatch,
+    PrivateState,
+    Shape,
+    epochs_by_version,
+)
 from pipeline.reducer import differences, estimate_of
 from pipeline.release.task import Task
 from tests.builders import (
@@ -89,7 +94,7 @@ def over_last(task: Task, batch: PrivateBatch, number: int) -> dict[str, np.ndar
     d, n = task.size, task.slots
     part = task.update_channels.curvature
     assert part is not None
-    epochs = epochs_of(batch.versions)
+    epochs = epochs_by_version(batch.versions)
     last = sorted(set(epochs))[-number:]
     chosen = np.isin(epochs, last)
     g = batch.gradient[chosen] * task.update_channels.gradient.unit
@@ -165,7 +170,7 @@ def test_the_estimate_is_a_function_of_the_sums_alone() -> None:
 
 def test_epochs_double() -> None:
     versions = [1, 2, 3, 4, 7, 8, 2**52 - 1, 2**52, 2**53 - 1]
-    assert epochs_of(np.array(versions)).tolist() == [0, 1, 1, 2, 2, 3, 51, 52, 52]
+    assert epochs_by_version(np.array(versions)).tolist() == [0, 1, 1, 2, 2, 3, 51, 52, 52]
     task = task_of(p=1)
     state = state_of(task, batch_of(task, 0, versions))
     assert {e: int(sums[state.gram_length - 1]) for e, sums in state.epochs.items()} == {

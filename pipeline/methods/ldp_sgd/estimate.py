@@ -102,7 +102,6 @@ def estimate_sgd(task: GradientTask, state: SgdState, partitions: Sequence[int] 
         coefficients=coefficients,
         covariance=covariance,
         privacy_covariance=privacy,
-        weights=(1.0, 1.0),
         status=status,
         reason=reason,
         records=state.slots,

@@ -133,13 +133,11 @@ def estimate(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Esti
         coefficients=found.theta,
         covariance=None if reason else covariance,
         privacy_covariance=None if reason else privacy,
-        weights=(1.0, 1.0),
         status="warming" if reason else "ready",
         reason=reason,
         records=slots,
         releases=releases,
         condition=condition_number(found.whole),
-        floored=0,
         effective_records=effective(records, float(fit.weights**2 @ (sent.squared * task.slots))),
         point=next_point(task.norm_bound, found.theta, copies.centres, settled=not reason)
         if task.moving

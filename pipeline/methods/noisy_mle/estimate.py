@@ -62,7 +62,6 @@ def estimate(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> Estima
         coefficients=coefficients,
         covariance=None if reason else covariance,
         privacy_covariance=None if reason else privacy,
-        weights=(1.0, 1.0),
         status="warming" if reason else "ready",
         reason=reason,
         records=slots,

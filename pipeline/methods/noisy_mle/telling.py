@@ -22,15 +22,10 @@ def empty(coefficients: Vector, slots: int, releases: int) -> Estimate:
     """Return the estimate before the first release."""
     return Estimate(
         coefficients=coefficients,
-        covariance=None,
-        privacy_covariance=None,
-        weights=(1.0, 1.0),
         status="empty",
         reason="no release has come yet",
         records=slots,
         releases=releases,
-        condition=None,
-        floored=0,
         interval=INTERVAL,
     )
 

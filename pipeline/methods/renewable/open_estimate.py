@@ -105,7 +105,6 @@ def estimate_open(task: RenewableTask, sums: OpenState | Weighed) -> Estimate:
         records=sum(part.slots for _, part in parts),
         releases=releases,
         condition=condition,
-        floored=0,
         effective_records=known,
         dispersion=_dispersion(task, state, bread[0, 0]),
         interval=INTERVAL,

@@ -82,7 +82,7 @@ class Shape:
         return 2 * self.size + self.squares + 2
 
 
-def epochs_of(versions: Integers) -> Integers:
+def epochs_by_version(versions: Integers) -> Integers:
     """Return floor(log2 version) of versions >= 1."""
     return np.frexp(versions.astype(np.float64))[1] - 1
 
@@ -155,7 +155,7 @@ class PrivateState:
         moved = batch.slots * batch.expansion
         rows = np.hstack([batch.gradient, moved, batch.squares, batch.slots * ones, ones])
         clients = np.hstack([batch.gradient, moved, ones])
-        epochs = epochs_of(batch.versions)
+        epochs = epochs_by_version(batch.versions)
         for epoch in np.unique(epochs).tolist():
             own = epochs == epoch
             curvature = exact.column_sums(batch.curvature[own])
