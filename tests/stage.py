@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -362,6 +362,14 @@ class Stage:
         done = self.run("state", "verify", self.study, "--json")
         assert done.returncode in (0, 40), done.stderr
         return done.returncode == 0 and '"verified": true' in done.stdout
+
+
+def lent(stage: Stage) -> Iterator[Stage]:
+    """Lend a stage to the tests of a fixture, and remove it after them."""
+    try:
+        yield stage
+    finally:
+        stage.remove()
 
 
 def read_topic(kafka: str, topic: str, seconds: float = PATIENCE) -> list[Any]:

@@ -9,17 +9,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
-from tests.stage import Stage, study_text, write_csv
+from tests.stage import Stage, lent, study_text, write_csv
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory, kafka: str, redis_url: str) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("produce")
-    made = Stage(folder, kafka, redis_url, study_text(stream="max_in_flight_windows = 0"))
-    try:
-        yield made
-    finally:
-        made.remove()
+    yield from lent(Stage(folder, kafka, redis_url, study_text(stream="max_in_flight_windows = 0")))
 
 
 def produce(stage: Stage, client: str, *options: str) -> Result:

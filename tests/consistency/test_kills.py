@@ -14,7 +14,7 @@ from agents.refold import refold
 from benchmarks.storm_checks import noised_twice, payloads
 from pipeline.offline import OfflineRecord
 from pipeline.reducer import Partition, Reducer, differences
-from tests.stage import PATIENCE, Stage, study_text, write_csv
+from tests.stage import PATIENCE, Stage, lent, study_text, write_csv
 
 CLIENTS = 6
 RELEASES = 40
@@ -28,11 +28,7 @@ SEED = 20260417
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(tmp_path, kafka, redis_url, study_text(records=SLOTS, partitions=3))
-    try:
-        yield made
-    finally:
-        made.remove()
+    yield from lent(Stage(tmp_path, kafka, redis_url, study_text(records=SLOTS, partitions=3)))
 
 
 def test_random_kills_of_workers_and_producers_lose_and_repeat_nothing(stage: Stage) -> None:

@@ -22,15 +22,13 @@ from pipeline.releasing import release_of
 from pipeline.trust.keys import Pair
 from pipeline.trust.signed import signed
 from state.keys import model as model_key
-from tests.stage import Stage, send, study_text, until, write_csv
+from tests.stage import Stage, lent, send, study_text, until, write_csv
 from tests.trusted import TRUST
 
 
 @pytest.fixture
 def stage(kafka: str, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path, kafka, redis_url, study_text() + TRUST) as made:
-        yield made
-        made.remove()
+    yield from lent(Stage(tmp_path, kafka, redis_url, study_text() + TRUST))
 
 
 def opened(stage: Stage, *clients: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests import ages
-from tests.stage import Stage, until
+from tests.stage import Stage, lent, until
 
 ROUNDS = 5
 CLIENTS = ("north", "south", "west")
@@ -25,11 +25,7 @@ TEXT = ages.study_text(
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(tmp_path, kafka, redis_url, TEXT)
-    try:
-        yield made
-    finally:
-        made.remove()
+    yield from lent(Stage(tmp_path, kafka, redis_url, TEXT))
 
 
 def source(folder: Path, client: str, seed: int) -> Path:

@@ -14,17 +14,13 @@ from infra.study_record import announce, known_revision
 from infra.topics import administrator, configuration
 from pipeline.methods import task_of
 from pipeline.study import parse_study
-from tests.stage import Stage, lines, study_text, until, write_csv
+from tests.stage import Stage, lent, lines, study_text, until, write_csv
 from tests.trusted import TRUST
 
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(tmp_path, kafka, redis_url, study_text() + TRUST)
-    try:
-        yield made
-    finally:
-        made.remove()
+    yield from lent(Stage(tmp_path, kafka, redis_url, study_text() + TRUST))
 
 
 def after(stage: Stage, *changes: tuple[str, str]) -> Stage:

@@ -17,7 +17,7 @@ from pipeline.privacy.randomness import SecureStream
 from pipeline.releasing import release_of
 from producers.membership import Membership
 from tests.integration.test_admission import admitted, opened
-from tests.stage import Stage, send, study_text, until
+from tests.stage import Stage, lent, send, study_text, until
 from tests.trusted import TRUST
 
 #: Milliseconds since 1970.
@@ -26,9 +26,7 @@ AT = 1_700_000_000_000
 
 @pytest.fixture
 def stage(kafka: str, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path, kafka, redis_url, study_text(partitions=2, releases=1) + TRUST) as made:
-        yield made
-        made.remove()
+    yield from lent(Stage(tmp_path, kafka, redis_url, study_text(partitions=2, releases=1) + TRUST))
 
 
 def counts(stage: Stage, name: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from tests.stage import HEADER, Stage, lines, study_text, until
+from tests.stage import HEADER, Stage, lent, lines, study_text, until
 
 #: Kafka puts these keys on all four partitions.
 CLIENTS = ("client-0", "client-1", "client-2", "client-3", "client-7", "client-8")
@@ -20,11 +20,7 @@ FEW, MANY = 3, 20
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(tmp_path, kafka, redis_url, study_text(partitions=PARTITIONS))
-    try:
-        yield made
-    finally:
-        made.remove()
+    yield from lent(Stage(tmp_path, kafka, redis_url, study_text(partitions=PARTITIONS)))
 
 
 def test_partitions_survive_workers_that_join_die_and_leave(stage: Stage) -> None:

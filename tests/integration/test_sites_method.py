@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.sites import name_of
-from tests.stage import Stage, until
+from tests.stage import Stage, lent, until
 
 SITES, RECORDS = 5, 2400
 TEXT = f"""\
@@ -46,11 +46,7 @@ def stage(
     text = TEXT.replace("sites-", f"{request.param}-").replace(
         "method = {", f'method = {{ release = "{request.param}",'
     )
-    made = Stage(tmp_path, kafka, redis_url, text)
-    try:
-        yield made
-    finally:
-        made.remove()
+    yield from lent(Stage(tmp_path, kafka, redis_url, text))
 
 
 def source(folder: Path, site: int, *, lie: bool) -> Path:

@@ -18,16 +18,12 @@ from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.client import Progress
 from producers.run import Job, run_client
-from tests.stage import Stage, lines, send, study_text, until, write_csv
+from tests.stage import Stage, lent, lines, send, study_text, until, write_csv
 
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(tmp_path, kafka, redis_url, study_text())
-    try:
-        yield made
-    finally:
-        made.remove()
+    yield from lent(Stage(tmp_path, kafka, redis_url, study_text()))
 
 
 def other_than(stage: Stage) -> Task:

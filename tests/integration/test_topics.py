@@ -15,18 +15,14 @@ from infra.topics import check_copies, ensure_topics, judged
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import Topics
 from pipeline.study import parse_study
-from tests.stage import Stage, send, study_text, write_csv
+from tests.stage import Stage, lent, send, study_text, write_csv
 
 DAY = str(86_400_000)
 
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(tmp_path, kafka, redis_url, study_text(partitions=3))
-    try:
-        yield made
-    finally:
-        made.remove()
+    yield from lent(Stage(tmp_path, kafka, redis_url, study_text(partitions=3)))
 
 
 @pytest.fixture

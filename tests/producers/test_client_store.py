@@ -20,7 +20,7 @@ from pipeline.methods import task_of as make_task
 from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.client_store import ClientStore, Outgoing, Stream, Tally
-from tests.stage import PATIENCE, Stage, study_text, until, write_csv
+from tests.stage import PATIENCE, Stage, lent, study_text, until, write_csv
 
 SOURCE = "csv:data.csv"
 TALLY = Tally(records=20, rejected={"a reason": 2}, clipped=1)
@@ -169,13 +169,9 @@ def test_a_full_disk_spends_nothing_and_a_later_release_succeeds(path: Path) -> 
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(
-        tmp_path / "stage", kafka, redis_url, study_text(stream="max_in_flight_windows = 0")
+    yield from lent(
+        Stage(tmp_path / "stage", kafka, redis_url, study_text(stream="max_in_flight_windows = 0"))
     )
-    try:
-        yield made
-    finally:
-        made.remove()
 
 
 def test_two_producers_under_one_client_id_end_with_43_for_the_second(stage: Stage) -> None:

@@ -24,7 +24,7 @@ from producers.client_store import ClientStore, Outgoing, Tally
 from producers.known_sources import NAME, Entry, Looks, _refusal
 from producers.sources import location_of, name_of, open_source, share_rows
 from producers.sources.shuttle import STREAMED
-from tests.stage import HEADER, Stage, lines, study_text, write_csv
+from tests.stage import HEADER, Stage, lent, lines, study_text, write_csv
 
 
 class Folder:
@@ -398,13 +398,9 @@ def test_a_crash_while_the_register_is_made_leaves_one_that_is_made_again(
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(
-        tmp_path / "stage", kafka, redis_url, study_text(stream="max_in_flight_windows = 0")
+    yield from lent(
+        Stage(tmp_path / "stage", kafka, redis_url, study_text(stream="max_in_flight_windows = 0"))
     )
-    try:
-        yield made
-    finally:
-        made.remove()
 
 
 def test_the_command_refuses_the_same_records_before_anything_is_bound_to_them(

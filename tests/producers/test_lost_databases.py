@@ -18,7 +18,7 @@ from producers.ledger import Limit
 from producers.memory import Remembered, parsed
 from producers.report import ledger
 from producers.sources import open_source
-from tests.stage import HEADER, Stage, lines, study_text, write_csv
+from tests.stage import HEADER, Stage, lent, lines, study_text, write_csv
 
 SOURCE = "csv:data.csv"
 
@@ -136,13 +136,9 @@ def test_lost_releases_are_charged_beyond_the_limit_for_they_have_left(path: Pat
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(
-        tmp_path / "stage", kafka, redis_url, study_text(stream="max_in_flight_windows = 0")
+    yield from lent(
+        Stage(tmp_path / "stage", kafka, redis_url, study_text(stream="max_in_flight_windows = 0"))
     )
-    try:
-        yield made
-    finally:
-        made.remove()
 
 
 def test_a_client_that_lost_its_whole_folder_is_refused_and_releases_nothing(

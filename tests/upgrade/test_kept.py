@@ -9,7 +9,7 @@ import pytest
 
 from producers.report import ledger
 from producers.sources import open_source
-from tests.stage import Stage
+from tests.stage import Stage, lent
 from tests.upgrade.kept import SOURCE, load, restore
 
 #: Each recorded version, and what becomes of its state: it "opens", or one has to "rebuild" it.
@@ -19,11 +19,7 @@ VERSIONS = {"state-8": "rebuild", "state-9": "opens"}
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    made = Stage(tmp_path, kafka, redis_url, load("state-9").study)
-    try:
-        yield made
-    finally:
-        made.remove()
+    yield from lent(Stage(tmp_path, kafka, redis_url, load("state-9").study))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
