@@ -20,8 +20,7 @@ _Natural = Annotated[int, msgspec.Meta(ge=0)]
 Form = TypeVar("Form", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True):
     """One record slot: the record, or why there is none, and how to resume behind it.
 
     line: Where the record begins: a line of its file, or its number where there are no lines.

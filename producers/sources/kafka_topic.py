@@ -30,6 +30,8 @@ from producers.sources.topic_spec import TopicSpec
 _AHEAD = 2000
 #: How long one look at Kafka may take while nothing is there, in seconds.
 _LOOK = 0.2
+#: An encoder that is made once: one for each position would take longer than the encoding.
+_encoded = msgspec.json.Encoder().encode
 
 
 class _At(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -162,7 +164,7 @@ class KafkaTopic:
                 if left <= 0 and not any(self._waiting.values()):
                     break
                 continue
-            slots.append(self._next())
+            slots += self._run(limit - len(slots))
         return slots
 
     def anchored(self, position: bytes) -> bytes:
@@ -203,18 +205,27 @@ class KafkaTopic:
                 if self._follow or record.offset < self._end[number]:
                     self._waiting[number].append(record)
 
-    def _next(self) -> Slot:
-        heads = (
+    def _run(self, limit: int) -> list[Slot]:
+        """Hand out what comes next of one partition, at most until another's turn or its last."""
+        heads = sorted(
             (waiting[0].timestamp, number) for number, waiting in self._waiting.items() if waiting
         )
-        _, number = min(heads)
-        record = self._waiting[number].popleft()
+        number, others = heads[0][1], heads[1:2]
+        waiting, slots = self._waiting[number], list[Slot]()
+        while waiting and len(slots) < limit:
+            if others and others[0] < (waiting[0].timestamp, number):
+                break
+            slots.append(self._slot(number, waiting.popleft()))
+        return slots
+
+    def _slot(self, number: int, record: Any) -> Slot:
         self._at[number] = _At(record.offset + 1, record.timestamp)
         self._records += 1
-        position = msgspec.json.encode(_Position(self._spec.topic, self._records, self._at))
+        position = _encoded(_Position(self._spec.topic, self._records, self._at))
         found, fault = self._parsed(record.value)
-        where = f"partition {number}, offset {record.offset}"
-        return Slot(found, fault and f"{where}: {fault}", position, self._records)
+        if fault is not None:
+            fault = f"partition {number}, offset {record.offset}: {fault}"
+        return Slot(found, fault, position, self._records)
 
     def _parsed(self, value: bytes | None) -> tuple[Any, str | None]:
         if value is None:

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import DataError, StateError, VeilstreamError
 from producers.sources import RECORD_LIMIT, STREAMED, heldout, open_source
+from producers.sources.jsonl_file import json_object
 from producers.sources.spool import FORGET, READ_AHEAD
 
 CANARY = "c4n4ry"
@@ -763,3 +764,36 @@ def test_no_value_in_any_message(tmp_path):
         messages.append(str(caught.value))
     assert len(messages) > 25
     assert not any(CANARY in message for message in messages)
+
+
+#: What two readers of JSON may take differently: numbers, repeated keys, escapes, bytes, depth.
+ODD_JSON = [
+    *(f'{{"x": {number}}}'.encode() for number in (
+        "-0", "-0.0", "18446744073709551616", "-9223372036854775809", "1" * 30, "1" * 5000, "1e400",
+        "-1e400", "1e-400", "8.5e-324", "2.2250738585072011e-308", "9" * 400 + ".5", "1E5", "01",
+        "1.", ".5", "+1", "-", "1e", "NaN", "-Infinity", "9007199254740993.0", "1e23",
+    )),
+    b'{"x": 1, "x": 2}', b'{"x": {"y": 1, "y": [2]}}', b'{"": null}', b"{}", b"", b"3", b"[{}]",
+    b'"x"', b'{"x": 1,}', b"{x: 1}", b'{"x": 1} ', b'\x0b{"x": 1}', b'{"x": 1}\x00',
+    b'{"x": "\\ud800"}', b'{"x": "\\ud83d\\ude00"}', b'{"\\u00e9": "\\u0000"}', b'{"x": "a\tb"}',
+    b'{"x": "\x7f"}', b'{"x": "\\x"}', b'{"x": "\\/"}', b'\xef\xbb\xbf{"x": 1}', b'{"x": "\xff"}',
+    b'{"\xff": 1}', b'{"x": "\xed\xa0\x80"}', b'{"x": "\xc0\x80"}', b'{"x": 1}\xff', b'"\xff"',
+    b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ODD_JSON, ids=lambda text: repr(text[:24]))
+def test_every_json_text_is_read_as_the_standard_library_reads_it(text):
+    try:
+        expected = json.loads(text.decode())
+    except (ValueError, RecursionError):
+        expected = None
+    record, fault = json_object(text)
+    if any(word in text for word in (b"NaN", b"Infinity")):
+        assert (record, fault) == (None, "NaN and Infinity are no JSON numbers")
+    elif isinstance(expected, dict):
+        # 1 and 1.0, or 0.0 and -0.0, are equal
+        assert (repr(record), fault) == (repr(expected), None)
+    else:
+        assert record is None
+        assert fault
