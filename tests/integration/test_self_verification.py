@@ -12,14 +12,12 @@ import pytest
 
 from infra.local.ports import free_port
 from state import keys
-from tests.stage import Stage, study_text, until, write_csv
+from tests.stage import Stage, lent, study_text, until, write_csv
 
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Stage]:
-    with Stage(tmp_path, kafka, redis_url, study_text()) as made:
-        yield made
-        made.remove()
+    yield from lent(Stage(tmp_path, kafka, redis_url, study_text()))
 
 
 def page(port: int, path: str) -> str:
