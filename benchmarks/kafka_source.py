@@ -43,6 +43,8 @@ epsilon = 1.0
 delta = 1e-6
 [window]
 records = {RECORDS}
+[stream]
+max_in_flight_windows = 0
 """
 
 
