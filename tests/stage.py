@@ -12,6 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -304,7 +305,9 @@ class Stage:
 
     def query(self, client: str, statement: str) -> list[tuple[Any, ...]]:
         """Ask a client's database, also while its producer runs."""
-        with sqlite3.connect(f"file:{self.database(client)}?mode=ro", uri=True) as db:
+        path = f"file:{self.database(client)}?mode=ro"
+        # not before the next collection would it be closed by itself
+        with closing(sqlite3.connect(path, uri=True)) as db:
             return db.execute(statement).fetchall()
 
     def watermarks(self) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -288,38 +287,16 @@ def test_only_one_partition_has_an_order_in_which_lost_records_can_be_counted(
 
 
 @pytest.mark.redis
-@pytest.mark.takes("starts a worker, and a client again and again")
-def test_killed_at_any_moment_no_record_is_lost_and_none_is_released_twice(
+def test_another_client_on_the_same_topic_is_refused(
     tmp_path: Path, topics: Topics, redis_url: str
 ) -> None:
-    count, chance = 3000, random.Random(4)
-    name = topics.make(partitions=2)
-    made = [
-        {"heat": chance.uniform(0, 100), "load": chance.uniform(-1, 1), "failed": number % 3 == 0}
-        for number in range(count)
-    ]
-    for value in made:
-        value["failed"] = "yes" if value["failed"] else "no"
-    send(
-        topics.kafka,
-        name,
-        (
-            {"value": told(**value), "partition": number % 2, "timestamp_ms": EARLIER + number}
-            for number, value in enumerate(made)
-        ),
-    )
-    spec, text = f"kafka://{name}", study_text(privacy=OPEN, records=10)
-    with Stage(tmp_path, topics.kafka, redis_url, text) as stage:
-        stage.worker()
-        for _ in range(8):
-            stage.produce("c", spec, "--rate", "2500")
-            time.sleep(chance.uniform(0.5, 2.5))
-            stage.kill("c")
-        stage.produce("c", spec)
-        assert stage.code("c") == 0, stage.said("c")
-        estimate = stage.final_estimate()
-        assert estimate.records == count
-        again = stage.run("produce", stage.study, "--client", "d", "--source", spec)
+    name, value = topics.make(partitions=2), told(heat=50, load=0.5, failed="yes")
+    send(topics.kafka, name, ({"value": value, "partition": at % 2} for at in range(40)))
+    with Stage(tmp_path, topics.kafka, redis_url, study_text(privacy=OPEN, records=10)) as stage:
+        stage.ensure_topics()
+        words = "produce", stage.study, "--source", f"kafka://{name}", "--client"
+        assert stage.run(*words, "c").returncode == 0
+        again = stage.run(*words, "d")
         assert again.returncode == 10
         assert "the same topic" in again.stderr
 

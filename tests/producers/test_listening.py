@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
-import random
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.local.ports import HOST, free_port
+from infra.local.ports import HOST
 from pipeline.errors import ConfigError, DataError, LocalStoreError
 from pipeline.settings import Settings
 from producers.sources import kind_of, location_of, name_of, open_source
@@ -26,7 +24,6 @@ from producers.sources.pushed import Pushed
 from producers.sources.tape import RECORD_LIMIT
 from tests.compliance.sources import CANARY, CHECKS, Case
 from tests.secured import Authority
-from tests.stage import OPEN, Stage, study_text, until
 
 #: What senders must show.
 TOKEN = "-".join(["right", "one"])
@@ -337,41 +334,3 @@ def test_an_inbox_that_cannot_be_kept_is_told_and_answered(tmp_path: Path) -> No
     with pytest.raises(LocalStoreError, match="the operator must give"):
         source.read(1, 0.0)
     source.close()
-
-
-@pytest.mark.kafka
-@pytest.mark.redis
-@pytest.mark.takes("starts a worker, and a client again and again")
-def test_killed_at_any_moment_no_record_is_lost_and_none_is_released_twice(
-    tmp_path: Path, kafka: str, redis_url: str
-) -> None:
-    count, size, chance, port = 2000, 20, random.Random(7), free_port()
-    made = [
-        json.dumps({"heat": chance.uniform(0, 100), "load": 0.5, "failed": "yes"}).encode()
-        for _ in range(count)
-    ]
-
-    def send() -> None:
-        for at in range(0, count, size):
-            while True:
-                try:
-                    if post(port, b"\n".join(made[at : at + size]), f"part {at}")[0] == 200:
-                        break
-                except (OSError, http.client.HTTPException):
-                    time.sleep(0.05)
-            time.sleep(0.03)
-
-    with Stage(tmp_path, kafka, redis_url, study_text(privacy=OPEN, records=10)) as stage:
-        stage.worker()
-        sender = threading.Thread(target=send)
-        sender.start()
-        start = ("produce", stage.study, "--client", "c", "--listen", f"{HOST}:{port}", "--quiet")
-        for _ in range(3):
-            stage.start("c", *start)
-            time.sleep(chance.uniform(1.5, 3))
-            stage.kill("c")
-        stage.start("c", *start)
-        sender.join()
-        until(lambda: stage.final_estimate().records == count, "all records are folded")
-        assert stage.stop("c") == 0, stage.said("c")
-        assert stage.final_estimate().records == count

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
-import sqlite3
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +24,7 @@ from tests.broker import KINDS, MOSQUITTO, PASSWORD, USER, broker
 from tests.compliance.sources import CANARY, CHECKS, Case
 from tests.producers.test_listening import Until
 from tests.secured import Authority
-from tests.stage import OPEN, Stage, study_text, until
+from tests.stage import until
 
 KNOWN = {"mqtt_username": USER, "mqtt_password": PASSWORD}
 
@@ -266,61 +262,3 @@ def test_a_subscription_is_known_by_broker_and_filter() -> None:
     assert (found.filter, found.port, found.version, found.tls) == ("a/+/#", 8883, 5, True)
     assert (name_of(spec), kind_of(spec)) == ("mqtt:a/+/#", "topic")
     assert location_of(spec) == "mqtt://host:8883/a/+/#"
-
-
-def _asked(path: Path, query: str) -> Any:
-    """Return the first value of a query; None if there is none, or no table yet."""
-    with closing(sqlite3.connect(path)) as database, suppress(sqlite3.OperationalError):
-        row = database.execute(query).fetchone()
-        return None if row is None else row[0]
-    return None
-
-
-@pytest.mark.kafka
-@pytest.mark.redis
-@pytest.mark.takes("starts a worker, and a client again and again")
-def killed_at_any_moment_no_record_is_lost_and_none_is_released_twice(
-    tmp_path: Path, kafka: str, redis_url: str
-) -> None:
-    chance, sent = random.Random(8), 0
-    with (
-        broker(tmp_path, "mosquitto", users=True) as port,
-        Stage(tmp_path / "s", kafka, redis_url, study_text(privacy=OPEN, records=10)) as stage,
-    ):
-        stage.worker()
-        stage.environment["VEILSTREAM_MQTT_USERNAME"] = USER
-        stage.environment["VEILSTREAM_MQTT_PASSWORD"] = PASSWORD
-        spec = f"mqtt://{HOST}:{port}/plant/+"
-        inbox = stage.database("c").with_suffix(".input") / stage.task.study.name / "inbox.db"
-
-        def ready() -> bool:
-            return inbox.exists() and _asked(inbox, "SELECT 1 FROM facts WHERE name = 'session'")
-
-        def send(count: int) -> None:
-            Broker(port).publish(
-                *(
-                    json.dumps({"heat": chance.uniform(0, 100), "load": 0, "failed": "no"}).encode()
-                    for _ in range(count)
-                )
-            )
-
-        stage.produce("c", spec)
-        # before the first subscription nobody keeps anything
-        until(ready, "the client has subscribed")
-        for _ in range(3):
-            sender = threading.Thread(target=send, args=(300,))
-            sender.start()
-            time.sleep(chance.uniform(0.05, 0.6))
-            stage.kill("c")
-            sender.join()
-            send(20)
-            sent += 320
-            stage.produce("c", spec)
-        until(lambda: stage.final_estimate().records == sent, "all records are folded")
-        assert stage.stop("c") == 0, stage.said("c")
-        assert stage.final_estimate().records == sent
-
-
-if MOSQUITTO:
-    # amqtt drops what is in flight when a client dies, whatever the protocol says
-    test_killed = killed_at_any_moment_no_record_is_lost_and_none_is_released_twice

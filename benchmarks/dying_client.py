@@ -1,0 +1,84 @@
+"""`python -m benchmarks.dying_client POINT CALLS ...` is `veilstream ...` that dies by itself.
+
+It is killed by SIGKILL at one point of its work: before or after a call of one of its parts, the
+time that this call is made. So a kill falls where one at a random time seldom would, such as
+between the storing of a record and its acknowledgement.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from typing import Any, NamedTuple
+
+from pipeline.cli.main import main
+
+
+class Point(NamedTuple):
+    """Where a client dies.
+
+    call: Module, class and method.
+    after: Whether the call is made first.
+    """
+
+    call: str
+    after: bool
+
+
+LEDGER, INBOX, SPOOL = (
+    "producers.client_store:ClientStore", "producers.sources.inbox:Inbox",
+    "producers.sources.spool:Spool",
+)  # fmt: skip
+#: Of every source: around the transaction of a release, and around that of its acknowledgement.
+POINTS = {
+    "releasing": Point(f"{LEDGER}.release", after=False),
+    "released": Point(f"{LEDGER}.release", after=True),
+    "acknowledged": Point(f"{LEDGER}.sent", after=False),
+    "dropped": Point(f"{LEDGER}.sent", after=True),
+}
+#: Of what is kept on disk: before it is stored, and between that and the answer to its sender.
+INBOX_POINTS = {
+    "storing": Point(f"{INBOX}.put", after=False),
+    "stored": Point(f"{INBOX}.put", after=True),
+    "forgetting": Point(f"{INBOX}.forget", after=True),
+}
+SPOOL_POINTS = {
+    "storing": Point(f"{SPOOL}._append", after=False),
+    "stored": Point(f"{SPOOL}._append", after=True),
+    "forgetting": Point(f"{SPOOL}.forget", after=True),
+}
+ALL = {
+    **POINTS,
+    **{f"inbox-{name}": point for name, point in INBOX_POINTS.items()},
+    **{f"spool-{name}": point for name, point in SPOOL_POINTS.items()},
+}
+
+
+def arm(point: Point, calls: int) -> None:
+    """Have this process die at that call of a point, counted from 1."""
+    module, _, path = point.call.partition(":")
+    owner, _, name = path.partition(".")
+    kind = getattr(importlib.import_module(module), owner)
+    whole, made = getattr(kind, name), 0
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        nonlocal made
+        made += 1
+        if made == calls and not point.after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = whole(*arguments, **named)
+        if made == calls:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    setattr(kind, name, call)
+
+
+if __name__ == "__main__":
+    chosen, count = sys.argv[1:3]
+    del sys.argv[1:3]
+    if chosen != "never":
+        arm(ALL[chosen], int(count))
+    main()
