@@ -1,33 +1,20 @@
 """A study that follows another: a client goes on behind the records it has released for that one.
 
-From the transaction on that begins the later study, the earlier one is over for this client, so no
-record enters releases of both, and one record is paid for once, by the dearer of the two (adaptive
-parallel composition, as within a study: docs/privacy/composition.md).
+From the transaction on that begins the later study, the earlier one is over for this client. The
+ledger adds both up all the same: that no record enters releases of both would have to be shown of
+every copy of a client's database that is ever put back (docs/privacy/composition.md).
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from pipeline.errors import ConfigError, LedgerBehind
 from pipeline.privacy.accounting import Unit
-from pipeline.privacy.events import Event, compose, worse
+from pipeline.privacy.events import Event, compose
 from pipeline.release.task import Task
-from producers.charges import Charge, Rows, charges, protecting
+from producers.charges import Rows, charges, protecting
 from producers.database import Database
-
-#: Whether no record can be in releases of a study and the one that it follows: none of either was
-#: lost, so the positions are true, and a record of the earlier one enters a single release.
-_APART = """
-    SELECT 1 FROM charged WHERE study = ?2 AND source = ?3 AND unit_records = 1
-    AND NOT EXISTS (SELECT 1 FROM charged WHERE study = ?1 AND unit_records != 1)
-    AND NOT EXISTS (SELECT 1 FROM ledger WHERE study IN (?1, ?2) AND lost)
-    AND NOT EXISTS (
-      SELECT 1 FROM spends WHERE study IN (?1, ?2) AND scope != 'record')
-    AND NOT EXISTS (
-      SELECT 1 FROM inherited, identity WHERE inherited.ledger = identity.ledger
-      AND inherited.source = ?3 AND inherited.study IN (?1, ?2))"""
 
 
 class Following:
@@ -86,44 +73,9 @@ class Following:
         return study
 
 
-def apart(rows: Rows, study: str) -> list[str]:
-    """Return the studies before this one whose records are in no release of it, newest first."""
-    found: list[str] = []
-    while link := rows("SELECT follows, source FROM streams WHERE study = ?", study):
-        before, source = link[0]
-        if before is None or not are_apart(rows, study, before, source):
-            break
-        found.append(study := str(before))
-    return found
-
-
-def are_apart(rows: Rows, study: str, before: str, source: str) -> bool:
-    """Whether no record of a source is in releases of both a study and the one that it follows."""
-    return bool(rows(_APART, study, before, source))
-
-
-def spent(rows: Rows, source: str, unit: Unit, but: Collection[str] = ()) -> list[Event]:
-    """Return what a source's unit has paid, as events that add up.
-
-    but: Studies of this ledger that are left out.
-
-    Raises LocalStoreError as `charges`.
-    """
-    return added(rows, [c for c in charges(rows, source) if not (c.own and c.study in but)], unit)
-
-
-def added(rows: Rows, found: Sequence[Charge], unit: Unit) -> list[Event]:
-    """Return what charges cost a unit, as events that add up."""
-    if unit.records > 1:
-        return protecting(found, unit)
-    chains = [[study, *apart(rows, study)] for study in {c.study for c in found if c.own}]
-    followed = {study for chain in chains for study in chain[1:]}
-    events = protecting([charge for charge in found if not charge.own], unit)
-    for chain in chains:
-        if chain[0] not in followed:
-            each = protecting([c for c in found if c.own and c.study in chain], unit)
-            events += [functools.reduce(worse, each)] if len(chain) > 1 and each else each
-    return events
+def spent(rows: Rows, source: str, unit: Unit) -> list[Event]:
+    """Return what a source's unit has paid, as events that add up; LocalStoreError as `charges`."""
+    return protecting(charges(rows, source), unit)
 
 
 def forecast(rows: Rows, task: Task, source: str, unit: Unit) -> list[Event]:
@@ -131,20 +83,13 @@ def forecast(rows: Rows, task: Task, source: str, unit: Unit) -> list[Event]:
 
     A study whose releases each pay is taken at all that it may spend.
     """
-    name, before, budget = task.study.name, task.study.study.follows, task.budget
+    name, budget, neighbours = task.study.name, task.budget, task.study.privacy.neighbours
     paid = spent(rows, source, unit)
     if any(charge.own and charge.study == name for charge in charges(rows, source)):
         return paid
     own = unit.convert(
         budget.together(compose({budget.largest_event: budget.releases or 1})),
-        task.study.privacy.neighbours,
+        neighbours,
         noise_per_record=budget.noise_per_record,
     )
-    first = [unit.convert(e, task.study.privacy.neighbours) for e in budget.beforehand.values()]
-    one_each = budget.scope == "record" and (task.study.privacy.records or 1) == unit.records == 1
-    if not (one_each and before and are_apart(rows, name, before, source)):
-        return [*paid, *first, own]
-    chain = {before, *apart(rows, before)}
-    found = [charge for charge in charges(rows, source) if charge.own and charge.study in chain]
-    others = spent(rows, source, unit, but=chain)
-    return [*others, *first, functools.reduce(worse, protecting(found, unit), own)]
+    return [*paid, *(unit.convert(e, neighbours) for e in budget.beforehand.values()), own]

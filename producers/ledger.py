@@ -18,7 +18,6 @@ from pipeline.privacy.events import Event, NonPrivate, compose, encode, worse
 from pipeline.release.task import Task
 from producers.charges import charges, protecting, spent_by
 from producers.database import Database
-from producers.following import added, apart
 
 #: Calibration pays a hair for discrete noise; a limit that equals the budget must allow it.
 HAIR = 1e-6
@@ -229,17 +228,12 @@ class Ledger:
                 "level, or let the study be the first that reads a source"
             )
         found = charges(self._db.rows, source)
-        one_each = budget.scope == "record" and (privacy.records or 1) == unit.records == 1
-        before = apart(self._db.rows, study.name) if one_each else []
-        others = [c for c in found if not (c.own and c.study in (study.name, *before))]
+        others = [one for one in found if not (one.own and one.study == study.name)]
         spent = protecting(others, unit)
         this = [
             unit.convert(event, privacy.neighbours, noise_per_record=budget.noise_per_record)
             for event in (total, *self._unpaid(task, source).values())
         ]
-        # no record has paid for two of these
-        shared = [c for c in found if c.own and c.study in before]
-        this[0] = functools.reduce(worse, protecting(shared, unit), this[0])
         epsilon = total_epsilon([*spent, *this], allowed.delta)
         if epsilon > limit * (1 + HAIR):
             raise BudgetExceeded(
@@ -281,7 +275,7 @@ class Ledger:
             else one
             for one in charges(self._db.rows, source)
         ]
-        spent = added(self._db.rows, found, allowed.unit)
+        spent = protecting(found, allowed.unit)
         if allowed.epsilon is None or not spent:
             return
         reached = total_epsilon(spent, allowed.delta)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +129,17 @@ def _steps(before: Task, after: Task, clients: list[dict[str, Any]]) -> list[str
     sent = "" if after.study.study.follows is None else ", once all it has released is sent"
     steps.append(f"stop each client{sent}, and start it with NEW and the same --client, --source")
     steps += [
-        f"{one['client']}: add --epsilon-limit {one['epsilon']['after']:.4g}, if the data owner "
+        f"{one['client']}: add --epsilon-limit {_up(one['epsilon']['after'])}, if the data owner "
         "agrees"
         for one in clients
         if one["epsilon"] and not one["fits"] and one["epsilon"]["after"] is not None
     ]
     return [*steps, f"when all clients have moved, stop the workers of {old}"]
+
+
+def _up(epsilon: float) -> str:
+    """Return a limit that allows as much: rounded to nearest it might be refused."""
+    return f"{math.ceil(epsilon * 1000) / 1000:.10g}"
 
 
 def _show(plan: dict[str, Any]) -> None:
