@@ -67,7 +67,9 @@ def _plan(before: Task, after: Task, settings: Settings) -> dict[str, Any]:
 
     found = changes_between(before.study, after.study)
     new = is_new(before, after)
-    clients = costs(settings.home, before.study.name, after) if new else []
+    # under OLD's own name nobody can move: what it would cost is no answer
+    is_asked = new and before.study.name != after.study.name
+    clients = costs(settings.home, before.study.name, after) if is_asked else []
     return {
         "old": {"study": before.study.name, "revision": before.revision},
         "new": {"study": after.study.name, "revision": after.revision},

@@ -135,6 +135,10 @@ def test_a_new_study_goes_on_behind_the_records_of_the_old_one(stage: Stage) -> 
     assert then > 1.4 * cost["epsilon"]["spent"]
     [advised] = [step for step in plan["then"] if "--epsilon-limit" in step]
     limit = ("--epsilon-limit", advised.split("--epsilon-limit ")[1].split(",")[0])
+    same_name = after(stage, ("epsilon = 2.0", "epsilon = 1.0"))
+    refused = stage.run("study", "change", stage.study, same_name.study)
+    assert refused.returncode == 10
+    assert "client north" not in refused.stdout
     # killed at each word that it says to Kafka, and run again
     said, whole = [], admissions.Writer.send
 
