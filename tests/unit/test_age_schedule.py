@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.methods.age_aware.assignment import schedule
+from pipeline.methods.age_aware.assignment import Schedule, schedule
 from pipeline.methods.age_aware.chains import cyclic
 from pipeline.methods.age_aware.merging import WHOLE, Merged
 from pipeline.methods.age_aware.mixing import deltas
@@ -215,9 +215,11 @@ def test_columns_that_are_alike_are_taken_together_and_the_bound_holds(closed):
     rng = np.random.default_rng(19)
     given = random_round(rng, 70, 150, start="round")
     table = given.costs(given.scales())
-    table.cost[rng.random(table.cost.shape) < closed] = np.inf
+    shut = rng.random(150) < closed
+    table.cost[np.ix_(rng.random(70) < 0.5, shut)] = np.inf
     merged, alone = Merged(table, 1e-2), Merged(table)
     assert len(merged.alike) > 10
+    assert not shut[merged.alike].any()
     assert len(alone.alike) == 0
     for theta in (-0.01, 0.0, 0.003):
         least, exact = merged.best(theta, WHOLE), alone.best(theta, WHOLE)
@@ -229,6 +231,60 @@ def test_columns_that_are_alike_are_taken_together_and_the_bound_holds(closed):
     assert found.lower_bound <= found.value
     # the best of all prices is no worse a bound than one of them
     assert found.lower_bound >= exact.at(0.003) * (1 - 1e-9)
+
+
+def closed_among_alike(clients: int, slots: int, alike: int, few: int, room: int) -> Costs:
+    """Costs whose first columns are alike, of which a few clients may have but some."""
+    rng = np.random.default_rng(21)
+    cost, drift = np.ones((clients, slots)), np.full((clients, slots), 0.01)
+    cost[:, alike:] = rng.uniform(1, 3, (clients, slots - alike))
+    drift[:, alike:] = rng.normal(0, 0.1, (clients, slots - alike))
+    cost[:few, room:] = np.inf
+    return Costs(cost, drift)
+
+
+def test_clients_that_may_have_some_of_the_columns_that_are_alike_have_their_places():
+    table = closed_among_alike(70, 100, alike=60, few=12, room=8)
+    table.cost[:12, 60:66] = 50.0
+    found = schedule(table, node_limit=10)
+    assert len(set(found.slots.tolist())) == 70
+    assert found.value == pytest.approx(loss(table, found.slots))
+    assert found.lower_bound <= found.value < np.inf
+    # four of the twelve find no room in the eight
+    assert found.lower_bound > 200
+
+
+def test_clients_that_find_no_room_in_columns_that_are_alike_are_refused():
+    with pytest.raises(ConfigError, match="allow more"):
+        schedule(closed_among_alike(70, 100, alike=60, few=12, room=11))
+
+
+def test_alike_columns_with_closed_cells_give_what_exhaustive_search_finds(monkeypatch):
+    monkeypatch.setattr("pipeline.methods.age_aware.assignment.FEW", 1)
+    rng, seen = np.random.default_rng(22), set()
+    for _ in range(150):
+        clients = int(rng.integers(2, 5))
+        slots = int(rng.integers(clients, 8))
+        cost, drift = rng.uniform(1, 3, (clients, slots)), rng.normal(0, 0.1, (clients, slots))
+        same = int(rng.integers(2, slots + 1))
+        cost[:, :same], drift[:, :same] = cost[:, [0]], drift[:, [0]]
+        cost[np.ix_(rng.random(clients) < 0.5, rng.random(slots) < 0.5)] = np.inf
+        table = Costs(cost, drift)
+        best = exhaustive(table)
+        seen.add((np.isfinite(best), len(Merged(table, 1e-8).alike) > 1))
+        if not np.isfinite(best):
+            with pytest.raises(ConfigError, match="allow more"):
+                schedule(table)
+            continue
+        found = schedule(table)
+        assert found.lower_bound <= best * (1 + 1e-9)
+        assert best * (1 - 1e-9) <= found.value <= best * (1 + 1e-6)
+        assert loss(table, found.slots) == pytest.approx(found.value)
+    assert len(seen) == 4
+
+
+def test_a_loss_that_is_no_number_is_not_called_the_best():
+    assert Schedule(np.array([0]), np.inf, 0.0).gap == np.inf
 
 
 def test_a_part_keeps_to_what_is_set_and_ruled_out():

@@ -53,8 +53,10 @@ class Schedule:
     def gap(self) -> float:
         """How much better the best schedule may be, as a share of this one's loss; 0: it is best.
 
-        Differences of rounding count as none.
+        Differences of rounding count as none; infinite where a loss is too large for a number.
         """
+        if not math.isfinite(self.value):
+            return math.inf
         excess = self.value - self.lower_bound
         return 0.0 if excess <= _LEAST * abs(self.value) else excess / self.value
 
@@ -145,12 +147,9 @@ class _Search:
         change = merged.drifts(high.slots, node.theta) - merged.drifts(low.slots, node.theta)
         mixed = blend(low.slots, high.slots, change, node.theta - low.drift, len(merged.apart))
         for cut in (merged.cut(mixed, node.theta), low, high):
-            slots = None
             if cut.loss < min(self._tried, self._value):
-                slots = merged.spread(cut.slots, node.theta)
-            if slots is not None:
                 self._tried = cut.loss
-                slots = improve(self._table, slots)
+                slots = improve(self._table, merged.spread(cut.slots, node.theta))
                 value = loss(self._table, slots)
                 if value < self._value:
                     self._slots, self._value = slots, value

@@ -121,25 +121,18 @@ class Merged:
         column = column if column < len(self.apart) else int(other.slots[client])
         return None if one.slots[client] == other.slots[client] else (client, column)
 
-    def spread(self, slots: Integers, theta: float) -> Integers | None:
+    def spread(self, slots: Integers, theta: float) -> Integers:
         """Return the schedule in columns of the table, who shares spread at least cost.
 
-        None if those who share find no room, or what is open to them does not suffice.
+        No more may share than columns are alike.
         """
         own = slots < len(self.apart)
         rest = np.flatnonzero(~own)
-        if len(rest) > len(self.alike):
-            return None
         found = np.empty(len(slots), dtype=np.int64)
         found[own] = self.apart[slots[own]]
-        if len(rest):
-            pairs = np.ix_(rest, self.alike)
-            priced = self.table.cost[pairs] + 2 * theta * self.table.drift[pairs]
-            try:
-                _, places = linear_sum_assignment(priced)
-            except ValueError:
-                return None
-            found[rest] = self.alike[places]
+        pairs = np.ix_(rest, self.alike)
+        priced = self.table.cost[pairs] + 2 * theta * self.table.drift[pairs]
+        found[rest] = self.alike[linear_sum_assignment(priced)[1]]
         return found
 
     def _shared(self, theta: float) -> Vector:
@@ -203,22 +196,22 @@ def _peak(low: Cut, high: Cut) -> float:
 
 
 def _alike(table: Costs, tolerance: float) -> Integers:
-    """Return the largest group found of columns that are alike to all clients they are open to."""
-    none: Integers = np.array([], dtype=np.int64)
-    open_ = np.isfinite(table.cost)
-    cost = np.where(open_, table.cost, 0.0)
-    total = float((cost.sum(axis=1) / np.maximum(open_.sum(axis=1), 1)).sum())
+    """Return the largest group found of columns that are alike, and open, to all clients.
+
+    So whoever shares them can have any of them, and there is a schedule wherever one is bounded.
+    """
+    found: Integers = np.array([], dtype=np.int64)
+    columns = np.flatnonzero(np.isfinite(table.cost).all(axis=0))
+    cost, drift = table.cost[:, columns], table.drift[:, columns]
+    total = float(cost.sum()) / max(1, len(columns))
     if total <= 0:
-        return none
-    found, columns = none, table.cost.shape[1]
-    for place in range(0, columns, max(1, columns // _TRIED)):
-        both = open_ & open_[:, [place]]
-        far = (np.abs(cost - cost[:, [place]]) * both).sum(axis=0) / total
-        far += np.abs(table.drift - table.drift[:, [place]]).sum(axis=0) / np.sqrt(total)
-        near = np.flatnonzero(far <= tolerance)
-        found = near if len(near) > len(found) else found
-    # whoever may use none of them cannot be among those who share them
-    return found if len(found) > 1 and open_[:, found].any(axis=1).all() else none
+        return found
+    for place in range(0, len(columns), max(1, len(columns) // _TRIED)):
+        far = np.abs(cost - cost[:, [place]]).sum(axis=0) / total
+        far += np.abs(drift - drift[:, [place]]).sum(axis=0) / np.sqrt(total)
+        near = columns[far <= tolerance]
+        found = near if len(near) > max(1, len(found)) else found
+    return found
 
 
 def check(table: Costs) -> None:
