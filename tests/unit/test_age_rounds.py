@@ -13,9 +13,10 @@ from pipeline.methods import method_of
 from pipeline.methods.age_aware import facts
 from pipeline.methods.age_aware import plan as plans
 from pipeline.methods.age_aware.nested import Upload, repeated_epsilon, table, worst_epsilon
+from pipeline.methods.age_aware.rounds import Members, estimate
 from pipeline.methods.age_aware.server import RoundServer
 from pipeline.methods.age_aware.spec import clients_of, spec_of
-from pipeline.methods.age_aware.state import KEPT
+from pipeline.methods.age_aware.state import KEPT, RoundState, Uploads
 from pipeline.methods.age_aware.task import WhenOver
 from pipeline.offline import OfflineRun
 from pipeline.privacy.accounting import total_epsilon
@@ -339,3 +340,18 @@ def test_missing_values_under_a_promise_of_speed_are_told() -> None:
     found = run.estimate(0.0)[0]
     assert found.details["missing_values_count_as"] == 90.0
     assert any("counts as 90" in words for words in method_of(task.study).warnings(task))
+
+
+def test_all_rounds_cost_what_the_card_has_cost_and_what_was_never_folded() -> None:
+    groups = ages.GROUPS.replace("q = 0.4", "q = 0.4\ncard_epsilon = 3.0")
+    task = ages.task_of(ages.study_text(groups=groups))
+    names = task.plan.names
+    for newest in (0, 19):
+        state = RoundState(releases=len(names), slots=len(names) * task.slots)
+        for name in names:
+            state.clients[identity(name.encode()).hex()] = Uploads(1, {newest: 0})
+        told = estimate(task, state, Members(names)).details
+        each = float(task.plan.epsilons.max())
+        assert told["epsilon_of_all_rounds"] == pytest.approx(3.0 + each * (newest + 1))
+        assert told["epsilon_at_any_time"] == task.worst(newest + 1)
+        assert told["epsilon_of_all_rounds"] >= told["epsilon_at_any_time"]

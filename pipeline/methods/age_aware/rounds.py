@@ -77,7 +77,9 @@ def estimate(task: AgedTask, state: RoundState, members: Members) -> Estimate:
     alone = float(plan.alone[who].sum()) * scaled if plan.knows_level else None
     gone = {i for i, uploads in sent.items() if uploads.dropped(found.number)}
     late = [name for i, name in enumerate(plan.names) if i not in {*who.tolist(), *gone}]
-    rounds = max(uploads.releases for uploads in sent.values())
+    # releases that were never folded have been seen, too: numbers have no gaps
+    rounds = max(max(max(uploads.sums) + 1, uploads.releases) for uploads in sent.values())
+    card = max(one.group.card_epsilon for one in plan.cards.values())
     details = {
         "round": found.number,
         "value": value,
@@ -96,7 +98,7 @@ def estimate(task: AgedTask, state: RoundState, members: Members) -> Estimate:
         "epsilon_now": plan.spec.epsilon_now,
         "epsilon_when_collected": float(plan.epsilons[who].max()),
         "epsilon_at_any_time": task.worst(rounds),
-        "epsilon_of_all_rounds": float(plan.epsilons.max()) * rounds,
+        "epsilon_of_all_rounds": float(plan.epsilons.max()) * rounds + card,
         "gap": plan.schedule.gap,
     }
     return Estimate(
