@@ -140,7 +140,8 @@ def worse(one: Event, other: Event) -> Event:
     """Return an event that costs at least as much as either, so that neither lowers the other.
 
     Costs of one number are compared from the largest down: the k-th largest of the result is the
-    larger of both k-th largest. Curves have no such order, so that all different ones count.
+    larger of both k-th largest. So are curves of equal orders, at each order: a release that costs
+    no more than either curve costs no more than their maximum. Curves of other orders all count.
     Nothing that protects nobody is worse than anything.
     """
     both = (_counted([one]), _counted([other]))
@@ -148,21 +149,45 @@ def worse(one: Event, other: Event) -> Event:
         return NonPrivate()
     found: Counter[Event] = Counter()
     for kind in (Gaussian, Pure, TotalVariation):
-        counts = [
-            {single: n for single, n in count.items() if type(single) is kind} for count in both
+        costs = [
+            Counter({_size(single): n for single, n in count.items() if type(single) is kind})
+            for count in both
         ]
-        reached = 0
-        for single in sorted(set().union(*counts), key=_size, reverse=True):
+        found.update({kind(cost): n for (cost,), n in _largest([costs]).items()})
+    grids = {single.orders for count in both for single in count if isinstance(single, Renyi)}
+    for orders in grids:
+        columns = [[Counter[float](), Counter[float]()] for _ in orders]
+        for side, count in enumerate(both):
+            for single, n in count.items():
+                if isinstance(single, Renyi) and single.orders == orders:
+                    for column, epsilon in zip(columns, single.epsilons, strict=True):
+                        column[side][epsilon] += n
+        found.update({Renyi(orders, epsilons): n for epsilons, n in _largest(columns).items()})
+    return compose(found)
+
+
+def _largest(columns: list[list[Counter[float]]]) -> Counter[tuple[float, ...]]:
+    """Return how often each row of costs occurs, where each column falls for itself.
+
+    columns: Of each, how often each cost occurs in both of two events: the k-th row has the larger
+        of both k-th largest costs. All columns of an event have as many costs.
+    """
+    ladders = []
+    for column in columns:
+        ladder: list[tuple[int, float]] = []
+        for cost in sorted(set().union(*column), reverse=True):
             # so many cost at least this much, in whichever has more of them
-            at_least = max(
-                sum(n for each, n in count.items() if _size(each) >= _size(single))
-                for count in counts
-            )
-            found[single] += at_least - reached
-            reached = at_least
-    curves = {single for count in both for single in count if isinstance(single, Renyi)}
-    found.update({curve: max(count[curve] for count in both) for curve in curves})
-    return compose(+found)
+            reached = max(sum(n for each, n in side.items() if each >= cost) for side in column)
+            if reached > (ladder[-1][0] if ladder else 0):
+                ladder.append((reached, cost))
+        ladders.append(ladder)
+    found: Counter[tuple[float, ...]] = Counter()
+    before = 0
+    for end in sorted({reached for ladder in ladders for reached, _ in ladder}):
+        row = tuple(next(c for reached, c in ladder if reached >= end) for ladder in ladders)
+        found[row] += end - before
+        before = end
+    return found
 
 
 def group(event: Event, size: int) -> Event:

@@ -119,6 +119,22 @@ def test_the_larger_of_two_costs_of_a_kind_is_the_worse() -> None:
     assert worse(NonPrivate(), Gaussian(0.3)) == NonPrivate() == worse(Pure(9.0), NonPrivate())
 
 
+def test_a_curve_that_another_machine_finds_a_hair_apart_is_not_paid_twice() -> None:
+    hair = Renyi(CURVE.orders, tuple(math.nextafter(one, 0) for one in CURVE.epsilons))
+    assert worse(CURVE, hair) == worse(hair, CURVE) == CURVE
+    crossing = Renyi(CURVE.orders, (0.05, 0.2, 0.6))
+    assert worse(CURVE, crossing) == Renyi(CURVE.orders, (0.1, 0.2, 0.6))
+    drawn, others = (compose([one, TotalVariation(t)]) for one, t in ((CURVE, 1e-9), (hair, 2e-9)))
+    assert worse(drawn, others) == compose([CURVE, TotalVariation(2e-9)])
+    # of several, each order has its own largest
+    twice, lower = compose({CURVE: 2, hair: 1}), Renyi(CURVE.orders, (0.09, 0.2, 0.6))
+    assert worse(twice, lower) == compose(
+        [Renyi(CURVE.orders, (0.1, 0.2, 0.6)), CURVE, hair]
+    )  # fmt: skip
+    apart = Renyi((3.0,), (0.1,))
+    assert worse(CURVE, apart) == compose([CURVE, apart])
+
+
 def test_releases_of_which_one_protects_nobody_protect_nobody() -> None:
     for events in ([NonPrivate()] * 2, [Gaussian(1.0), NonPrivate()], {NonPrivate(): 2**60}):
         assert compose(events) == NonPrivate()
