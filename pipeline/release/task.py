@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Literal, Self
 
 import numpy as np
@@ -37,9 +38,13 @@ class Task(RecordBounds, ABC):
         super().__init__(study)
         #: What its releases may cost a unit, and what they promise.
         self.budget = self.make_budget(level)
-        self.revision = revision_of(study)
         if study.noised:
             self.check_fit()
+
+    @cached_property
+    def revision(self) -> str:
+        """The study's, which may hold numbers that the task derives: `Method.enter`."""
+        return revision_of(self.study)
 
     #: How the states of several partitions go together where they are not simply added up.
     partition_strategy: Literal["pooled", "shared"] | None = None

@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import PrivacyError
 from pipeline.linalg import packed_indices
 from pipeline.methods import server_of, task_of
-from pipeline.methods.noisy_mle import site_fit
+from pipeline.methods.noisy_mle import copies_task, site_fit
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.facts import largest_move
 from pipeline.methods.noisy_mle.site_fit import linear_fit
@@ -110,6 +110,22 @@ def test_what_clients_draw_is_part_of_the_revision() -> None:
         for text in (COPIES, f"{COPIES}, copies = 41")
     )
     assert one != other
+
+
+def test_noise_that_a_version_derives_otherwise_is_another_revision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = task().revision
+    with monkeypatch.context() as patch:
+        patch.setattr(copies_task, "FLOATING", 0.4)
+        assert task().revision != before
+    with monkeypatch.context() as patch:
+        patch.setattr(copies_task, "RIDGES", 2.1)
+        assert task().revision != before
+    found = copies_task.copies.least_scale
+    # another libm finds another last digit
+    monkeypatch.setattr(copies_task.copies, "least_scale", lambda *a: found(*a) * (1 + 1e-12))
+    assert task().revision == before
 
 
 def test_normal_numbers_have_their_law() -> None:

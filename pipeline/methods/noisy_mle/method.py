@@ -41,7 +41,13 @@ class NoisyMle(Method[AnyTask]):
         meaning["release"] = release = chosen_release(study)
         if release == "copies":
             said = spec.spec_of(study)
-            meaning["copies"] = {key: getattr(said, key) for key in spec.OF_COPIES}
+            task = CopiesTask(study)
+            # what is derived, too: whoever derives another noise draws other releases, at another
+            # cost. To six digits, which all machines find alike
+            drawn = {"psi": f"{task.scale:.6g}", "ridge": f"{task.ridge:.6g}"}
+            meaning["copies"] = {key: getattr(said, key) for key in spec.OF_COPIES} | {
+                "drawn": drawn
+            }
 
     def task(self, study: Study, level: str | None = None) -> AnyTask:
         """As `Method.task`."""

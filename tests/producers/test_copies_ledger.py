@@ -1,0 +1,43 @@
+"""The ledger of studies whose releases cost a Renyi curve."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from pipeline.methods import task_of
+from pipeline.privacy.events import Renyi, compose, parts
+from pipeline.release.task import Task
+from pipeline.study import parse_study
+from producers import report
+from producers.client_store import ClientStore
+from tests.producers.test_ledger import SOURCE, start
+from tests.sites import study_text
+
+
+def copies(name: str) -> Task:
+    given = {"p": 2, "loss": "logistic", "records": 3000, "epsilon": 4.0}
+    return task_of(parse_study(study_text('release = "copies"', name=name, **given)))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "clients" / "site.db"
+
+
+def test_a_curve_that_another_machine_finds_a_hair_apart_stops_no_study(path: Path) -> None:
+    first, again = copies("one"), copies("one")
+    moved = {
+        Renyi(one.orders, (*one.epsilons[:5], math.nextafter(one.epsilons[5], 0),
+                           *one.epsilons[6:])) if isinstance(one, Renyi) else one: times
+        for one, times in parts(first.budget.event)
+    }  # fmt: skip
+    again.budget.__dict__["event"] = compose(moved)
+    assert again.budget.event != first.budget.event
+    with ClientStore(path, "site") as store:
+        start(store, first)
+        before = report.ledger(path)[SOURCE]["spent"]
+        start(store, again)
+    assert report.ledger(path)[SOURCE]["spent"] == before
