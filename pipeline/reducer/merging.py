@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
+from pipeline.errors import NumericError
 from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.forgetting import bucket_weights
@@ -74,10 +77,18 @@ def estimate_of(
     """Merge the sums of some partitions and estimate; the partitions stay as they are.
 
     numbers: Of the partitions, by default 0, 1, ...
+
+    Raises NumericError if no finite estimate exists.
     """
     named = zip(numbers or range(len(partitions)), partitions, strict=True)
     begun = [number for number, part in named if any(s.begun for s in part.sums.states.values())]
-    return server_of(task).estimate(_merged(task, partitions), begun)
+    try:
+        return server_of(task).estimate(_merged(task, partitions), begun)
+    except np.linalg.LinAlgError as error:
+        # whoever publishes waits for more releases; anything else would end each worker in turn
+        raise NumericError(
+            f"the sums that have come have no estimate ({error}): it needs more releases"
+        ) from error
 
 
 def expansion_of(task: Task, partitions: Sequence[Summed]) -> tuple[Vector, tuple[float, float]]:

@@ -7,14 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.errors import PrivacyError
+from pipeline.errors import NumericError, PrivacyError
 from pipeline.linalg import packed_indices
 from pipeline.methods import server_of, task_of
-from pipeline.methods.noisy_mle import copies_task, site_fit
+from pipeline.methods.noisy_mle import copies_estimate, copies_task, site_fit
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.facts import largest_move
+from pipeline.methods.noisy_mle.infembler import Copies
 from pipeline.methods.noisy_mle.site_fit import linear_fit
 from pipeline.methods.noisy_mle.state import Shape
+from pipeline.offline import OfflineRun
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.privacy.events import TotalVariation, parts
 from pipeline.privacy.normals import FARTHEST, normal_numbers
@@ -249,6 +251,26 @@ def test_a_scatter_that_is_none_or_too_sharp_is_left_out(forged: float) -> None:
     found = server.estimate([(1.0, state)], [0])
     assert found.details["flagged"] == [ids[0].tobytes().hex()]
     assert np.isfinite(found.coefficients).all()
+
+
+def test_a_median_of_scatters_that_is_none_ends_no_estimate() -> None:
+    ways = np.array([[1.0, 1.0, -1.0], [1.0, -1.0, 1.0], [-1.0, 1.0, 1.0]])
+    scatters = np.tile([np.outer(way, way) + 0.01 * np.eye(3) for way in ways], (3, 1, 1))
+    assert np.linalg.eigvalsh(np.median(scatters, axis=0))[0] < -0.9
+    ones = np.ones(9)
+    copies = Copies(ones, 39 * ones, ones, ones / 40, np.zeros((9, 3)), 39 * scatters, 1e-3)
+    assert copies_estimate._plausible(copies).all()
+
+
+def test_matrices_that_have_no_inverse_are_no_estimate_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever publishes waits then: anything but a NumericError ends each worker in turn."""
+    made = parse_study(study_text(COPIES, p=3, loss="logistic", records=10, epsilon=4.0))
+    stream = OfflineRun(task_of(made))
+    stream.add("site", Arrays(np.zeros((10, 3)), np.ones(10)))
+    singular = np.zeros((2, 2))
+    monkeypatch.setattr(copies_estimate, "settled", lambda *_: np.linalg.inv(singular))
+    with pytest.raises(NumericError, match="it needs more releases"):
+        stream.estimate(0.0)
 
 
 def test_ridges_draw_to_the_newest_model() -> None:

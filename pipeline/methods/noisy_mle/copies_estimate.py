@@ -33,6 +33,8 @@ ROUNDS, CLOSE = 40, 1e-4
 READY = 2.0
 #: A scatter may say so many times the others' precision, beyond what chance and sites vary.
 SHARPEST = 3.0
+#: Eigenvalues of a median of scatters are no smaller than this share of the largest.
+LEAST = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ def _middle(copies: Copies, kept: Vector) -> Assembled:
     size, some = copies.means.shape[1], kept > 0
     spread = np.median((copies.records[:, None, None] * copies.inverses)[some], axis=0)
     values, vectors = np.linalg.eigh(spread)
-    values = np.maximum(values, 1e-9 * max(float(values[-1]), 1e-300))
+    values = np.maximum(values, LEAST * max(float(values[-1]), 1e-300))
     information = (vectors / values) @ vectors.T - copies.ridge * np.eye(size)
     theta = np.median(copies.means[some], axis=0)
     information = floor_eigenvalues(information, 0.0).matrix
@@ -249,7 +251,9 @@ def _plausible(copies: Copies) -> Vector:
         positive = np.linalg.eigvalsh(spread)[:, 0] > 0
     if np.count_nonzero(positive) < guards.LEAST_SITES:
         return np.where(positive, 1.0, 0.0) if positive.any() else np.ones(len(positive))
-    middle = floor_eigenvalues(np.median(spread[positive], axis=0), 1e-300).matrix
+    middle = np.median(spread[positive], axis=0)
+    # medians of the entries of positive matrices need not be positive together
+    middle = floor_eigenvalues(middle, LEAST * float(np.linalg.eigvalsh(middle)[-1])).matrix
     inverse = np.linalg.inv(np.linalg.cholesky(middle))
     whitened = np.matmul(np.matmul(inverse, spread), inverse.T)
     least = np.log(np.maximum(np.linalg.eigvalsh(whitened)[:, 0], 1e-300))
