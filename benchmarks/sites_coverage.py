@@ -1,7 +1,7 @@
 """How often 95 % intervals of many sites hold the truth, and when they come.
 
-`python -m benchmarks.sites_coverage [--full] [--cells TEXT] [--seed N]`. Three uniform features,
-sites whose records have one law, no ridge, noise simulated with the deviations of a real study. In
+`python -m benchmarks.sites_coverage [--full] [--cells TEXT] [--seed N]`. Three uniform features (or
+one of them of a rare level), sites whose records have one law, no ridge, noise simulated with the deviations of a real study. In
 each round a site sends a window, or three where sites are uneven and it is every third; a model is
 made after each `every` releases. After each round one row: the share of streams that are ready,
 and, among them, the share of intervals that hold the truth with its Monte Carlo error (standard
@@ -70,6 +70,7 @@ class Cell:
     """A design of streams.
 
     records: Of a window. every: Releases from one model to the next; 0: those of a round.
+    rare: Share of records whose last feature is 1 and not -1; 0: it is uniform.
     """
 
     loss: str
@@ -81,11 +82,13 @@ class Cell:
     every: int = 0
     release: str = "auto"
     rounds: int = 6
+    rare: float = 0.0
 
     @property
     def label(self) -> str:
         """What stands in front of its rows."""
         more = f"{' uneven' * self.uneven}{f' every {self.every}' * bool(self.every)}"
+        more += f" rare={self.rare:g}" * bool(self.rare)
         return (
             f"{self.loss} {self.release} n={self.records} sites={self.sites} "
             f"epsilon={self.epsilon:g} intercept={self.intercept:g}{more}"
@@ -94,6 +97,8 @@ class Cell:
     @property
     def truth(self) -> Vector:
         """Coefficients of its records, the intercept first."""
+        if self.rare:
+            return np.array([self.intercept, 0.3, 0.3, 1.5])
         # no response of a linear model leaves its range
         scale = 1.0 if self.loss == "logistic" else 0.18
         return scale * np.array([self.intercept, 0.5, 0.99, 0.88])
@@ -124,6 +129,8 @@ class Cell:
     def window(self, rng: np.random.Generator) -> Arrays:
         """Draw a window of records."""
         features = rng.uniform(-1, 1, (self.records, 3))
+        if self.rare:
+            features[:, 2] = np.where(rng.random(self.records) < self.rare, 1.0, -1.0)
         predictor = self.truth[0] + features @ self.truth[1:]
         if self.loss == "linear":
             # no response is cut: that would bend the line
@@ -148,6 +155,7 @@ CELLS = (
     Cell("logistic", 3000, 9, 2.0, uneven=True),
     Cell("logistic", 1500, 8, 8.0, every=3),
     Cell("logistic", 3000, 4, 8.0, rounds=24),
+    Cell("logistic", 20000, 8, 8.0, intercept=1.0, rare=0.01),
     *(
         Cell("linear", records, 8, epsilon, intercept, release=release)
         for release in ("score", "sufficient")
