@@ -80,6 +80,10 @@ class ClientStore:
         """Return under which study's name records wait that can be read once: the first one's."""
         return self._following.first(study)
 
+    def follows(self, study: str) -> str | None:
+        """Return the study whose place another has taken, or will with its first release."""
+        return self._following.before(study)
+
     def open_stream(
         self,
         task: Task,
@@ -214,6 +218,7 @@ class ClientStore:
         """Move the source on behind slots that are owed; see `Streams.pass_over`."""
         with self._db.transaction():
             self._streams.pass_over(study, slots, position)
+            self._following.passed(study)
 
     def unsent(self, study: str, after: int, limit: int) -> list[Outgoing]:
         """Return stored releases with a number above `after`, in order.

@@ -1,6 +1,6 @@
 """A study that follows another: a client goes on behind the records it has released for that one.
 
-From the transaction on that begins the later study, the earlier one is over for this client. The
+From the later study's first release on, the earlier one is over for this client. The
 ledger adds both up all the same: that no record enters releases of both would have to be shown of
 every copy of a client's database that is ever put back (docs/privacy/composition.md).
 """
@@ -32,7 +32,6 @@ class Following:
         Raises LedgerBehind if `before` is among these; ConfigError if some of its releases have not
         been sent.
         """
-        row = self._db.row("SELECT follows FROM streams WHERE study = ?", study)
         found = self._db.row(
             "SELECT position, owed, waiting FROM streams WHERE study = ? AND source = ?",
             before, source,
@@ -42,9 +41,11 @@ class Following:
                 f"study.follows: this client's database has lost releases of study {before!r}: put "
                 "the newest database back; if it is gone, start that study once with --skip-lost"
             )
-        wanted = before if found else None
-        if row is None or row[0] == wanted:
-            return
+        if before is not None and study in self._chain(before):
+            raise ConfigError(
+                f"study.follows: study {before!r} follows study {study!r} for this client: start "
+                "its producer with the file of that one, or give this study a new name"
+            )
         position, owed, waiting = found or (None, 0, 0)
         if waiting:
             raise ConfigError(
@@ -53,24 +54,47 @@ class Following:
             )
         self._db.write(
             "UPDATE streams SET follows = ?, position = ?, owed = ? WHERE study = ?",
-            wanted, position, owed, study,
+            before if found else None, position, owed, study,
         )  # fmt: skip
 
+    def passed(self, study: str) -> None:
+        """Let the study that one follows, which has released nothing, know what was passed over."""
+        asked = "SELECT position, owed, next_seq FROM streams WHERE study = ?"
+        while (row := self._db.row(asked, study)) and not row[2]:
+            if (before := self.before(study)) is None:
+                return
+            self._db.write(
+                "UPDATE streams SET position = ?, owed = ? WHERE study = ?", row[0], row[1], before
+            )
+            study = before
+
     def check(self, study: str) -> None:
-        """Refuse a study that another one follows: it is over for this client; ConfigError."""
-        if row := self._db.row("SELECT study FROM streams WHERE follows = ?", study):
+        """Refuse a study that is over for this client, as one that follows has released.
+
+        Raises ConfigError.
+        """
+        if row := self._db.row(
+            "SELECT study FROM streams WHERE follows = ? AND next_seq > 0", study
+        ):
             raise ConfigError(
                 f"study {study!r} is over for this client, which goes on with study {row[0]!r} "
                 "behind its records: start its producer with the file of that one"
             )
 
+    def before(self, study: str) -> str | None:
+        """Return the study that one follows."""
+        row = self._db.row("SELECT follows FROM streams WHERE study = ?", study)
+        return None if row is None or row[0] is None else str(row[0])
+
     def first(self, study: str) -> str:
         """Return the first study of those that follow each other up to this one."""
-        while row := self._db.row(
-            "SELECT follows FROM streams WHERE study = ? AND follows IS NOT NULL", study
-        ):
-            study = str(row[0])
-        return study
+        return self._chain(study)[-1]
+
+    def _chain(self, study: str) -> list[str]:
+        found = [study]
+        while before := self.before(found[-1]):
+            found.append(before)
+        return found
 
 
 def spent(rows: Rows, source: str, unit: Unit) -> list[Event]:

@@ -65,7 +65,7 @@ def _cost(
 
 
 def _has_moved(rows: Rows, study: str) -> bool:
-    return bool(rows("SELECT 1 FROM streams WHERE study = ?", study))
+    return bool(rows("SELECT 1 FROM streams WHERE study = ? AND next_seq > 0", study))
 
 
 def _finite(value: float) -> float | None:

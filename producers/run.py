@@ -27,6 +27,7 @@ from producers.client import Client, Progress
 from producers.client_id import check_id
 from producers.client_store import NO_LIMIT, ClientStore
 from producers.event_time import EventTimes
+from producers.followed import check_followed
 from producers.later_test import LaterTest
 from producers.ledger import Limit
 from producers.ledger_topic import LedgerTopic
@@ -132,6 +133,7 @@ def run_client(
         lost = lost_releases(task, settings, store, known, say, lambda: stopping.asked, membership)
         if stopping.asked:
             return Progress()
+        check_followed(task.study, settings, store, lost, say, lambda: stopping.asked)
         if (lost.seqs or store.missing) and not job.skip_lost:
             raise refuse(task, lost, store.missing)
         times = _event_times(task, settings, job, known.latest)

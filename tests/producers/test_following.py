@@ -58,13 +58,40 @@ def test_it_begins_behind_the_records_and_the_earlier_one_is_over(path: Path) ->
         release(store, task("a"), b"20")
         assert store.open_stream(task("b", "a"), SOURCE).position == b"20"
         assert store.open_stream(task("b", "a"), SOURCE).position == b"20"
-        with pytest.raises(ConfigError, match="study 'a' is over for this client"):
-            store.open_stream(task("a"), SOURCE)
+        # it may never come to a release: a limit may not allow one
+        release(store, task("a"), b"30")
         assert (store.input_of("b"), store.input_of("a")) == ("a", "a")
         # nothing was released yet: whoever takes the key out again gets the earlier study back
         assert store.open_stream(task("b"), SOURCE).position is None
         release(store, task("a"), b"40")
+        release(store, task("b", "a"), b"60", Limit(9.0))
+        with pytest.raises(ConfigError, match="study 'a' is over for this client"):
+            store.open_stream(task("a"), SOURCE)
+
+
+def test_a_refused_follower_takes_nothing_away(path: Path) -> None:
+    with ClientStore(path, "site") as store:
+        release(store, task("a"), b"20")
+        with pytest.raises(BudgetExceeded):
+            release(store, task("b", "a"), b"40")
+        release(store, task("a"), b"40")
         assert store.open_stream(task("b", "a"), SOURCE).position == b"40"
+        # who releases nothing cannot be gone behind by the one that it follows
+        store.open_stream(task("c"), SOURCE)
+        store.open_stream(task("d", "c"), SOURCE)
+        with pytest.raises(ConfigError, match="follows study 'c'"):
+            store.open_stream(task("c", "d"), SOURCE)
+
+
+def test_what_was_passed_over_is_so_for_the_earlier_study_too(path: Path) -> None:
+    with ClientStore(path, "site") as store:
+        release(store, task("a"), b"20")
+        store.charge_lost(task("a"), SOURCE, range(1, 2), owed=20, now=1.0)
+        assert store.open_stream(task("b", "a"), SOURCE).owed == 20
+        store.pass_over("b", 15, b"35")
+        for one in (task("b", "a"), task("a")):
+            found = store.open_stream(one, SOURCE)
+            assert (found.position, found.owed) == (b"35", 5)
 
 
 def test_a_study_and_the_one_that_it_follows_add_up(path: Path) -> None:

@@ -131,3 +131,42 @@ def test_an_ordinary_restart_is_never_refused(build: Build) -> None:
     assert run(stage) == 0, stage.said("site")
     mine = [header_of(r.value).seq for r in stage.releases() if r.key == b"site"]
     assert sorted(set(mine)) == list(range(17))
+
+
+def test_a_study_that_follows_is_not_begun_behind_an_old_copy_of_the_other(build: Build) -> None:
+    """Both have released since: what is lost of the first is settled first, then of the second."""
+    old = build(PRIVATE)
+    name = old.task.study.name
+    head = f'name = "{name}"'
+    text = old.study.read_text().replace(head, f'name = "{name}-2"\nfollows = "{name}"')
+    new = Stage(old.folder, old.settings.kafka, old.settings.redis, text)
+    limit = ("--epsilon-limit", "9")
+    try:
+        grow(old, 2, 1)
+        assert run(old) == 0, old.said("site")
+        copy(old, back=False, lock=True)
+        grow(old, 2, 2)
+        assert run(old) == 0, old.said("site")
+        # the new study has released nothing yet
+        copy(old, back=True, lock=True)
+        assert run(new, *limit) == 44, new.said("site")
+        assert f"the file of study {name!r} and --skip-lost" in new.said("site")
+        assert numbers(new) == []
+        assert run(old, "--skip-lost", *limit) == 0, old.said("site")
+        grow(old, 2, 3)
+        assert run(new, *limit) == 0, new.said("site")
+        assert numbers(new) == [0, 1]
+
+        copy(old, back=True, lock=True)
+        assert run(new, "--skip-lost", *limit) == 44, new.said("site")
+        assert run(old, "--skip-lost", *limit) == 0, old.said("site")
+        released = len(old.releases())
+        grow(old, 3, 4)
+        assert run(new, "--skip-lost", *limit) == 0, new.said("site")
+        rows = old.query("site", "SELECT study, owed FROM streams ORDER BY study")
+        assert rows == [(name, 0), (f"{name}-2", 0)]
+        # two windows are passed over for the lost ones, and the third is released
+        assert len(old.releases()) == released
+        assert numbers(new) == [0, 1, 2]
+    finally:
+        new.remove()
