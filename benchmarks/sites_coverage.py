@@ -1,14 +1,14 @@
 """How often 95 % intervals of many sites hold the truth, and when they come.
 
 `python -m benchmarks.sites_coverage [--full] [--cells TEXT] [--seed N]`. Three uniform features (or
-one of them of a rare level), sites whose records have one law, no ridge, noise simulated with the deviations of a real study. In
-each round a site sends a window, or three where sites are uneven and it is every third; a model is
-made after each `every` releases. After each round one row: the share of streams that are ready,
-and, among them, the share of intervals that hold the truth with its Monte Carlo error (standard
-deviation over streams, over the root of their number), the share that hold the fit of the same
-records without noise, the mean error in standard errors of the coefficient that is worst, and how
-many standard errors long the errors' deviation is. A row is OUTSIDE where its coverage is more than
-two of its own errors beyond 93 to 97.5 %.
+one of them of a rare level), sites whose records have one law, no ridge, noise simulated with the
+deviations of a real study. In each round a site sends a window, or three where sites are uneven and
+it is every third; a model is made after each `every` releases. After each round one row: the share
+of streams that are ready, and, among them, the share of intervals that hold the truth with its
+Monte Carlo error (standard deviation over streams, over the root of their number), the share that
+hold the fit of the same records without noise, the mean error in standard errors of the coefficient
+that is worst, and how many standard errors long the errors' deviation is. A row is OUTSIDE where
+its coverage is more than two of its own errors beyond 93 to 97.5 %.
 
 Quick: 30 streams of a cell; full: 200. Writes results/sites_coverage.json.
 """
