@@ -223,6 +223,7 @@ def test_clients_are_those_of_the_study() -> None:
         (("discrete-laplace", "discrete-gaussian"), "privacy"),
         (("replace-one", "zero-out"), "privacy.neighbours"),
         (("features = {}", "features = { x = { min = 0, max = 1 } }"), "data.features"),
+        (("[study]", '[study]\nfollows = "earlier"'), "study.follows"),
         (("[stream]", "seconds = 5.0\n[stream]"), "window.seconds"),
         (('loss = "linear"', 'loss = "linear"\nnorm_bound = 3.0'), "estimator.norm_bound"),
     ],
