@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-from kafka import TopicPartition
 
-from infra.connection import asking, log_reader
-from infra.topics import are_there
 from pipeline.errors import LedgerBehind
-from pipeline.messages.topics import Topics, partition_of
+from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from pipeline.study import Study
 from producers.client_store import ClientStore
-from producers.reconcile import UNREAD, Lost, Search
+from producers.reconcile import Lost, end_of
 
 
 def check_followed(
@@ -43,7 +40,7 @@ def check_followed(
     seen, before = {study.name}, study.study.follows
     while before is not None and before not in seen and not stopped():
         known = store.peek(before)
-        end = _end(_topic(study, before), settings, store, known.sent, say, stopped)
+        end = end_of(_topic(study, before), settings, store, known.sent, say, stopped)
         if end is not None and end > known.next_seq:
             raise LedgerBehind(
                 f"study.follows: this client's database has {known.next_seq} releases of study "
@@ -67,25 +64,3 @@ def check_followed(
 def _topic(study: Study, name: str) -> str:
     named = msgspec.structs.replace(study.study, name=name)
     return Topics.of(msgspec.structs.replace(study, study=named)).releases.name
-
-
-def _end(
-    topic: str, settings: Settings, store: ClientStore, sent: tuple[int, int] | None,
-    say: Callable[[str], None], stopped: Callable[[], bool],
-) -> int | None:  # fmt: skip
-    """Return behind which number a topic has no release of this ledger; None: nobody can tell."""
-    if not are_there(settings, [topic]):
-        return None
-    with (
-        asking(settings, f"topic {topic}", "Read", UNREAD),
-        log_reader(settings, wait_ms=200) as consumer,
-    ):
-        partitions = len(consumer.partitions_for_topic(topic) or ())
-        if not partitions:
-            return None
-        place = TopicPartition(topic, partition_of(store.client.encode(), partitions))
-        consumer.assign([place])
-        found = Search(consumer, place, store, say, stopped, None).run(sent)
-    if found.newest is not None:
-        return found.newest.seq + 1
-    return 0 if sent is None else None

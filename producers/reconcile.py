@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from kafka import KafkaConsumer, TopicPartition
 
 from infra.connection import asking, log_reader
+from infra.topics import are_there
 from pipeline.errors import BrokerError, ConfigError, LedgerBehind, PayloadError
 from pipeline.messages.form import identity
 from pipeline.messages.release import Header, header_of
@@ -127,6 +128,28 @@ def lost_releases(
     return Lost(
         range(first_lost, max(end, found.newest.seq + 1)), (topic_partition.partition, found.offset)
     )
+
+
+def end_of(
+    topic: str, settings: Settings, store: ClientStore, sent: tuple[int, int] | None,
+    say: Callable[[str], None], stopped: Callable[[], bool],
+) -> int | None:  # fmt: skip
+    """Return behind which number a topic has no release of this ledger; None: nobody can tell."""
+    if not are_there(settings, [topic]):
+        return None
+    with (
+        asking(settings, f"topic {topic}", "Read", UNREAD),
+        log_reader(settings, wait_ms=200) as consumer,
+    ):
+        partitions = len(consumer.partitions_for_topic(topic) or ())
+        if not partitions:
+            return None
+        place = TopicPartition(topic, partition_of(store.client.encode(), partitions))
+        consumer.assign([place])
+        found = Search(consumer, place, store, say, stopped, None).run(sent)
+    if found.newest is not None:
+        return found.newest.seq + 1
+    return 0 if sent is None else None
 
 
 def refuse(task: Task, lost: Lost, missing: dict[str, int]) -> LedgerBehind:

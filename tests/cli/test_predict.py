@@ -140,7 +140,7 @@ def test_bad_records_get_a_reason_without_their_value_and_the_code_stays_0(bare:
     assert [(row["line"], row["reason"]) for row in found] == [
         (2, None),
         (3, "column 'heat': not a number"),
-        (4, "column 'load': not a number"),
+        (4, "column 'load': missing"),
         (6, None),
         (7, "2 fields where 3 are needed"),
         (8, None),
