@@ -83,22 +83,25 @@ class Trials:
         )
         return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
-    def begin(self, study: str, stamp: str) -> int:
-        """Count a test before its noise is drawn; return which one it is, from 1 on.
+    def number(self, study: str, stamp: str) -> int:
+        """Return which test the next one is, from 1 on; more than `MOST_TESTS` if none is left.
 
-        It is 0 if the last one has refused the very same file, and more than `MOST_TESTS` if
-        there were enough: then there is none, and the refusal stands.
+        It is 0 if the last one has refused the very same file: then the refusal stands.
         """
         row = self._db.row("SELECT tries, stamp FROM source_tests WHERE study = ?", study)
         tries, before = (0, "") if row is None else row
-        if stamp and stamp == before:
-            return 0
-        if tries < MOST_TESTS:
-            with self._db.transaction():
-                self._db.write(
-                    "INSERT OR REPLACE INTO source_tests VALUES (?, ?, ?)", study, tries + 1, stamp
-                )
-        return int(tries) + 1
+        return 0 if stamp and stamp == before else int(tries) + 1
+
+    def refuse(self, study: str, number: int, stamp: str) -> None:
+        """Remember a refusal before anybody hears of it.
+
+        A client that dies before has told nobody what the noise said, so that its next start
+        draws anew: there is no refusal of a file that nobody has refused.
+        """
+        with self._db.transaction():
+            self._db.write(
+                "INSERT OR REPLACE INTO source_tests VALUES (?, ?, ?)", study, number, stamp
+            )
 
     def untested(self, study: str) -> int:
         """Return how many of the next slots were in the test of the first ones."""
@@ -192,8 +195,11 @@ def passed(
         return None
     tested = found.slots
     if trial.threshold(tested) > 0:
-        number = tests.begin(study, stamp) if trial.scale else 1
-        if not 0 < number <= MOST_TESTS or _refuses(task, trial, found):
+        number = tests.number(study, stamp) if trial.scale else 1
+        standing = not 0 < number <= MOST_TESTS
+        if standing or _refuses(task, trial, found):
+            if trial.scale and not standing:
+                tests.refuse(study, number, stamp)
             raise _refusal(name, found, number if trial.scale else None)
     elif 4 * found.usable < tested:
         say(
@@ -216,7 +222,7 @@ def _refuses(task: Task, trial: Trial, found: Looked) -> bool:
 
 
 def _refusal(name: str, found: Looked, number: int | None) -> DataError:
-    """Return the error; `number` as `Trials.begin` gives it, None where tests have no noise."""
+    """Return the error; `number` as `Trials.number` gives it, None where tests have no noise."""
     if number is not None and number > MOST_TESTS:
         return DataError(
             f"source {name!r}: it was refused {MOST_TESTS} times and is not tested again, as each "

@@ -155,6 +155,21 @@ def test_a_file_that_was_not_written_since_is_refused_without_another_draw(
     tried(task, store, write_csv(tmp_path / "data.csv", 100))
 
 
+def test_a_client_that_dies_in_its_test_is_tested_anew(
+    task: Task, store: ClientStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_csv(tmp_path / "good.csv", LOOKED, seed=3)
+
+    def dies(task: Task, trial: object, found: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(source_test, "_refuses", dies)
+        with pytest.raises(KeyboardInterrupt):
+            tried(task, store, path)
+    assert len(tried(task, store, path).slots) == LOOKED
+
+
 def test_after_so_many_tests_nothing_about_the_records_decides(
     task: Task, store: ClientStore, tmp_path: Path
 ) -> None:
