@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import click
 
 from pipeline.cli.context import AS_JSON, FILE, put, say, show
 from pipeline.errors import ConfigError
+from pipeline.library.plan_words import counted_of, lacking, verdict
 from pipeline.library.planning import POWER, Plan, Row, plan
 from pipeline.study import edited, parse_study, with_features, with_keys
 
@@ -24,6 +26,14 @@ CLIENTS = click.option(
     "--clients", type=click.IntRange(1, 10**6), default=10, show_default=True,
     help="Clients that are expected.",
 )  # fmt: skip
+COLUMNS = ("epsilon", "window", "ridge", "typical", "sure", "+- typical", "+- at most", "finds")
+LEGEND = (
+    "Each row has a design of its own. typical, sure: records after which intervals come, if "
+    "features are independent and as their ranges and typical values say, and for slopes whatever "
+    "the records say (-: not within these records); +- typical, +- at most: half the interval of a "
+    f"slope at the end, likewise; finds: the smallest slope that {POWER:.0%} of such studies tell "
+    "from zero."
+)
 
 
 @click.command()
@@ -44,9 +54,9 @@ def design(
     """Propose settings for STUDY at an expected size, and say what it can find with them.
 
     No data are read: when intervals come and how long they are follows from the public ranges,
-    bounds and budget alone. "by ridge" and "most" are for slopes, whatever the records say; "usual"
-    is for independent features that are as their ranges and typical values say. The intercept has
-    no ridge: it, and slopes that go with it, may need more.
+    bounds and budget alone. "sure" is for slopes, whatever the records say, as the ridge alone is
+    enough; "typical" is for independent features that are as their ranges and typical values say.
+    The intercept has no ridge: it, and slopes that go with it, may need more.
     """
     if (study is None) == (features is None):
         raise ConfigError("give a study file, or --features and a number, and not both")
@@ -55,43 +65,22 @@ def design(
     given = {key: value for key, value in asked.items() if value is not None}
     found = plan(with_keys(parse_study(text), given, name="the study"), records, clients)
     if write is not None:
-        _write(write, edited(text, {**given, **found.own.design.changes}))
+        _write(write, designed(text, found, given))
     if as_json:
         put(found.to_dict())
     else:
         _show(found)
 
 
-def designed(text: str, records: int, clients: int) -> str:
-    """Return the text of a study file with the settings that its method proposes for a size."""
-    return edited(text, plan(parse_study(text), records, clients).own.design.changes)
+def designed(text: str, found: Plan, given: Mapping[str, object] | None = None) -> str:
+    """Return the text of a study file with the settings of its plan, and why they are so.
 
-
-def verdict(found: Plan) -> str:
-    """Say in one line whether intervals are to be expected, and what it would take."""
-    outlook, size = found.own.outlook, f"{found.records:,} records"
-    if outlook.latest is not None and outlook.latest <= found.records:
-        after = (
-            ""
-            if outlook.intercept is None
-            else f", about {outlook.intercept:,} if features are independent"
-        )
-        return (
-            f"the ridge is enough for intervals of slopes after {outlook.latest:,} of {size}; the "
-            f"intercept has none, and it and slopes that go with it may need more{after}"
-        )
-    if outlook.usual <= found.records:
-        return (
-            f"intervals come after about {outlook.usual:,} of {size} if features are independent "
-            "and as their ranges and typical values say; the ridge alone is not enough"
-        )
-    needs = []
-    if found.enough_records is not None:
-        needs.append(f"about {found.enough_records:,} records")
-    if found.enough_epsilon is not None:
-        needs.append(f"epsilon {found.enough_epsilon:g}")
-    needs.append("fewer features")
-    return f"{size} are too few for intervals at this budget; possible with {' or '.join(needs)}"
+    given: Other keys that the plan has and the file does not.
+    """
+    reasons = dict(found.own.design.reasons)
+    if why := reasons.get("window.records"):
+        reasons["window.records"] = f"for {counted_of(found.records, found.clients)}: {why}"
+    return edited(text, {**(given or {}), **found.own.design.changes}, reasons)
 
 
 def _text(path: Path) -> str:
@@ -113,32 +102,37 @@ def _show(found: Plan) -> None:
     own, study = found.own, found.study
     delta = "" if study.privacy.delta is None else f", delta {study.privacy.delta:g}"
     click.echo(
-        f"{study.name} ({own.kind}, {own.loss}): {found.records:,} records of {found.clients} "
-        f"clients, epsilon {own.epsilon:g}{delta}"
+        f"{study.name} ({own.kind}, {own.loss}): {counted_of(found.records, found.clients)}, "
+        f"epsilon {own.epsilon:g}{delta}"
     )
     for key, value in own.design.changes.items():
         click.echo(f"  {key} = {_value(value)}: {own.design.reasons[key]}")
     click.echo(verdict(found))
     if own.outlook.why:
         click.echo(own.outlook.why)
+    come = False
     for kind in dict.fromkeys(row.kind for row in found.rows):
-        show(_table(found, kind))
+        rows = [row for row in found.rows if row.kind == kind]
+        shown = [row for row in rows if row.outlook.usual <= found.records]
+        come = come or bool(shown)
+        if shown:
+            show(_table(found, shown))
+        if said := lacking(rows, found.records):
+            click.echo(f"{kind}, {rows[0].loss}, {rows[0].neighbours}: {said}")
+    if come:
+        click.echo(LEGEND)
     click.echo(
-        "Each row has a design of its own; the file is as it was unless --write names one. "
-        "by ridge: record slots after which the ridge is enough for intervals of slopes; usual: "
-        "for all, where features are independent and as their ranges and typical values say; "
-        "+- most, +- usual: half the interval of a slope at the "
-        f"end, likewise; finds: slopes that {POWER:.0%} of such studies tell from zero. These are "
-        "formulas; `veilstream doctor coverage` simulates."
+        "The study file is as it was unless --write names one. All of this is computed by "
+        "formulas; `veilstream doctor coverage` simulates the study."
     )
 
 
-def _table(found: Plan, kind: str) -> Table:
+def _table(found: Plan, rows: Sequence[Row]) -> Table:
     from rich.table import Table  # noqa: PLC0415
 
-    rows = [row for row in found.rows if row.kind == kind]
-    table = Table(title=f"{kind}, {rows[0].loss}, {rows[0].neighbours}", expand=False)
-    for name in ("epsilon", "window", "ridge", "by ridge", "usual", "+- most", "+- usual", "finds"):
+    title = f"{rows[0].kind}, {rows[0].loss}, {rows[0].neighbours}"
+    table = Table(title=title, expand=False)
+    for name in COLUMNS:
         table.add_column(name, justify="right")
     for row in rows:
         own = (row.kind, row.epsilon) == (found.own.kind, found.own.epsilon)
@@ -148,18 +142,17 @@ def _table(found: Plan, kind: str) -> Table:
 
 def _cells(row: Row, records: int) -> tuple[str, ...]:
     outlook, changes = row.outlook, row.design.changes
-    come = outlook.usual <= records
-    lengths = (outlook.longest, outlook.usual_half, row.detectable)
+    late = outlook.latest is None or outlook.latest > records
     return (
         f"{row.epsilon:g}",
         *(_value(changes.get(key, "-")) for key in ("window.records", "estimator.ridge")),
-        *(_slots(slots, records) for slots in (outlook.latest, outlook.usual)),
-        *("-" if number is None or not come else f"{number:.2g}" for number in lengths),
+        f"{outlook.usual:,}",
+        "-" if late else f"{outlook.latest:,}",
+        *(
+            "-" if number is None else f"{number:.2g}"
+            for number in (outlook.usual_half, outlook.longest, row.detectable)
+        ),
     )
-
-
-def _slots(slots: int | None, records: int) -> str:
-    return "never" if slots is None else "too late" if slots > records else f"{slots:,}"
 
 
 def _value(value: object) -> str:

@@ -18,9 +18,11 @@ from pipeline.cli.keys import keys, recover
 from pipeline.errors import ConfigError
 from pipeline.library.checking import facts_of, warnings_of
 from pipeline.library.lengths import NOT_PRIVATE, of_sample
+from pipeline.library.plan_words import verdict
+from pipeline.library.planning import proposed
 from pipeline.methods import METHODS, load_live
 from pipeline.settings import Settings
-from pipeline.study import TEMPLATE, parse_study, with_estimator
+from pipeline.study import TEMPLATE, parse_study, with_tables
 
 
 @click.command()
@@ -125,29 +127,21 @@ def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
 def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     """Write a commented study file to PATH (default study.toml).
 
-    Its settings are those of `veilstream study design` for the expected size. Ask again when
-    features and budget are yours.
+    Its settings are those of `veilstream study design` for the expected size. When features and
+    budget are yours, `veilstream study design PATH --write NEW` proposes them anew.
     For `veilstream fit`, estimator.kind also names published methods: docs/methods/published.md.
     """
     if path.exists():
         raise ConfigError(f"{path} exists; name another file")
+    text = with_tables(load_live(kind).beginning(clients)) if kind else TEMPLATE
+    found = proposed(parse_study(text), records, clients)
     try:
-        path.write_text(designed(_begun(kind), records, clients), encoding="utf-8")
+        path.write_text(designed(text, found), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    few = found.own.outlook.usual > found.records
+    say(f"{'WARNING: ' if few else ''}{verdict(found)}")
     say(f"wrote {path}; edit it, then run `veilstream study check {path}`")
-
-
-def _begun(kind: str | None) -> str:
-    """Return the text that a new study of a kind begins with."""
-    if kind in (None, parse_study(TEMPLATE).estimator.kind):
-        return TEMPLATE
-    if lines := load_live(str(kind)).beginning:
-        return with_estimator(lines)
-    raise ConfigError(
-        f"--kind: nothing has been written for a new study of kind {kind!r}; leave it out, and set "
-        "estimator.kind and its tables in the file as docs/methods says"
-    )
 
 
 def _readable(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from pipeline.library.lengths import expected
-from pipeline.library.planning import when
+from pipeline.library.plan_words import when
 from pipeline.messages.topics import Topics
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import guarantee_of, offline_method
@@ -73,7 +73,7 @@ def facts_of(task: Task) -> dict[str, object]:
     facts.update(method.facts(task))
     outlook = method.outlook(task, task.slots)
     facts["intervals"] = {
-        "come": when(outlook),
+        "come": when(outlook, task.study),
         **({"but": outlook.why} if outlook.why else {}),
         "latest": outlook.latest,
         "usual": outlook.usual,

@@ -7,7 +7,7 @@ read. `veilstream doctor coverage` simulates the same study, which takes longer 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import msgspec
@@ -77,6 +77,29 @@ def plan(study: Study, records: int, clients: int) -> Plan:
     Raises ConfigError if the study keeps no privacy, or is of a kind that runs over a file;
     PrivacyError if its budget cannot be kept.
     """
+    epsilon = _budget(study)
+    rows: list[Row] = []
+    for kind in METHODS:
+        if (other := _as_kind(study, kind)) is not None:
+            for budget in sorted({*EPSILONS, epsilon}):
+                rows += _rows(other, budget, records, clients)
+    return replace(proposed(study, records, clients), rows=tuple(rows))
+
+
+def proposed(study: Study, records: int, clients: int) -> Plan:
+    """Return the plan of a study alone, without rows; errors as those of `plan`."""
+    epsilon = _budget(study)
+    own = _row(study, epsilon, records, clients)
+    few = own.outlook.usual > records
+    return Plan(
+        with_keys(study, own.design.changes, name="the design"), records, clients, own, (),
+        _enough_records(study, epsilon, records, clients) if few else None,
+        _enough_epsilon(study, epsilon, records, clients) if few else None,
+    )  # fmt: skip
+
+
+def _budget(study: Study) -> float:
+    """Return the epsilon of a study that can be planned; errors as those of `plan`."""
     require_live(study, "a plan")
     epsilon = study.privacy.epsilon
     if epsilon is None or study.privacy.personal is not None:
@@ -84,20 +107,7 @@ def plan(study: Study, records: int, clients: int) -> Plan:
             "privacy.epsilon: a plan is made for one budget, and this study has none or several; "
             "give --epsilon, without privacy.personal"
         )
-    own = _row(study, epsilon, records, clients)
-    rows: list[Row] = []
-    for kind in METHODS:
-        other = _as_kind(study, kind)
-        budgets = sorted({*EPSILONS, epsilon}) if other is not None else ()
-        for budget in budgets:
-            assert other is not None  # noqa: S101  then there are no budgets
-            rows += _rows(other, budget, records, clients)
-    usual = own.outlook.usual
-    return Plan(
-        with_keys(study, own.design.changes, name="the design"), records, clients, own, tuple(rows),
-        _enough_records(study, epsilon, records, clients) if usual > records else None,
-        _enough_epsilon(study, epsilon, records, clients) if usual > records else None,
-    )  # fmt: skip
+    return epsilon
 
 
 def _row(study: Study, epsilon: float, records: int, clients: int) -> Row:
@@ -118,8 +128,8 @@ def _row(study: Study, epsilon: float, records: int, clients: int) -> Row:
 def _rows(study: Study, epsilon: float, records: int, clients: int) -> Iterator[Row]:
     try:
         yield _row(study, epsilon, records, clients)
-    except PrivacyError:
-        # a budget at which this kind cannot keep its promise is no row of the table
+    except (ConfigError, PrivacyError):
+        # a budget that this kind does not allow, or at which it cannot keep its promise, has no row
         return
 
 
@@ -131,6 +141,9 @@ def _as_kind(study: Study, kind: str) -> Study | None:
     """
     if kind == study.estimator.kind:
         return study
+    if not study.data.features:
+        # a mean alone: other kinds explain it by features
+        return None
     tables = msgspec.to_builtins(study)
     # how many partitions a topic has changes no plan, and a kind may ask for one
     tables["stream"]["partitions"] = 1
@@ -163,20 +176,3 @@ def _enough_epsilon(study: Study, epsilon: float, records: int, clients: int) ->
         if _row(study, epsilon, records, clients).outlook.usual <= records:
             return epsilon
     return None
-
-
-def when(outlook: Outlook) -> str:
-    """Say in one line when intervals come."""
-    if outlook.intercept is None:
-        aside = "the intercept aside"
-    else:
-        aside = f"the intercept after about {outlook.intercept:,} if features are independent"
-    usual = (
-        f"after about {outlook.usual:,} record slots if features are independent and as their "
-        "ranges and typical values say"
-    )
-    if outlook.latest is None:
-        return f"{usual}; the ridge alone is never enough"
-    if outlook.latest <= outlook.usual:
-        return f"after {outlook.latest:,} record slots by the ridge alone, {aside}"
-    return f"{usual}, and after {outlook.latest:,} by the ridge alone, {aside}"

@@ -14,7 +14,8 @@ from pipeline.messages.fit import FitMessage
 from pipeline.methods import method_of
 from pipeline.study import Study
 
-#: From this share of its record slots on, an estimate is as precise as if all counted in full.
+#: From this share of its record slots on, an estimate is as precise as if all counted in full,
+#: and no word of it is needed.
 IN_FULL = 0.99
 #: So many coefficients of one kind are named.
 NAMED = 4
@@ -191,15 +192,16 @@ def information_line(message: EstimateMessage) -> str:
     """Return in one line how much information there is, and what limits it."""
     found = message.diagnostics
     parts = [progress_line(message)] if progress_line(message) else []
-    if found.effective_records is not None:
-        said = f"as precise as {found.effective_records:,.0f} record slots"
-        if found.effective_records < IN_FULL * message.records:
-            said += f" (of {message.records:,}: old or empty ones count less, or not at all)"
-        parts.append(said)
+    if found.effective_records is not None and found.effective_records < IN_FULL * message.records:
+        parts.append(
+            f"worth {found.effective_records:,.0f} of {message.records:,} records (old or empty "
+            "ones count less, or not at all)"
+        )
     if found.privacy_share:
         parts.append(f"{found.privacy_share:.0%} of the variance comes from the privacy noise")
     if found.floor_active:
-        parts.append(f"the noise still hides {counted(found.floored, 'combination')} of features")
+        of = f"{found.floored} of {len(message.coefficients)}"
+        parts.append(f"the noise still hides what the records say in {of} directions")
     return ", ".join(parts)
 
 
@@ -220,7 +222,7 @@ def progress_line(message: EstimateMessage) -> str:
     said = f"{math.floor(100 * found.share)}% of the way to all intervals"
     if found.missing_records is None:
         return f"{said}, and more records alone will not give them"
-    return f"{said}, about {found.missing_records:,} more record slots"
+    return f"{said}, about {found.missing_records:,} more records"
 
 
 def privacy_line(message: EstimateMessage | FitMessage) -> str:

@@ -111,8 +111,6 @@ class Method(ABC, Generic[T]):
     features: Whether records have features beside the response.
     levels: Whether single records can have budgets of their own (`privacy.personal`).
     server_side: Keys that only the worker reads, with what they decide: a replay may change them.
-    beginning: What the file of a new study says under [estimator], in place of what it says of the
-        default kind; empty where nothing has been written for it.
     client_side: Why a replay may not change other keys of its tables, by the beginning of the key.
     """
 
@@ -121,9 +119,19 @@ class Method(ABC, Generic[T]):
     tables: ClassVar[tuple[str, ...]] = ()
     features: ClassVar[bool] = True
     levels: ClassVar[bool] = False
-    beginning: ClassVar[str] = ""
     server_side: ClassVar[Mapping[str, str]] = {}
     client_side: ClassVar[Mapping[str, str]] = {}
+
+    def beginning(self, clients: int) -> Mapping[str, str]:
+        """Return what the file of a new study says in other tables than the template does.
+
+        clients: How many are expected.
+
+        Returns: Lines by the name of their table; none for a table that it has not. None of all
+        where the template is a study of this kind.
+        """
+        del clients
+        return {}
 
     def check(self, study: Study) -> None:
         """Refuse what a study says and the method does not allow.

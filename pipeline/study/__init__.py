@@ -5,9 +5,10 @@
 - `families`: kinds, losses and responses; `tables`: strict tables, and what to say of a wrong one.
 - `revision`: the hash that releases carry.
 - `variants`: the file that `veilstream study init` writes; the same study without privacy, with
-  seeded noise, or with other keys.
+  seeded noise, or with other keys. `editing`: keys set in a file's text.
 """
 
+from pipeline.study.editing import edited
 from pipeline.study.families import require_live
 from pipeline.study.load import (
     StudySource,
@@ -22,11 +23,10 @@ from pipeline.study.release_tables import require_no_level_column
 from pipeline.study.revision import revision_of
 from pipeline.study.variants import (
     TEMPLATE,
-    edited,
     simulated,
-    with_estimator,
     with_features,
     with_keys,
+    with_tables,
     without_privacy,
 )
 
@@ -45,8 +45,8 @@ __all__ = [
     "revision_of",
     "simulated",
     "study_of",
-    "with_estimator",
     "with_features",
     "with_keys",
+    "with_tables",
     "without_privacy",
 ]

@@ -1,4 +1,4 @@
-"""The text of a study file, written and edited, and other versions of a study beside it."""
+"""The text of a new study file, and other versions of a study beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import ConfigError
-from pipeline.study.load import parse_study, study_of
+from pipeline.study.load import study_of
 from pipeline.study.model import Study
 
 TEMPLATE = """\
@@ -76,10 +76,15 @@ def with_features(count: int) -> str:
     return re.sub(r"temperature = .*\npressure = .*", lines, TEMPLATE)
 
 
-def with_estimator(lines: str) -> str:
-    """Return the template with other lines under [estimator]."""
-    before, _, rest = TEMPLATE.partition("[estimator]\n")
-    return f"{before}[estimator]\n{lines}\n{rest[rest.index('[privacy]') :]}"
+def with_tables(tables: Mapping[str, str]) -> str:
+    """Return the template with other lines in some tables, by name; without those that get none."""
+    parts = re.split(r"^\[(.+)\]\n", TEMPLATE, flags=re.MULTILINE)
+    found = [
+        f"[{name}]\n{tables.get(name, lines).strip()}\n"
+        for name, lines in zip(parts[1::2], parts[2::2], strict=True)
+        if tables.get(name, lines)
+    ]
+    return "\n".join(found)
 
 
 def without_privacy(study: Study) -> Study:
@@ -134,51 +139,3 @@ def with_keys(study: Study, changes: Mapping[str, Any], *, name: str) -> Study:
         else:
             table[last] = value
     return study_of(tables, name=name)
-
-
-def edited(text: str, changes: Mapping[str, Any]) -> str:
-    """Return the text of a study file with some keys set.
-
-    changes: Keys of a table, as in "window.records", with numbers, texts, or tables of these.
-
-    Raises ConfigError if a table is not written as `[table]` with one key a line, so that it cannot
-    be edited.
-    """
-    lines = text.splitlines()
-    for key, value in changes.items():
-        table, _, name = key.rpartition(".")
-        _set(lines, table, name, f"{name} = {_toml(value)}")
-    found = "\n".join(lines) + "\n"
-    wanted = with_keys(parse_study(text), changes, name="the design")
-    try:
-        if parse_study(found) == wanted:
-            return found
-    except ConfigError:
-        pass
-    raise ConfigError(
-        f"the study file cannot be edited: write the tables of {', '.join(changes)} as [table] "
-        "with one key a line, or set these keys by hand"
-    )
-
-
-def _set(lines: list[str], table: str, name: str, line: str) -> None:
-    """Replace the line of a key, but for its comment, or add one below the head of its table."""
-    heads = [i for i, old in enumerate(lines) if re.match(rf"\s*\[{re.escape(table)}\]", old)]
-    if not heads:
-        lines += ["", f"[{table}]", line]
-        return
-    start = heads[0] + 1
-    for i in range(start, len(lines)):
-        if re.match(r"\s*\[", lines[i]):
-            break
-        if re.match(rf"\s*{re.escape(name)}\s*=", lines[i]):
-            _, mark, comment = lines[i].partition("#")
-            lines[i] = f"{line:<29} {mark}{comment}" if mark else line
-            return
-    lines.insert(start, line)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
-    return f'"{value}"' if isinstance(value, str) else repr(value)

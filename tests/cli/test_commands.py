@@ -190,9 +190,14 @@ def test_study_init_writes_a_file_for_many_sites(bare: Stage) -> None:
     assert (study.estimator.method["sites"], study.window.records) == (20, 2500)
     # each key of the table is explained above it
     assert all(f"{key}:" in path.read_text() for key in ("sites", "largest_share"))
-    done = bare.run("study", "init", bare.folder / "other.toml", "--kind", "age-aware")
-    assert done.returncode == 10
-    assert "--kind: " in done.stderr
+
+
+def test_study_init_says_when_there_will_be_no_intervals(bare: Stage) -> None:
+    size = ("--records", "300", "--clients", "3")
+    done = bare.run("study", "init", bare.folder / "small.toml", *size)
+    assert done.returncode == 0
+    [warning] = [line for line in done.stderr.splitlines() if "WARNING" in line]
+    assert "300 records are too few for intervals at epsilon 1; enough would be about" in warning
 
 
 def test_fit_gives_an_estimate_message_as_json(bare: Stage) -> None:
@@ -224,7 +229,7 @@ def test_a_study_is_designed_written_and_checked(bare: Stage) -> None:
     size = ("--records", "30000", "--clients", "4")
     done = bare.run("study", "design", bare.study, *size)
     assert done.returncode == 0, done.stderr
-    for text in ("window.records = ", "by ridge", "+- usual", "renewable", "ldp-sgd"):
+    for text in ("window.records = ", "typical", "+- at most", "renewable", "ldp-sgd"):
         assert text in done.stdout
     file = bare.folder / "designed.toml"
     done = bare.run(

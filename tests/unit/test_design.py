@@ -12,11 +12,20 @@ from pipeline.doctor.population import default_truth
 from pipeline.doctor.streams import _Releases, simulated
 from pipeline.errors import ConfigError
 from pipeline.library.checking import check_study
-from pipeline.library.planning import plan, when
+from pipeline.library.plan_words import lacking, verdict, when
+from pipeline.library.planning import plan, proposed
 from pipeline.methods import METHODS, load_live, method_of, task_of
 from pipeline.methods.facts import Outlook
 from pipeline.methods.renewable.design import LARGEST_RIDGE
-from pipeline.study import Study, edited, parse_study, with_features, with_keys
+from pipeline.study import (
+    TEMPLATE,
+    Study,
+    edited,
+    parse_study,
+    with_features,
+    with_keys,
+    with_tables,
+)
 from pipeline.study.reference import draw
 from pipeline.types import Vector
 from tests.builders import study_text
@@ -117,7 +126,7 @@ def test_without_a_ridge_nothing_is_certain_and_it_says_so() -> None:
     assert "curvature" in outlook.why
     found = check_study(study)["intervals"]
     assert isinstance(found, dict)
-    assert "the ridge alone is never enough" in found["come"]
+    assert "no number of records makes sure of it" in found["come"]
     assert "estimator.ridge is 0" in found["but"]
 
 
@@ -158,10 +167,41 @@ def test_two_hundred_features_can_be_planned() -> None:
 
 
 def test_when_says_what_is_certain_and_what_is_usual() -> None:
-    assert when(Outlook(500, 500, None, None)).startswith("after 500 record slots by the ridge")
-    assert "after about 400" in when(Outlook(500, 400, None, None))
-    assert "the ridge alone is never enough" in when(Outlook(None, 400, None, None))
-    assert "intercept after about 700" in when(Outlook(500, 400, None, None, intercept=700))
+    assert when(Outlook(500, 500, None, None)).startswith("after 500 records for slopes, whatever")
+    assert when(Outlook(500, 400, None, None)).startswith("after about 400 records, if features")
+    assert "slopes after 500 at the latest" in when(Outlook(500, 400, None, None))
+    assert "no number of records makes sure" in when(Outlook(None, 400, None, None))
+    both = when(Outlook(500, 400, None, None, intercept=700))
+    assert "about 400 records for slopes and 700 for the intercept" in both
+
+
+def test_a_verdict_names_settings_that_are_enough() -> None:
+    study = parse_study(study_text(p=5, epsilon=1.0))
+    few = proposed(study, 100, 2)
+    said = verdict(few)
+    assert f"about {few.enough_records:,} records" in said
+    assert f"privacy.epsilon = {few.enough_epsilon:g}" in said
+    richer = with_keys(study, {"privacy.epsilon": few.enough_epsilon}, name="richer")
+    for enough in (proposed(study, few.enough_records or 0, 2), proposed(richer, 100, 2)):
+        assert "are enough" in verdict(enough)
+    rows = plan(study, 100, 2).rows
+    own = [row for row in rows if row.kind == "renewable"]
+    assert "100 records are too few at epsilon 0.5, 1" in lacking(own, 100)
+    assert not lacking([row for row in own if row.outlook.usual <= 100], 100)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize(("records", "clients"), [(100_000, 10), (200_000, 30)])
+def test_a_new_study_of_each_kind_has_intervals_within_its_records(
+    kind: str, records: int, clients: int
+) -> None:
+    text = with_tables(load_live(kind).beginning(clients))
+    found = proposed(parse_study(text), records, clients)
+    assert found.study.estimator.kind == (kind if text != TEMPLATE else "renewable")
+    assert found.own.outlook.usual <= records
+    assert parse_study(edited(text, found.own.design.changes)) == found.study
+    names = load_live(kind).clients(found.study)
+    assert len(names) in (0, clients)
 
 
 def test_the_intercept_s_condition_is_the_rule_of_the_estimate() -> None:
@@ -207,3 +247,19 @@ def test_keys_of_a_file_are_set_and_the_rest_stays() -> None:
     assert parse_study(inline)
     with pytest.raises(ConfigError, match="set these keys by hand"):
         edited(inline, changes)
+
+
+def test_a_key_that_is_set_again_says_why_and_no_longer_what_was() -> None:
+    text = TEXT.replace("# mine", "# sums of 50 records").replace(
+        "ridge = 0.01", "# ridge: a number\nridge = 0.01   # small"
+    )
+    once = edited(text, {"window.records": 120, "estimator.ridge": 0.2}, {"estimator.ridge": "one"})
+    assert "sums of 50" not in once
+    assert "# ridge: a number\n# proposed: one\nridge = 0.2 " in once
+    again = edited(once, {"estimator.ridge": 0.3}, {"estimator.ridge": "two " * 40})
+    assert "one" not in again.split()
+    assert again.count("# proposed: ") == 1
+    assert max(map(len, again.splitlines())) <= 100
+    third = edited(again, {"estimator.ridge": 0.4}, {"estimator.ridge": "three"})
+    assert "two" not in third
+    assert len(third.splitlines()) == len(once.splitlines())

@@ -300,7 +300,10 @@ def test_a_run_in_one_process_keeps_few_buckets_and_counts_what_it_drops(private
     rate = 2 ** -(20 / 20)
     assert found.effective_records == pytest.approx(20 * (1 + rate) / (1 - rate), rel=1e-2)
     assert f"{found.forgotten} too old to count" in line(message)
-    assert f"{found.effective_records:,.0f} record slots (of " in information_line(message)
+    assert (
+        f"worth {found.effective_records:,.0f} of {message.records:,} records"
+        in information_line(message)
+    )
 
 
 def test_releases_say_what_their_model_had_seen() -> None:

@@ -62,7 +62,7 @@ def test_no_release_moves_more_and_the_worst_one_comes_near(
 
 def test_a_study_says_from_where_on_it_is_less_than_an_interval() -> None:
     said = influence(task_of())
-    slots = int(str(said["less_than_an_interval"]).split()[1].replace(",", ""))
+    slots = int(str(said["less_than_an_interval"]).split()[2].replace(",", ""))
     assert slots > 100
     assert isinstance(said["one_release_moves_at_most"], float)
     assert influence(task_of(private=False)) == {"one_release_moves_at_most": OPEN}

@@ -242,7 +242,7 @@ def test_a_curvature_below_its_noise_is_warming_and_says_what_helps() -> None:
     assert found.floored == task.size
     assert found.status == "warming"
     assert found.reason.startswith("no interval for any coefficient: ")
-    for word in ("more record slots", "estimator.ridge = ", "privacy.epsilon = "):
+    for word in ("more records", "estimator.ridge = ", "privacy.epsilon = "):
         assert word in found.reason
     assert found.progress is not None
     assert found.progress.share < 1

@@ -72,7 +72,7 @@ def test_collinear_coefficients_have_no_interval_and_the_others_do() -> None:
     assert ends is not None
     assert np.isnan(ends[0]).tolist() == [False, True, True]
     assert "no interval for x0, x1: " in found.reason
-    assert "more record slots, or estimator.ridge = " in found.reason
+    assert "more records, or estimator.ridge = " in found.reason
     assert found.progress is not None
     assert 0 < found.progress.share < 1
 

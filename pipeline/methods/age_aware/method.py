@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import ClassVar
 
 import msgspec
 
-from pipeline.methods.age_aware import facts, spec, timetable
+from pipeline.methods.age_aware import beginning, facts, spec, timetable
 from pipeline.methods.age_aware.server import RoundServer
 from pipeline.methods.age_aware.task import AgedTask
 from pipeline.methods.base import Method
@@ -21,6 +21,10 @@ class AgeAware(Method[AgedTask]):
     title = "values of planned age, noised for their present"
     losses, tables, features = ("linear",), ("method",), False
     client_side: ClassVar = {"estimator.method": "clients noised their releases by it"}
+
+    def beginning(self, clients: int) -> Mapping[str, str]:
+        """As `Method.beginning`."""
+        return beginning.tables(clients)
 
     def check(self, study: Study) -> None:
         """As `Method.check`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from pipeline.methods.base import Method
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes
-from pipeline.methods.ldp_sgd import facts
+from pipeline.methods.ldp_sgd import beginning, facts
 from pipeline.methods.ldp_sgd.refusals import check
 from pipeline.methods.ldp_sgd.server import GradientServer
 from pipeline.methods.ldp_sgd.simulation import GradientStream
@@ -33,6 +34,11 @@ class LdpSgd(Method[GradientTask]):
         "would lead elsewhere, and gradients of those places do not exist",
         "estimator.path.full": "it changes no number that is published",
     }
+
+    def beginning(self, clients: int) -> Mapping[str, str]:
+        """As `Method.beginning`."""
+        del clients
+        return beginning.TABLES
 
     def check(self, study: Study) -> None:
         """As `Method.check`."""

@@ -10,7 +10,7 @@ loss = "logistic"             # or "linear", of a number: see [data]
 # "copies" are noisy copies of a site's own fit, for large windows (docs/methods/noisy-mle.md).
 # sites: about how many there are, public. largest_share: the most that one may weigh, of all.
 method = { release = "auto", sites = 10, largest_share = 0.5 }
-# ridge: a number, part of what is estimated; without it as much as intervals need
+# ridge: a number, part of what is estimated: slopes are drawn to 0 by it
 norm_bound = "typical"        # longer records than 99 % of usual ones weigh less; or a number
 # noise_scale = 2             # of linear: the residuals' standard deviation; "copies" need it
 level = 0.95

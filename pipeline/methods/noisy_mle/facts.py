@@ -18,7 +18,7 @@ from pipeline.methods.noisy_mle.guards import LEAST_SITES, limit_of
 from pipeline.methods.noisy_mle.solving import KNOWN
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.release.task import Task
-from pipeline.study import Study
+from pipeline.study import Study, with_keys
 from pipeline.study.reference import moments, typical_norm_bound
 from pipeline.types import Matrix
 
@@ -28,6 +28,8 @@ RESIDUAL = 0.1
 BEND = 0.55
 #: Windows of each client that a design aims at: with fewer, scores are taken far from the estimate.
 WINDOWS = 4
+#: A smaller ridge changes nothing that could be seen.
+LEAST_RIDGE = 1e-3
 #: Windows of every site until scores are near enough: at 0, at a first model and near the estimate.
 NEAR_WINDOWS = 3
 
@@ -49,8 +51,9 @@ def facts(task: SiteTask) -> dict[str, object]:
             "release": task.release,
             "because": because(task),
             "records_of_a_site": least_records(task),
-            "that_is": f"about so many let {task.spec.sites} sites together tell more than one of "
-            "them alone without noise",
+            "that_is": "with so many records or more in each site, the noised estimate of all "
+            f"{task.spec.sites} sites is more precise than what one of them could compute of its "
+            "own records without noise",
             "largest_share": task.spec.largest_share,
             "one_site_moves_at_most": largest_move(task),
             "in": "standard errors of all coefficients jointly, where sites do not truly differ; "
@@ -140,31 +143,43 @@ def outlook(task: SiteTask, records: int) -> Outlook:
 def design(study: Study, records: int, clients: int) -> Design:
     """As `Method.design`."""
     task = SiteTask(study)
-    window = max(1, min(records // (WINDOWS * clients), 100_000))
+    # no model is made before so many releases
+    a_round = max(clients, study.stream.publish.releases)
+    window = max(1, min(records // (WINDOWS * a_round), 100_000))
     changes: dict[str, object] = {"window.records": window, "estimator.norm_bound": "typical"}
-    method = {**(study.estimator.method or {}), "sites": clients}
-    changes["estimator.method"] = method
-    return Design(
-        changes,
-        {
-            "window.records": f"{WINDOWS} windows of each client: each has the same noise, "
-            "whatever its size",
-            "estimator.norm_bound": f"{typical_norm_bound(task.encoding):g} instead of "
-            f"{task.longest:.3g}, the longest that the ranges allow: all noise grows with it",
-            "estimator.method": "how many sites share the work; the rest is as it was",
-        },
-    )
+    changes["estimator.method"] = {**(study.estimator.method or {}), "sites": clients}
+    reasons = {
+        "window.records": f"{WINDOWS} windows of each client: each has the same noise, "
+        "whatever its size",
+        "estimator.norm_bound": f"{typical_norm_bound(task.encoding):g} instead of "
+        f"{task.longest:.3g}, the longest that the ranges allow: all noise grows with it",
+        "estimator.method": "how many sites share the work; the rest is as it was",
+    }
+    if task.release != "copies":
+        begun = SiteTask(with_keys(study, changes, name="the design"))
+        certain = _spectral(begun) / math.sqrt(NEAR_WINDOWS * a_round)
+        changes["estimator.ridge"] = max(float(f"{1.05 * certain:.2g}"), LEAST_RIDGE)
+        reasons["estimator.ridge"] = (
+            "enough for intervals of slopes from three quarters of the records on, whatever these "
+            "say; intervals are those of the penalised coefficients"
+        )
+    return Design(changes, reasons)
 
 
 def _until(task: SiteTask, least: float) -> int:
     """Return from how many record slots on the least eigenvalue stands out of the noise."""
     channels, slots = task.channels(1), task.slots
-    spectral = READY * channels.curvature.standard_deviation * math.sqrt(task.size) / slots
-    releases = (spectral / least) ** 2
+    releases = (_spectral(task) / least) ** 2
     if channels.squares is not None:
         square = _dispersion(task) * slots
         releases = max(releases, (KNOWN * channels.squares.standard_deviation / square) ** 2)
     return max(1, math.ceil(releases)) * slots
+
+
+def _spectral(task: SiteTask) -> float:
+    """Return the least eigenvalue that stands out of the noise of one release."""
+    deviation = task.channels(1).curvature.standard_deviation
+    return READY * deviation * math.sqrt(task.size) / task.slots
 
 
 def _until_near(task: SiteTask) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeAlias
 
 from pipeline.methods.base import Method
@@ -21,7 +22,6 @@ class NoisyMle(Method[AnyTask]):
     title = "noised scores of many sites, far ones weighed down"
     tables = ("method",)
     losses = spec.LOSSES
-    beginning = beginning.LINES
     server_side: ClassVar = {
         "estimator.method.largest_share": "how much one site may weigh",
         "estimator.method.sites": "what `study check` reckons with",
@@ -30,6 +30,11 @@ class NoisyMle(Method[AnyTask]):
         "estimator.method.release": "clients took other sums of their records",
         "estimator.method": "clients drew their copies so",
     }
+
+    def beginning(self, clients: int) -> Mapping[str, str]:
+        """As `Method.beginning`: how many sites there are, its design says."""
+        del clients
+        return {"estimator": beginning.LINES}
 
     def check(self, study: Study) -> None:
         """As `Method.check`."""

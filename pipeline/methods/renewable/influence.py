@@ -23,17 +23,18 @@ def influence(task: RenewableTask) -> dict[str, object]:
     least = _below_an_interval(task, usual)
     return {
         "one_release_moves_at_most": largest_move(task, counted_slots(task, usual) / task.slots),
-        "after": f"{usual:,} record slots, when intervals usually come; later less, in proportion",
-        "less_than_an_interval": "never" if least is None else f"from {least:,} record slots on",
-        "in": "the length of all coefficients' change, features encoded to [-1, 1], where these "
-        "are as their ranges and typical values say and models are at the estimate",
+        "after": f"{usual:,} records, when intervals usually come; with more in proportion less",
+        "less_than_an_interval": "never" if least is None else f"from about {least:,} records on",
+        "in": "the length of the change of all coefficients together, features encoded to [-1, 1], "
+        "by one release of the worst numbers that a client can make up; where features are as "
+        "their ranges and typical values say and models are at the estimate",
     }
 
 
 def _below_an_interval(task: RenewableTask, usual: int) -> int | None:
     """Return from about how many slots on a release moves less than half an interval; None: never.
 
-    To a tenth.
+    To a tenth, and to two digits.
     """
 
     def is_below(slots: float) -> bool:
@@ -50,7 +51,8 @@ def _below_an_interval(task: RenewableTask, usual: int) -> int | None:
     while most > 1.1 * few:
         middle = math.sqrt(few * most)
         few, most = (few, middle) if is_below(middle) else (middle, most)
-    return math.ceil(most)
+    unit: int = 10 ** max(0, math.floor(math.log10(most)) - 1)
+    return math.ceil(most / unit) * unit
 
 
 def largest_move(task: RenewableTask, releases: float) -> float:

@@ -73,7 +73,7 @@ def _ways(task: RenewableTask, share: float, lacking: float, slots: int) -> str:
     missing = progress_of([Condition(share, "")], slots).records
     ways = []
     if missing is not None and missing < 1e9:
-        ways.append(f"about {_rounded(missing):,.0f} more record slots")
+        ways.append(f"about {_rounded(missing):,.0f} more records")
     ways.append(f"estimator.ridge = {_rounded(estimator.ridge + lacking):g}")
     times = share**-0.5 if share > 0 else math.inf
     if epsilon * times <= 20:

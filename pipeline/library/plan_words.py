@@ -1,0 +1,90 @@
+"""What a plan says in words: when intervals come, whether records are enough, what would do.
+
+Two sizes stand in a plan. The one is *sure*, whatever the records say, as the ridge alone is enough
+for it. The other is *typical*: of independent features that are as their ranges and typical values
+say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.library.planning import Plan, Row
+from pipeline.library.words import counted
+from pipeline.methods.facts import Outlook
+from pipeline.study import Study
+
+#: What the typical size supposes.
+IF = "if features are independent and as their ranges and typical values say"
+
+
+def when(outlook: Outlook, study: Study | None = None) -> str:
+    """Say in one line when intervals come.
+
+    study: Without noise, or without features, what its records say matters to no size.
+    """
+    if study is not None and not (study.noised and study.data.features):
+        return f"after about {outlook.usual:,} records"
+    latest, usual, intercept = outlook.latest, outlook.usual, outlook.intercept
+    if latest is not None and latest <= usual:
+        own = "perhaps later" if intercept is None else f"after about {intercept:,}, {IF}"
+        return (
+            f"after {latest:,} records for slopes, whatever these say; for the intercept, which "
+            f"has no ridge, {own}"
+        )
+    typical = f"after about {usual:,} records"
+    if intercept is not None and intercept > usual:
+        typical += f" for slopes and {intercept:,} for the intercept"
+    if latest is None:
+        return f"{typical}, {IF}; no number of records makes sure of it"
+    return (
+        f"{typical}, {IF}; for slopes after {latest:,} at the latest, whatever the records say "
+        "(the intercept has no ridge, and no such bound)"
+    )
+
+
+def verdict(found: Plan) -> str:
+    """Say in one line whether intervals are to be expected, and what it would take."""
+    outlook, size = found.own.outlook, f"{found.records:,} records"
+    if outlook.usual <= found.records:
+        sure = outlook.latest is not None and outlook.latest <= found.records
+        enough = "are enough" if sure else "are enough as a rule"
+        if outlook.intercept is not None and outlook.intercept > found.records:
+            enough += ", but for the intercept"
+        return f"{size} {enough}: intervals come {when(outlook, found.study)}"
+    ways = []
+    if found.enough_records is not None:
+        ways.append(f"about {found.enough_records:,} records")
+    if found.enough_epsilon is not None:
+        ways.append(f"privacy.epsilon = {found.enough_epsilon:g}")
+    if found.study.data.features:
+        ways.append("fewer features")
+    best = ""
+    if "window.records" in found.own.design.changes:
+        best = f" (window.records = {found.study.window.records} is the best for this size)"
+    return (
+        f"{size} are too few for intervals at epsilon {found.own.epsilon:g}; enough would be "
+        f"{' or '.join(ways or ['larger clients'])}{best}"
+    )
+
+
+def lacking(rows: Sequence[Row], records: int) -> str:
+    """Say at which budgets there are no intervals, and when they would come; empty: all have some.
+
+    rows: Of one kind, by growing epsilon.
+    """
+    few = [row for row in rows if row.outlook.usual > records]
+    if not few:
+        return ""
+    best = min(few, key=lambda row: row.outlook.usual)
+    return (
+        f"{counted_of(records)} are too few at epsilon "
+        f"{', '.join(f'{row.epsilon:g}' for row in few)} (at {best.epsilon:g} it would take about "
+        f"{best.outlook.usual:,})"
+    )
+
+
+def counted_of(records: int, clients: int | None = None) -> str:
+    """Return a size in words."""
+    said = f"{records:,} record" if records == 1 else f"{records:,} records"
+    return said if clients is None else f"{said} of {counted(clients, 'client')}"
