@@ -1,9 +1,10 @@
 """How long a client takes for a record, by what is wrong with it: nobody must see it in arrivals.
 
 `python -m benchmarks.timing [--records N] [--rounds N] [--output FILE]`. Processor time of one slot
-from a source's record to its place in a window, for good records, clipped ones and bad ones of
-every kind, in turns; and of the release of a window of each. Prints medians over rounds with their
-spread, ratios to good records of the same round, and writes `benchmarks/results/timing.json`.
+from a source's record to its place in a window, of which all slots are of one kind: good records,
+clipped ones and bad ones of every kind, in turns; and of the release of a window of each. Prints
+medians over rounds with their spread, ratios to good records of the same round, and writes
+`benchmarks/results/timing.json`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from pipeline.methods import task_of
-from pipeline.records.encode import Encoder
+from pipeline.records.encode import Arrays, Encoder
 from pipeline.records.windows import Window
 from pipeline.release.model import round_model
 from pipeline.releasing import release_of
@@ -26,6 +28,7 @@ from producers.sources import Slot
 
 RESULTS = Path(__file__).parent / "results" / "timing.json"
 FEATURES, SLOTS = 9, 250
+Kind = TypeVar("Kind", Slot, Arrays)
 TABLES = """
 [study]
 name = "timing"
@@ -83,27 +86,23 @@ def main() -> None:
     task = task_of(parse_study(STUDY))
     slots = {name: slot_of(record) for name, record in KINDS.items()}
     encoder = Encoder(task.study)
-    window = Window(SLOTS)
 
     def take(slot: Slot) -> None:
-        row, _ = encoded(encoder, None, slot)
-        window.add(row, slot.position, 0.0)
-        if window.room == 0:
-            window.slots.clear()
+        window = Window(SLOTS)
+        window.add(encoded(encoder, None, [slot] * SLOTS)[0], slot.position, 0.0)
 
     model = round_model(1, task.first_model.coefficients + 0.1, (1.0, 1.0))
 
-    def release(slot: Slot) -> None:
-        rows = [encoded(encoder, None, slot)[0]] * SLOTS
+    def release(rows: Arrays) -> None:
         release_of(task, rows, model, client="a", ledger="l", seq=0)
 
+    rows = {name: encoded(encoder, None, [s] * SLOTS)[0].arrays for name, s in slots.items()}
+    windows = max(1, options.records // SLOTS)
     result = {
         "records": options.records,
         "rounds": options.rounds,
-        "microseconds of a record": compared(take, slots, options.records, options.rounds),
-        "microseconds of a window's release": compared(
-            release, slots, max(1, options.records // 100), options.rounds
-        ),
+        "microseconds of a record": compared(take, slots, windows, options.rounds, SLOTS),
+        "microseconds of a window's release": compared(release, rows, 2 * windows, options.rounds),
     }
     options.output.write_text(json.dumps(result, indent=1) + "\n")
 
@@ -115,21 +114,23 @@ def slot_of(record: dict[str, str] | None) -> Slot:
 
 
 def compared(
-    work: Callable[[Slot], None], slots: dict[str, Slot], count: int, rounds: int
+    work: Callable[[Kind], None], kinds: dict[str, Kind], count: int, rounds: int, of: int = 1
 ) -> dict[str, dict[str, float]]:
     """Return for each kind the median processor time, and the ratio to good ones with its spread.
 
+    count, of: How often to do the work in a round, and into how many parts to divide its time.
+
     Ratios are taken within a round, so that what else the machine does falls on both.
     """
-    times: dict[str, list[float]] = {name: [] for name in slots}
+    times: dict[str, list[float]] = {name: [] for name in kinds}
     for number in range(rounds + 1):
-        for name, slot in slots.items():
+        for name, kind in kinds.items():
             began = time.process_time()
             for _ in range(count):
-                work(slot)
+                work(kind)
             # the first round warms up
             if number:
-                times[name].append(1e6 * (time.process_time() - began) / count)
+                times[name].append(1e6 * (time.process_time() - began) / (count * of))
     rows = {}
     for name, found in times.items():
         ratios = [one / good for one, good in zip(found, times["good"], strict=True)]

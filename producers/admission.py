@@ -53,10 +53,11 @@ class Admission:
         if kind_of(self._spec) == "input" and position is None:
             self._input = Head()
 
-    def take(self, slot: Slot) -> None:
-        """See the next slot of the source."""
+    def take(self, slots: Sequence[Slot]) -> None:
+        """See the next slots of the source."""
         if self._input is not None:
-            self._input.take(slot.record)
+            for slot in slots:
+                self._input.take(slot.record)
 
     def before_release(self) -> None:
         """Enter the register, or refuse as `enter`; until there are enough records to be known by.

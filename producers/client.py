@@ -188,15 +188,13 @@ class Client:
 
     def _fill(self, now: float) -> None:
         """Put slots into windows, as far as the policy lets them go."""
-        for taken, slot in enumerate(self._held):
-            if self._window.room == 0:
-                # it said otherwise a moment ago
-                self._held = self._held[taken:]
-                return
-            self._take(slot)
+        # a window that has no room said otherwise a moment ago
+        while self._held and self._window.room:
+            most = min(self._window.room, self._jumps.room)
+            taken, self._held = self._held[:most], self._held[most:]
+            self._take(taken)
             if self._window.room == 0:
                 self._settle(now)
-        self._held = []
 
     def _settle(self, now: float, *, ended: bool = False) -> None:
         """Do with the open window what the policy says."""
@@ -221,17 +219,18 @@ class Client:
             return 0
         return min(most, due)
 
-    def _take(self, slot: Slot) -> None:
-        self.progress.records += 1
+    def _take(self, slots: list[Slot]) -> None:
+        """Put slots into the open window, which has room for all of them."""
+        self.progress.records += len(slots)
         if self._admission is not None:
-            self._admission.take(slot)
+            self._admission.take(slots)
         note = None if self._times is None else self._times.note
-        row, reason = encoded(self._encoder, note, slot)
+        block, reasons = encoded(self._encoder, note, slots)
         # a good record counts as well, under a name that is dropped: so it takes as long
-        self._faults[reason] += 1
-        for line in filter(None, (self._jumps.take(reason), self._clips.take())):
+        self._faults.update(reasons)
+        for line in filter(None, (self._jumps.take(reasons), self._clips.take(len(slots)))):
             self._say(line)
-        self._window.add(row, slot.position, self._clock())
+        self._window.add(block, slots[-1].position, self._clock())
 
     def _close(self) -> None:
         window, model = self._window, self._models.newest
@@ -239,8 +238,8 @@ class Client:
             return
         self._faults.pop(GOOD, None)
         if self._test is not None:
-            self._test.take(window.taken, len(window.rows), self._faults)
-        tally = Tally(len(window.rows), dict(self._faults), window.clipped)
+            self._test.take(window.taken, window.usable, self._faults)
+        tally = Tally(window.usable, dict(self._faults), window.clipped)
         self._making.window(window.slots, model, tally=tally, position=window.position)
         released = self._at_model[1] if self._at_model[0] == model.version else 0
         self._at_model, self._discarded = (model.version, released + 1), 0

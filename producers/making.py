@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pipeline.messages.envelope import BINARY, headers, rfc3339
 from pipeline.messages.form import SCHEMA
 from pipeline.privacy.events import Event
-from pipeline.records.encode import Arrays, Rows, stack
+from pipeline.records.encode import Arrays
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.releasing import release_again, release_of
@@ -50,11 +50,10 @@ class Making:
         # else later releases of a run cost nothing more
         self.each_pays = task.budget.scope != "record"
 
-    def window(self, rows: Rows, model: Model, *, tally: Tally, position: bytes) -> None:
+    def window(self, window: Arrays, model: Model, *, tally: Tally, position: bytes) -> None:
         """Make the release of a window: noise is drawn here, once."""
         # whole seconds: a window's time need not tell when its last record came
         at = int(time.time()) if self._times is None else self._times.at_close() // 1000
-        window = stack(rows, self._task.size - 1)
         payload = release_of(
             self._task, window, model, client=self._store.client, ledger=self._store.ledger,
             seq=self.next_seq,

@@ -35,10 +35,9 @@ def look_at_source(task: Task, settings: Settings, spec: str) -> str:
             encoder.check_columns(source.columns)
         until = time.monotonic() + PATIENCE
         while slots < SLOTS and not source.ended and time.monotonic() < until:
-            for slot in source.read(SLOTS - slots, 0.2):
-                row, reason = encoded(encoder, None, slot)
-                slots, usable = slots + 1, usable + (row is not None)
-                faults[reason] += 1
+            block, reasons = encoded(encoder, None, source.read(SLOTS - slots, 0.2))
+            slots, usable = slots + len(reasons), usable + block.usable
+            faults.update(reasons)
     finally:
         source.close()
     del faults[GOOD]

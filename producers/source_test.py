@@ -158,12 +158,12 @@ def look(
             return None
         if held.opened is not None and seconds and time.monotonic() - held.opened >= seconds:
             break
-        for slot in source.read(min(STEP, slots - len(held.slots)), 0.2):
+        if new := source.read(min(STEP, slots - len(held.slots)), 0.2):
             held.opened = held.opened or time.monotonic()
-            held.slots.append(slot)
-            row, reason = encoded(encoder, note, slot)
-            usable += row is not None
-            faults[reason] += 1
+            held.slots += new
+            block, reasons = encoded(encoder, note, new)
+            usable += block.usable
+            faults.update(reasons)
         report(slots - len(held.slots))
     del faults[GOOD]
     undeclared = sum(faults[refusal] for refusal in encoder.refusals)

@@ -13,20 +13,22 @@ Where two of the texts are the same truth value or the same number, that rule do
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import RecordError
-from pipeline.records.values import number_of, plain, text_of
+from pipeline.records.values import Faults, number_of, plain, read_all, text_of
 from pipeline.types import Vector
 
 Value = TypeVar("Value", bool, float)
 _WORDS = {"true": True, "false": False}
 #: So many texts are named in an error.
 NAMED = 8
+#: So many more ways to write the texts of a column are remembered.
+SPELLINGS = 256
 
 
 class Codes:
@@ -43,6 +45,9 @@ class Codes:
         self._truths = _apart((_WORDS.get(text.lower()), code) for text, code in codes.items())
         self.numbers = _apart((_number(text), code) for text, code in codes.items())
         named = [*map(repr, list(codes)[:NAMED]), *(["..."] if len(codes) > NAMED else [])]
+        self._known: dict[tuple[type, object], float] = {
+            (str, text): code for text, code in codes.items() if text == text.strip()
+        }
         #: What `code` says of a value that stands for none of them.
         self.refusal = f"column {name!r}: unknown {what}; allowed: {', '.join(named)}"
 
@@ -66,6 +71,20 @@ class Codes:
         if found is None:
             blank = isinstance(value, str) and not value.strip()
             raise RecordError(f"column {self._name!r}: missing" if blank else self.refusal)
+        return found
+
+    def codes_in(self, values: Sequence[object]) -> tuple[list[float], Faults]:
+        """Return the numbers of the texts that many values stand for, 0 where `code` refuses."""
+        # 1 and true are the same key, and need not stand for the same text
+        return read_all(
+            list(zip(map(type, values), values, strict=True)),
+            self._known.__getitem__, self._learned, values,
+        )  # fmt: skip
+
+    def _learned(self, value: object) -> float:
+        found = self.code(value)
+        if len(self._known) < len(self._texts) + SPELLINGS and isinstance(value, (str, int, float)):
+            self._known[type(value), value] = found
         return found
 
     def of_column(self, column: NDArray[Any]) -> Vector:

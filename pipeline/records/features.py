@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import DataError, RecordError
 from pipeline.records.classes import Codes
-from pipeline.records.values import Record, number_of, numbers_of
+from pipeline.records.values import Faults, Record, number_of, numbers_in, numbers_of
 from pipeline.study import Study
 from pipeline.study.data_tables import Feature
 from pipeline.study.encoding import Encoding
@@ -92,21 +92,30 @@ class Features:
         """Return the values of one record, shape (k,); RecordError as `value`."""
         return np.array([self.value(name, record.get(name)) for name in self.names])
 
-    def read(self, record: Record, dummy: Record) -> tuple[list[float], RecordError | None]:
-        """Return the values of one record, or its first fault and values that mean nothing.
+    def read(self, records: Sequence[Record], dummy: Record) -> tuple[Matrix, Faults]:
+        """Return the values of many records, shape (n, k), and the first fault of each bad one.
 
-        Behind a fault the columns of `dummy` are read: the time that a record takes shows in when
-        releases come, and must not tell of bad ones.
+        The values of a bad record mean nothing. Behind its fault the columns of `dummy` are read:
+        the time that a record takes shows in when releases come, and must not tell of bad ones.
         """
-        values: list[float] = []
-        fault: RecordError | None = None
+        given, faults = list(records), Faults()
+        columns: list[list[float]] = []
         for name in self.names:
+            codes = self._codes.get(name)
+            column = [record.get(name) for record in given]
+            found, wrong = numbers_in(column, name) if codes is None else codes.codes_in(column)
+            for at, fault in wrong.items():
+                faults[at], given[at] = fault, dummy
+            columns.append(found)
+        values = np.array(columns).reshape(len(self.names), len(given)).T.copy()
+        # a record that has another fault, too, has it behind this one
+        for at, place in reversed(np.argwhere(~np.isfinite(values)).tolist()):
+            name = self.names[place]
             try:
-                values.append(self.value(name, record.get(name)))
-            except RecordError as error:
-                fault, record = error, dummy
-                values.append(0.0)
-        return values, fault
+                self.value(name, records[at].get(name))
+            except RecordError as fault:
+                faults[at] = fault
+        return values, faults
 
     def clip(self, values: Matrix | Vector) -> Matrix:
         """Clip finite values to their public ranges, shape (..., k)."""

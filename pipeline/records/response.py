@@ -7,6 +7,7 @@ are clipped to theirs and keep their unit.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import RecordError
 from pipeline.records.classes import Codes
-from pipeline.records.values import Record, number_of, numbers_of, plain
+from pipeline.records.values import Faults, Record, number_of, numbers_in, numbers_of, plain
 from pipeline.study import Study
 from pipeline.types import Vector
 
@@ -41,6 +42,9 @@ class Response(Protocol):
 
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return the same of a value that a caller holds; RecordError as `of_record`."""
+
+    def of_labels(self, labels: Sequence[object]) -> tuple[Vector, NDArray[np.bool_], Faults]:
+        """Return the same of many, each of shape (n,), and the errors of those with a fault."""
 
     def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
         """Return a column encoded, and as it was written; NaN where `of_label` would refuse."""
@@ -88,14 +92,35 @@ class NumberResponse:
         bounded = scaled if self._whole else min(max(scaled, -1.0), 1.0)
         return bounded, inside != value
 
+    def of_labels(self, labels: Sequence[object]) -> tuple[Vector, NDArray[np.bool_], Faults]:
+        """As `Response.of_labels`."""
+        numbers, faults = numbers_in(labels, self.name)
+        values = np.array(numbers)
+        for at in np.flatnonzero(~self._allowed(values)).tolist():
+            try:
+                self.value_of(labels[at])
+            except RecordError as fault:
+                faults[at] = fault
+        inside, bounded = self._encoded(values)
+        return bounded, inside != values, faults
+
     def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
         """As `Response.of_column`."""
         values = numbers_of(column, self.name)
-        if self._whole:
-            values = np.where((values >= 0) & (values == np.floor(values)), values, np.nan)
-        scaled = (np.minimum(np.maximum(values, self._low), self._high) - self.centre) / self.unit
-        bounded = scaled if self._whole else np.minimum(np.maximum(scaled, -1.0), 1.0)
-        return bounded, values
+        values = np.where(self._allowed(values), values, np.nan)
+        return self._encoded(values)[1], values
+
+    def _allowed(self, values: Vector) -> NDArray[np.bool_]:
+        allowed: NDArray[np.bool_] = np.isfinite(values)
+        return allowed & (values >= 0) & (values == np.floor(values)) if self._whole else allowed
+
+    def _encoded(self, values: Vector) -> tuple[Vector, Vector]:
+        """Return values cut to the range, and their encoded form."""
+        # as max and min of Python choose, between 0 and -0 too
+        inside: Vector = np.where(values < self._low, self._low, values)
+        inside = np.where(inside > self._high, self._high, inside)
+        scaled = (inside - self.centre) / self.unit
+        return inside, scaled if self._whole else np.minimum(np.maximum(scaled, -1.0), 1.0)
 
     def value_of(self, label: object) -> float:
         """Return the response in its own unit, as it was written: without any clipping.
@@ -129,6 +154,11 @@ class ClassResponse:
     def of_label(self, label: object) -> tuple[float, bool]:
         """Return the class of a label as +1 or -1, by the same rule; RecordError as `of_record`."""
         return self._classes.code(label), False
+
+    def of_labels(self, labels: Sequence[object]) -> tuple[Vector, NDArray[np.bool_], Faults]:
+        """As `Response.of_labels`."""
+        signs, faults = self._classes.codes_in(labels)
+        return np.array(signs), np.zeros(len(labels), dtype=np.bool_), faults
 
     def of_column(self, column: NDArray[Any]) -> tuple[Vector, Vector]:
         """As `Response.of_column`; a class is written as it is encoded."""

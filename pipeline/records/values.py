@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +17,10 @@ from pipeline.types import Vector
 
 #: What a source yields: column names to text or numbers.
 Record = Mapping[str, object]
+#: What is wrong with some of many values or records, by their place.
+Faults = dict[int, RecordError]
+#: Types whose values Python's `float` reads as `number_of` does, or refuses with it.
+_ALIKE = {float, int, bool, str, type(None), dict, list}
 
 
 def plain(value: object) -> object:
@@ -59,6 +63,52 @@ def number_of(value: object, name: str) -> float:
     if not math.isfinite(number):
         raise RecordError(f"column {name!r}: not a finite number")
     return number
+
+
+def read_all(
+    values: Sequence[object],
+    quick: Callable[[Any], float],
+    exact: Callable[[object], float],
+    given: Sequence[object] | None = None,
+) -> tuple[list[float], Faults]:
+    """Read many values, each by `exact` where `quick` refuses; 0 where `exact` does, too.
+
+    given: What `exact` is given in place of the values.
+
+    A value that is refused costs the others nothing: what they take must not tell of it.
+    """
+    found: list[float] = []
+    faults: Faults = {}
+    rest = map(quick, values)
+    while True:
+        try:
+            # what was read before an error stays in the list, and the rest goes on behind it
+            found.extend(rest)
+        except (TypeError, ValueError, OverflowError, KeyError, RecordError):
+            at = len(found)
+            try:
+                found.append(exact((given or values)[at]))
+            except RecordError as fault:
+                faults[at] = fault
+                found.append(0.0)
+        else:
+            return found, faults
+
+
+def numbers_in(values: Sequence[object], name: str) -> tuple[list[float], Faults]:
+    """Return many values as `number_of` reads each of them, 0 where it refuses.
+
+    What is not finite is still among them.
+    """
+    kinds, given = set(map(type, values)), values
+    if str in kinds:
+        # Python reads 1_000 as a number; no other program does
+        values = ["_" if type(value) is str and "_" in value else value for value in values]
+
+    def exact(value: object) -> float:
+        return number_of(value, name)
+
+    return read_all(values, float if kinds <= _ALIKE else exact, exact, given)
 
 
 def numbers_of(column: NDArray[Any], name: str) -> Vector:

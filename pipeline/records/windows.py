@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pipeline.records.encode import Row
+from pipeline.records.encode import Arrays, Block, joined
 
 
 @dataclass(slots=True)
@@ -13,38 +13,35 @@ class Window:
 
     size: Public number of slots.
     opened: When the first slot came, in seconds of the caller's clock; None while empty.
-    slots: The encoded records, None for those that were set aside.
     position: Where the source continues after the last slot.
+    taken, usable: How many slots have come, and how many of them hold a sound record.
+    clipped: How many values were clipped to their public range.
     """
 
     size: int
     opened: float | None = None
-    slots: list[Row | None] = field(default_factory=list)
     position: bytes | None = None
+    taken: int = 0
+    usable: int = 0
+    clipped: int = 0
+    _parts: list[Arrays] = field(default_factory=list)
 
     @property
-    def rows(self) -> list[Row]:
-        """The records that could be encoded."""
-        return [row for row in self.slots if row is not None]
-
-    @property
-    def taken(self) -> int:
-        """How many slots have come."""
-        return len(self.slots)
+    def slots(self) -> Arrays:
+        """The slots that have come, encoded."""
+        return joined(self._parts)
 
     @property
     def room(self) -> int:
         """How many slots are left."""
         return self.size - self.taken
 
-    @property
-    def clipped(self) -> int:
-        """How many values were clipped to their public range."""
-        return sum(row.clipped for row in self.rows)
-
-    def add(self, row: Row | None, position: bytes, now: float) -> None:
-        """Take one slot; None for a record that was set aside."""
+    def add(self, block: Block, position: bytes, now: float) -> None:
+        """Take consecutive slots, at most `room`; `position` is behind the last of them."""
         if self.opened is None:
             self.opened = now
-        self.slots.append(row)
+        self._parts.append(block.arrays)
+        self.taken += len(block.arrays.responses)
+        self.usable += block.usable
+        self.clipped += block.clipped
         self.position = position

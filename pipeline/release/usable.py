@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.release.task import Task
@@ -124,11 +124,16 @@ class Jumps:
         self._before, self._unusable = slots, unusable
         self._slots, self._faults = 0, Counter[str]()
 
-    def take(self, fault: str) -> str:
-        """Take the next slot, with its fault or ""; return what to say, mostly nothing."""
-        self._slots += 1
+    @property
+    def room(self) -> int:
+        """How many slots may be taken at once."""
+        return BLOCK - self._slots
+
+    def take(self, faults: Sequence[str]) -> str:
+        """Take the next slots, each with its fault or "", at most `room`; return what to say."""
+        self._slots += len(faults)
         # a good record counts as well, so that it takes as long
-        self._faults[fault] += 1
+        self._faults.update(faults)
         return self.close() if self._slots >= BLOCK else ""
 
     def close(self) -> str:
@@ -171,9 +176,9 @@ class Clips:
         self._columns, self._before = columns, Counter[str]()
         self._slots, self._told = 0, set[str]()
 
-    def take(self) -> str:
-        """Count the next slot; return what to say, mostly nothing."""
-        self._slots += 1
+    def take(self, slots: int) -> str:
+        """Count the next slots, up to the end of a block; return what to say, mostly nothing."""
+        self._slots += slots
         return self.close() if self._slots >= BLOCK else ""
 
     def close(self) -> str:

@@ -80,31 +80,44 @@ def test_the_answer_depends_on_the_noised_count_alone_and_costs_what_that_costs(
 
 def test_a_jump_is_told_once_and_the_next_one_again() -> None:
     jumps = Jumps(1000, 10)
-    said = [jumps.take("") for _ in range(2 * BLOCK)]
+    said = [jumps.take([""]) for _ in range(2 * BLOCK)]
     assert not any(said)
     # a third of the slots, for long
-    said = [jumps.take("column 'x': missing" if k % 3 == 0 else "") for k in range(4 * BLOCK)]
+    said = [jumps.take(["column 'x': missing" if k % 3 == 0 else ""]) for k in range(4 * BLOCK)]
     [line] = [line for line in said if line]
     assert "34% of the last 250 record slots cannot be used, 1% before" in line
     assert "84 x column 'x': missing" in line
-    assert not any(jumps.take("") for _ in range(4 * BLOCK))
-    [line] = [line for line in (jumps.take("bad") for _ in range(3 * BLOCK)) if line]
+    assert not any(jumps.take([""]) for _ in range(4 * BLOCK))
+    [line] = [line for line in (jumps.take(["bad"]) for _ in range(3 * BLOCK)) if line]
     assert "100% of the last 250" in line
+
+
+def test_slots_that_come_together_are_told_of_as_one_by_one() -> None:
+    faults = ["bad" if k % 7 < 3 else "" for k in range(BLOCK)]
+    one, many = Jumps(), Jumps()
+    assert many.room == BLOCK
+    assert many.take(faults[:90]) == ""
+    assert many.room == BLOCK - 90
+    said = [one.take([fault]) for fault in faults]
+    assert many.take(faults[90:]) == said[-1] != ""
+    assert many.room == BLOCK
 
 
 def test_a_bad_start_a_short_run_and_chance() -> None:
     jumps = Jumps()
     assert f"100% of the first {BLOCK} record slots" in "".join(
-        jumps.take("bad") for _ in range(BLOCK)
+        jumps.take(["bad"]) for _ in range(BLOCK)
     )
     short = Jumps(5000, 50)
-    assert not any(short.take("bad") for _ in range(30))
+    assert not any(short.take(["bad"]) for _ in range(30))
     assert "100% of the last 30" in short.close()
     few = Jumps(5000, 50)
-    assert not any(few.take("bad") for _ in range(19))
+    assert not any(few.take(["bad"]) for _ in range(19))
     assert few.close() == ""
     even = Jumps(100_000, 50_000)
-    assert not any(even.take("bad" if k % 9 in (0, 2, 4, 6, 8) else "") for k in range(20 * BLOCK))
+    assert not any(
+        even.take(["bad" if k % 9 in (0, 2, 4, 6, 8) else ""]) for k in range(20 * BLOCK)
+    )
 
 
 def test_kinds_are_named_the_most_frequent_first() -> None:
@@ -120,7 +133,7 @@ def test_a_range_that_cuts_many_values_is_told_of_once_for_each_column() -> None
         counts["wide"] += slot % 100 < 71
         counts["narrow"] += slot % 100 < 5
         counts["later"] += slot >= 2 * BLOCK
-        said.append(clips.take())
+        said.append(clips.take(1))
     told = [line for line in said if line]
     assert said[BLOCK - 1] == told[0]
     assert "wide 7" in told[0]
@@ -137,7 +150,7 @@ def test_the_end_of_a_short_source_tells_of_its_range_too() -> None:
         clips = Clips(lambda counts=counts: counts)
         for _ in range(slots):
             counts["x"] += 1
-            assert clips.take() == ""
+            assert clips.take(1) == ""
         assert ("x 100%" in clips.close()) == (slots == FEWEST)
 
 

@@ -78,13 +78,18 @@ def test_stacking_no_rows_gives_empty_arrays_of_the_right_width() -> None:
 
 
 def test_a_window_counts_slots_and_not_records() -> None:
-    window = Window(3)
+    window = Window(4)
     row = ENCODER.encode(GOOD)
-    window.add(row, b"1", 10.0)
-    window.add(None, b"2", 11.0)
-    assert (window.taken, window.room, window.rows, window.position) == (2, 1, [row], b"2")
-    window.add(row, b"3", 12.0)
-    assert (window.taken, window.room, window.opened) == (3, 0, 10.0)
+    far = {**GOOD, "x0": 1e9}
+    window.add(ENCODER.block([GOOD, far, {**GOOD, "x1": "warm"}]), b"3", 10.0)
+    assert (window.taken, window.usable, window.room, window.clipped) == (3, 2, 1, 1)
+    assert (window.position, window.opened) == (b"3", 10.0)
+    window.add(ENCODER.block([GOOD]), b"4", 12.0)
+    assert (window.taken, window.usable, window.room) == (4, 3, 0)
+    assert (window.position, window.opened) == (b"4", 10.0)
+    expected = stack([row, ENCODER.encode(far), None, row], 2)
+    for found, wanted in zip(window.slots, expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_a_bad_record_leaves_its_slot_empty_and_moves_no_other_record() -> None:
