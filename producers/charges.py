@@ -79,6 +79,11 @@ def protecting(found: Iterable[Charge], unit: Unit) -> list[Event]:
     return [charge.of(unit) for charge in found if charge.event != NonPrivate()]
 
 
+def spent(rows: Rows, source: str, unit: Unit) -> list[Event]:
+    """Return what a source's unit has paid, as events that add up; LocalStoreError as `charges`."""
+    return protecting(charges(rows, source), unit)
+
+
 def known(text: str) -> Event:
     """Return a stored event.
 

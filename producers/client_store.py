@@ -80,9 +80,9 @@ class ClientStore:
         """Return under which study's name records wait that can be read once: the first one's."""
         return self._following.first(study)
 
-    def follows(self, study: str) -> str | None:
-        """Return the study whose place another has taken, or will with its first release."""
-        return self._following.before(study)
+    def line(self, before: Sequence[str], source: str) -> list[str]:
+        """Return whose place a study takes on a source; see `Following.line`."""
+        return self._following.line(before, source)
 
     def open_stream(
         self,
@@ -93,6 +93,7 @@ class ClientStore:
         location: str | None = None,
         event_time: str | None = None,
         rebind: bool = False,
+        from_start: bool = False,
     ) -> Stream:
         """Return where a study stands, registering it and its source on first sight.
 
@@ -104,6 +105,8 @@ class ClientStore:
             own.
         rebind: Whether a study that has released nothing may take another source: not where
             releases are lost, which came from the one that is named here.
+        from_start: Whether a study that follows others may begin at the start of a source that was
+            released for none of them, but for another.
 
         Raises ConfigError if the study was begun under another revision, on another source or by
         other times, is followed by another or cannot follow one yet, the limit is below what is
@@ -140,7 +143,9 @@ class ClientStore:
                     f"under another name, say so with --source-name {row[1]!r}"
                 )
             if row[3] == 0:
-                self._following.begin(name, source, task.study.study.follows, self.missing)
+                self._following.begin(
+                    name, source, task.study.study.before, self.missing, from_start=from_start
+                )
                 self._db.write("DELETE FROM event_times WHERE study = ?", name)
                 if event_time is not None:
                     self._db.write("INSERT INTO event_times VALUES (?, ?, NULL)", name, event_time)

@@ -1,4 +1,4 @@
-"""A study that another takes the place of, against its releases topic.
+"""The studies that another takes the place of, against their releases topics.
 
 A client begins the later study where the earlier one ended. A folder that was put back, however
 whole, may know an earlier end than the true one: then records of releases that it has lost would
@@ -11,43 +11,54 @@ from collections.abc import Callable
 
 import msgspec
 
+from infra.keyring import client_path, pinned
+from infra.topics import are_there
 from pipeline.errors import LedgerBehind
 from pipeline.messages.topics import Topics
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import Study
+from pipeline.study.release_tables import Trust
 from producers.client_store import ClientStore
-from producers.reconcile import Lost, end_of
+from producers.membership import Membership
+from producers.reconcile import FORGED, Lost, end_of
 
 
 def check_followed(
-    study: Study,
+    task: Task,
     settings: Settings,
     store: ClientStore,
+    source: str,
     lost: Lost,
     say: Callable[[str], None],
     stopped: Callable[[], bool],
 ) -> None:
     """Refuse to begin behind studies of which this database has lost releases.
 
+    source: Whose records are released.
     lost: What it has lost of the study that begins.
     say, stopped: As `lost_releases` takes them.
 
     Raises LedgerBehind if it has, or if something is lost and nobody can tell; ConfigError if Kafka
     does not let the topic be read; BrokerError if it does not answer.
     """
-    if store.peek(study.name).next_seq:
+    if store.peek(task.study.name).next_seq:
         return
-    seen, before = {study.name}, study.study.follows
-    while before is not None and before not in seen and not stopped():
-        known = store.peek(before)
-        end = end_of(_topic(study, before), settings, store, known.sent, say, stopped)
+    for before in store.line(task.study.study.before, source):
+        if stopped():
+            return
+        known, study = store.peek(before), _earlier(task.study, before)
+        member = _membership(study, settings, store.client, say)
+        topic = Topics.of(study).releases.name
+        end = end_of(topic, settings, store, known.sent, say, stopped, member)
         if end is not None and end > known.next_seq:
+            forged = "" if member else f". If it was not restored, {FORGED}"
             raise LedgerBehind(
                 f"study.follows: this client's database has {known.next_seq} releases of study "
                 f"{before!r}, the releases topic has {end}: the database was restored from an old "
                 "copy. Put the newest one back. If it is gone, start the producer once with the "
-                f"file of study {before!r} and --skip-lost, and then with this one; nothing was "
-                "spent"
+                f"file of study {before!r} and --skip-lost, and then with this one{forged}. "
+                "Nothing was spent"
             )
         if end is None and lost.seqs and known.next_seq:
             raise LedgerBehind(
@@ -56,11 +67,28 @@ def check_followed(
                 "database back; if it is gone, begin a study of another name that follows none, "
                 "on records that come from now on"
             )
-        seen.add(before)
-        # one that has released had the last word of those before it
-        before = None if known.next_seq else store.follows(before)
 
 
-def _topic(study: Study, name: str) -> str:
+def _earlier(study: Study, name: str) -> Study:
+    """Return what is known of an earlier study without its file: its name, and where its keys are.
+
+    Its own file may have had no [trust]: see `_membership`.
+    """
     named = msgspec.structs.replace(study.study, name=name)
-    return Topics.of(msgspec.structs.replace(study, study=named)).releases.name
+    return msgspec.structs.replace(study, study=named, trust=Trust(releases="authenticated"))
+
+
+def _membership(
+    study: Study, settings: Settings, client: str, say: Callable[[str], None]
+) -> Membership | None:
+    """Return what tells a client's own releases for an earlier study from what others forged.
+
+    None if any release may be its own: the study was open when this folder took part in it, or has
+    known this client under another key.
+    """
+    if pinned(settings, study.name) is None or not client_path(settings, client).exists():
+        return None
+    if not are_there(settings, [Topics.of(study).clients.name]):
+        return None
+    member = Membership(study, settings, client, say, looking=True)
+    return member if member.has_one_key else None

@@ -1,19 +1,16 @@
-"""A study that follows another: a client goes on behind the records it has released for that one.
+"""A study that follows others: a client goes on behind the records it has released for them.
 
-From the later study's first release on, the earlier one is over for this client. The
-ledger adds both up all the same: that no record enters releases of both would have to be shown of
+From the later study's first release on, the earlier ones are over for this client, and none but
+one study takes their place: among studies that follow each other a record enters one release. The
+ledger adds them up all the same: that no record enters releases of two would have to be shown of
 every copy of a client's database that is ever put back (docs/privacy/composition.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from pipeline.errors import ConfigError, LedgerBehind
-from pipeline.privacy.accounting import Unit
-from pipeline.privacy.events import Event, compose
-from pipeline.release.task import Task
-from producers.charges import Rows, charges, protecting
 from producers.database import Database
 
 
@@ -23,45 +20,74 @@ class Following:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def begin(self, study: str, source: str, before: str | None, missing: Collection[str]) -> None:
-        """Place a study that has released nothing behind the one that it follows.
+    def begin(
+        self, study: str, source: str, before: Sequence[str], missing: Collection[str],
+        *, from_start: bool,
+    ) -> None:  # fmt: skip
+        """Place a study that has released nothing behind those that it follows.
 
-        before: The study that it follows, if any.
+        before: The studies that its file says it follows, the newest first.
         missing: Studies of which this folder remembers releases that the database lacks.
+        from_start: Whether it may begin at the start of a source that was released for others.
 
-        Raises LedgerBehind if `before` is among these; ConfigError if some of its releases have not
-        been sent.
+        Raises LedgerBehind if one of `before` is among these; ConfigError if releases of one have
+        not been sent, another study has taken its place, or nothing says where to begin.
         """
-        found = self._db.row(
-            "SELECT position, owed, waiting FROM streams WHERE study = ? AND source = ?",
-            before, source,
-        )  # fmt: skip
-        if before in missing:
+        line = self.line(before, source)
+        if lost := [name for name in line if name in missing]:
             raise LedgerBehind(
-                f"study.follows: this client's database has lost releases of study {before!r}: put "
-                "the newest database back; if it is gone, start that study once with --skip-lost"
+                f"study.follows: this client's database has lost releases of study {lost[0]!r}: "
+                "put the newest database back; if it is gone, start that study once with "
+                "--skip-lost"
             )
-        if before is not None and study in self._chain(before):
-            raise ConfigError(
-                f"study.follows: study {before!r} follows study {study!r} for this client: start "
-                "its producer with the file of that one, or give this study a new name"
-            )
-        position, owed, waiting = found or (None, 0, 0)
+        for name in line:
+            if study in self._chain(name):
+                raise ConfigError(
+                    f"study.follows: study {name!r} follows study {study!r} for this client: start "
+                    "its producer with the file of that one, or give this study a new name"
+                )
+            if taken := self._taken_by(name) - {*line, study}:
+                raise ConfigError(
+                    f"study.follows: study {name!r} is over for this client, which went on with "
+                    f"study {min(taken)!r}: only one study takes the place of another, or records "
+                    "would be released for both. The operator must give this study a new name and "
+                    f"let it follow {min(taken)!r}; nothing was spent"
+                )
+        known = {name: row for name in line if (row := self._row(name, source))}
+        at = next((name for name, row in known.items() if row[3]), next(iter(known), None))
+        if before and at is None and not from_start:
+            self._refuse_others(study, source, before)
+        position, owed, waiting = (None, 0, 0) if at is None else known[at][:3]
         if waiting:
             raise ConfigError(
-                f"study.follows: {waiting} releases of study {before!r} have not been sent: start "
+                f"study.follows: {waiting} releases of study {at!r} have not been sent: start "
                 "its producer once more, until it says that none is left; nothing was spent"
             )
         self._db.write(
             "UPDATE streams SET follows = ?, position = ?, owed = ? WHERE study = ?",
-            before if found else None, position, owed, study,
+            at, position, owed, study,
         )  # fmt: skip
+
+    def line(self, before: Sequence[str], source: str) -> list[str]:
+        """Return whose place a study takes, the newest first, up to one that has released.
+
+        before: The studies that its file says it follows; those that they follow here are added.
+        """
+        found: list[str] = []
+        for first in before:
+            for name in self._chain(first):
+                if name not in found:
+                    found.append(name)
+                if (row := self._row(name, source)) and row[3]:
+                    # it had the last word of those before it
+                    return found
+        return found
 
     def passed(self, study: str) -> None:
         """Let the study that one follows, which has released nothing, know what was passed over."""
         asked = "SELECT position, owed, next_seq FROM streams WHERE study = ?"
         while (row := self._db.row(asked, study)) and not row[2]:
-            if (before := self.before(study)) is None:
+            if (before := self._before(study)) is None:
                 return
             self._db.write(
                 "UPDATE streams SET position = ?, owed = ? WHERE study = ?", row[0], row[1], before
@@ -73,47 +99,51 @@ class Following:
 
         Raises ConfigError.
         """
-        if row := self._db.row(
-            "SELECT study FROM streams WHERE follows = ? AND next_seq > 0", study
-        ):
+        if taken := self._taken_by(study):
             raise ConfigError(
-                f"study {study!r} is over for this client, which goes on with study {row[0]!r} "
-                "behind its records: start its producer with the file of that one"
+                f"study {study!r} is over for this client, which goes on with study "
+                f"{min(taken)!r} behind its records: start its producer with the file of that one"
             )
-
-    def before(self, study: str) -> str | None:
-        """Return the study that one follows."""
-        row = self._db.row("SELECT follows FROM streams WHERE study = ?", study)
-        return None if row is None or row[0] is None else str(row[0])
 
     def first(self, study: str) -> str:
         """Return the first study of those that follow each other up to this one."""
         return self._chain(study)[-1]
 
+    def _refuse_others(self, study: str, source: str, before: Sequence[str]) -> None:
+        """Refuse to begin at the start where the source was released for studies of other names."""
+        rows = self._db.rows(
+            "SELECT study FROM streams WHERE source = ? AND next_seq > 0 ORDER BY rowid", source
+        )
+        others = [str(row[0]) for row in rows if not self._taken_by(str(row[0]))]
+        if not others:
+            return
+        names = ", ".join(f'"{name}"' for name in (*before, others[-1]))
+        raise ConfigError(
+            f"study.follows: this client has released nothing of source {source!r} for study "
+            f"{before[0]!r}, and has for study {others[-1]!r}. If {before[0]!r} took the place of "
+            f"{others[-1]!r}, the operator must say so in the file of a study of a new name: "
+            f"follows = [{names}]; its clients go on behind these records. If not, the data owner "
+            f"may add --from-start: the records are then released for {study!r}, too. Nothing was "
+            "spent"
+        )
+
+    def _taken_by(self, study: str) -> set[str]:
+        """Return the studies that have released behind one, directly or behind others."""
+        rows = self._db.rows("SELECT study FROM streams WHERE follows IS NOT NULL AND next_seq > 0")
+        return {name for (name,) in rows if study in self._chain(name)[1:]}
+
+    def _row(self, study: str, source: str) -> tuple[bytes | None, int, int, int] | None:
+        return self._db.row(
+            "SELECT position, owed, waiting, next_seq FROM streams WHERE study = ? AND source = ?",
+            study, source,
+        )  # fmt: skip
+
+    def _before(self, study: str) -> str | None:
+        row = self._db.row("SELECT follows FROM streams WHERE study = ?", study)
+        return None if row is None or row[0] is None else str(row[0])
+
     def _chain(self, study: str) -> list[str]:
         found = [study]
-        while before := self.before(found[-1]):
+        while before := self._before(found[-1]):
             found.append(before)
         return found
-
-
-def spent(rows: Rows, source: str, unit: Unit) -> list[Event]:
-    """Return what a source's unit has paid, as events that add up; LocalStoreError as `charges`."""
-    return protecting(charges(rows, source), unit)
-
-
-def forecast(rows: Rows, task: Task, source: str, unit: Unit) -> list[Event]:
-    """Return what a source's unit will have paid when a study is added, as `spent`.
-
-    A study whose releases each pay is taken at all that it may spend.
-    """
-    name, budget, neighbours = task.study.name, task.budget, task.study.privacy.neighbours
-    paid = spent(rows, source, unit)
-    if any(charge.own and charge.study == name for charge in charges(rows, source)):
-        return paid
-    own = unit.convert(
-        budget.together(compose({budget.largest_event: budget.releases or 1})),
-        neighbours,
-        noise_per_record=budget.noise_per_record,
-    )
-    return [*paid, *(unit.convert(e, neighbours) for e in budget.beforehand.values()), own]

@@ -9,8 +9,8 @@ from infra.roll import read_roll
 from pipeline.errors import ConfigError
 from pipeline.messages.admission import Entry, Retirement, Word, read_word
 from pipeline.messages.form import HEADER
-from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.study import Study
 from pipeline.trust.mac import GENERATION, Stamp
 from pipeline.trust.signed import check_signed
 
@@ -28,12 +28,12 @@ class Membership:
     """
 
     def __init__(
-        self, task: Task, settings: Settings, client: str, say: Callable[[str], None],
+        self, study: Study, settings: Settings, client: str, say: Callable[[str], None],
         *, looking: bool = False,
     ) -> None:  # fmt: skip
-        self._study, self._client, self._settings, self._say = task.study, client, settings, say
+        self._study, self._client, self._settings, self._say = study, client, settings, say
         self._pair = read_client(settings, client)
-        self._roll = read_roll(task.study, settings, say)
+        self._roll = read_roll(study, settings, say)
         self._stamps: dict[int, Stamp] = {}
         if not looking:
             self._check()
@@ -43,6 +43,12 @@ class Membership:
     def key(self) -> bytes:
         """The client's public key."""
         return self._pair.public
+
+    @property
+    def has_one_key(self) -> bool:
+        """Whether the study has admitted this client under the key that it has now and no other."""
+        admitted = {entry.key for entry in self._roll.standing(self._client).entries if entry.key}
+        return admitted == {self._pair.public.hex()}
 
     def word(self, payload: bytes, least: int) -> Word:
         """Read what the study says in its releases topic; PayloadError if it is no such word.

@@ -37,6 +37,11 @@ UNREAD = (
     "the releases topic cannot be read ({fault}), so nobody can tell whether this client's "
     "database is its newest"
 )
+FORGED = (
+    "somebody else has sent releases under this client's name, as anybody can who may write to the "
+    "releases topic of an open study: the operator must take that right away, and cut the topic "
+    "behind what they sent (kafka-delete-records)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +120,7 @@ def lost_releases(
     if found.newest.seq - first_lost > MOST_LOST:
         raise LedgerBehind(
             f"the releases topic has a release of this ledger with number {found.newest.seq}, and "
-            f"this database has {first_lost}: no copy is that old, so somebody else writes to the "
-            "topic; the operator must see to who may"
+            f"this database has {first_lost}: no copy is that old, so {FORGED}"
         )
     if found.newest.revision != task.revision:
         raise ConfigError(
@@ -132,9 +136,12 @@ def lost_releases(
 
 def end_of(
     topic: str, settings: Settings, store: ClientStore, sent: tuple[int, int] | None,
-    say: Callable[[str], None], stopped: Callable[[], bool],
+    say: Callable[[str], None], stopped: Callable[[], bool], membership: Membership | None,
 ) -> int | None:  # fmt: skip
-    """Return behind which number a topic has no release of this ledger; None: nobody can tell."""
+    """Return behind which number a topic has no release of this ledger; None: nobody can tell.
+
+    membership: As `lost_releases` takes it, of the topic's study.
+    """
     if not are_there(settings, [topic]):
         return None
     with (
@@ -146,7 +153,7 @@ def end_of(
             return None
         place = TopicPartition(topic, partition_of(store.client.encode(), partitions))
         consumer.assign([place])
-        found = Search(consumer, place, store, say, stopped, None).run(sent)
+        found = Search(consumer, place, store, say, stopped, membership).run(sent)
     if found.newest is not None:
         return found.newest.seq + 1
     return 0 if sent is None else None

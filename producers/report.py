@@ -16,8 +16,7 @@ from pipeline.messages.spends import SpendsMessage
 from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
 from pipeline.privacy.events import Event, NonPrivate
 from pipeline.privacy.policy import loose_delta
-from producers.charges import Rows, known, spent_by
-from producers.following import spent
+from producers.charges import Rows, known, spent, spent_by
 from producers.heritage import account
 from producers.ledger import worded
 from producers.memory import Remembered, parsed

@@ -57,6 +57,7 @@ class Job:
         time of now.
     accept: Take a source that is refused or stopped otherwise, because its records cannot be used.
     begin: When the first record is due at that rate, in seconds since 1970; None: at once.
+    from_start: See `ClientStore.open_stream`.
     other_data: The source holds other records than those which begin alike; see
         `KnownSources.check`.
     """
@@ -73,6 +74,7 @@ class Job:
     begin: float | None = None
     other_data: bool = False
     accept: bool = False
+    from_start: bool = False
 
 
 def vault_path(folder: Path, client: str) -> Path:
@@ -133,7 +135,7 @@ def run_client(
         lost = lost_releases(task, settings, store, known, say, lambda: stopping.asked, membership)
         if stopping.asked:
             return Progress()
-        check_followed(task.study, settings, store, lost, say, lambda: stopping.asked)
+        check_followed(task, settings, store, name, lost, say, lambda: stopping.asked)
         if (lost.seqs or store.missing) and not job.skip_lost:
             raise refuse(task, lost, store.missing)
         times = _event_times(task, settings, job, known.latest)
@@ -146,6 +148,7 @@ def run_client(
             location=location_of(job.source),
             event_time=job.event_time,
             rebind=not (lost.seqs or store.missing),
+            from_start=job.from_start,
         )
         started()
         _warn(task, store, name, stream_state.next_seq, say)
@@ -224,7 +227,7 @@ def _membership(
         return None
     check_running(task, settings)
     admit()
-    return Membership(task, settings, client, say)
+    return Membership(task.study, settings, client, say)
 
 
 def _check_order(source: Source, name: str) -> None:

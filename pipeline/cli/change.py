@@ -22,6 +22,11 @@ _EFFECTS = {
     "kafka": "Kafka's own tools must change the topics (kafka-reassign-partitions)",
     "new study": "begins a study of its own",
 }
+#: What a study of its own needs is no reason for one.
+_OWN = {
+    "study.name": "a study of its own has a name of its own",
+    "study.follows": "clients go on behind the records of the studies that it names",
+}
 
 
 @click.command()
@@ -69,7 +74,7 @@ def _plan(before: Task, after: Task, settings: Settings) -> dict[str, Any]:
     new = is_new(before, after)
     # under OLD's own name nobody can move: what it would cost is no answer
     is_asked = new and before.study.name != after.study.name
-    clients = costs(settings.home, before.study.name, after) if is_asked else []
+    clients = costs(settings.home, _line(before), after) if is_asked else []
     return {
         "old": {"study": before.study.name, "revision": before.revision},
         "new": {"study": after.study.name, "revision": after.revision},
@@ -91,10 +96,17 @@ def _mend(before: Task, after: Task) -> list[str]:
             "topics and state have this name: give NEW a name of its own, for example "
             f'name = "{old.name[:61]}-2", and follows = "{old.name}" below it'
         )
-    elif new.study.follows not in (None, old.name):
+    elif new.name in old.study.before:
         found.append(
-            f"study.follows: it names {new.study.follows!r}, and OLD is {old.name!r}: write "
-            f'follows = "{old.name}"'
+            f"study.name: OLD took the place of study {new.name!r}, which is over for all clients "
+            "that have moved: give NEW a name that no study before it has had, with any keys"
+        )
+    elif new.study.before not in ((), line := _line(before)):
+        names = ", ".join(f'"{name}"' for name in line)
+        found.append(
+            "study.follows: NEW takes the place of OLD and of all whose place OLD took, so that "
+            "clients that were away begin behind their records, too: write follows = "
+            + (f"[{names}]" if len(line) > 1 else names)
         )
     keys = [study.trust.key if study.trust is not None else None for study in (old, new)]
     if new.name != old.name and keys[0] is not None and keys[0] == keys[1]:
@@ -103,6 +115,11 @@ def _mend(before: Task, after: Task) -> list[str]:
             "study keys NEW` prints, or remove it"
         )
     return found
+
+
+def _line(before: Task) -> tuple[str, ...]:
+    """Return the studies at which clients may stand, the newest first."""
+    return before.study.name, *before.study.study.before
 
 
 def _restarts(found: list[Change]) -> list[str]:
@@ -128,7 +145,7 @@ def _steps(before: Task, after: Task, clients: list[dict[str, Any]]) -> list[str
         )
         if not before.study.authenticated:
             steps.append("admit the clients: `veilstream client enrol` and `client admit`")
-    sent = "" if after.study.study.follows is None else ", once all it has released is sent"
+    sent = "" if not after.study.study.before else ", once all it has released is sent"
     steps.append(f"stop each client{sent}, and start it with NEW and the same --client, --source")
     steps += [
         f"{one['client']}: add --epsilon-limit {_up(one['epsilon']['after'])}, if the data owner "
@@ -136,7 +153,9 @@ def _steps(before: Task, after: Task, clients: list[dict[str, Any]]) -> list[str
         for one in clients
         if one["epsilon"] and not one["fits"] and one["epsilon"]["after"] is not None
     ]
-    return [*steps, f"when all clients have moved, stop the workers of {old}"]
+    waiting = [one["client"] for one in clients if not one["has_moved"]]
+    known = f" (in this folder not yet: {', '.join(waiting)})" if waiting else ""
+    return [*steps, f"when all clients have moved{known}, stop the workers of {old}"]
 
 
 def _up(epsilon: float) -> str:
@@ -146,9 +165,8 @@ def _up(epsilon: float) -> str:
 
 def _show(plan: dict[str, Any]) -> None:
     for one in plan["changes"]:
-        whom = f": start {' and '.join(one['who'])} again" if one["who"] else ""
-        click.echo(f"{one['key']}: {one['before']} -> {one['after']}")
-        click.echo(f"  {_EFFECTS[one['effect']]}{whom}")
+        click.echo(f"{one['key']}: {_said(one['before'])} -> {_said(one['after'])}")
+        click.echo(f"  {_why(one)}")
     if not plan["changes"]:
         click.echo("nothing that counts has changed")
     if not plan["new_study"]:
@@ -161,5 +179,19 @@ def _show(plan: dict[str, Any]) -> None:
             f"epsilon {spent['spent']:.4g} spent, {spent['after']:.4g} with NEW, of "
             f"{spent['limit']:.4g} at delta {spent['delta']:g}"
         )  # fmt: skip
-        moved = "; has moved" if one["has_moved"] else ""
-        click.echo(f"client {one['client']}: {one['releases']} releases, {budget}{moved}")
+        moved = "has moved" if one["has_moved"] else "has not moved yet"
+        click.echo(
+            f"client {one['client']}: {one['releases']} releases for {one['study']}, {budget}; "
+            f"{moved}"
+        )
+
+
+def _why(one: dict[str, Any]) -> str:
+    if one["derived"]:
+        return "neither file sets it: it is derived from other keys, and changes with them"
+    whom = f": start {' and '.join(one['who'])} again" if one["who"] else ""
+    return _OWN.get(one["key"], _EFFECTS[one["effect"]]) + whom
+
+
+def _said(value: Any) -> Any:
+    return "not set" if value is None else value

@@ -46,7 +46,7 @@ def show(name: str, as_json: bool) -> None:
         click.echo(f"{study}:")
         for key, value in facts.items():
             if not isinstance(value, dict):
-                click.echo(f"  {key.replace('_', ' ')}: {value}")
+                click.echo(f"  {key.replace('_', ' ')}: {'-' if value is None else value}")
                 continue
             click.echo(f"  {key.replace('_', ' ')}:{'' if value else ' none'}")
             for kind, count in sorted(value.items(), key=lambda item: -item[1]):
@@ -70,7 +70,7 @@ def status(study: Path, name: str, as_json: bool) -> None:
         raise ConfigError(f"no client {name!r} has run from this folder; see VEILSTREAM_FOLDER")
     settings = connected(settings)
     trusted = task.study.authenticated
-    member = Membership(task, settings, name, say, looking=True) if trusted else None
+    member = Membership(task.study, settings, name, say, looking=True) if trusted else None
     found = counted(task, settings, name, path, member)
     if as_json:
         put(found)

@@ -13,6 +13,7 @@ from pipeline.cli.context import AS_JSON, FILE, put, say, show
 from pipeline.errors import ConfigError
 from pipeline.library.plan_words import counted_of, lacking, verdict
 from pipeline.library.planning import POWER, Plan, Row, plan
+from pipeline.release.share import standstill
 from pipeline.study import edited, parse_study, with_features, with_keys
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def design(
         put(found.to_dict())
     else:
         _show(found)
+    if warning := standstill(found.study, clients):
+        say(f"WARNING: {warning}")
 
 
 def designed(text: str, found: Plan, given: Mapping[str, object] | None = None) -> str:

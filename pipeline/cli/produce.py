@@ -73,6 +73,11 @@ from producers.run import Job, run_client, vault_path
     "leave out the records that they can have held, and go on.",
 )  # fmt: skip
 @click.option(
+    "--from-start", is_flag=True,
+    help="Begin a study that follows others at the start of the source, although its records were "
+    "released for a study that it does not name: they are then released for both.",
+)  # fmt: skip
+@click.option(
     "--accept-unusable", is_flag=True,
     help="Begin, and go on in this run, although hardly any record of the source can be used.",
 )  # fmt: skip
@@ -87,7 +92,7 @@ def produce(
     event_time: str | None, source_name: str | None, other_data: bool, rate: float | None,
     begin_at: float | None,
     epsilon_limit: float | None, delta_limit: float | None, level: str | None, skip_lost: bool,
-    accept_unusable: bool, metrics_port: int | None, as_json: bool, quiet: bool,
+    from_start: bool, accept_unusable: bool, metrics_port: int | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Read records, send noised sums of them to STUDY, and count the privacy spent.
 
@@ -137,7 +142,7 @@ def produce(
     limit = Limit(epsilon_limit, delta_limit)
     job = Job(
         client, source, form, follow, source_name, rate, limit, skip_lost, event_time, begin_at,
-        other_data, accept_unusable,
+        other_data, accept_unusable, from_start,
     )  # fmt: skip
     before, code = standing(path, task.study.name), 1
     try:

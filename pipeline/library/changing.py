@@ -10,7 +10,7 @@ import msgspec
 from pipeline.errors import VeilstreamError
 from pipeline.methods import task_of
 from pipeline.release.task import Task
-from pipeline.study import Study
+from pipeline.study import Study, study_of
 
 #: What a changed key asks for. "topics": a restart, and a setting of topics; "kafka": what only
 #: Kafka's own tools can change; "new study": other releases, or another way to spread them.
@@ -41,6 +41,7 @@ class Change:
 
     key: With its tables, as in "privacy.epsilon".
     before, after: Its values; None where it is not given.
+    derived: Whether neither file sets it: other keys that changed do.
     who: Whom to start again: "workers", "clients", "readers".
     """
 
@@ -49,6 +50,7 @@ class Change:
     after: Any
     effect: Effect
     who: tuple[str, ...]
+    derived: bool = False
 
 
 def changes_between(old: Study, new: Study) -> list[Change]:
@@ -63,7 +65,8 @@ def changes_between(old: Study, new: Study) -> list[Change]:
         effect, who = _kept(path)
         if path in _SPREAD or _revision(tables, path, other) != revision:
             effect, who = "new study", ()
-        found.append(Change(".".join(path), one, other, effect, who))
+        derived = all(_is_derived(table, path) for table in (tables, others))
+        found.append(Change(".".join(path), one, other, effect, who, derived))
     one, other = list(old.data.features), list(new.data.features)
     if sorted(one) == sorted(other) and one != other:
         found.append(Change(".".join(ORDER), one, other, "new study", ()))
@@ -93,17 +96,30 @@ def _leaves(table: dict[str, Any], path: Path = ()) -> dict[Path, Any]:
 
 def _revision(tables: dict[str, Any], path: Path, value: Any) -> str | None:
     """Return the revision with one key set otherwise; None if there is no such study."""
-    copy = msgspec.json.decode(msgspec.json.encode(tables))
-    table = copy
-    for step in path[:-1]:
-        if table.get(step) is None:
-            table[step] = {}
-        table = table[step]
-    if value is None:
-        table.pop(path[-1], None)
-    else:
-        table[path[-1]] = value
     try:
-        return task_of(msgspec.convert(copy, Study)).revision
+        return task_of(msgspec.convert(_with(tables, path, value), Study)).revision
     except (VeilstreamError, msgspec.ValidationError):
         return None
+
+
+def _is_derived(tables: dict[str, Any], path: Path) -> bool:
+    """Whether a file without a key is the same study."""
+    try:
+        found = study_of(_with(tables, path, None), name="study")
+    except VeilstreamError:
+        return False
+    return _leaves(msgspec.to_builtins(found)) == _leaves(tables)
+
+
+def _with(tables: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
+    """Return a file's tables with one key set otherwise, and none that is not given."""
+    leaves = _leaves(tables) | {path: value}
+    found: dict[str, Any] = {}
+    for (*steps, key), given in leaves.items():
+        if given is None:
+            continue
+        table = found
+        for step in steps:
+            table = table.setdefault(step, {})
+        table[key] = given
+    return found

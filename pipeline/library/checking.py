@@ -10,7 +10,7 @@ from pipeline.messages.topics import Topics
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import guarantee_of, offline_method
 from pipeline.privacy.policy import loose_delta
-from pipeline.release.share import most_releases
+from pipeline.release.share import least_clients, most_releases, standstill
 from pipeline.release.task import Task
 from pipeline.study import StudySource, read_study
 from pipeline.study.steps import described
@@ -43,6 +43,7 @@ def warnings_of(task: Task) -> list[str]:
         loose_delta(task.budget.guarantee.delta, task.slots),
         _wide_residuals(task),
         _many_levels(task),
+        standstill(task.study),
         *own,
     )
     return [warning for warning in found if warning]
@@ -88,7 +89,7 @@ def facts_of(task: Task) -> dict[str, object]:
         facts["largest_share"] = (
             f"of each client at most {share.share:g} of all releases, and "
             f"{most_releases(task.study, 0)} until {share.after} have come; who is at that waits "
-            "for others"
+            f"for others; with {least_clients(task.study)} clients or more it never stands still"
         )
     facts["topics"] = {
         topic.name: f"partitions {topic.partitions}, {topic.config.get('cleanup.policy', 'delete')}"

@@ -151,6 +151,11 @@ class Budget:
         return event
 
     @property
+    def whole(self) -> Event:
+        """What all releases of this study together cost one record of any client, at most."""
+        return compose({self.largest_event: self.releases})
+
+    @property
     def beforehand(self) -> Mapping[str, Event]:
         """What was learned of a client's records before any release, and what that cost, by name.
 
@@ -170,7 +175,7 @@ class Budget:
             mechanism=privacy.mechanism,
             epsilon=privacy.epsilon,
             delta=privacy.delta or 0.0,
-            mu=total_mu([self.of_unit(compose({self.largest_event: self.releases}))]),
+            mu=total_mu([self.of_unit(self.whole)]),
             unit=privacy.unit,
             records=privacy.records,
             neighbours=privacy.neighbours,

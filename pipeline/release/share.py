@@ -25,6 +25,43 @@ def most_releases(study: Study, watermark: int) -> int | None:
     return math.floor(limit.share * came + _ROUNDING)
 
 
+def least_clients(study: Study) -> int | None:
+    """Return with how many clients a study cannot stand still; None: with any number.
+
+    With n of them it stands still where so many releases c have come that each has its part of
+    them, n floor(share c) <= c: parts are whole numbers, so that a share above 1 / n may not do
+    (docs/decisions/0023-a-share-told-by-a-release.md).
+    """
+    limit = study.largest_share
+    if limit is None:
+        return None
+    part, least = math.floor(limit.share * limit.after + _ROUNDING), 1
+    # with more than (part + 1) / (share part) clients no larger part stands still either
+    while (part + 1) / (limit.share * part) > least:
+        last = math.ceil((part + 1) / limit.share - _ROUNDING) - 1
+        least = max(least, last // part + 1)
+        part += 1
+    return least
+
+
+def standstill(study: Study, clients: int | None = None) -> str:
+    """Return a warning of a share at which a study can stand still; empty if there is none.
+
+    clients: How many there will be; None: the fewest whose shares are more than all.
+    """
+    limit, least = study.largest_share, least_clients(study)
+    if limit is None or least is None:
+        return ""
+    clients = clients or math.floor(1 / limit.share) + 1
+    if clients >= least:
+        return ""
+    return (
+        f"trust.largest_share: with {clients} clients the study can stand still for ever, each at "
+        f"its share of {limit.share:g} in whole releases: it takes {least} clients that all go on. "
+        "Raise share, to about twice one nth for n clients, or after"
+    )
+
+
 def above_share(study: Study, seqs: Integers, watermarks: Integers) -> Integers:
     """Return which releases of a batch are more than their clients may make, as places in it.
 

@@ -13,6 +13,10 @@ def key(meaning: str, example: object, **limits: Any) -> Meta:
     return Meta(description=meaning, examples=[example], **limits)
 
 
+#: Topics and keys of Redis have it in their names.
+StudyName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}\Z")]
+
+
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all tables of a study file."""
 
@@ -30,13 +34,19 @@ class Heading(Strict, frozen=True, kw_only=True):
     ]
     description: Annotated[str, key("one line for people", "...")] = ""
     follows: Annotated[
-        Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}\Z")] | None,
+        StudyName | Annotated[list[StudyName], Meta(min_length=1)] | None,
         key(
             "the study that this one takes the place of: a client begins behind the records that "
-            "it has released for that one, which is over for it then; default: none",
+            "it has released for that one, which is over for it then. If that one took the place "
+            "of others, a list of them all, the newest first; default: none",
             "shuttle",
         ),
     ] = None
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """The studies whose place this one takes, the newest first."""
+        return (self.follows,) if isinstance(self.follows, str) else tuple(self.follows or ())
 
 
 class Feature(Strict, frozen=True, kw_only=True, omit_defaults=True):

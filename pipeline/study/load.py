@@ -85,11 +85,14 @@ def check_consistency(study: Study) -> None:
     """
     features, interactions = study.data.features, study.data.interactions
     check_features(features, interactions)
-    if study.study.follows == study.name:
+    before = study.study.before
+    if study.name in before:
         raise ConfigError(
             "study.follows: a study cannot follow itself; give the changed study a new name, for "
             f'example name = "{study.name[:61]}-2"'
         )
+    if len(set(before)) < len(before):
+        raise ConfigError("study.follows: each study once, the newest first; remove the others")
     if study.data.response.name in features:
         raise ConfigError(f"data.response.name: {study.data.response.name!r} is also a feature")
     check_reach(study.encoding)

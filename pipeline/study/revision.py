@@ -41,9 +41,9 @@ def revision_of(study: Study) -> str:
         "privacy": {k: v for k, v in tables["privacy"].items() if k != "personal" or v},
         "window": tables["window"]["records"],
     }
-    if study.study.follows is not None:
+    if before := study.study.before:
         # a client whose file lacks it would release the same records again
-        meaning["follows"] = study.study.follows
+        meaning["follows"] = before[0] if len(before) == 1 else before
     if study.authenticated:
         # a client that puts no MAC on its releases must hear of it before it spends
         meaning["trust"] = "authenticated"

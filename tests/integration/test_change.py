@@ -13,7 +13,9 @@ from infra import admissions
 from infra.study_record import announce, known_revision
 from infra.topics import administrator, configuration
 from pipeline.methods import task_of
-from pipeline.study import parse_study
+from pipeline.study import load_study, parse_study
+from producers.client_store import ClientStore, Outgoing, Tally
+from producers.run import vault_path
 from tests.stage import Stage, lent, lines, study_text, until, write_csv
 from tests.trusted import TRUST
 
@@ -197,3 +199,58 @@ def test_what_cannot_be_done_is_refused_before_anything_is_made(stage: Stage) ->
     assert f"runs under revision {same_name.task.revision}" in done.stderr
     with administrator(stage.settings) as admin:
         assert other.topics.releases.name not in admin.list_topics()
+
+
+def plain(stage: Stage, name: str, *follows: str, epsilon: str = "2.0") -> Path:
+    """Write a study that follows others, and return its file."""
+    old = stage.task.study.name
+    given = f"\nfollows = {json.dumps(follows)}" if follows else ""
+    text = stage.study.read_text().replace(f'name = "{old}"', f'name = "{name}"{given}')
+    path = stage.folder / f"{name}.toml"
+    path.write_text(text.replace("epsilon = 2.0", f"epsilon = {epsilon}"))
+    return path
+
+
+def test_a_plan_knows_clients_that_were_away_and_never_goes_back(stage: Stage) -> None:
+    """Nobody is asked: databases in the folder, and two files."""
+    for client, name in (("away", "a"), ("there", "b")):
+        path = vault_path(stage.settings.home, client)
+        text = plain(stage, name, *(["a"] if name == "b" else []))
+        with ClientStore(path, client) as store:
+            task = task_of(load_study(text))
+            store.open_stream(task, "csv:x")
+            store.release(
+                task, "csv:x", [Outgoing(0, b"noised", [])], position=b"20",
+                tally=Tally(20, {}, 0), now=1.0,
+            )  # fmt: skip
+    second = plain(stage, "b", "a")
+    done = stage.run("study", "change", second, plain(stage, "c", "b", "a"))
+    assert done.returncode == 0, done.stderr
+    assert "client away: 1 releases for a" in done.stdout
+    assert "client there: 1 releases for b" in done.stdout
+    assert "in this folder not yet: away, there" in done.stderr
+    refused = [
+        (plain(stage, "c", "b"), 'follows = ["b", "a"]'),
+        (plain(stage, "c", "a", "b"), 'follows = ["b", "a"]'),
+        (plain(stage, "a"), "study.name: OLD took the place of study 'a'"),
+        (plain(stage, "a", "b"), "study.name: OLD took the place of study 'a'"),
+    ]
+    for path, said in refused:
+        done = stage.run("study", "change", second, path)
+        assert done.returncode == 10
+        assert said in done.stderr, path
+    shown = stage.run("client", "show", "away").stdout
+    assert "follows: -" in shown
+    assert "None" not in shown
+
+
+def test_keys_that_no_file_sets_are_said_to_change_with_others(stage: Stage) -> None:
+    first = plain(stage, "a")
+    done = stage.run("study", "change", first, plain(stage, "b", "a", epsilon="1.0"))
+    assert "estimator.ridge: " in done.stdout
+    assert "neither file sets it: it is derived from other keys" in done.stdout
+    assert done.stdout.count("begins a study of its own") == 1
+    found = json.loads(
+        stage.run("study", "change", first, stage.folder / "b.toml", "--json").stdout
+    )
+    assert [one["key"] for one in found["changes"] if one["derived"]] == ["estimator.ridge"]

@@ -51,7 +51,7 @@ def test_what_a_revoked_client_sent_is_folded_once_after_it_was_admitted_again(
 ) -> None:
     opened(stage, "north")
     task, settings = stage.task, stage.settings
-    stamp = Membership(task, settings, "north", lambda _: None).stamp
+    stamp = Membership(task.study, settings, "north", lambda _: None).stamp
     payloads = [
         stamp(
             release_of(

@@ -4,37 +4,48 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+from kafka import TopicPartition
 
+from infra.topics import administrator
 from pipeline.errors import BudgetExceeded, ConfigError, LedgerBehind
 from pipeline.methods import task_of
 from pipeline.privacy.accounting import Unit, total_epsilon
+from pipeline.privacy.events import compose
 from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers import report
 from producers.client import Progress
 from producers.client_store import NO_LIMIT, ClientStore, Outgoing, Tally
-from producers.following import forecast
 from producers.ledger import Limit
+from producers.outlook import forecast
 from producers.run import Job, run_client
-from tests.stage import HEADER, PRIVATE, Stage, lines, study_text
+from tests import ages
+from tests.stage import HEADER, PRIVATE, Stage, lines, send, study_text, write_csv
+from tests.trusted import TRUST
+from tests.wire import edited
 
 SOURCE = "csv:data.csv"
 
 
-def task(name: str, follows: str | None = None, *, epsilon: float = 2.0, records: int = 1) -> Task:
-    privacy = PRIVATE.replace("2.0", str(epsilon))
-    privacy += f'\nunit = "user"\nrecords = {records}' if records > 1 else ""
-    text = study_text(name, privacy=privacy)
-    head = f'name = "{name}"'
-    return task_of(
-        parse_study(text.replace(head, f'{head}\nfollows = "{follows}"', int(bool(follows))))
-    )
+def following(text: str, name: str, *follows: str) -> str:
+    """Return the text of a study under another name, which follows others."""
+    head, other = text.split("\n\n", 1)
+    assert head.startswith("[study]")
+    line = f"follows = {json.dumps(follows if len(follows) > 1 else follows[0])}\n"
+    return f'[study]\nname = "{name}"\n{line if follows else ""}\n{other}'
+
+
+def task(name: str, *follows: str | None, epsilon: float = 2.0) -> Task:
+    text = study_text(name, privacy=PRIVATE.replace("2.0", str(epsilon)))
+    names = [one for one in follows if one]
+    return task_of(parse_study(following(text, name, *names) if names else text))
 
 
 def release(store: ClientStore, one: Task, position: bytes, limit: Limit = NO_LIMIT) -> None:
@@ -119,8 +130,65 @@ def test_what_waits_or_is_lost_comes_first(path: Path) -> None:
             store.open_stream(task("b", "a"), SOURCE)
         store.sent("a", [1], (0, 1))
         with pytest.raises(LedgerBehind):
-            store._following.begin("b", SOURCE, "a", {"a": 1})
+            store._following.begin("b", SOURCE, ("a",), {"a": 1}, from_start=False)
         assert store.open_stream(task("b", "a"), SOURCE).position == b"40"
+
+
+def positions(store: ClientStore, *studies: Task) -> list[bytes | None]:
+    return [store.open_stream(one, SOURCE, Limit(9.0)).position for one in studies]
+
+
+def test_a_client_that_was_away_goes_on_behind_the_study_that_it_knows(path: Path) -> None:
+    with ClientStore(path, "site") as store:
+        release(store, task("a"), b"20")
+        assert positions(store, task("c", "b", "a")) == [b"20"]
+        # it has asked for the one between without releasing for it, and the first went on
+        assert positions(store, task("b", "a")) == [b"20"]
+        release(store, task("a"), b"40")
+        assert positions(store, task("d", "b"), task("c", "b", "a")) == [b"40", b"40"]
+        release(store, task("c", "b", "a"), b"60", Limit(9.0))
+        for over in (task("a"), task("b", "a"), task("d", "b")):
+            with pytest.raises(ConfigError, match=r"is over for this client.* study 'c'"):
+                store.open_stream(over, SOURCE)
+        assert positions(store, task("e", "c", "b", "a")) == [b"60"]
+        assert store.input_of("e") == store.input_of("c") == "a"
+
+
+def test_one_study_alone_takes_the_place_of_another(path: Path) -> None:
+    with ClientStore(path, "site") as store:
+        release(store, task("a"), b"20")
+        # whoever releases first has it
+        assert positions(store, task("b", "a"), task("x", "a")) == [b"20", b"20"]
+        release(store, task("b", "a"), b"40", Limit(9.0))
+        for second in (task("x", "a"), task("y", "a")):
+            with pytest.raises(ConfigError, match=r"went on with study 'b'.*let it follow 'b'"):
+                store.open_stream(second, SOURCE)
+        assert positions(store, task("z", "b", "a")) == [b"40"]
+
+
+def test_records_of_a_study_that_is_not_named_are_not_released_again_unasked(path: Path) -> None:
+    with ClientStore(path, "site") as store:
+        release(store, task("a"), b"20")
+        with pytest.raises(ConfigError, match=r'follows = \["b", "a"\].*--from-start'):
+            store.open_stream(task("c", "b"), SOURCE)
+        assert store.peek("c").position is None
+        assert store.open_stream(task("c", "b"), SOURCE, from_start=True).position is None
+        # one that is over by itself is none whose place this one could take
+        release(store, task("a2", "a"), b"40", Limit(9.0))
+        with pytest.raises(ConfigError, match=r'\["b", "a2"\]'):
+            store.open_stream(task("c", "b"), SOURCE)
+
+
+def test_a_list_of_studies_is_part_of_the_revision() -> None:
+    assert task("c", "b", "a").revision not in (task("c", "b").revision, task("c", "a").revision)
+    one, same = (
+        parse_study(study_text("c").replace('"c"', f'"c"\nfollows = {given}', 1))
+        for given in ('"b"', '["b"]')
+    )
+    assert task_of(one).revision == task_of(same).revision
+    for wrong in ('["b", "c"]', '["b", "b"]', "[]", '["B"]'):
+        with pytest.raises(ConfigError, match=r"study\.follows"):
+            parse_study(study_text("c").replace('"c"', f'"c"\nfollows = {wrong}', 1))
 
 
 def test_another_source_is_read_from_its_start(path: Path) -> None:
@@ -143,6 +211,35 @@ def test_a_forecast_is_what_is_paid(path: Path, follows: str | None, epsilon: fl
         assert total_epsilon(ask(), 1e-5) == pytest.approx(then, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("promised", "rounds", "method"), [(8.0, 200, ""), (1.15, 2, "cap = 1.0")],
+    ids=["all rounds for ever", "all that are promised"],
+)  # fmt: skip
+def test_rounds_that_each_pay_are_forecast_as_all_that_may_come(
+    path: Path, promised: float, rounds: int, method: str
+) -> None:
+    text = ages.study_text(epsilon=promised, method=method)
+    one, unit = ages.task_of(text).of_client("c"), Unit(1, "replace-one")
+    with ClientStore(path.with_name("c.db"), "c") as store:
+        ask = functools.partial(forecast, store.heritage._db.rows, one, SOURCE, unit)
+        store.open_stream(one, SOURCE)
+        then = total_epsilon(ask(), 0.0)
+        release(store, one, b"20")
+        assert total_epsilon(ask(), 0.0) == then <= promised
+        whole = one.budget.together(compose({one.budget.event: rounds}))
+        paid = total_epsilon([whole], 0.0)
+        assert paid <= then * (1 + 1e-12)
+        # a promise need not be a sum of whole rounds
+        assert then == pytest.approx(paid if promised > 2 else promised, rel=1e-6)
+        seqs = range(1, rounds)
+        group = [Outgoing(seq, b"noised", []) for seq in seqs]
+        tally = Tally(20, {}, 0)
+        store.release(one, SOURCE, group, position=b"40", tally=tally, now=1.0)
+        if promised < 2:
+            with pytest.raises(BudgetExceeded, match=r"it promises 1\.15"):
+                release(store, one, b"60")
+
+
 def test_a_study_cannot_follow_itself() -> None:
     with pytest.raises(ConfigError, match=r"study\.follows"):
         task("a", "a")
@@ -155,9 +252,7 @@ def test_records_that_wait_in_a_pipe_go_on_into_the_study_that_follows(
     """50 records make two releases of 20; the rest, and 30 more, make two of the next study."""
     old = Stage(tmp_path, kafka, redis_url, study_text())
     name = old.task.study.name
-    head = f'name = "{name}"'
-    text = old.study.read_text().replace(head, f'name = "{name}-2"\nfollows = "{name}"')
-    new = Stage(tmp_path, kafka, redis_url, text)
+    new = Stage(tmp_path, kafka, redis_url, following(old.study.read_text(), f"{name}-2", name))
 
     def run(stage: Stage, stream: BinaryIO, until: int) -> None:
         def report(progress: Progress, _share: float | None) -> None:
@@ -184,3 +279,72 @@ def test_records_that_wait_in_a_pipe_go_on_into_the_study_that_follows(
     finally:
         old.remove()
         new.remove()
+
+
+def test_a_client_that_was_away_releases_no_record_a_second_time(
+    tmp_path: Path, kafka: str, redis_url: str
+) -> None:
+    old = Stage(tmp_path, kafka, redis_url, study_text())
+    name = old.task.study.name
+    names = (f"{name}-2", name)
+    new = Stage(tmp_path, kafka, redis_url, following(old.study.read_text(), f"{name}-3", *names))
+    short = task_of(parse_study(following(old.study.read_text(), f"{name}-4", names[0])))
+    source = write_csv(tmp_path / "data.csv", 60)
+    job = Job("site", str(source), limit=Limit(9.0))
+    try:
+        run_client(old.task, old.settings, job, report=lambda *_: None)
+        with source.open("a") as file:
+            file.writelines(lines(40, 1))
+        with pytest.raises(ConfigError, match="--from-start"):
+            run_client(short, old.settings, job, report=lambda *_: None)
+        run_client(new.task, new.settings, job, report=lambda *_: None)
+        rows = new.query("site", "SELECT study, records FROM streams WHERE next_seq ORDER BY study")
+        assert rows == [(name, 60), (f"{name}-3", 40)]
+    finally:
+        old.remove()
+        new.remove()
+
+
+@pytest.mark.parametrize("trust", ["", TRUST], ids=["open", "authenticated"])
+def test_a_forged_release_of_the_earlier_study_counts_only_where_it_is_open(
+    tmp_path: Path, kafka: str, redis_url: str, trust: str
+) -> None:
+    old = Stage(tmp_path, kafka, redis_url, study_text() + trust)
+    name = old.task.study.name
+    new = Stage(tmp_path, kafka, redis_url, following(old.study.read_text(), f"{name}-2", name))
+    source = write_csv(tmp_path / "data.csv", 60)
+    job = Job("site", str(source), limit=Limit(9.0))
+    try:
+        for stage in (old, new):
+            if trust:
+                admit(stage, "site")
+        run_client(old.task, old.settings, job, report=lambda *_: None)
+        topic, last = old.topics.releases.name, old.releases()[-1]
+        forged = edited(old.task, last.value, seq=7)
+        send(kafka, topic, [{"key": last.key, "value": forged, "partition": last.partition}])
+        with source.open("a") as file:
+            file.writelines(lines(40, 1))
+        if not trust:
+            with pytest.raises(LedgerBehind, match="must take that right away, and cut the topic"):
+                run_client(new.task, new.settings, job, report=lambda *_: None)
+            with administrator(old.settings) as admin:
+                place = TopicPartition(topic, last.partition)
+                admin.delete_records({place: last.offset + 2})
+        run_client(new.task, new.settings, job, report=lambda *_: None)
+        rows = new.query("site", "SELECT study, records FROM streams ORDER BY study")
+        assert rows == [(name, 60), (f"{name}-2", 40)]
+    finally:
+        old.remove()
+        new.remove()
+
+
+def admit(stage: Stage, client: str) -> None:
+    given = stage.folder / f"{client}.json"
+    for command in (
+        ("topics", stage.study), ("study", "keys", stage.study),
+        ("client", "enrol", "--client", client), ("client", "admit", stage.study, given),
+    ):  # fmt: skip
+        done = stage.run(*command)
+        assert done.returncode == 0, done.stderr
+        if "enrol" in command:
+            given.write_text(done.stdout)

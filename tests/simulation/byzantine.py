@@ -85,7 +85,7 @@ class Byzantine(World):
 
     def membership(self, client: str) -> Membership:
         """Return what a client has agreed on with the study."""
-        return Membership(self.task, self.settings, client, lambda _: None)
+        return Membership(self.task.study, self.settings, client, lambda _: None)
 
     @property
     def models(self) -> list[Model]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import random
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from pipeline.cli.design import design
 from pipeline.errors import ConfigError
+from pipeline.library.checking import warnings_of
 from pipeline.methods import server_of, task_of
 from pipeline.reducer import OFFLINE, Partition, Reducer, differences
 from pipeline.release.model import Model, round_model
-from pipeline.release.share import above_share, most_releases
+from pipeline.release.share import above_share, least_clients, most_releases, standstill
 from pipeline.release.task import Task
-from pipeline.study import parse_study
+from pipeline.study import Study, load_study, parse_study
 from tests.builders import LogEntry
 from tests.stage import study_text
 from tests.trusted import TRUST, World
@@ -197,3 +202,46 @@ def test_a_share_that_bounds_nothing_is_refused_and_says_why(text: str, said: st
     with pytest.raises(ConfigError, match=r"trust\.largest_share") as found:
         parse_study(text)
     assert said in str(found.value)
+
+
+def stands_still(study: Study, clients: int, most: int) -> bool:
+    """Whether clients that release in turn, at a model of all that came, end before `most`."""
+    made = [0] * clients
+    while sum(made) < most:
+        allowed = most_releases(study, sum(made) * study.window.records)
+        waiting = [n for n in range(clients) if made[n] < (allowed or 0)]
+        if not waiting:
+            return True
+        # whoever is furthest behind leaves the least room to all
+        made[min(waiting, key=made.__getitem__)] += 1
+    return False
+
+
+@pytest.mark.parametrize(
+    ("share", "after", "least"),
+    [(0.34, 10, 4), (0.34, 1000, 3), (0.25, 40, 5), (0.4, 10, 4), (0.4, 20, 3), (0.1, 10, 20)],
+)
+def test_a_study_stands_still_with_fewer_clients_than_it_needs(
+    share: float, after: int, least: int
+) -> None:
+    study = limited(share, after).study
+    assert least_clients(study) == least
+    for clients in range(2, least + 3):
+        assert stands_still(study, clients, 3 * after + 100) == (clients < least)
+        assert bool(standstill(study, clients)) == (clients < least)
+    # with one client more than the share asks for it should do
+    assert bool(standstill(study)) == (least > math.floor(1 / share) + 1)
+
+
+def test_a_tight_share_is_told_before_the_study_runs(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(study_text() + NOISED)
+    warned = "trust.largest_share: with 3 clients the study can stand still for ever"
+    assert any(one.startswith(warned) for one in warnings_of(task_of(load_study(path))))
+    runner = CliRunner()
+    for clients, is_told in ((3, True), (4, False)):
+        done = runner.invoke(design, [str(path), "--clients", str(clients)])
+        assert done.exit_code == 0, done.output
+        assert (warned in done.stderr) == is_told
+    path.write_text(study_text() + NOISED.replace("10", "20"))
+    assert not any("largest_share" in one for one in warnings_of(task_of(load_study(path))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -10,7 +11,7 @@ import msgspec
 
 from pipeline.errors import BudgetExceeded
 from pipeline.methods.age_aware.mixing import odds
-from pipeline.methods.age_aware.nested import repeated_epsilon
+from pipeline.methods.age_aware.nested import bounded_rounds, repeated_epsilon
 from pipeline.methods.age_aware.plan import Plan
 from pipeline.privacy.accounting import total_mu
 from pipeline.privacy.events import Event, Pure, parts
@@ -18,6 +19,9 @@ from pipeline.privacy.mechanisms import Mechanism
 from pipeline.privacy.policy import Guarantee, guarantee_of
 from pipeline.release.budget import Budget
 from pipeline.study import Study
+
+#: More rounds than any study has.
+_FOR_EVER = 10**9
 
 
 class AgedBudget(Budget):
@@ -54,6 +58,17 @@ class AgedBudget(Budget):
                 "card anew and start a study with a new name"
             )
         return Pure(self._nested(rounds))
+
+    @property
+    def whole(self) -> Event:
+        """As `Budget.whole`: of rounds for ever, as far as the card and the promise reach."""
+        card, epsilon = self._plan.card(self._number), float(self._plan.epsilons[self._number])
+        room = (self._study.privacy.epsilon or 0.0) - card.group.card_epsilon
+        last = card.group.last_round
+        ends = bounded_rounds(max(card.backward[-1], card.ahead[-1]), epsilon) < math.inf
+        if last is None and not ends:
+            return Pure(room)
+        return Pure(min(room, self._nested(_FOR_EVER if last is None else last + 1)))
 
     @property
     def beforehand(self) -> Mapping[str, Event]:

@@ -159,7 +159,7 @@ def check(study: Study) -> None:
             'trust.largest_share: with kind = "age-aware" each client counts once in a round, as '
             "all others do; remove it"
         )
-    if study.study.follows is not None:
+    if study.study.before:
         raise ConfigError(
             'study.follows: rounds of kind = "age-aware" are counted from the beginning of each '
             "client's source, and clients end the earlier study at different rounds; remove it, "
