@@ -32,6 +32,11 @@ WINDOWS = 4
 LEAST_RIDGE = 1e-3
 #: Windows of every site until scores are near enough: at 0, at a first model and near the estimate.
 NEAR_WINDOWS = 3
+#: One more where a predictor errs by more than this after one window of each: in 80 to 85 % of such
+#: streams three are enough, and else in more than 90 % (benchmarks.sites_coverage).
+WIDE = 0.05
+#: Or where some level of a category has a smaller share than this of the reference.
+RARE = 0.05
 
 
 def facts(task: SiteTask) -> dict[str, object]:
@@ -120,12 +125,8 @@ def outlook(task: SiteTask, records: int) -> Outlook:
     curvature = bend * task.loss.start_curvature * _products(task)
     bread = curvature + np.diag(task.penalty)
     ridge, usual = task.study.estimator.ridge, _until(task, float(np.linalg.eigvalsh(bread)[0]))
-    near = _until_near(task)
-    inverse = np.linalg.pinv(bread, hermitian=True)
-    releases = max(counted / task.slots, 1.0)
-    noise = task.channels(1).gradient.standard_deviation / (task.slots * math.sqrt(releases))
-    sampling = _dispersion(task) / counted * curvature
-    half = np.diag(inverse @ (sampling + noise**2 * np.eye(task.size)) @ inverse)[1:]
+    near = _until_near(task, curvature)
+    half = np.diag(_covariance(task, curvature, counted))[1:]
     latest = max(_until(task, ridge), near) if ridge else None
     usual = max(usual, near)
     return Outlook(
@@ -182,13 +183,29 @@ def _spectral(task: SiteTask) -> float:
     return READY * deviation * math.sqrt(task.size) / task.slots
 
 
-def _until_near(task: SiteTask) -> int:
-    """Return from how many record slots on scores are usually near enough; 0 where all are at 0."""
+def _until_near(task: SiteTask, curvature: Matrix) -> int:
+    """Return from how many record slots on scores are usually near enough; 0 where all are at 0.
+
+    curvature: Mean one of a record, shape (d, d).
+    """
     if not task.at_models:
         return 0
     # no model is made before so many releases
-    a_round = max(task.spec.sites, task.study.stream.publish.releases)
-    return NEAR_WINDOWS * a_round * task.slots
+    a_round = max(task.spec.sites, task.study.stream.publish.releases) * task.slots
+    errors = np.sum(_covariance(task, curvature, a_round) * curvature) / curvature[0, 0]
+    levels = max((len(f.levels or ()) for f in task.encoding.features.values()), default=0)
+    late = errors > WIDE**2 or levels * RARE > 1
+    return (NEAR_WINDOWS + int(late)) * a_round
+
+
+def _covariance(task: SiteTask, curvature: Matrix, counted: float) -> Matrix:
+    """Return the covariance of the coefficients after so many record slots, shape (d, d)."""
+    inverse = np.linalg.pinv(curvature + np.diag(task.penalty), hermitian=True)
+    releases = max(counted / task.slots, 1.0)
+    noise = task.channels(1).gradient.standard_deviation / (task.slots * math.sqrt(releases))
+    sampling = _dispersion(task) / counted * curvature
+    found: Matrix = inverse @ (sampling + noise**2 * np.eye(task.size)) @ inverse
+    return found
 
 
 def _dispersion(task: SiteTask) -> float:

@@ -20,7 +20,7 @@ from pipeline.types import Integers, Matrix, Vector
 class Points:
     """Where releases were taken: those of each site, epoch and bucket together, in k rows.
 
-    site: Place of their site, shape (k,).
+    site, epoch: Place of their site, and their epoch; shape (k,).
     mean: Their mean point, shape (k, d).
     scatter: Mean of |t - mean|^2, >= 0, shape (k,).
     bending: Sums of w n over those that leave something out beyond their point, shape (k,).
@@ -28,6 +28,7 @@ class Points:
     """
 
     site: Integers
+    epoch: Integers
     mean: Matrix
     scatter: Vector
     bending: Vector
@@ -119,6 +120,7 @@ def sites_of(
         point=summed(counts[:, None] * means) / releases[:, None],
         points=Points(
             site=which,
+            epoch=epochs,
             mean=means,
             scatter=np.maximum(lengths - np.sum(means**2, axis=1), 0.0),
             bending=np.where(exact, 0.0, counts) * task.slots,
@@ -158,14 +160,25 @@ def gathered(
 def recent_epochs(parts: Sequence[tuple[float, SiteState]]) -> set[int]:
     """Return the epochs that enter the estimate: the newest, and the start for as long as it must.
 
-    Scores of the public start are the farthest from the estimate. They leave it when as many
-    releases at models have come.
+    The newest that count are those that more than a quarter of the sites have reached, and all
+    behind them: a few sites that send more, or say newer versions, push nobody out. Scores of the
+    public start are the farthest from the estimate. They leave it when as many releases at models
+    have come, of most sites.
     """
-    counts = Counter[int]()
+    counts, reached = Counter[int](), dict[str, int]()
     for _, state in parts:
         _, epochs, rows = state.held()
         for epoch in np.unique(epochs).tolist():
             counts[epoch] += int(rows[epochs == epoch, 0].sum())
-    last = sorted(counts)[-KEPT:]
+        newest = state.epochs[: len(state.sites)].max(axis=1, initial=-1)
+        for name, epoch in zip(state.sites, newest.tolist(), strict=True):
+            reached[name] = max(epoch, reached.get(name, -1))
+    if not reached:
+        return set()
+    come = sorted(reached.values(), reverse=True)[len(reached) // 4]
+    known = sorted(counts)
+    last = [epoch for epoch in known if epoch <= come][-KEPT:]
+    last += [epoch for epoch in known if epoch > come]
     later = sum(counts[epoch] for epoch in last if epoch)
-    return {epoch for epoch in last if epoch or counts[0] > later}
+    moved_on = 2 * sum(epoch > 0 for epoch in reached.values()) > len(reached)
+    return {epoch for epoch in last if epoch or counts[0] > later or not moved_on}

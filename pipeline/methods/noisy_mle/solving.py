@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.linalg import Floored, floor_eigenvalues, sandwiches, solve_positive
-from pipeline.methods.noisy_mle import guards
+from pipeline.methods.noisy_mle import guards, near
 from pipeline.methods.noisy_mle.sites import Sites
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.types import Matrix, Vector
@@ -45,8 +45,11 @@ class Fit:
     known: bool
 
 
-def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector]:
-    """Return the fit with all sites weighed by their distance, and the squared distances, (M,)."""
+def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector, near.Mask]:
+    """Return the fit with all sites weighed by their distance.
+
+    Besides, shape (M,): their squared distances, and which give points that are no models.
+    """
     size, count = task.size, len(sites.names)
     kept = _plausible_curvature(sites)
     middle = np.median(sites.point, axis=0)
@@ -58,6 +61,8 @@ def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector]:
     bread = floor_eigenvalues(half + np.diag(task.penalty), least)
     score = np.median(each, axis=0) - task.penalty * middle
     coefficients = middle + solve_positive(bread.matrix, score)
+    misplaced = near.misplaced(task, sites, coefficients, half)
+    kept = np.where(misplaced, 0.0, kept)
     guard, known = kept, _dispersion(task, sites, kept, coefficients)
     squared = np.zeros(count)
     for _ in range(ROUNDS):
@@ -68,7 +73,7 @@ def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector]:
         known = _dispersion(task, sites, guard, coefficients)
         fit = _solve(task, sites, guard, known)
         coefficients = fit.coefficients
-    return fit, squared
+    return fit, squared, misplaced
 
 
 def variances(sites: Sites, fit: Fit) -> tuple[Matrix, Matrix]:

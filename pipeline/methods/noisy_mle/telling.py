@@ -16,6 +16,8 @@ from pipeline.types import Vector
 INTERVAL = "sandwich, variance of scores and noise"
 #: Sites that an estimate lists, the farthest first.
 LISTED = 50
+#: Those that a sentence names.
+NAMED = 3
 
 
 def empty(coefficients: Vector, slots: int, releases: int) -> Estimate:
@@ -28,6 +30,52 @@ def empty(coefficients: Vector, slots: int, releases: int) -> Estimate:
         releases=releases,
         interval=INTERVAL,
     )
+
+
+def lacking(share: float, *, known: bool) -> str:
+    """Return which noise is in the way of intervals; empty if none is.
+
+    share: How far the curvature stands out of its noise, in [0, 1].
+    known: Whether the spread of the residuals does.
+    """
+    if share < 1:
+        return (
+            "the noise of the curvature still hides what the records say: intervals need more "
+            "releases, larger windows (window.records), or a larger estimator.ridge"
+        )
+    if not known:
+        return (
+            "the spread of the residuals does not stand out of its noise: intervals need more "
+            "releases, or estimator.noise_scale where it is known"
+        )
+    return ""
+
+
+def far(staying: int, count: int, needed: int, misplaced: Sequence[str]) -> str:
+    """Say that scores were taken too far from the estimate, and what brings intervals.
+
+    staying: How many of `count` sites have sent at the newest models; `needed` must have.
+    misplaced: Names of those that are left out.
+    """
+    if staying < needed:
+        said = (
+            f"{staying} of {count} sites have reported from a recent model, and intervals need "
+            f"{needed}: with those that were at older ones they would be too short. Let the others "
+            "send their next windows; sites that have stopped leave as models move on"
+        )
+    else:
+        said = (
+            "scores were taken at models too far from this estimate, so that intervals would be "
+            f"too short: they come when {needed} of {count} sites have sent windows at newer "
+            "models, usually with the third or fourth window of each; make models sooner "
+            "(stream.publish) or cut the same records into more windows (window.records)"
+        )
+    if misplaced:
+        said += (
+            f". Left out, as the points of their releases are no models of this study: "
+            f"{', '.join(misplaced[:NAMED])}; ask them, or admit sites by name (trust.releases)"
+        )
+    return said
 
 
 def dropped(parts: Sequence[tuple[float, SiteState]], names: Sequence[str]) -> dict[str, Any]:
