@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -21,8 +22,9 @@ TABLES = (("Spec", "estimator.method"), ("Path", "estimator.path"))
 
 
 def study() -> str:
-    """Return the tables of a study file."""
-    return "\n".join(_tables(msgspec.json.schema(Study), level=2))
+    """Return the tables of a study file, but for that of these tables."""
+    lines = list(_tables(msgspec.json.schema(Study), level=2))
+    return "\n".join(lines[[line[:3] for line in lines].index("## ") :])
 
 
 def methods() -> str:
@@ -57,12 +59,16 @@ def _tables(schema: Json, level: int) -> Iterator[str]:
     found = schema.get("$defs", {})
     first = schema.get("$ref", "").rpartition("/")[2]
     names = [first, *(name for name in found if name != first)] if first else list(found)
+    told = {name: _told(found[name].get("description", "")) for name in names}
+    places = {f"`{name}`": f"`{_place(name, summary)}`" for name, (summary, _) in told.items()}
     for name in names:
-        table = found[name]
-        summary, about = _told(table.get("description", ""))
+        table, (summary, about) = found[name], told[name]
         if name != first:
-            title = summary.split(":")[0] if summary.startswith("`") else f"`{name}`"
-            yield from (f"{'#' * level} {title}", "")
+            place = _place(name, summary)
+            # the heading says it, so the sentence begins behind it
+            summary = summary.removeprefix(f"`{place}`: ")
+            yield from (f"{'#' * level} `{place}`", "")
+            summary = summary[:1].upper() + summary[1:]
         yield from (_plain(summary), "")
         fields = table.get("properties", {})
         if not fields:
@@ -74,10 +80,19 @@ def _tables(schema: Json, level: int) -> Iterator[str]:
             default = "**needed**" if needed else _code(_default(field["default"]))
             meaning = field.get("description") or about.get(key, "")
             shown = field.get("examples", [None])[0]
-            if shown not in (None, "...") and not str(shown).startswith("["):
+            if shown not in (None, "...") and "enum" not in field and str(shown)[0] != "[":
                 meaning += f"; such as {_code(shown)}"
-            yield f"| `{key}` | {_kind(field)} | {default} | {_plain(meaning)} |"
+            kind = re.sub(
+                "`[A-Z][A-Za-z]+`", lambda said: places.get(said[0], said[0]), _kind(field)
+            )
+            yield f"| `{key}` | {kind} | {default} | {_plain(meaning)} |"
         yield ""
+
+
+def _place(name: str, summary: str) -> str:
+    """Return where a table stands, if its docstring begins with it, else what it is called."""
+    found = re.match("`([^`]+)`: ", summary)
+    return found[1] if found else name
 
 
 def _told(description: str) -> tuple[str, dict[str, str]]:
