@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from _site.cells import CodeCell
-from _site.generated import Generated
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
+
+from _site.cells import CodeCell
+from _site.generated import Generated
 
 #: Cells of so many characters are sentences: on a narrow screen a table scrolls before these are
 #: squeezed into a column of single words.

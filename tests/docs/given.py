@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import random
 import subprocess
 import sys
@@ -9,8 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from tests.broker import broker
+from adbc_driver_postgresql.dbapi import connect
+
+from infra.local.ports import HOST
+from tests.broker import PASSWORD, broker
 from tests.docs.snippets import ROOT, snippets_of
+from tests.postgres import postgres as running
+from tests.secured import Authority
 
 #: Makes files, or runs a server while the page is tried. It gets the page's folder, and the words
 #: of the page's text that others take the place of.
@@ -45,7 +51,55 @@ def mqtt(folder: Path, words: dict[str, str]) -> Iterator[None]:
         yield
 
 
-GIVEN: dict[str, Given] = {"tutorial": tutorial, "readings": readings, "mqtt": mqtt}
+@contextmanager
+def mqtts(folder: Path, words: dict[str, str]) -> Iterator[None]:
+    """Run one with TLS and users in the place of the broker of the page."""
+    certificate(folder, words)
+    (folder / "tls").mkdir()
+    pem = folder / "server.pem"
+    with broker(folder / "tls", users=True, certificate=pem) as port:
+        words |= {"broker.example.org": f"{HOST}:{port}", "the-password": PASSWORD}
+        yield
+
+
+def certificate(folder: Path, words: dict[str, str]) -> AbstractContextManager[object]:
+    """Give a server's certificate with its key, and the authority that made them."""
+    authority = Authority("throwaway")
+    authority.write(folder / "ca.pem")
+    authority.issue(folder / "server.pem", HOST)
+    (folder / "server.key").write_bytes((folder / "server.pem").read_bytes())
+    words["plant-3.example.org"] = HOST
+    return nullcontext()
+
+
+@contextmanager
+def postgres(folder: Path, words: dict[str, str]) -> Iterator[None]:
+    """Run a PostgreSQL with the records of the fourth plant; it has no TLS, and trusts all."""
+    with running() as address, connect(address) as base, base.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE public.shifts (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
+            "temperature real, vibration real, region text, failed text)"
+        )
+        rows = csv.reader((folder / "plant-4.csv").read_text().splitlines()[1:])
+        cursor.executemany(
+            "INSERT INTO public.shifts (temperature, vibration, region, failed) "
+            "VALUES ($1::text::real, $2::text::real, $3, $4)",
+            list(rows),
+        )
+        base.commit()
+        place = address.removeprefix("postgresql://")
+        words["reader@db.example.org/works?sslmode=verify-full"] = place
+        yield
+
+
+GIVEN: dict[str, Given] = {
+    "tutorial": tutorial,
+    "readings": readings,
+    "mqtt": mqtt,
+    "mqtts": mqtts,
+    "certificate": certificate,
+    "postgres": postgres,
+}
 #: What has been done in a page's shell before its first block.
 BEFORE = {
     "live": """\

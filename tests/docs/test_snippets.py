@@ -37,16 +37,16 @@ from tests.stage import PATIENCE
 #: Pages that are tried in every run; the others are tried with the slow tests.
 QUICK = {"README.md", "docs/tutorial.md"}
 #: Numbers in the documents that stand for ports.
-PORTS = ("8787", "8080", "9101", "9102")
+PORTS = ("8787", "8080", "8443", "9101", "9102")
 FOREVER = re.compile(
     r"^(?P<command>(?:[A-Z_]+=\S+ )*veilstream "
-    r"(?:page|watch(?!.*--(?:count|save))|.*--(?:follow|listen)\b|.*mqtt:)"
+    r"(?:page|watch(?!.*--(?:count|save))|.*--(?:follow|listen)\b|.*mqtts?:)"
     r"(?:[^\n&#]|\\\n)*)(?:#.*)?$",
     re.MULTILINE,
 )
 #: Seconds that a page may take on a busy machine: only one that hangs waits so long.
 LONGEST = 4 * PATIENCE
-#: Waits until a command of the background has spoken; `ended` sees at the end how it went.
+#: Waits until a command of the background has spoken, and did not end with a fault.
 SHELL = """\
 set -e
 export PATH={bin}:$PATH
@@ -54,7 +54,12 @@ patience={patience}
 spoken() {{
   for _ in $(seq $((patience * 10))); do
     if ! kill -0 $1 2> /dev/null; then wait $1 && return; cat $2 >&2; return 1; fi
-    if [ -s $2 ]; then sleep 0.5; return; fi
+    if [ -s $2 ]; then
+      sleep 0.5
+      if kill -0 $1 2> /dev/null || wait $1; then return; fi
+      cat $2 >&2
+      return 1
+    fi
     sleep 0.1
   done
   echo "it said nothing for $patience s" >&2
@@ -163,7 +168,7 @@ def session(snippets: list[Snippet], before: list[str], words: dict[str, str]) -
         parts.append(f"echo '### {snippet.place}'\n{text}")
     script = "\n".join(parts)
     for word, other in words.items():
-        script = re.sub(rf"\b{word}\b", other, script)
+        script = re.sub(rf"\b{re.escape(word)}\b", lambda _, other=other: other, script)
     return script
 
 
