@@ -72,8 +72,8 @@ def _plan(before: Task, after: Task, settings: Settings) -> dict[str, Any]:
 
     found = changes_between(before.study, after.study)
     new = is_new(before, after)
-    # under OLD's own name nobody can move: what it would cost is no answer
-    is_asked = new and before.study.name != after.study.name
+    # to a name that is taken nobody can move: what it would cost is no answer
+    is_asked = new and after.study.name not in _line(before)
     clients = costs(settings.home, _line(before), after) if is_asked else []
     return {
         "old": {"study": before.study.name, "revision": before.revision},
@@ -99,7 +99,7 @@ def _mend(before: Task, after: Task) -> list[str]:
     elif new.name in old.study.before:
         found.append(
             f"study.name: OLD took the place of study {new.name!r}, which is over for all clients "
-            "that have moved: give NEW a name that no study before it has had, with any keys"
+            "that have moved: give NEW a name that no study before it has had"
         )
     elif new.study.before not in ((), line := _line(before)):
         names = ", ".join(f'"{name}"' for name in line)

@@ -239,6 +239,7 @@ def test_a_plan_knows_clients_that_were_away_and_never_goes_back(stage: Stage) -
         done = stage.run("study", "change", second, path)
         assert done.returncode == 10
         assert said in done.stderr, path
+        assert ("client away" in done.stdout) == (path.stem != "a")
     shown = stage.run("client", "show", "away").stdout
     assert "follows: -" in shown
     assert "None" not in shown
