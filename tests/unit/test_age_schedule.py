@@ -4,14 +4,16 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.optimize import linear_sum_assignment
 
 from pipeline.errors import ConfigError
 from pipeline.methods.age_aware.assignment import Schedule, schedule
 from pipeline.methods.age_aware.chains import cyclic
-from pipeline.methods.age_aware.merging import WHOLE, Merged
+from pipeline.methods.age_aware.merging import WHOLE, Limit, Merged, bracket
 from pipeline.methods.age_aware.mixing import deltas
 from pipeline.methods.age_aware.objective import Costs, Reporter, costs, loss
 from pipeline.methods.age_aware.schemes import Round, compare
+from pipeline.methods.age_aware.warm import Warm
 
 STATES = np.array([0.0, 60.0, 120.0, 180.0])
 
@@ -190,6 +192,9 @@ def test_the_best_slots_at_common_noise_are_the_freshest():
         (np.full((1, 2), np.inf), np.zeros((1, 2)), "allow more"),
         (np.array([[1, np.inf], [1, np.inf]]), np.zeros((2, 2)), "allow more"),
         (np.ones((1, 2)), np.zeros((2, 2)), "same shape"),
+        (np.array([[1.0, -0.5]]), np.zeros((1, 2)), "0 or more"),
+        (np.array([[1.0, -np.inf]]), np.zeros((1, 2)), "0 or more"),
+        (np.ones((1, 2)), np.array([[0.0, np.inf]]), "finite"),
     ],
 )
 def test_tables_without_a_schedule_are_refused(cost, drift, says):
@@ -287,15 +292,63 @@ def test_a_loss_that_is_no_number_is_not_called_the_best():
     assert Schedule(np.array([0]), np.inf, 0.0).gap == np.inf
 
 
-def test_a_part_keeps_to_what_is_set_and_ruled_out():
+def test_the_two_sides_of_a_part_keep_to_their_drifts_and_leave_nothing_out():
     rng = np.random.default_rng(20)
-    table = random_round(rng, 70, 150, start="round")
-    costs_of = table.costs(table.scales())
-    merged = Merged(costs_of, 1e-3)
-    whole = merged.best(0.0, WHOLE)
-    client = int(np.flatnonzero(whole.slots < len(merged.apart))[0])
-    pair = client, int(whole.slots[client])
-    kept, without = (merged.best(0.0, part) for part in WHOLE.split(pair))
-    assert kept.at(0.0) == pytest.approx(whole.at(0.0))
-    assert without.at(0.0) >= whole.at(0.0) * (1 - 1e-12)
-    assert kept.slots[client] == pair[1] != without.slots[client]
+    given = random_round(rng, 70, 150, start="round")
+    table = given.costs(given.scales())
+    merged = Merged(table, 1e-3)
+    whole = bracket(merged, 0.0, WHOLE)
+    sides = merged.divide(whole.low, whole.high)
+    ends = np.sort([merged.drifts(cut.slots, 0.0) for cut in (whole.low, whole.high)], axis=0)
+    cuts = [merged.best(0.0, side, fine=1e9) for side in sides]
+    for cut, [limit], end in zip(cuts, sides, ends, strict=True):
+        assert not limit.leaves_out(end[[limit.client]]).any()
+        assert not limit.leaves_out(merged.drifts(cut.slots, 0.0)[[limit.client]]).any()
+        assert cut.at(0.0) >= merged.best(0.0).at(0.0) * (1 - 1e-12)
+    # what is best of all is on one of the sides
+    assert min(cut.at(0.0) for cut in cuts) == pytest.approx(merged.best(0.0).at(0.0), rel=1e-12)
+
+
+def test_a_client_that_may_not_share_pays_the_fine_or_has_a_column_of_its_own():
+    rng = np.random.default_rng(23)
+    table = Costs(np.ones((70, 100)), np.full((70, 100), 0.01))
+    table.drift[:, 90:] = rng.uniform(0.1, 0.2, (70, 10))
+    table.cost[:, 90:] = 5.0
+    merged = Merged(table, 1e-3)
+    part = tuple(Limit(client, 0.05, True) for client in range(12))
+    cut = merged.best(0.0, part, fine=100.0)
+    # ten of the twelve have the ten columns apart, two pay
+    assert (cut.slots[:12] < len(merged.apart)).sum() == 10
+    assert cut.cost == pytest.approx(10 * 5 + 58 + 2 * 101)
+
+
+def test_assignments_begun_from_others_are_as_good_as_those_begun_anew():
+    rng = np.random.default_rng(24)
+    cost, drift = rng.uniform(1, 2, (120, 120)), rng.normal(0, 1, (120, 120))
+    cost[rng.random(cost.shape) < 0.2] = np.inf
+    warm = Warm()
+    for price in (0.0, 0.3, 0.1, 0.1, -0.2, 0.05, 1e6):
+        priced = cost + price * drift
+        found = priced[warm.solve(priced, price)].sum()
+        assert found == pytest.approx(priced[linear_sum_assignment(priced)].sum(), rel=1e-12)
+    # what columns are worth is such that no row would change to another
+    worth = warm._worths[0]
+    priced = cost - 0.2 * drift
+    columns = linear_sum_assignment(priced)[1]
+    reduced = priced - worth
+    own = reduced[np.arange(120), columns]
+    assert (reduced.min(axis=1) >= own - 1e-9).all()
+    with pytest.raises(ValueError, match="infeasible"):
+        warm.solve(np.where(np.arange(120) < 60, np.inf, priced), 0.0)
+
+
+@pytest.mark.parametrize("slots", [110, 150, 400])
+def test_clients_in_more_slots_that_are_all_apart_have_the_best_of_them(slots):
+    rng = np.random.default_rng(25)
+    cost = rng.uniform(1, 2, (110, slots))
+    cost[rng.random(cost.shape) < 0.2] = np.inf
+    table = Costs(cost, np.zeros_like(cost))
+    assert len(Merged(table).alike) == 0
+    least = cost[linear_sum_assignment(cost)].sum()
+    assert Merged(table).best(0.0).cost == pytest.approx(least, rel=1e-12)
+    assert schedule(table).value == pytest.approx(least, rel=1e-12)

@@ -84,7 +84,7 @@ class _Search:
         self._merged = Merged(table, _TIGHT if not few and table.drift.any() else 0.0)
         self._slots, self._value, self._tried = np.array([], dtype=np.int64), np.inf, np.inf
         self._solved, self._work = 0, 0.0
-        whole = bracket(self._merged, 0.0, WHOLE, np.inf, np.inf)
+        whole = bracket(self._merged, 0.0, WHOLE)
         if whole is None:
             raise ConfigError(
                 "schedule: no client order keeps to the slots that are allowed; allow more of them"
@@ -101,16 +101,17 @@ class _Search:
             if not heap or heap[0][0] >= self._enough or self._merged.work > _WORK:
                 break
             least, _, node, part = heapq.heappop(heap)
-            pair = self._merged.pair(node.low, node.high)
-            for below in [] if pair is None else part.split(pair):
-                found = bracket(self._merged, node.theta, below, self._enough, self._step, slack)
+            sides = self._merged.divide(node.low, node.high)
+            for side in sides or []:
+                below = part + side
+                found = bracket(self._merged, node.theta, below, self._enough, slack)
                 if found is None:
                     continue
                 self._keep(found)
                 # a part cannot hold what its whole could not
                 bound = max(found.bound, least)
                 heapq.heappush(heap, (bound, next(order), found, below))
-            if pair is None:
+            if sides is None:
                 # both sides differ in what is alike alone: nothing bounds this part better
                 done = min(done, least)
         bound = max(self._bound, min([done, self._value, *(entry[0] for entry in heap[:1])]))
@@ -122,10 +123,6 @@ class _Search:
     def _enough(self) -> float:
         return float(self._value * (1 - max(self._near, _LEAST)))
 
-    @property
-    def _step(self) -> float:
-        return 1e-6 * math.sqrt(self._value)
-
     def _loosened(self, whole: Bracket) -> Bracket:
         """Return the bracket of all schedules where as many columns are one as the aim allows."""
         if self._near == 0 or whole.bound >= self._enough:
@@ -133,7 +130,9 @@ class _Search:
         tight = self._merged
         for tolerance in _LOOSE:
             loose = Merged(self._table, tolerance)
-            root = bracket(loose, whole.theta, WHOLE, np.inf, self._step)
+            if len(loose.alike) == len(tight.alike):
+                break
+            root = bracket(loose, whole.theta, WHOLE)
             self._solved += loose.solved
             if root and root.bound >= whole.bound - self._near / 10 * self._value:
                 self._merged, self._tried = loose, np.inf

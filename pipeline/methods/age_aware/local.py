@@ -9,6 +9,8 @@ from pipeline.types import Integers, Matrix, Vector
 
 #: Steps of the local search; each looks at all moves and swaps.
 _STEPS = 200
+#: How many of them a step tries, the best first.
+_TRIED = 32
 #: Improvements below this share of the loss are rounding.
 _LEAST = 1e-12
 
@@ -56,22 +58,42 @@ def _components(one: Integers, other: Integers, shared: int) -> list[Integers]:
 
 def improve(table: Costs, slots: Integers) -> Integers:
     """Return a schedule that no move to a free slot and no swap of two clients makes better."""
-    slots, size = slots.copy(), len(slots)
+    size, value = len(slots), loss(table, slots)
     rows = np.arange(size)
     for _ in range(_STEPS):
         free = np.setdiff1d(np.arange(table.cost.shape[1]), slots)
         cost, drift = (_changes(values, slots, free) for values in table)
         total = table.drift[rows, slots].sum()
         gains = -cost - drift * (2 * total + drift)
-        best = int(gains.argmax())
-        if gains[best] <= _LEAST * loss(table, slots):
+        before = value
+        # each is counted as if it came alone, so that a later one is tried before it is believed
+        for change in _largest(gains):
+            tried = _changed(slots, change, free)
+            found = loss(table, tried)
+            if found < value - _LEAST * value:
+                slots, value = tried, found
+        if value == before:
             break
-        if best < size * size:
-            one, other = divmod(best, size)
-            slots[[one, other]] = slots[[other, one]]
-        else:
-            row, column = divmod(best - size * size, len(free))
-            slots[row] = free[column]
+    return slots
+
+
+def _largest(gains: Vector) -> list[int]:
+    """Return the places of the largest gains, the largest first."""
+    few = min(_TRIED, len(gains))
+    places = np.argpartition(-gains, few - 1)[:few]
+    return list(places[np.argsort(-gains[places], kind="stable")].tolist())
+
+
+def _changed(slots: Integers, change: int, free: Integers) -> Integers:
+    """Return a schedule after a swap of two clients, or a move to a slot that is free."""
+    slots, size = slots.copy(), len(slots)
+    if change < size * size:
+        one, other = divmod(change, size)
+        slots[[one, other]] = slots[[other, one]]
+        return slots
+    row, column = divmod(change - size * size, len(free))
+    if free[column] not in slots:
+        slots[row] = free[column]
     return slots
 
 

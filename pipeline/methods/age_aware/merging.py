@@ -7,6 +7,7 @@ below, so that what is bounded with them is bounded without.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -14,24 +15,33 @@ from scipy.optimize import linear_sum_assignment
 
 from pipeline.errors import ConfigError
 from pipeline.methods.age_aware.objective import Costs
+from pipeline.methods.age_aware.warm import Warm
 from pipeline.types import Integers, Vector
 
 #: Columns that all others are held against, to see how many are alike.
 _TRIED = 8
+#: More than any loss that can be told from another.
+_MOST = 1e100
+#: The first step to the other side of the best price, as a share of the root of a loss, and how
+#: much farther each of the next ones goes.
+_FIRST, _GROWS = 1e-5, 6
 
 
-class Part(NamedTuple):
-    """A part of all schedules: pairs of client and column apart that are set, or ruled out."""
+class Limit(NamedTuple):
+    """Of a client, the slots whose drift is at most a level, or those above it."""
 
-    fixed: tuple[tuple[int, int], ...] = ()
-    banned: tuple[tuple[int, int], ...] = ()
+    client: int
+    level: float
+    above: bool
 
-    def split(self, pair: tuple[int, int]) -> tuple[Part, Part]:
-        """Return what has the pair, and what has not."""
-        return Part((*self.fixed, pair), self.banned), Part(self.fixed, (*self.banned, pair))
+    def leaves_out(self, drift: Vector) -> np.ndarray:
+        """Return which of the given drifts are not on its side."""
+        return drift <= self.level if self.above else drift > self.level
 
 
-WHOLE = Part()
+#: A part of all schedules: those that keep to some limits.
+Part = tuple[Limit, ...]
+WHOLE: Part = ()
 
 
 class Cut(NamedTuple):
@@ -69,37 +79,45 @@ class Merged:
         self.apart = np.setdiff1d(np.arange(columns), self.alike)
         self._cost = np.ascontiguousarray(table.cost[:, self.apart].T)
         self._drift = np.ascontiguousarray(table.drift[:, self.apart].T)
-        self._clients = np.arange(clients)
+        self._clients, self._warm = np.arange(clients), Warm()
         self._least, self._low, self._high = (np.zeros(clients) for _ in range(3))
-        self._spare = 0
+        # so many of the columns apart may stay empty; where these are most, nobody needs to say so
+        self._spare = len(self.apart) - max(0, clients - len(self.alike))
+        self._spare *= len(self.alike) > 0 or self._spare < clients
         if len(self.alike):
             self._least = table.cost[:, self.alike].min(axis=1)
             self._low = table.drift[:, self.alike].min(axis=1)
             self._high = table.drift[:, self.alike].max(axis=1)
-            # so many of the columns apart may stay empty
-            self._spare = len(self.apart) - max(0, clients - len(self.alike))
-        self.solved = 0
 
-    def best(self, theta: float, part: Part) -> Cut | None:
-        """Return the schedule of least cost with drift priced at 2 theta; None: there is none."""
-        self.solved += 1
-        shared = self._least + 2 * theta * self._shared(theta)
-        priced = self._cost + 2 * theta * self._drift - shared
-        empty = np.zeros((len(self.apart), self._spare))
-        for client, column in part.banned:
-            priced[column, client] = np.inf
-        for client, column in part.fixed:
-            kept = priced[column, client]
-            priced[:, client] = priced[column] = empty[column] = np.inf
-            priced[column, client] = kept
+    def best(self, theta: float, part: Part = WHOLE, fine: float = 0.0) -> Cut | None:
+        """Return the schedule of least cost with drift priced at 2 theta; None: there is none.
+
+        fine: What a client pays that shares what is alike, where its limits leave that out. So they
+            are not kept to the letter, but no schedule of the part is bounded by more.
+        """
+        least = self._least
+        priced = self._cost + 2 * theta * self._drift
+        if part:
+            least = least.copy()
+            for limit in part:
+                client = limit.client
+                priced[limit.leaves_out(self._drift[:, client]), client] = np.inf
+                ends = np.array([self._low[client], self._high[client]])
+                if limit.leaves_out(ends).all():
+                    least[client] = self._least[client] + fine
+        priced -= least + 2 * theta * self._shared(theta)
         try:
-            columns, clients = linear_sum_assignment(np.hstack([priced, empty]))
+            columns, clients = self._warm.solve(
+                np.hstack([priced, np.zeros((len(self.apart), self._spare))]), theta
+            )
         except ValueError:
             return None
         given = clients < len(self._clients)
         slots = np.full(len(self._clients), len(self.apart), dtype=np.int64)
         slots[clients[given]] = columns[given]
-        return self.cut(slots, theta)
+        found = self.cut(slots, theta)
+        fined = (least - self._least)[slots == len(self.apart)].sum()
+        return found._replace(cost=found.cost + float(fined))
 
     def cut(self, slots: Integers, theta: float) -> Cut:
         """Return a schedule with its cost, and with its drift as it is bounded at theta."""
@@ -109,17 +127,26 @@ class Merged:
 
     def drifts(self, slots: Integers, theta: float) -> Vector:
         """Return the drift of each client, shape (m,)."""
-        found, own = self._shared(theta).copy(), slots < len(self.apart)
-        found[own] = self._drift[slots[own], self._clients[own]]
-        return found
+        return self._ends(slots, self._shared(theta))
 
-    def pair(self, one: Cut, other: Cut) -> tuple[int, int] | None:
-        """Return where two schedules differ most: a client, and a column apart of one of them."""
-        change = np.abs(self.drifts(one.slots, 0.0) - self.drifts(other.slots, 0.0))
-        client = int(np.where(one.slots == other.slots, -1.0, change).argmax())
-        column = int(one.slots[client])
-        column = column if column < len(self.apart) else int(other.slots[client])
-        return None if one.slots[client] == other.slots[client] else (client, column)
+    def divide(self, one: Cut, other: Cut) -> tuple[Part, Part] | None:
+        """Return limits of the client for which two schedules differ most, one kept by each.
+
+        None if they differ in what is alike alone.
+        """
+        ends = [
+            [self._ends(cut.slots, shared) for shared in (self._low, self._high)]
+            for cut in (one, other)
+        ]
+        (low, high), (least, most) = ends
+        gap = np.maximum(low - most, least - high)
+        client = int(gap.argmax())
+        if gap[client] <= 0:
+            return None
+        below, above = sorted([(low[client], high[client]), (least[client], most[client])])
+        middle = (below[1] + above[0]) / 2
+        level = float(middle if middle < above[0] else below[1])
+        return (Limit(client, level, False),), (Limit(client, level, True),)
 
     def spread(self, slots: Integers, theta: float) -> Integers:
         """Return the schedule in columns of the table, who shares spread at least cost.
@@ -135,14 +162,23 @@ class Merged:
         found[rest] = self.alike[linear_sum_assignment(priced)[1]]
         return found
 
+    def _ends(self, slots: Integers, shared: Vector) -> Vector:
+        found, own = shared.copy(), slots < len(self.apart)
+        found[own] = self._drift[slots[own], self._clients[own]]
+        return found
+
     def _shared(self, theta: float) -> Vector:
         return self._low if theta > 0 else self._high
 
     @property
+    def solved(self) -> int:
+        """How many assignments were solved."""
+        return self._warm.solved
+
+    @property
     def work(self) -> float:
-        """Steps of all assignments solved so far, at worst."""
-        sides = sorted((len(self.apart), len(self._clients)))
-        return self.solved * sides[0] ** 2 * sides[1]
+        """Steps that they have taken, at worst."""
+        return self._warm.work
 
 
 class Bracket(NamedTuple):
@@ -155,20 +191,20 @@ class Bracket(NamedTuple):
 
 
 def bracket(
-    merged: Merged, theta: float, part: Part, stop: float, step: float, slack: float = 1e-12
+    merged: Merged, theta: float, part: Part, stop: float = np.inf, slack: float = 1e-12
 ) -> Bracket | None:
     """Return the best bound of a part of all schedules; None if it holds none.
 
     The drift of the best schedule falls as theta rises, and the best bound is where they are equal.
 
-    theta, step: Where to look first, and how far beside it.
+    theta: Where to look first.
     stop: A bound that is enough.
     slack: What the bound may miss the best one by, as a share.
     """
     low: Cut | None = None
     high: Cut | None = None
-    bound, at = -np.inf, theta
-    while (cut := merged.best(theta, part)) is not None:
+    bound, at, step = -np.inf, theta, 0.0
+    while (cut := merged.best(theta, part, min(stop, _MOST))) is not None:
         if cut.at(theta) > bound:
             bound, at = cut.at(theta), theta
         low = cut if cut.drift >= theta else low
@@ -181,8 +217,8 @@ def bracket(
         elif bound >= stop:
             return Bracket(bound, at, cut, cut)
         else:
+            step = _GROWS * step or _FIRST * math.sqrt(cut.loss)
             theta = min(theta + step, low.drift) if low else max(theta - step, cut.drift)
-            step *= 30
     return None
 
 
@@ -226,5 +262,8 @@ def check(table: Costs) -> None:
             f"schedule: {rows} clients have {columns} slots; give more slots, let a slot take "
             "several clients, or skip clients at a cost"
         )
-    if np.isnan(table.cost).any() or not np.isfinite(table.drift).all():
-        raise ConfigError("schedule: costs and drifts must be numbers")
+    if not (table.cost >= 0).all() or not np.isfinite(table.drift).all():
+        raise ConfigError(
+            "schedule: costs must be 0 or more (infinite: a slot that a client may not have), and "
+            "drifts finite numbers; mend the table that is given"
+        )
