@@ -1,19 +1,24 @@
 """Plans of many clients, and a round of a thousand of them at the worker: processor time.
 
-`python -m benchmarks.rounds [--clients M] [--slots K] [--seed S] [--kind KIND]`
+`python -m benchmarks.rounds [--clients M] [--slots K] [--seed S] [--kind KIND] [--all]`
 
 A plan of M clients in K slots of which each takes one, with uploads taken as they are: the hard
-case, whose drift couples all clients. Then a round of a thousand clients: decoded, folded and
-estimated, as a worker does it. Numbers: docs/methods/age-aware.md.
+case, whose drift couples all clients; and beside it one assignment of random costs, to see how fast
+the machine is. Then a round of a thousand clients: collected, noised and encoded as they do it;
+decoded, folded and estimated as a worker does it. `--all` takes all kinds and seeds, a process on
+one thread, and writes `benchmarks/results/rounds.json`. Numbers: docs/methods/age-aware.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
+from pathlib import Path
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from pipeline.methods import task_of
 from pipeline.methods.age_aware.assignment import schedule
@@ -25,6 +30,8 @@ from pipeline.offline import OfflineRun
 from pipeline.records.encode import Arrays
 from pipeline.study import parse_study
 
+RESULTS = Path(__file__).parent / "results" / "rounds.json"
+KINDS, SEEDS = ("alike", "mixed", "places"), range(1, 6)
 STATES = np.array([0.0, 60.0, 120.0, 180.0])
 RATES = (0.1, 0.3, 0.4)
 MEMBERS, ROUNDS = 1000, 5
@@ -82,9 +89,12 @@ def planned(clients: int, slots: int, seed: int, kind: str) -> dict[str, float]:
         table.cost[rng.random(table.cost.shape) < 0.1] = np.inf
     tables = time.process_time()
     found = schedule(table)
+    over = time.process_time()
+    linear_sum_assignment(np.random.default_rng(0).random((clients, slots)))
     return {
         "tables_s": tables - started,
-        "schedule_s": time.process_time() - tables,
+        "schedule_s": over - tables,
+        "one_assignment_s": time.process_time() - over,
         "gap": found.gap,
         "assignments": found.assignments,
     }
@@ -114,6 +124,8 @@ def a_round() -> dict[str, float]:
         "plan_s": made - started,
         "client_ms_each": 1e3 * clients / ROUNDS / MEMBERS,
         "worker_s_a_round": worker / ROUNDS,
+        # one core that does all of it: a plan, a thousand clients and the worker
+        "share_of_a_minute": (made - started + (clients + worker) / ROUNDS) / 60,
     }
 
 
@@ -123,10 +135,22 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--slots", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kind", choices=["alike", "mixed", "places"], default="alike")
+    parser.add_argument("--kind", choices=KINDS, default="alike")
+    parser.add_argument("--all", action="store_true", help="all kinds and seeds, into the results")
     asked = parser.parse_args()
+    size = {"clients": asked.clients, "slots": asked.slots}
+    if asked.all:
+        rows = []
+        for kind in KINDS:
+            for seed in SEEDS:
+                found = planned(asked.clients, asked.slots, seed, kind)
+                rows.append({"kind": kind, "seed": seed, **found})
+                print(json.dumps(rows[-1]), flush=True)
+        told = {**size, "threads": os.environ.get("OMP_NUM_THREADS"), "plans": rows} | a_round()
+        RESULTS.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        return
     plan = planned(asked.clients, asked.slots, asked.seed, asked.kind)
-    print(json.dumps({"clients": asked.clients, "slots": asked.slots, **plan, **a_round()}))
+    print(json.dumps({**size, **plan, **a_round()}))
 
 
 if __name__ == "__main__":

@@ -8,25 +8,37 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import VeilstreamError
+from pipeline.release.task import Task
 from pipeline.release.usable import JUMP, worded
 from pipeline.study import Study
-from producers.report import ledger, report
+from producers.report import held, ledger, report
 
 _COUNTS = ("records_used", "values_clipped", "records_set_aside", "releases")
 
 
-def standing(path: Path, study: str) -> dict[str, Any]:
+def standing(path: Path, task: Task) -> dict[str, Any]:
     """Return what a client's database says of a study and its source; nothing if it is not there.
 
-    A fault of the database is told by whoever writes to it.
+    Where a study's releases cost less together than their sum, and its limit holds that, `spent`
+    and `remaining` are of that, and `added_up` is the sum. A fault of the database is told by
+    whoever writes to it.
     """
-    if not path.exists():
-        return {}
     try:
-        found = report(path).get(study, {})
-        return {**found, **ledger(path).get(found.get("source", ""), {})}
+        return _standing(path, task) if path.exists() else {}
     except VeilstreamError:
         return {}
+
+
+def _standing(path: Path, task: Task) -> dict[str, Any]:
+    found = report(path).get(task.study.name, {})
+    source = found.get("source", "")
+    facts = {**found, **ledger(path).get(source, {})}
+    if task.budget.scope == "individual" and facts.get("remaining"):
+        reached, limit = held(path, source, task), facts["limit"]["epsilon"]
+        facts["added_up"], facts["spent"] = facts["spent"], {"epsilon": reached}
+        left = 0.0 if reached is None else max(0.0, limit - reached)
+        facts["remaining"] = {"epsilon": left}
+    return facts
 
 
 def begun(revision: str, now: dict[str, Any], *, study: str, follow: bool) -> str:
@@ -52,7 +64,9 @@ def run_of(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     done["releases_unsent"] = after.get("releases_unsent", 0)
     done["in_all"] = {key: after.get(key, 0) for key in _COUNTS}
     done["epsilon"] = {
-        name: (after.get(name) or {}).get("epsilon") for name in ("limit", "spent", "remaining")
+        name: (after.get(name) or {}).get("epsilon")
+        for name in ("limit", "spent", "remaining", "added_up")
+        if name != "added_up" or name in after
     }
     return done
 
@@ -94,4 +108,10 @@ def _budget(now: dict[str, Any]) -> str:
         return f"epsilon limit {limit:.4g}, of which nobody can say what is left"
     # what rounding leaves over is nothing
     left = 0.0 if left < 1e-9 * limit else left
-    return f"epsilon {spent:.4g} of {limit:.4g} spent, {left:.4g} left"
+    if "added_up" not in now:
+        return f"epsilon {spent:.4g} of {limit:.4g} spent, {left:.4g} left"
+    return (
+        f"epsilon {spent:.4g} of {limit:.4g} spent about a value at any one time (nested), "
+        f"{left:.4g} left; {now['added_up']['epsilon']:.4g} about the history of all releases "
+        "(classical, no limit holds it)"
+    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.errors import LocalStoreError, PrivacyError
 from pipeline.privacy.accounting import Unit
 from pipeline.privacy.events import Event, NonPrivate, compose, decode, worse
+from pipeline.release.task import Task
 
 #: Asks a client's database.
 Rows = Callable[..., list[tuple[Any, ...]]]
@@ -72,6 +73,16 @@ def charges(rows: Rows, source: str) -> list[Charge]:
         if not (mine and study in own and worse(own[study], event) == own[study]):
             found.append(Charge(study, event, neighbours, bool(noise_per_record), own=bool(mine)))
     return found
+
+
+def as_known(found: Iterable[Charge], task: Task) -> list[Charge]:
+    """Return the charges, a study's own as it knows best what its releases cost together."""
+    return [
+        replace(one, event=task.budget.together(one.event))
+        if one.own and one.study == task.study.name and one.event != NonPrivate()
+        else one
+        for one in found
+    ]
 
 
 def protecting(found: Iterable[Charge], unit: Unit) -> list[Event]:

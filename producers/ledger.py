@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pipeline.errors import BudgetExceeded, ConfigError
 from pipeline.privacy.accounting import Unit, total_epsilon
 from pipeline.privacy.events import Event, NonPrivate, compose, encode, worse
 from pipeline.release.task import Task
-from producers.charges import charges, protecting, spent_by
+from producers.charges import as_known, charges, protecting, spent_by
 from producers.database import Database
 
 #: Calibration pays a hair for discrete noise; a limit that equals the budget must allow it.
@@ -268,14 +268,7 @@ class Ledger:
     def _check_limit(self, task: Task, source: str) -> None:
         """Refuse a limit below what has been spent on the source."""
         allowed = self.allowed(source)
-        found = [
-            # of its own releases a study knows best what they cost together
-            replace(one, event=task.budget.together(one.event))
-            if one.own and one.study == task.study.name and one.event != NonPrivate()
-            else one
-            for one in charges(self._db.rows, source)
-        ]
-        spent = protecting(found, allowed.unit)
+        spent = protecting(as_known(charges(self._db.rows, source), task), allowed.unit)
         if allowed.epsilon is None or not spent:
             return
         reached = total_epsilon(spent, allowed.delta)

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from pipeline.errors import ConfigError
+from pipeline.release.task import Task
 from producers.account import standing
 
 HOST = "127.0.0.1"
@@ -23,11 +24,11 @@ HOST = "127.0.0.1"
 class ClientMetrics(Collector):
     """Reads the client's database whenever somebody asks.
 
-    path: Of the database; study: of which study.
+    path: Of the database; task: of which study.
     """
 
-    def __init__(self, path: Path, study: str) -> None:
-        self._path, self._study = path, study
+    def __init__(self, path: Path, task: Task) -> None:
+        self._path, self._task = path, task
 
     def describe(self) -> list[Metric]:
         """Return nothing: names are given with the values."""
@@ -35,10 +36,10 @@ class ClientMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family; those without a value have no sample."""
-        now = standing(self._path, self._study)
+        now = standing(self._path, self._task)
         for name, said in (
             ("limit", "Epsilon that all studies together may spend on this source."),
-            ("spent", "Epsilon that studies have spent on this source."),
+            ("spent", "Epsilon that studies have spent on this source, as its limit holds it."),
             ("remaining", "Epsilon that is left of the limit."),
         ):
             family = GaugeMetricFamily(f"veilstream_client_epsilon_{name}", said)
@@ -60,13 +61,13 @@ class ClientMetrics(Collector):
 
 
 @contextmanager
-def serving(port: int, path: Path, study: str) -> Iterator[None]:
+def serving(port: int, path: Path, task: Task) -> Iterator[None]:
     """Serve `/metrics` on loopback while something runs.
 
     ConfigError if the port is taken.
     """
     registry = CollectorRegistry()
-    registry.register(ClientMetrics(path, study))
+    registry.register(ClientMetrics(path, task))
     # a series of its own for the time at which each other one began: nobody asks for it
     prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
     try:

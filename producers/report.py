@@ -16,7 +16,8 @@ from pipeline.messages.spends import SpendsMessage
 from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
 from pipeline.privacy.events import Event, NonPrivate
 from pipeline.privacy.policy import loose_delta
-from producers.charges import Rows, known, spent, spent_by
+from pipeline.release.task import Task
+from producers.charges import Rows, as_known, charges, known, protecting, spent, spent_by
 from producers.heritage import account
 from producers.ledger import worded
 from producers.memory import Remembered, parsed
@@ -61,6 +62,22 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
                 "has: it is an old copy, and more has been spent than it says"
             )
     return found
+
+
+def held(path: Path, source: str, task: Task) -> float | None:
+    """Return the epsilon that the limit of a source holds against, for a client of a study.
+
+    As `ledger` adds it up, but for the study's own releases, of which it knows best what they cost
+    together; None where nobody has a limit. LocalStoreError as `ledger`.
+    """
+    with reading(path) as database:
+        check_version(database)
+        rows = _rows(database)
+        [(delta, *unit)] = rows(
+            "SELECT delta, unit_records, neighbours FROM sources WHERE source = ?", source
+        )
+        found = as_known(charges(rows, source), task)
+        return _finite(total_epsilon(protecting(found, Unit(*unit)), delta))
 
 
 def account_of(path: Path) -> SpendsMessage:

@@ -14,6 +14,7 @@ from pipeline.cli.admission import admit_here
 from pipeline.cli.context import AS_JSON, FORMAT, STUDY, live_task_of, put, say
 from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.library.words import counted
+from pipeline.release.task import Task
 from pipeline.settings import Settings
 from producers.account import begun, closing, run_of, standing
 from producers.client import Progress
@@ -132,7 +133,7 @@ def produce(
     def begin() -> None:
         nonlocal is_begun
         is_begun = True
-        now = standing(path, task.study.name)
+        now = standing(path, task)
         tell(begun(task.revision, now, study=task.study.name, follow=follow))
 
     def admit() -> None:
@@ -144,16 +145,16 @@ def produce(
         client, source, form, follow, source_name, rate, limit, skip_lost, event_time, begin_at,
         other_data, accept_unusable, from_start,
     )  # fmt: skip
-    before, code = standing(path, task.study.name), 1
+    before, code = standing(path, task), 1
     try:
-        with _metrics(metrics_port, path, task.study.name):
+        with _metrics(metrics_port, path, task):
             run_client(task, settings, job, report=report, say=tell, admit=admit, started=begin)
         code = 0
     except VeilstreamError as error:
         code = error.exit_code
         raise
     finally:
-        after = standing(path, task.study.name)
+        after = standing(path, task)
         done = run_of(before, after)
         for line in closing(done, after, task.study) if after and is_begun else ():
             tell(line)
@@ -162,13 +163,13 @@ def produce(
             put({**names, "source": after.get("source"), "exit_code": code, **done})
 
 
-def _metrics(port: int | None, path: Path, study: str) -> AbstractContextManager[None]:
+def _metrics(port: int | None, path: Path, task: Task) -> AbstractContextManager[None]:
     if port is None:
         return nullcontext()
     # most clients start without it
     from producers.metrics import serving  # noqa: PLC0415
 
-    return serving(port, path, study)
+    return serving(port, path, task)
 
 
 def _source_of(source: str | None, listen: str | None) -> str:

@@ -11,14 +11,17 @@ from pipeline.methods.age_aware.task import AgedTask
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.release.task import Task
 from pipeline.study import parse_study
+from producers.account import begun, closing, run_of, standing
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.ledger import Limit
+from producers.metrics import ClientMetrics
 from producers.report import account_of, ledger
 from tests import ages
 from tests.stage import study_text
 from tests.toy_mean import MeanTask
 
 SOURCE = "csv:meter.csv"
+CARD = ages.GROUPS.replace("q = 0.4", "q = 0.4\ncard_epsilon = 0.5")
 
 
 def task_of(**given: object) -> AgedTask:
@@ -52,6 +55,29 @@ def test_rounds_go_on_for_ever_where_records_forget(tmp_path: Path) -> None:
             store.open_stream(task, SOURCE, Limit(epsilon=0.9 * epsilon))
 
 
+def test_a_run_says_what_its_limit_holds_first_and_the_sum_beside_it(tmp_path: Path) -> None:
+    path, task = tmp_path / "b.db", task_of(groups=CARD)
+    assert standing(path, task) == {}
+    with ClientStore(path, "b") as store:
+        store.open_stream(task, SOURCE, Limit(epsilon=4.0))
+        before = standing(path, task)
+        release(store, task, *range(30))
+        after = standing(path, task)
+    epsilon, nested = task.budget.per_record, task.budget.after(30)
+    assert 30 * epsilon > 4.0 > nested
+    done = run_of(before, after)["epsilon"]
+    assert done == pytest.approx(
+        {"limit": 4.0, "spent": nested, "remaining": 4 - nested, "added_up": 30 * epsilon + 0.5}
+    )
+    last = next(closing(run_of(before, after), after, task.study))
+    assert f"epsilon {nested:.4g} of 4 spent about a value at any one time (nested)" in last
+    assert f"{4 - nested:.4g} left; {30 * epsilon + 0.5:.4g} about the history" in last
+    assert "epsilon 0 of 4 spent" in begun("r", before, study="s", follow=False)
+    # what is scraped is what the limit holds, too
+    [spent] = [f for f in ClientMetrics(path, task).collect() if f.name.endswith("epsilon_spent")]
+    assert spent.samples[0].value == pytest.approx(nested)
+
+
 def test_a_plan_beyond_what_the_owner_allows_is_paid_by_nobody(tmp_path: Path) -> None:
     task = task_of()
     with ClientStore(tmp_path / "b.db", "b") as store:
@@ -69,9 +95,6 @@ def test_what_does_not_change_is_over_when_the_promise_is_reached(tmp_path: Path
         release(store, task, 0, 1, 2)
         with pytest.raises(BudgetExceeded, match="it is over for this client"):
             release(store, task, 3)
-
-
-CARD = ages.GROUPS.replace("q = 0.4", "q = 0.4\ncard_epsilon = 0.5")
 
 
 def test_what_a_card_has_cost_counts_for_every_study_of_the_source_and_once(tmp_path: Path) -> None:
