@@ -273,8 +273,7 @@ def test_standard_input_is_known_by_what_has_come(folder: Folder, first: Path) -
         place = folder.path / f"{client}-{seed}"
         source = open_source("-", None, folder=place, stream=io.BytesIO(text))
         while not source.ended:
-            for slot in source.read(100, 0.2):
-                run.take(slot)
+            run.take(source.read(100, 0.2))
         source.close()
         run.before_release()
 
