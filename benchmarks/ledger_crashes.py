@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib
 import json
 import math
@@ -177,6 +178,10 @@ def serve(modules: list[str]) -> None:
     """Fork a life for each line of standard input; answer with its pid, then with how it ended."""
     for name in modules:
         importlib.import_module(name)
+    # what each life would do again
+    for study in (*STUDIES, REFUSED):
+        task_of(study)
+    gc.freeze()
     for line in sys.stdin:
         job = json.loads(line)
         pid = os.fork()
@@ -349,6 +354,8 @@ def campaign(
 ) -> None:
     """Let one client live and die until its source is finished, or a fault is found."""
     witness, kinds = Witness(folder), list(ENDS)
+    # a life that is killed at once has not made it
+    (folder / "published").touch()
     while not outcome.faults:
         [kind] = chance.choices(kinds, [ENDS[kind][0] for kind in kinds])
         at, seed = math.exp(chance.uniform(0, math.log(ENDS[kind][1]))), chance.getrandbits(32)
