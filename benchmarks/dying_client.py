@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any, NamedTuple
 
-from pipeline.cli.main import main
+from pipeline.cli import main as program
 
 
 class Point(NamedTuple):
@@ -76,9 +76,14 @@ def arm(point: Point, calls: int) -> None:
     setattr(kind, name, call)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Take point and calls from the command line, and be the program."""
     chosen, count = sys.argv[1:3]
     del sys.argv[1:3]
     if chosen != "never":
         arm(ALL[chosen], int(count))
+    program.main()
+
+
+if __name__ == "__main__":
     main()

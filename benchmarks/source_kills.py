@@ -107,12 +107,10 @@ class Campaign:
             stage.start(CLIENT, *words)
             return
         calls = int(CALLS ** self._chance.random())
-        command = [sys.executable, "-m", "benchmarks.dying_client", point or "never", calls, *words]
-        with stage.log(CLIENT).open("ab") as log:
-            stage.processes[CLIENT] = process = subprocess.Popen(
-                [str(word) for word in command], stdout=log, stderr=log, env=stage.environment,
-                stdin=subprocess.PIPE if kind.piped else subprocess.DEVNULL,
-            )  # fmt: skip
+        process = stage.start(
+            CLIENT, point or "never", calls, *words,
+            module="benchmarks.dying_client", piped=kind.piped,
+        )  # fmt: skip
         kind.began(process.stdin)
 
     def _begin(self, point: str | None = None, *options: str) -> None:
@@ -135,8 +133,7 @@ class Campaign:
         process = self._stage.processes[CLIENT]
         if point is None:
             with suppress(subprocess.TimeoutExpired):
-                # a whole start of Python, where it is not forked
-                process.wait(chance.uniform(0.02, LIFE) + self._kind.piped)
+                process.wait(chance.uniform(0.02, LIFE))
         else:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(WAIT)

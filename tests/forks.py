@@ -24,13 +24,18 @@ from importlib import import_module
 from threading import Lock
 from typing import IO, Any
 
+import numpy as np
+
 #: What commands import when they run.
 MODULES = (
     "pipeline.cli.main",
     "pipeline.cli.produce",
     "pipeline.cli.worker",
     "agents.worker",
+    "encodings.idna",
     "faust.app",
+    "faust.app.router",
+    "faust.fixups.django",
     "faust.worker",
     "producers.run",
     "pipeline.methods.renewable.method",
@@ -49,10 +54,12 @@ class Forked:
         Its number.
     outcome
         Where its exit code comes.
+    stdin
+        What it reads, if that is a pipe.
     """
 
-    def __init__(self, pid: int, outcome: int) -> None:
-        self.pid, self._outcome = pid, outcome
+    def __init__(self, pid: int, outcome: int, stdin: IO[bytes] | None = None) -> None:
+        self.pid, self._outcome, self.stdin = pid, outcome, stdin
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -105,17 +112,30 @@ class Forks:
         environment: Mapping[str, str],
         out: IO[bytes],
         errors: IO[bytes] | None = None,
+        *,
+        module: str = "pipeline.cli.main",
+        piped: bool = False,
     ) -> Forked:
-        """Run `veilstream ARGUMENTS` in a process with this environment and these outputs."""
+        """Run `veilstream ARGUMENTS` in a process with this environment and these outputs.
+
+        Parameters
+        ----------
+        module
+            Whose `main` is called.
+        piped
+            Whether its standard input is a pipe, and not empty.
+        """
         with self._one:
             ask = self._socket or self._serve()
         outcome, tell = os.pipe()
-        request = json.dumps([list(arguments), dict(environment), os.getcwd()]).encode()
+        read, write = os.pipe() if piped else (os.open(os.devnull, os.O_RDONLY), None)
+        request = json.dumps([module, list(arguments), dict(environment), os.getcwd()]).encode()
         with self._one:
-            socket.send_fds(ask, [request], [out.fileno(), (errors or out).fileno(), tell])
+            socket.send_fds(ask, [request], [read, out.fileno(), (errors or out).fileno(), tell])
             pid = int(ask.recv(16))
+        os.close(read)
         os.close(tell)
-        return Forked(pid, outcome)
+        return Forked(pid, outcome, None if write is None else os.fdopen(write, "wb"))
 
     def _serve(self) -> socket.socket:
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -142,6 +162,7 @@ def serve(asked: socket.socket) -> None:
     """Fork what is asked for, and tell how each process ended, until nobody can ask any more."""
     for module in MODULES:
         import_module(module)
+    _draw()
     # Faust asks where its agents are written, and the first answer looks through all modules
     inspect.getmodule(sys._getframe())
     # Ctrl-C is for those who asked
@@ -153,21 +174,34 @@ def serve(asked: socket.socket) -> None:
             if ready is not asked:
                 _tell(ready, *running.pop(ready))
                 continue
-            request, files, _, _ = socket.recv_fds(asked, LONGEST, 3)
+            request, files, _, _ = socket.recv_fds(asked, LONGEST, 4)
             if not request:
                 return
-            *outputs, tell = files
+            *streams, tell = files
             pid = os.fork()
             if not pid:
                 for held in (tell, asked.fileno(), *running):
                     os.close(held)
                 for _, other in running.values():
                     os.close(other)
-                _run(*json.loads(request), outputs)
-            for held in outputs:
+                _run(*json.loads(request), streams)
+            for held in streams:
                 os.close(held)
             running[os.pidfd_open(pid)] = pid, tell
             asked.send(str(pid).encode())
+
+
+def _draw() -> None:
+    """Release nothing of the study that most tests use: tables of its noise are made but once."""
+    tests, methods, model, releasing, study = map(
+        import_module,
+        ("tests.stage", "pipeline.methods", "pipeline.release.model", "pipeline.releasing",
+         "pipeline.study"),
+    )  # fmt: skip
+    task = methods.task_of(study.parse_study(tests.study_text("drawn")))
+    for version in (0, 1):
+        point = model.Model(version, np.zeros(task.size, dtype=np.int64), (1024, 1024))
+        releasing.release_of(task, [], point, client="c", ledger="l", seq=0)
 
 
 def _tell(handle: int, pid: int, outcome: int) -> None:
@@ -182,7 +216,9 @@ def _tell(handle: int, pid: int, outcome: int) -> None:
         os.close(outcome)
 
 
-def _run(arguments: list[str], environment: dict[str, str], folder: str, outputs: list[int]) -> Any:
+def _run(
+    module: str, arguments: list[str], environment: dict[str, str], folder: str, streams: list[int]
+) -> Any:
     """Be the process that was asked for; this does not return."""
     code = 1
     try:
@@ -190,12 +226,12 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str, outputs
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
-        for place, held in enumerate(outputs, start=1):
+        for place, held in enumerate(streams):
             os.dup2(held, place)
             os.close(held)
         sys.argv = ["veilstream", *arguments]
         try:
-            sys.modules["pipeline.cli.main"].main()
+            import_module(module).main()
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)

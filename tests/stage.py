@@ -155,17 +155,35 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def start(self, name: str, *arguments: object, preexec: Any = None) -> Process:
-        """Start `veilstream ARGUMENTS` under a name; its output goes to a log of that name."""
+    def start(
+        self,
+        name: str,
+        *arguments: object,
+        preexec: Any = None,
+        module: str | None = None,
+        piped: bool = False,
+    ) -> Process:
+        """Start `veilstream ARGUMENTS` under a name; its output goes to a log of that name.
+
+        Parameters
+        ----------
+        module
+            Whose `main` it is, if not the program's own.
+        piped
+            Whether its standard input is a pipe, and not empty.
+        """
         self._arguments[name] = arguments
         words = [str(argument) for argument in arguments]
         with self.log(name).open("ab") as log:
             if self._forks and preexec is None:
-                self.processes[name] = FORKS.start(words, self.environment, log)
+                self.processes[name] = FORKS.start(
+                    words, self.environment, log, module=module or self.program[1], piped=piped
+                )
             else:
+                program = self.program if module is None else ("-m", module)
                 self.processes[name] = subprocess.Popen(
-                    [sys.executable, *self.program, *words],
-                    stdin=subprocess.DEVNULL,
+                    [sys.executable, *program, *words],
+                    stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     env=self.environment,
