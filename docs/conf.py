@@ -21,7 +21,12 @@ include_patterns = [
     "docs/**.png",
     "docs/**.svg",
 ]
-exclude_patterns = ["docs/_site"]
+# folders without pages: to look through the installed packages takes seconds
+root = Path(__file__).parents[1]
+exclude_patterns = [
+    "docs/_site",
+    *(path.name for path in root.iterdir() if path.is_dir() and path.name != "docs"),
+]
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
