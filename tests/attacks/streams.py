@@ -21,6 +21,7 @@ from pipeline.offline import OfflineRun
 from pipeline.privacy.channel import Channel
 from pipeline.privacy.randomness import SecureStream
 from pipeline.records.encode import Encoder, Row, stack
+from pipeline.reducer import estimate_of
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.releasing import release_of
@@ -147,10 +148,16 @@ def sightings(
 
         run = OfflineRun(task)
         with mock.patch.object(offline, "release_of", tapped):
-            for window in windows:
-                run.add("client", window)
-        estimate, _ = run.estimate(0.0)
-        seen.append(Sighting(releases, estimate.coefficients))
+            for first in range(0, len(windows), PUBLISH):
+                if first:
+                    run.move()
+                # in any batches the sums are the same bits
+                run.fold_all([
+                    ("client", run.release("client", window, run.model))
+                    for window in windows[first : first + PUBLISH]
+                ])  # fmt: skip
+        # nobody is sent a model behind the last window
+        seen.append(Sighting(releases, estimate_of(task, run.partitions).coefficients))
     return seen
 
 

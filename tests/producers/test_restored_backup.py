@@ -62,9 +62,18 @@ def numbers(stage: Stage) -> list[int]:
     return [header_of(record.value).seq for record in stage.releases()]
 
 
-@pytest.mark.parametrize("lock", [True, False], ids=["with its lock", "the file alone"])
-@pytest.mark.parametrize("before", [0, 3], ids=["before the first release", "in mid-stream"])
-@pytest.mark.parametrize("privacy", [PRIVATE, OPEN], ids=["private", "open"])
+#: Privacy, releases before the copy, and whether the lock is copied: each pair of them in every
+#: run, and all three with the slow tests.
+CASES = [
+    pytest.param(
+        privacy, before, lock, marks=[pytest.mark.slow] * ((privacy is OPEN) + before + lock & 1),
+        id=f"{'open' if privacy is OPEN else 'private'}-after {before}-lock {lock}",
+    )
+    for privacy in (PRIVATE, OPEN) for before in (0, 3) for lock in (True, False)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("privacy", "before", "lock"), CASES)
 def test_an_old_copy_is_refused_and_goes_on_behind_what_it_has_lost(
     build: Build, privacy: str, before: int, lock: bool
 ) -> None:
