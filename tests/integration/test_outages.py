@@ -219,7 +219,7 @@ def test_kafka_killed_in_mid_stream_holds_up_everybody_and_loses_nothing(
 def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
     frail_runtime: LocalRuntime, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few, many = 10, 1500
+    few, many = 10, 1100
     stage = build(records=1, stream="max_in_flight_windows = 0", privacy='mechanism = "none"')
     stage.ensure_topics()
     stage.worker()
