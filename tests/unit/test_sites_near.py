@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from benchmarks.sites_coverage import Cell, row_of, stream
 from pipeline.methods import method_of
+from pipeline.methods.noisy_mle import copies_estimate, copies_near
+from pipeline.methods.noisy_mle.copies_sent import Drawn, Sent
+from pipeline.methods.noisy_mle.copies_task import CopiesTask
+from pipeline.methods.noisy_mle.infembler import Assembled, Copies
 from pipeline.methods.noisy_mle.near import NEAR
 from pipeline.methods.noisy_mle.state import Shape, epochs_of
 from pipeline.offline import OfflineRun
@@ -18,6 +24,9 @@ STEEP = Cell("logistic", 6000, 6, 8.0, rounds=4)
 
 #: A level of one record in a hundred, far from the others: its records are few and their way long.
 RARE = Cell("logistic", 20000, 8, 8.0, intercept=1.0, rounds=4, rare=0.01)
+
+#: Ridges of copies hold back what few records say.
+COPIES = Cell("logistic", 6000, 10, 8.0, intercept=1.0, release="copies", rounds=3, rare=0.05)
 
 
 @pytest.mark.takes("a mean error is known from some streams of large windows")
@@ -39,6 +48,48 @@ def test_intervals_of_a_rare_level_are_not_off() -> None:
     assert row["ready"] > 0.6
     # once 1.8 standard errors
     assert row["bias"] < NEAR + 4 / np.sqrt(STREAMS)
+
+
+def test_copies_wait_until_ridges_hold_no_rare_level_back() -> None:
+    told = [estimate for estimate, _ in stream(COPIES, 1)]
+    assert [estimate.status for estimate in told] == ["warming", "ready", "ready"]
+    assert told[0].reason == copies_near.FAR
+    assert told[0].progress is not None
+    assert told[0].progress.share == 0.5
+    # the first windows are out: a step to the estimate is no shorter for their sake
+    assert np.all(told[0].expansion == told[0].coefficients)
+    assert told[1].effective_records == pytest.approx(COPIES.sites * COPIES.records)
+
+
+def test_what_copies_leave_out_is_what_their_ridge_holds_back() -> None:
+    task = COPIES.task(1)
+    assert isinstance(task, CopiesTask)
+    size, point, theta = task.size, np.array([0.2, 0.1, 0.0, -0.1]), np.array([0.5, 0.1, 0.0, -0.4])
+    information, ones = 0.2 * np.eye(size), np.ones(1)
+    drawn = Drawn(np.zeros(1, dtype=np.int64), point[None, :], np.zeros(1), ones)
+    ridge = task.ridge / task.slots
+    copies = Copies(
+        ones * task.slots, ones * 39, ones * task.scale, ones * task.scale / 40, theta[None, :],
+        np.eye(size)[None], ridge, point[None, :],
+    )  # fmt: skip
+    fit = copies_estimate.Fit(
+        Assembled(theta, information, information, np.eye(size)[None]), ones, ones
+    )
+    sent = Sent(["site"], copies, ones, ones, drawn)
+    # a fit of equal information in all directions goes 0.2 / (0.2 + ridge) of the way
+    way = ridge / (0.2 + ridge) * np.abs(point - theta)
+    reach = np.sum(np.abs(theta)) + np.sum(way)
+    square = float(way @ way)
+    least = np.tanh(reach / 2) / 2 * np.sqrt(square) * min(np.sum(way), 2 * np.sqrt(square))
+    bent, moved = copies_near.left_out(task, sent, fit, np.zeros((size, size)))
+    assert least < bent < 1.2 * least
+    # half of the square of the way, in curvature: a record tells of one coefficient at most 1
+    assert moved == pytest.approx(np.full(size, min(bent, bent * np.sqrt(square) / np.sum(way))))
+    # chance hides how far it is
+    assert np.all(copies_near.left_out(task, sent, fit, 1e-4 * np.eye(size))[1] > moved)
+    # and a larger ridge holds more back
+    longer = replace(sent, copies=replace(copies, ridge=3 * ridge))
+    assert np.all(copies_near.left_out(task, longer, fit, np.zeros((size, size)))[1] > moved)
 
 
 def test_a_few_sites_that_come_first_at_a_new_model_are_not_a_majority() -> None:

@@ -13,17 +13,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.estimators.estimate import FAR, Estimate, Progress, is_far
+from pipeline.estimators.estimate import Estimate, Progress
 from pipeline.estimators.forgetting import effective
-from pipeline.linalg import condition_number, floor_eigenvalues, packed_indices
+from pipeline.linalg import condition_number, floor_eigenvalues
 from pipeline.methods.noisy_mle import guards, infembler
+from pipeline.methods.noisy_mle.copies_near import FAR, Fit, left_out
+from pipeline.methods.noisy_mle.copies_sent import Sent, sent_of
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.estimate import next_point
+from pipeline.methods.noisy_mle.estimate import STAYING, next_point
 from pipeline.methods.noisy_mle.infembler import Assembled, Copies
-from pipeline.methods.noisy_mle.sites import gathered, recent_epochs
+from pipeline.methods.noisy_mle.near import NEAR
+from pipeline.methods.noisy_mle.sites import recent_epochs
 from pipeline.methods.noisy_mle.state import SiteState
 from pipeline.methods.noisy_mle.telling import INTERVAL, dropped, empty, listed
-from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Matrix, Vector
 
 #: Rounds at most, and the length of the last one in standard errors.
@@ -37,77 +39,89 @@ SHARPEST = 3.0
 LEAST = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What the sites in some buckets sent, windows of one site together.
-
-    names: Digests of the clients' ids, sorted.
-    windows, squared: Sums of the weights of their windows, and of the weights' squares, (M,).
-    """
-
-    names: list[str]
-    copies: Copies
-    windows: Vector
-    squared: Vector
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """The estimate of some sites: their weights, and squared distances, (M,)."""
-
-    found: Assembled
-    weights: Vector
-    squared: Vector
-
-
-def sent_of(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Sent | None:
-    """Return the sites of some buckets with their weights; None if no release has come."""
-    if not (kept := recent_epochs(parts)):
-        return None
-    names, which, weights, _, rows = gathered(parts, kept)
-    size, shape = task.size, parts[0][1].shape
-    sums, squared = np.zeros((len(names), shape.width)), np.zeros(len(names))
-    np.add.at(sums, which, weights[:, None] * rows)
-    np.add.at(squared, which, weights**2 * rows[:, 0])
-    sums, squared = sums[some := sums[:, 0] > 0], squared[some]
-    names = [name for name, one in zip(names, some, strict=True) if one]
-    mean, scatter = task.layout.later
-    windows = sums[:, 0]
-    packed = np.ldexp(sums[:, 1 + size : shape.points], scatter.exponent)
-    means = np.ldexp(sums[:, 1 : 1 + size], mean.exponent) / windows[:, None]
-    centres = None
-    if task.moving:
-        points = sums[:, shape.points : shape.points + size] / windows[:, None]
-        centres = np.ldexp(points, COEFFICIENT_EXPONENT)
-        means = means + centres
-    ones = np.ones(len(names))
-    copies = Copies(
-        records=windows * task.slots,
-        degrees=windows * (task.copies - 1),
-        scales=windows * task.scale,
-        noise=ones * task.scale / task.copies,
-        means=means,
-        scatters=packed[:, packed_indices(size)],
-        ridge=task.ridge / task.slots,
-        centres=centres,
-        rounding=np.ldexp(1.0, 2 * mean.exponent) / 12 / windows,
-    )
-    return Sent(names, copies, windows, squared)
-
-
 def estimate(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Estimate:
     """As `Server.estimate`, a deterministic function of the sums."""
     releases = sum(state.releases for _, state in parts)
-    slots, sent = sum(state.slots for _, state in parts), sent_of(task, parts)
-    if sent is None:
+    slots = sum(state.slots for _, state in parts)
+    if not releases:
         return empty(task.first_model.coefficients, slots, releases)
+    solution = _chosen(task, parts)
+    sent, fit, reason = solution.sent, solution.fit, solution.reason
+    found, copies = fit.found, sent.copies
+    records = float(fit.weights @ copies.records)
+    # fits that are too far leave as many later ones come as there are now
+    share = min(solution.share, 0.5 if solution.far else 1.0)
+    missing = slots * (1 / share - 1) if share > 0 else math.inf
+    details = listed(task.release, sent.names, fit.weights, copies.records, fit.squared, task.size)
+    # what far fits leave out is no reason for a short way
+    point = task.first_model.coefficients
+    if task.moving:
+        certain = solution.far or not reason
+        point = next_point(task.norm_bound, found.theta, copies.centres, settled=certain)
+    return Estimate(
+        coefficients=found.theta,
+        covariance=None if reason else solution.covariance,
+        privacy_covariance=None if reason else solution.privacy,
+        status="warming" if reason else "ready",
+        reason=reason,
+        records=slots,
+        releases=releases,
+        condition=condition_number(found.whole),
+        effective_records=effective(records, float(fit.weights**2 @ (sent.squared * task.slots))),
+        point=point,
+        interval=INTERVAL,
+        progress=Progress(share, math.ceil(missing) if missing < 1e15 else None),
+        details=details
+        | dropped(parts, sent.names)
+        | {"rounds": found.rounds, "last_round": found.step},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """What the copies of some epochs say: the fit, its covariance, and what intervals lack.
+
+    share: How far they are on the way to intervals, in [0, 1].
+    error: Mean square error of predictors: by chance, and by what fits leave out.
+    """
+
+    sent: Sent
+    fit: Fit
+    covariance: Matrix
+    privacy: Matrix
+    share: float
+    reason: str
+    error: float
+
+    @property
+    def far(self) -> bool:
+        """Whether fits ended too far from the estimate."""
+        return self.reason == FAR
+
+
+def _chosen(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Solution:
+    """Return the solution of the most epochs that give intervals, else that of the least error."""
+    kept = sorted(recent_epochs(parts))
+    tried: list[Solution] = []
+    for first in range(len(kept)):
+        sent = sent_of(task, parts, kept[first:])
+        if tried and len(sent.names) < STAYING * len(tried[0].sent.names):
+            break
+        tried.append(_solution(task, sent))
+        if not tried[-1].far:
+            # intervals; or noise is in their way, and fewer releases have more of it
+            break
+    return min(tried, key=lambda one: one.error) if tried[-1].reason else tried[-1]
+
+
+def _solution(task: CopiesTask, sent: Sent) -> Solution:
     fit = settled(task, sent)
     found, copies = fit.found, sent.copies
     covariance, privacy = variances(sent, fit)
-    records = float(fit.weights @ copies.records)
     least = float(np.linalg.eigvalsh(found.information)[0])
     error = math.sqrt(task.size / max(float(fit.weights @ copies.degrees), 1.0))
     share = min(1.0, (least / (READY * error * (least + copies.ridge))) ** 2)
+    bent, moved = left_out(task, sent, fit, covariance)
     reason = ""
     if share < 1:
         reason = (
@@ -122,34 +136,11 @@ def estimate(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Esti
             f"estimator.method.coefficient_bound = {task.radius:g}: intervals would miss what lies "
             "beyond it. Wait for more releases, or begin a study with a larger bound"
         )
-    elif copies.centres is not None:
-        # the curvature of a fit is that where it ended, short of theta
-        away = copies.means - found.theta
-        mass = fit.weights * copies.records / records
-        squares = np.einsum("mi,mi->m", away @ found.information, away)
-        bend = float(mass @ squares) / max(float(found.information[0, 0]), 1e-12)
-        reason = FAR if is_far(task.loss.remainder * bend / 2, np.diag(covariance)) else ""
-    missing = slots * (1 / share - 1) if share > 0 else math.inf
-    details = listed(task.release, sent.names, fit.weights, copies.records, fit.squared, task.size)
-    return Estimate(
-        coefficients=found.theta,
-        covariance=None if reason else covariance,
-        privacy_covariance=None if reason else privacy,
-        status="warming" if reason else "ready",
-        reason=reason,
-        records=slots,
-        releases=releases,
-        condition=condition_number(found.whole),
-        effective_records=effective(records, float(fit.weights**2 @ (sent.squared * task.slots))),
-        point=next_point(task.norm_bound, found.theta, copies.centres, settled=not reason)
-        if task.moving
-        else task.first_model.coefficients,
-        interval=INTERVAL,
-        progress=Progress(share, math.ceil(missing) if missing < 1e15 else None),
-        details=details
-        | dropped(parts, sent.names)
-        | {"rounds": found.rounds, "last_round": found.step},
-    )
+    elif np.any(moved > NEAR * np.sqrt(np.diag(covariance))):
+        reason = FAR
+    scale = max(float(found.information[0, 0]), 1e-12)
+    chance = float(np.sum(covariance * found.information)) / scale
+    return Solution(sent, fit, covariance, privacy, share, reason, chance + bent**2)
 
 
 def settled(task: CopiesTask, sent: Sent) -> Fit:

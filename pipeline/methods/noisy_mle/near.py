@@ -15,6 +15,7 @@ from pipeline.linalg import floor_eigenvalues
 from pipeline.methods.noisy_mle.guards import LEAST_SITES
 from pipeline.methods.noisy_mle.sites import Sites
 from pipeline.methods.noisy_mle.task import SiteTask
+from pipeline.methods.noisy_mle.weighing import WeighedTask
 from pipeline.types import Matrix, Vector
 
 Mask: TypeAlias = NDArray[np.bool_]
@@ -26,7 +27,7 @@ NEAR = 0.4
 FARTHER = 25.0
 
 
-def ways(task: SiteTask, away: Matrix, scatter: Vector, rows: Matrix) -> tuple[Vector, Vector]:
+def ways(task: WeighedTask, away: Matrix, scatter: Vector, rows: Matrix) -> tuple[Vector, Vector]:
     """Return the mean square of a predictor's way from each of the points, and a bound, (k,).
 
     The bound is of its way times the longest, which ranges allow: the mean square alone says
@@ -60,15 +61,24 @@ def moved(
     squares, products = ways(task, points.mean - coefficients, points.scatter, rows / scale)
     mass = weights[points.site] * points.bending / float(weights @ sites.records)
     half = task.loss.remainder / 2
-    inverse = np.linalg.inv(bread)
     left_out, bent = half * float(mass @ squares), half * float(mass @ products)
+    return of_each(left_out, bent, scale, bread), bent
+
+
+def of_each(left_out: float, bent: float, scale: float, bread: Matrix) -> Vector:
+    """Return how far each coefficient moves at most, shape (d,).
+
+    left_out, bent: Means over records of what is left out, and of its bound that `ways` gives.
+    scale: Mean curvature of one record that the means are in units of.
+    """
+    inverse = np.linalg.inv(bread)
     # two bounds of one mean product, that of what is left out and of what a record tells of a
     # coefficient: the first holds for rare levels, the second is less where none is rare
-    either = np.minimum(
+    either: Vector = np.minimum(
         bent * np.sqrt(scale * np.diag(inverse)),
         left_out * scale * np.sum(np.abs(inverse), axis=1),
     )
-    return either, bent
+    return either
 
 
 def misplaced(task: SiteTask, sites: Sites, coefficients: Vector, curvature: Matrix) -> Mask:
