@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 import numpy as np
 
+from pipeline.errors import PrivacyError
 from pipeline.privacy.events import Event
 from pipeline.records.blocks import with_intercept
 from pipeline.records.encode import Arrays
@@ -91,13 +92,18 @@ class Task(RecordBounds, ABC):
         windows: All that it has released, one at least.
         before: Where it took them last, or the public start, shape (d,).
 
-        Returns: The model's point or one on the way there, (d,); None where none is to be trusted.
+        Returns: The model's point or one on the way there, (d,); None where none is to be trusted,
+            or nothing is sent again.
         """
-        raise NotImplementedError
+        del windows, before, model
+        return None
 
     def query_again(self, windows: Iterable[Arrays], point: Vector, model: Model) -> OpenQuery:
-        """Return the sums of all windows at a point that `point_again` gave."""
-        raise NotImplementedError
+        """Return the sums of all windows at a point that `point_again` gave.
+
+        Raises PrivacyError if the study sends no sums again.
+        """
+        raise PrivacyError("estimator.method: clients of this study send each window's sums once")
 
     @property
     def most_records(self) -> int:
