@@ -6,8 +6,6 @@ import json
 import resource
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from pipeline.methods import task_of as make_task
 from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.client_store import ClientStore, Outgoing, Stream, Tally
-from tests.stage import PATIENCE, Stage, lent, study_text, until, write_csv
+from tests.stage import Stage, lent, study_text, until, write_csv
 
 SOURCE = "csv:data.csv"
 TALLY = Tally(records=20, rejected={"a reason": 2}, clipped=1)
@@ -222,62 +220,6 @@ def test_a_producer_on_a_full_disk_ends_with_61_and_later_goes_on(stage: Stage) 
     check_complete(stage, 200)
 
 
-# A child that releases windows two by two, and is killed at one step of the release with number 2.
-# SQLite itself tells the steps, as it begins each statement.
-CHILD = """
-import json, os, signal, sys
-from pathlib import Path
-from pipeline.release.task import Task
-from pipeline.methods import task_of
-from pipeline.settings import Settings
-from pipeline.study import load_study
-from producers import client, client_store, run, sender
-
-step, study, source, made_at = sys.argv[1:]
-client.GROUP = 2
-target = 2
-rows = 0
-
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def trace(statement):
-    global rows
-    word = statement.split()[0]
-    if step == "before BEGIN" and word == "BEGIN": die()
-    if step == "before ledger" and "INTO ledger" in statement: die()
-    rows += "INTO outbox" in statement
-    if step == "before outbox" and rows == 1: die()
-    if step == "within outbox" and rows == 2: die()
-    if step == "before COMMIT" and word == "COMMIT": die()
-
-class Killed(client_store.ClientStore):
-    def release(self, task, source, group, **rest):
-        aimed = target in [outgoing.seq for outgoing in group]
-        if aimed:
-            payloads = {outgoing.seq: outgoing.payload.hex() for outgoing in group}
-            Path(made_at).write_text(json.dumps(payloads))
-            self._db._db.set_trace_callback(trace)
-        super().release(task, source, group, **rest)
-        self._db._db.set_trace_callback(None)
-        if aimed and step == "after COMMIT": die()
-
-    def sent(self, study, numbers, place):
-        if target in numbers and step == "after ack": die()
-        super().sent(study, numbers, place)
-        if target in numbers and step == "after sent": die()
-
-class KilledSender(sender.Sender):
-    def pump(self):
-        super().pump()
-        if any(item.seq == target for item in self._pending) and step == "after send": die()
-
-run.ClientStore, run.Sender = Killed, KilledSender
-run.run_client(
-    task_of(load_study(Path(study))), Settings.read(), run.Job("site", source),
-    report=lambda *_: None,
-)
-"""
 STEPS = (
     "before BEGIN", "before ledger", "before outbox", "within outbox", "before COMMIT",
     "after COMMIT", "after send", "after ack", "after sent",
@@ -288,11 +230,8 @@ STEPS = (
 def test_a_crash_between_two_steps_never_noises_a_window_twice(stage: Stage, step: str) -> None:
     source = write_csv(stage.folder / "data.csv", 100)
     made_at = stage.folder / "made"
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, step, stage.study, source, made_at],
-        env=stage.environment, capture_output=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert child.returncode == -signal.SIGKILL, child.stderr.decode()
+    stage.start("dying", step, stage.study, source, made_at, module="tests.dying_release")
+    assert stage.code("dying") == -signal.SIGKILL, stage.said("dying")
     committed = step.startswith("after")
     [(spent,)] = stage.query("site", "SELECT count(*) FROM ledger")
     assert spent >= 4 if committed else spent == 2
