@@ -118,11 +118,11 @@ class SeededStream(SecureStream):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self._generator = np.random.Generator(np.random.PCG64(seed))
+        self._bits = np.random.PCG64(seed)
 
     def uint64(self, count: int) -> NDArray[np.uint64]:
         """Return `count` uniform 64-bit integers, the same for the same seed."""
-        return self._generator.integers(0, 2**64, size=count, dtype=np.uint64)
+        return self._bits.random_raw(count)
 
 
 class ScriptedStream(SecureStream):
