@@ -20,10 +20,11 @@ REDIS_IMAGE = "redis:7.4.2-alpine"
 RUNTIME = "runtime"
 #: Files that take longest, and folders whose tests start processes: what begins last is short.
 FIRST = (
-    "test_least_rights", "test_outages", "test_flights", "test_sgd_live", "test_kills",
-    "test_canary", "test_reexpand", "test_forget", "test_stream_attack", "test_crashes",
+    "test_source_kills", "test_least_rights", "test_outages", "test_snippets", "test_stream_attack",
+    "test_flights", "test_sgd_live", "test_kills", "test_site", "test_distinguishing",
+    "test_canary", "test_reexpand", "test_forget", "test_crashes", "test_sensitivity",
     "test_kafka_topic", "test_admission", "test_local_runtime", "test_ledger_crashes",
-    "consistency", "integration", "infra", "cli", "producers", "packaging",
+    "test_backtest", "consistency", "integration", "infra", "cli", "producers", "packaging",
 )  # fmt: skip
 
 
