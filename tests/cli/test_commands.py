@@ -187,7 +187,7 @@ def test_study_init_writes_a_file_for_many_sites(bare: Stage) -> None:
     study = load_study(path)
     assert study.estimator.kind == "noisy-mle"
     assert study.estimator.method is not None
-    assert (study.estimator.method["sites"], study.window.records) == (20, 2500)
+    assert (study.estimator.method["sites"], study.window.records) == (20, 2000)
     # each key of the table is explained above it
     assert all(f"{key}:" in path.read_text() for key in ("sites", "largest_share"))
 

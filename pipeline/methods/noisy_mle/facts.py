@@ -26,8 +26,8 @@ from pipeline.types import Matrix
 RESIDUAL = 0.1
 #: At the reference, logistic losses bend at least this share of what they do at 0.
 BEND = 0.55
-#: Windows of each client that a design aims at: with fewer, scores are taken far from the estimate.
-WINDOWS = 4
+#: Windows of each client that a design aims at: one more than it takes until scores are near.
+WINDOWS = 5
 #: A smaller ridge changes nothing that could be seen.
 LEAST_RIDGE = 1e-3
 #: Windows of every site until scores are near enough: at 0, at a first model and near the estimate.
@@ -161,8 +161,8 @@ def design(study: Study, records: int, clients: int) -> Design:
         certain = _spectral(begun) / math.sqrt(NEAR_WINDOWS * a_round)
         changes["estimator.ridge"] = max(float(f"{1.05 * certain:.2g}"), LEAST_RIDGE)
         reasons["estimator.ridge"] = (
-            "enough for intervals of slopes from three quarters of the records on, whatever these "
-            "say; intervals are those of the penalised coefficients"
+            f"enough for intervals of slopes from {NEAR_WINDOWS} of {WINDOWS} windows on, whatever "
+            "the records say; they are those of the penalised coefficients"
         )
     return Design(changes, reasons)
 
