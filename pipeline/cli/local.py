@@ -39,7 +39,7 @@ def up(folder: Path, kafka_port: int | None, redis_port: int | None, foreground:
     if foreground:
         # Before the start: a signal while the servers start must not leave them behind.
         _set_on_signals(stop)
-    say("starting Kafka and Redis (on a new machine this fetches Kafka once, 44 MB)")
+    say("starting Kafka and Redis, if they do not run (a new machine fetches Kafka once, 44 MB)")
     addresses = runtime.up(kafka_port=kafka_port, redis_port=redis_port)
     click.echo(f"VEILSTREAM_KAFKA={addresses.kafka}")
     click.echo(f"VEILSTREAM_REDIS={addresses.redis}")

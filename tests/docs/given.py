@@ -68,19 +68,19 @@ def certificate(folder: Path, words: dict[str, str]) -> AbstractContextManager[o
     authority.write(folder / "ca.pem")
     authority.issue(folder / "server.pem", HOST)
     (folder / "server.key").write_bytes((folder / "server.pem").read_bytes())
-    words["plant-3.example.org"] = HOST
+    words["plant-15.example.org"] = HOST
     return nullcontext()
 
 
 @contextmanager
 def postgres(folder: Path, words: dict[str, str]) -> Iterator[None]:
-    """Run a PostgreSQL with the records of the fourth plant; it has no TLS, and trusts all."""
+    """Run a PostgreSQL with the records of a plant; it has no TLS, and trusts all."""
     with running() as address, connect(address) as base, base.cursor() as cursor:
         cursor.execute(
             "CREATE TABLE public.shifts (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
             "temperature real, vibration real, region text, failed text)"
         )
-        rows = csv.reader((folder / "plant-4.csv").read_text().splitlines()[1:])
+        rows = csv.reader((folder / "plant-13.csv").read_text().splitlines()[1:])
         cursor.executemany(
             "INSERT INTO public.shifts (temperature, vibration, region, failed) "
             "VALUES ($1::text::real, $2::text::real, $3, $4)",
