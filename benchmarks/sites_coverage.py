@@ -1,16 +1,17 @@
 """How often 95 % intervals of many sites hold the truth, and when they come.
 
-`python -m benchmarks.sites_coverage [--full] [--cells TEXT] [--seed N]`. Three uniform features (or
-one of them of a rare level), sites whose records have one law, no ridge, noise simulated with the
-deviations of a real study. In each round a site sends a window, or three where sites are uneven and
-it is every third; a model is made after each `every` releases. After each round one row: the share
-of streams that are ready, and, among them, the share of intervals that hold the truth with its
-Monte Carlo error (standard deviation over streams, over the root of their number), the share that
-hold the fit of the same records without noise, the mean error in standard errors of the coefficient
-that is worst, and how many standard errors long the errors' deviation is. A row is OUTSIDE where
-its coverage is more than two of its own errors beyond 93 to 97.5 %.
+`python -m benchmarks.sites_coverage [--full] [--cells TEXT] [--seed N] [--table]`. Three uniform
+features (or one of them of a rare level), sites whose records have one law, no ridge, noise
+simulated with the deviations of a real study. In each round a site sends a window, or three where
+sites are uneven and it is every third; a model is made after each `every` releases. After each
+round one row: the share of streams that are ready, and, among them, the share of intervals that
+hold the truth with its Monte Carlo error (standard deviation over streams, over the root of their
+number), the share that hold the fit of the same records without noise, the mean error in standard
+errors of the coefficient that is worst, and how many standard errors long the errors' deviation is.
+A row is OUTSIDE where its coverage is more than two of its own errors beyond 93 to 97.5 %.
 
-Quick: 30 streams of a cell; full: 200. Writes results/sites_coverage.json.
+Quick: 30 streams of a cell; full: 200; `--streams 100`, as recorded: 16 minutes of one core. Writes
+results/sites_coverage.json, of which `--table` makes the table of docs/methods/noisy-mle.md.
 """
 
 from __future__ import annotations
@@ -171,7 +172,11 @@ def main() -> None:
     parser.add_argument("--cells", default="", help="only cells whose label holds this text")
     parser.add_argument("--streams", type=int, help="so many streams of a cell instead")
     parser.add_argument("--seed", type=int, default=0, help="of the first stream (0)")
+    parser.add_argument("--table", action="store_true", help="the table of what is recorded")
     options = parser.parse_args()
+    if options.table:
+        print("\n".join(table(json.loads(RESULTS.read_text(encoding="utf-8")))))
+        return
     os.environ["OMP_NUM_THREADS"] = "1"
     streams = options.streams or (200 if options.full else 30)
     found = []
@@ -245,8 +250,8 @@ def pooled_fit(loss: str, windows: Sequence[Arrays], near: Vector) -> Vector:
 def row_of(cell: Cell, number: int, told: Sequence[tuple[Estimate, Vector]]) -> dict[str, Any]:
     """Sum up the streams of a cell after a round."""
     ready = [(one, pooled) for one, pooled in told if one.status == "ready"]
-    row = {"cell": cell.label, "round": number + 1, "ready": len(ready) / len(told),
-           "coverage": None, "outside": False}  # fmt: skip
+    row = {"cell": cell.label, "round": number + 1, "streams": len(told),
+           "ready": len(ready) / len(told), "coverage": None, "outside": False}  # fmt: skip
     if len(ready) < 10:
         return row
     ends = [one.intervals(0.95) for one, _ in ready]
@@ -262,6 +267,22 @@ def row_of(cell: Cell, number: int, told: Sequence[tuple[Estimate, Vector]]) -> 
         "deviation": float(errors.std(axis=0, ddof=1).mean()), "half": float(half.mean()),
         "outside": not LEAST - 2 * error <= coverage <= MOST + 2 * error,
     }  # fmt: skip
+
+
+def table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the lines of a Markdown table of recorded rows: one of each cell."""
+    lines = ["| design | ready after round 2, 3, 4 (%) | intervals that hold it, by round (%) |",
+             "|---|---|---|"]  # fmt: skip
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        own = [row for row in rows if row["cell"] == cell]
+        ready = ", ".join(f"{100 * row['ready']:.0f}" for row in own if row["round"] in (2, 3, 4))
+        held = ", ".join(
+            "-" if row["coverage"] is None
+            else f"{'**' * row['outside']}{100 * row['coverage']:.1f}{'**' * row['outside']}"
+            for row in own
+        )  # fmt: skip
+        lines.append(f"| {cell} | {ready} | {held} |")
+    return lines
 
 
 if __name__ == "__main__":

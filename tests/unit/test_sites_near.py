@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.sites_coverage import Cell, row_of, stream
+from benchmarks.sites_coverage import RESULTS, Cell, row_of, stream, table
 from pipeline.methods import method_of
 from pipeline.methods.noisy_mle import copies_estimate, copies_near
 from pipeline.methods.noisy_mle.copies_sent import Drawn, Sent
@@ -124,6 +126,12 @@ def test_plans_say_when_scores_are_near() -> None:
     assert method.outlook(rare, 10**6).usual >= windows // 3 * 4
     at_zero = Cell("linear", 6000, 6, 8.0).text(1)
     assert method.outlook(task_of(at_zero), 10**6).usual < windows
+
+
+def test_the_page_shows_what_was_measured() -> None:
+    page = Path(__file__).parents[2] / "docs" / "methods" / "noisy-mle.md"
+    lines = "\n".join(table(json.loads(RESULTS.read_text(encoding="utf-8"))))
+    assert lines in page.read_text(encoding="utf-8")
 
 
 def test_epochs_end_soonest_where_models_move_most() -> None:

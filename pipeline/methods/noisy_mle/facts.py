@@ -32,8 +32,8 @@ WINDOWS = 5
 LEAST_RIDGE = 1e-3
 #: Windows of every site until scores are near enough: at 0, at a first model and near the estimate.
 NEAR_WINDOWS = 3
-#: One more where a predictor errs by more than this after one window of each: in 80 to 85 % of such
-#: streams three are enough, and else in more than 90 % (benchmarks.sites_coverage).
+#: One more where a predictor errs by more than this after one window of each: in 60 to 85 % of such
+#: streams (of steep slopes) three are enough, and else in 90 % or more (benchmarks.sites_coverage).
 WIDE = 0.05
 #: Or where some level of a category has a smaller share than this of the reference.
 RARE = 0.05
