@@ -334,12 +334,15 @@ class Stage:
 
     def ends(self) -> list[int]:
         """Return where the log of each partition ends."""
+        with reader(self.settings.kafka) as consumer:
+            return self._ends(consumer)
+
+    def _ends(self, consumer: Any) -> list[int]:
         places = [
             TopicPartition(self.topics.releases.name, n)
             for n in range(self.task.study.stream.partitions)
         ]
-        with KafkaConsumer(bootstrap_servers=self.settings.kafka, group_id=None) as consumer:
-            found = consumer.end_offsets(places)
+        found = consumer.end_offsets(places)
         return [found[place] for place in places]
 
     def partitions(self) -> list[Partition]:
@@ -348,7 +351,12 @@ class Stage:
 
     def caught_up(self, seconds: float = PATIENCE) -> None:
         """Wait until everything in the log is committed."""
-        until(lambda: self.watermarks() == self.ends(), "all releases are folded", seconds)
+        with reader(self.settings.kafka) as consumer:
+            until(
+                lambda: self.watermarks() == self._ends(consumer),
+                "all releases are folded",
+                seconds,
+            )
 
     def read(self, topic: str) -> list[Any]:
         """Read a whole topic, in the order of each partition; joins no group."""
@@ -370,11 +378,14 @@ class Stage:
         """Wait for the estimate that stands for the whole log."""
 
         def found() -> EstimateMessage | None:
-            newest = self.estimates()[-1:]
-            whole = newest and [p.next_offset for p in newest[0].watermark] == self.ends()
-            return newest[0] if whole else None
+            newest = read_all(consumer, self.topics.estimates.name)[-1:]
+            estimate = read_estimate(newest[0].value) if newest else None
+            whole = estimate and [p.next_offset for p in estimate.watermark] == self._ends(consumer)
+            return estimate if whole else None
 
-        estimate = until(found, "an estimate of the whole log", seconds)
+        # a consumer takes six times as long to make as to ask
+        with reader(self.settings.kafka) as consumer:
+            estimate = until(found, "an estimate of the whole log", seconds)
         assert estimate is not None
         return estimate
 
@@ -393,24 +404,34 @@ def lent(stage: Stage) -> Iterator[Stage]:
         stage.remove()
 
 
+def reader(kafka: str) -> Any:
+    """Return a consumer that joins no group."""
+    return KafkaConsumer(
+        bootstrap_servers=kafka, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=50
+    )
+
+
 def read_topic(kafka: str, topic: str, seconds: float = PATIENCE) -> list[Any]:
-    """Read a whole topic with an assign-only consumer."""
+    """Read a whole topic."""
+    with reader(kafka) as consumer:
+        return read_all(consumer, topic, seconds)
+
+
+def read_all(consumer: Any, topic: str, seconds: float = PATIENCE) -> list[Any]:
+    """Read a whole topic with a consumer that joins no group."""
     found: list[Any] = []
     deadline = time.monotonic() + seconds
-    with KafkaConsumer(
-        bootstrap_servers=kafka, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=50
-    ) as consumer:
-        numbers: Iterable[int] = consumer.partitions_for_topic(topic) or ()
-        places = [TopicPartition(topic, n) for n in sorted(numbers)]
-        if not places:
-            return []
-        consumer.assign(places)
-        ends = consumer.end_offsets(places)
-        consumer.seek_to_beginning(*places)
-        while any(consumer.position(place) < ends[place] for place in places):
-            assert time.monotonic() < deadline, f"{topic} cannot be read to its end"
-            for records in consumer.poll(timeout_ms=200).values():
-                found += records
+    numbers: Iterable[int] = consumer.partitions_for_topic(topic) or ()
+    places = [TopicPartition(topic, n) for n in sorted(numbers)]
+    if not places:
+        return []
+    consumer.assign(places)
+    ends = consumer.end_offsets(places)
+    consumer.seek_to_beginning(*places)
+    while any(consumer.position(place) < ends[place] for place in places):
+        assert time.monotonic() < deadline, f"{topic} cannot be read to its end"
+        for records in consumer.poll(timeout_ms=200).values():
+            found += records
     return sorted(found, key=lambda r: (r.partition, r.offset))
 
 
