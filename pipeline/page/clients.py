@@ -2,7 +2,8 @@
 
 Everything here is public: keys, times and places of records, reasons of dead letters, and the
 accounts that clients publish. Whoever may write to the topic can add rows; where a study admits its
-clients, the others are counted together and have no name here.
+clients, the others are counted together and have no name here. Their ids are kept apart all the same,
+as far as there is room: one that is admitted later has its name then.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from pipeline.messages.spends import SpendsMessage
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.privacy.events import NonPrivate
 
-#: Rows that a page shows, and clients that are held.
-SHOWN, HELD = 100, 20_000
-#: What clients that are not admitted are called together.
-STRANGERS = "(not admitted)"
+#: Rows that a page shows, clients that are held, and ids among them that nobody has admitted yet.
+SHOWN, HELD, UNKNOWN = 100, 20_000, 1000
+#: What clients that are not admitted are called together, and those that are too many.
+STRANGERS, OTHERS = "(not admitted)", "(others)"
 #: Dead letters that are remembered as seen.
 REMEMBERED = 50_000
 
@@ -33,6 +34,12 @@ class Client:
     releases: int = 0
     last: int = 0
     letters: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Client) -> None:
+        """Count another one with this one."""
+        self.releases += other.releases
+        self.last = max(self.last, other.last)
+        self.letters.update(other.letters)
 
 
 class Clients:
@@ -47,8 +54,15 @@ class Clients:
         self._letters: dict[tuple[int, int], tuple[str, str] | None] = {}
         self._budget: dict[str, dict[str, float | None]] = {}
         #: Ids that are admitted; None where a study admits nobody by name.
-        self.admitted: Collection[str] | None = None
+        self._admitted: Collection[str] | None = None
+        #: Ids that are held and not admitted, oldest first.
+        self._unknown: dict[str, None] = {}
         self.reasons: Counter[str] = Counter()
+
+    def admit(self, ids: Collection[str]) -> None:
+        """Take note of who is admitted by now, in a study that admits its clients."""
+        self._admitted = ids
+        self._unknown = dict.fromkeys(name for name in self._clients if self._is_unknown(name))
 
     def release(self, partition: int, offset: int, key: bytes | None, at: int) -> None:
         """Take note of a release on its topic."""
@@ -77,7 +91,7 @@ class Clients:
         self._letters[place] = None
         if letter is not None:
             name, reason = letter
-            self._clients[name].letters[reason] -= 1
+            self._clients[name if name in self._clients else STRANGERS].letters[reason] -= 1
             self.reasons[reason] -= 1
 
     def folded(self, message: EstimateMessage) -> None:
@@ -102,7 +116,7 @@ class Clients:
     def _lag(self) -> Counter[str]:
         """Return how many releases of each client no estimate stands for yet."""
         return Counter(
-            name
+            self._shown(name)
             for partition, places in self._waiting.items()
             for offset, name in places
             # what was set aside waits for nothing, and alone it leads to no estimate
@@ -111,10 +125,12 @@ class Clients:
 
     def table(self) -> dict[str, Any]:
         """Return what a page shows: the clients that need a look first, then the largest."""
-        lag = self._lag()
-        total = sum(client.releases for client in self._clients.values()) or 1
+        lag, shown = self._lag(), dict[str, Client]()
+        for name, client in self._clients.items():
+            shown.setdefault(self._shown(name), Client()).add(client)
+        total = sum(client.releases for client in shown.values()) or 1
         ranked = sorted(
-            self._clients.items(),
+            shown.items(),
             key=lambda item: (-item[1].letters.total(), -item[1].releases, item[0]),
         )
         return {
@@ -136,12 +152,24 @@ class Clients:
         }
 
     def _name(self, key: bytes | None) -> str:
+        """Return under which name a record is counted."""
         name = (key or b"").decode("utf-8", "replace")[:200]
-        if self.admitted is not None and name not in self.admitted:
-            return STRANGERS
-        if name not in self._clients and len(self._clients) >= HELD:
-            return "(others)"
+        if self._is_unknown(name) and name not in self._unknown:
+            while len(self._unknown) >= UNKNOWN:
+                oldest = next(iter(self._unknown))
+                del self._unknown[oldest]
+                self._clients.setdefault(STRANGERS, Client()).add(self._clients.pop(oldest))
+            self._unknown[name] = None
+        elif name not in self._clients and len(self._clients) >= HELD:
+            return OTHERS
         return name
+
+    def _shown(self, name: str) -> str:
+        return STRANGERS if self._is_unknown(name) else name
+
+    def _is_unknown(self, name: str) -> bool:
+        ours = self._admitted is None or name in self._admitted
+        return not ours and name not in (STRANGERS, OTHERS)
 
 
 def _finite(value: float) -> float | None:

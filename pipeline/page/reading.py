@@ -145,7 +145,7 @@ class Reading:
         if self._study.authenticated:
             roll = read_roll(self._study, self._settings, say=lambda _: None, begun=False)
             ids = {client for client, standing in roll.clients.items() if standing.entries}
-            self._watched.seen(lambda clients: setattr(clients, "admitted", ids))
+            self._watched.seen(lambda clients: clients.admit(ids))
         if self._settings.ledger_topic == "on":
             told = [value for _, value in read_all(self._settings, spends.NAME) if value]
             self._watched.seen(lambda clients: _account(clients, told, self._study.name))

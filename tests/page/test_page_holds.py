@@ -13,7 +13,7 @@ from kafka import TopicPartition
 from pipeline.messages.envelope import dlq_headers
 from pipeline.messages.spends import SourceSpends, Spend, SpendsMessage
 from pipeline.messages.topics import Topics
-from pipeline.page.clients import STRANGERS, Clients
+from pipeline.page.clients import STRANGERS, UNKNOWN, Clients
 from pipeline.page.happenings import Happenings
 from pipeline.page.history import History, Point
 from pipeline.page.reading import RELEASE, take
@@ -167,16 +167,46 @@ def test_a_dead_letter_that_is_done_with_counts_no_more():
     assert table["rows"][0]["letters"] == {"revoked": 1}
 
 
-def test_strangers_have_no_name_where_clients_are_admitted():
+def admitting(*ids):
     clients = Clients()
-    clients.admitted = {"a"}
+    clients.admit(set(ids))
+    return clients
+
+
+def shown(clients):
+    return {row["name"]: row for row in clients.table()["rows"]}
+
+
+def test_strangers_have_no_name_where_clients_are_admitted():
+    clients = admitting("a")
     taken(
         [record(b"a", 0), record(b"<b>", 1), record(None, 2), record(b"\xff", 3)], clients=clients
     )
-    assert {row["name"]: row["releases"] for row in clients.table()["rows"]} == {
-        "a": 1,
-        STRANGERS: 3,
-    }
+    assert {name: row["releases"] for name, row in shown(clients).items()} == {"a": 1, STRANGERS: 3}
+    assert clients.table()["count"] == 2
+
+
+def test_what_a_client_sent_before_the_roll_was_read_again_is_its_own():
+    clients = admitting("a")
+    taken([record(b"b", n) for n in range(3)], [letter(b"b", 1, "gap")], clients)
+    assert set(shown(clients)) == {STRANGERS}
+    clients.admit({"a", "b"})
+    row = shown(clients)["b"]
+    assert (row["releases"], row["lag"], row["letters"]) == (3, 2, {"gap": 1})
+    assert set(shown(clients)) == {"b"}
+
+
+def test_many_strangers_take_no_memory_and_the_newest_may_still_get_a_name():
+    clients = admitting("a")
+    letters = [letter(f"s{n}".encode(), n, "forged") for n in range(UNKNOWN + 5)]
+    taken([record(f"s{n}".encode(), n) for n in range(UNKNOWN + 5)], letters, clients)
+    done = record(b"s", value=None, headers=dlq_headers({"done": "x", "partition": 0, "offset": 0}))
+    taken([], [done], clients)
+    assert len(clients._clients) == UNKNOWN + 1
+    row = shown(clients)[STRANGERS]
+    assert (row["releases"], row["letters"]) == (UNKNOWN + 5, {"forged": UNKNOWN + 4})
+    clients.admit({"a", f"s{UNKNOWN + 4}"})
+    assert shown(clients)[f"s{UNKNOWN + 4}"]["letters"] == {"forged": 1}
 
 
 def test_the_budget_is_the_one_that_a_client_has_published():
