@@ -18,26 +18,39 @@ class Waiting:
 
     first: Seconds before a wait is said.
     clock: Seconds since 1970.
+    rhythm: Seconds between two models of the study, at most: to wait so long for one is normal.
     """
 
-    def __init__(self, first: float = FIRST, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, first: float = FIRST, clock: Callable[[], float] = time.time, rhythm: float = 0.0
+    ) -> None:
         self._first, self._clock = first, clock
-        self._kind, self._since, self._next = "", 0.0, 0.0
+        self._first_of_model = max(first, min(AGAIN, 2 * rhythm))
+        self._kind, self._since = ("", 0), 0.0
+        #: When each was said last.
+        self._said: dict[str, float] = {}
 
-    def hint(self, what: str) -> str:
+    def hint(self, what: str, done: int = 0) -> str:
         """Return what to say now, mostly nothing.
 
         what: What is waited for, such as "Kafka"; empty: nothing. Numbers in it may change.
+        done: A count of what was done so far: where it has grown, a wait begins anew.
         """
-        now, kind = self._clock(), _NUMBER.sub("", what)
-        if kind != self._kind:
-            self._kind, self._since, self._next = kind, now, now + self._first
-        if not what or now < self._next:
+        now, name = self._clock(), _NUMBER.sub("", what)
+        if (name, done) != self._kind:
+            self._kind, self._since = (name, done), now
+        first = self._first_of_model if "model" in what else self._first
+        if not what or now - self._since < first or now - self._said.get(name, -AGAIN) < AGAIN:
             return ""
-        self._next = now + AGAIN
+        self._said[name] = now
         since = time.strftime("%H:%M:%S", time.localtime(self._since))
-        # only a worker publishes models
-        who = ": `veilstream worker` must be running on this study" if "model" in what else ""
+        # only a worker publishes models, and the first one may need more releases
+        who = (
+            ": `veilstream worker` must be running on this study; `veilstream watch` says what it "
+            "lacks"
+            if "model" in what
+            else ""
+        )
         return f"waiting for {what} since {since}{who}"
 
 

@@ -109,7 +109,9 @@ def produce(
     if not task.study.private and (epsilon_limit or delta_limit):
         raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")
 
-    wait, path, name = Waiting(), vault_path(settings.home, client), shown(client)
+    rhythm, counts = task.study.stream.publish, ""
+    wait = Waiting(rhythm=rhythm.seconds + rhythm.pause)
+    path, name = vault_path(settings.home, client), shown(client)
     here = task.study.authenticated and is_local(settings)
     is_begun = False
 
@@ -118,17 +120,19 @@ def produce(
             say(f"{name}: {line}")
 
     def report(progress: Progress, share: float | None) -> None:
+        nonlocal counts
         if quiet:
             return
-        if not sys.stderr.isatty():
-            # counts of an open window are for the person at the terminal, not for a log collector
-            if hint := wait.hint(progress.waiting_for):
-                tell(hint)
-            return
-        done = "" if share is None else f" ({share:.0%})"
-        waiting = f", waiting for {progress.waiting_for}" if progress.waiting_for else ""
-        releases = counted(progress.releases, "release")
-        tell(f"{counted(progress.records, 'record')}{done}, {releases}{waiting}")
+        # counts of an open window are for the person at the terminal, not for a log collector
+        if sys.stderr.isatty():
+            read = "" if share is None else f" ({share:.0%})"
+            releases = counted(progress.releases, "release")
+            line = f"{counted(progress.records, 'record')}{read}, {releases}"
+            if line != counts:
+                tell(line)
+            counts = line
+        if hint := wait.hint(progress.waiting_for, progress.records + progress.releases):
+            tell(hint)
 
     def begin() -> None:
         nonlocal is_begun

@@ -15,9 +15,10 @@ from infra.addresses import connected
 from infra.topics import are_there
 from pipeline.cli.context import SAVE_MODEL, STUDY, live_task_of, save_model, say
 from pipeline.cli.progress import estimate_line
-from pipeline.library.feed import PATIENCE_SECONDS, Feed, newest_estimate
+from pipeline.library.feed import Feed, newest_estimate
 from pipeline.library.forecast import Forecast
 from pipeline.library.table import table
+from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from pipeline.study import Study
@@ -48,36 +49,75 @@ def watch(
         return
     await_topics(task.study, settings)
     feed = Feed(task.study, settings, beginning=start == "beginning")
-    console = Console()
-    drawn = console.is_terminal and not as_json
-    live = Live(console=console, auto_refresh=False) if drawn else None
-    seen, forecast = 0, Forecast()
-    if live is None:
-        feed.say = say
+    shown = _Shown(task.study, feed, as_json=as_json, whole=start == "beginning")
     try:
-        if live:
-            live.start()
-        if not feed.ready(PATIENCE_SECONDS):
+        # what is there already is as old as it says
+        for message, raw in feed.until_now():
+            shown.show(message, raw, live=False)
+            if shown.count == count:
+                return
+        if not shown.count:
             say(
                 "no estimate yet, waiting: it takes a `veilstream worker` and a "
                 "`veilstream produce` of this study"
             )
         for message, raw in feed:
-            when = "; ".join(filter(None, [forecast.told(message), feed.warning]))
-            if as_json:
-                sys.stdout.write(raw.decode() + "\n")
-                sys.stdout.flush()
-            elif live:
-                live.update(Group(table(message, task.study), Text(when)), refresh=True)
-            else:
-                click.echo("; ".join(filter(None, [estimate_line(message), when])))
-            seen += 1
-            if count is not None and seen >= count:
+            shown.show(message, raw, live=True)
+            if shown.count == count:
                 return
     finally:
-        if live:
-            live.stop()
+        shown.end()
         feed.close()
+
+
+class _Shown:
+    """Estimates on standard output: a table that is drawn anew at a terminal, else lines.
+
+    whole: The past is shown, too: those lines say nothing of what comes.
+    """
+
+    def __init__(self, study: Study, feed: Feed, *, as_json: bool, whole: bool) -> None:
+        self._study, self._feed, self._as_json, self._whole = study, feed, as_json, whole
+        console = Console()
+        drawn = console.is_terminal and not as_json
+        self._live = Live(console=console, auto_refresh=False) if drawn else None
+        self._forecast, self.count = Forecast(), 0
+        self._newest: EstimateMessage | None = None
+        feed.say = self._silence
+        if self._live:
+            self._live.start()
+
+    def show(self, message: EstimateMessage, raw: bytes, *, live: bool) -> None:
+        """Show the next one."""
+        self._newest, self.count = message, self.count + 1
+        self._forecast.take(message, live=live)
+        if self._as_json:
+            sys.stdout.write(raw.decode() + "\n")
+            sys.stdout.flush()
+        elif self._live:
+            self._draw()
+        else:
+            when = self._when() if live or not self._whole else ""
+            click.echo("; ".join(filter(None, [estimate_line(message), when])))
+
+    def end(self) -> None:
+        """Leave the last one on the screen."""
+        if self._live:
+            self._live.stop()
+
+    def _silence(self, line: str) -> None:
+        if self._live:
+            self._draw()
+        else:
+            say("; ".join(filter(None, [line, self._forecast.told()])))
+
+    def _draw(self) -> None:
+        if self._live and self._newest:
+            shown = Group(table(self._newest, self._study), Text(self._when()))
+            self._live.update(shown, refresh=True)
+
+    def _when(self) -> str:
+        return "; ".join(filter(None, [self._forecast.told(), self._feed.warning]))
 
 
 def await_topics(study: Study, settings: Settings) -> None:

@@ -1,8 +1,11 @@
-"""When all intervals come, in words, from the last estimates of a stream."""
+"""When all intervals come, in words, from the last estimates of a stream and the time since."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
+from datetime import datetime
 
 from pipeline.messages.estimate import EstimateMessage
 
@@ -10,31 +13,76 @@ from pipeline.messages.estimate import EstimateMessage
 LOOK_BACK = 20
 #: Both ends of a range are alike up to this ratio.
 ALIKE = 1.25
+#: A stream without estimates has stopped after so many seconds, and so many of its longest pauses.
+STOPPED_SECONDS, PAUSES = 60.0, 3
 UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 
 class Forecast:
-    """The range of what the last estimates have said that all intervals need."""
+    """The range of what the last estimates have said that all intervals need.
 
-    def __init__(self) -> None:
+    clock: Seconds since 1970; `steady`: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._steady = clock, steady
         self._needed: deque[int] = deque(maxlen=LOOK_BACK)
+        self._times: deque[float] = deque(maxlen=LOOK_BACK)
+        self._newest: EstimateMessage | None = None
+        self._came = 0.0
 
-    def told(self, message: EstimateMessage) -> str:
-        """Take the next estimate; return in words when all intervals come, or nothing.
+    def take(self, message: EstimateMessage, *, live: bool = True) -> None:
+        """Take the next estimate.
 
-        The middle half of what the last ones have said counts: single ones jump.
+        live: It has just been published; the age of an older one is told from its own time.
         """
+        published = datetime.fromisoformat(message.published_at).timestamp()
+        self._came = self._steady() - (0.0 if live else max(0.0, self._clock() - published))
+        self._newest = message
+        self._times.append(published)
         found = message.progress
         if found is None or found.missing_records is None or found.share >= 1:
             self._needed.clear()
+        else:
+            self._needed.append(message.records + found.missing_records)
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the newest estimate; None before the first."""
+        return None if self._newest is None else max(0.0, self._steady() - self._came)
+
+    def told(self) -> str:
+        """Return in words when all intervals come, or nothing.
+
+        The middle half of what the last estimates have said counts: single ones jump. Where no
+        estimate comes any more no record does, or no worker runs, and time alone brings none.
+        """
+        message, age = self._newest, self.age
+        if message is None or age is None or not self._needed or message.progress is None:
             return ""
-        self._needed.append(message.records + found.missing_records)
-        if not found.records_per_second:
-            return ""
+        rate = message.progress.records_per_second
+        quiet = ""
+        if age >= self._patience():
+            quiet = (
+                f"no new estimate for {_range(age, age)}: the records have ended, or no worker runs"
+            )
+        if not rate:
+            return quiet
         ordered, quarter = sorted(self._needed), len(self._needed) // 4
         ends = (ordered[quarter], ordered[-1 - quarter])
-        soon, late = (max(1.0, end - message.records) / found.records_per_second for end in ends)
-        return f"all intervals in about {_range(soon, late)} at the present rate"
+        takes = _range(*(max(1.0, end - message.records) / rate for end in ends))
+        if quiet:
+            return f"{quiet}; at the earlier rate all intervals need about {takes} of new records"
+        return f"all intervals in about {takes} at the present rate"
+
+    def _patience(self) -> float:
+        times = list(self._times)
+        pauses = (after - before for before, after in zip(times, times[1:], strict=False))
+        return max(STOPPED_SECONDS, PAUSES * max(pauses, default=0.0))
 
 
 def _range(soon: float, late: float) -> str:

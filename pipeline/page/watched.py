@@ -50,8 +50,7 @@ class Watched:
         self._happenings = Happenings(study.stream.publish.seconds)
         self._recent: deque[tuple[int, Point]] = deque(maxlen=RECENT)
         self._newest: EstimateMessage | None = None
-        self._forecast, self._when = Forecast(), ""
-        self._came, self._skew = steady(), 0.0
+        self._forecast, self._skew = Forecast(clock, steady), 0.0
         #: Who reads says here what keeps it from reading, by topic.
         self.warnings: dict[str, str] = {}
         #: How many estimates were taken.
@@ -70,9 +69,9 @@ class Watched:
             if other:
                 self._history = History()
                 self._recent.clear()
-                self._forecast = Forecast()
-            self._newest, self._came = message, self._steady()
-            self._when = self._forecast.told(message)
+                self._forecast = Forecast(self._clock, self._steady)
+            self._newest = message
+            self._forecast.take(message, live=live)
             point = Point.of(message)
             if live:
                 self._skew = self._clock() - point.at
@@ -102,11 +101,13 @@ class Watched:
     def around(self) -> dict[str, Any]:
         """Return what changes without an estimate: clients, happenings, warnings, ages."""
         with self._lock:
+            age = self._forecast.age
             return {
                 "clients": self._clients.table(),
                 "happenings": [happening._asdict() for happening in self._happenings.found],
                 "warnings": self._warnings(),
-                "age": None if self._newest is None else round(self._steady() - self._came, 2),
+                "age": None if age is None else round(age, 2),
+                "missing": self._missing(),
                 "clock": self._clock(),
             }
 
@@ -115,6 +116,11 @@ class Watched:
         with self._lock:
             names = [] if self._newest is None else _names(self._newest)
             return "".join(self._history.csv(names))
+
+    def _missing(self) -> str:
+        """Return what is missing until all intervals are there, and when they come."""
+        lines = [] if self._newest is None else [progress_line(self._newest)]
+        return "; ".join(filter(None, [*lines, self._forecast.told()]))
 
     def _warnings(self) -> list[str]:
         told = list(self.warnings.values())
@@ -148,7 +154,7 @@ class Watched:
             "state": state_of(message),
             "reason": message.reason,
             "progress": None if message.progress is None else message.progress.share,
-            "missing": "; ".join(filter(None, [progress_line(message), self._when])),
+            "missing": self._missing(),
             "records": message.records,
             "releases": message.releases,
             "clients": message.clients,

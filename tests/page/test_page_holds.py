@@ -11,6 +11,7 @@ import pytest
 from kafka import TopicPartition
 
 from pipeline.messages.envelope import dlq_headers
+from pipeline.messages.estimate import ProgressMessage
 from pipeline.messages.spends import SourceSpends, Spend, SpendsMessage
 from pipeline.messages.topics import Topics
 from pipeline.page.clients import STRANGERS, UNKNOWN, Clients
@@ -106,6 +107,17 @@ def test_a_clock_an_hour_off_is_said_and_changes_no_age(hours, way):
     assert [way in line and "60 minutes" in line for line in around["warnings"]] == [True] * bool(
         way
     )
+
+
+def test_a_page_that_is_opened_after_the_end_says_how_long_ago_that_was():
+    stream = Stream()
+    watched = Watched(TASK.study, clock=lambda: stream.at + 7200, steady=lambda: 5.0)
+    progress = ProgressMessage(0.5, 6000, 10.0, 600.0)
+    watched.estimate(stream.next(progress=progress), live=False)
+    around = watched.around()
+    assert around["age"] == 7200
+    assert "no new estimate for 2 hours" in around["missing"]
+    assert around["missing"] == watched.whole()["now"]["missing"]
 
 
 def record(key, offset=0, value=RELEASE + b"...", headers=()):

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from agents.pace import LOOK_BACK_SECONDS, Pace
-from pipeline.library.forecast import LOOK_BACK, Forecast
+from pipeline.library.forecast import LOOK_BACK, STOPPED_SECONDS, Forecast
 from pipeline.library.table import line, state_of, table
 from pipeline.messages.estimate import EstimateMessage, ProgressMessage
 from pipeline.reducer import combine
@@ -60,22 +60,71 @@ def test_an_estimate_has_the_rate_and_the_time_and_a_replay_has_neither() -> Non
     assert (idle.records_per_second, idle.seconds) == (0.0, None)
 
 
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def told(forecast: Forecast, message: EstimateMessage) -> str:
+    forecast.take(message)
+    return forecast.told()
+
+
 def test_a_forecast_is_the_middle_of_the_last_ones() -> None:
     forecast = Forecast()
-    assert forecast.told(at(1000, 6000)) == (
-        "all intervals in about 10 minutes at the present rate"
-    )
+    assert forecast.told() == ""
+    assert told(forecast, at(1000, 6000)) == "all intervals in about 10 minutes at the present rate"
     # every fourth estimate says ten times as much
-    said = [forecast.told(at(1000, 60_000 if n % 4 == 0 else 6000)) for n in range(LOOK_BACK)]
+    said = [told(forecast, at(1000, 60_000 if n % 4 == 0 else 6000)) for n in range(LOOK_BACK)]
     assert said[-1] == "all intervals in about 10 minutes at the present rate"
-    spread = [forecast.told(at(1000, 3000 if n % 2 else 9000)) for n in range(LOOK_BACK)]
+    spread = [told(forecast, at(1000, 3000 if n % 2 else 9000)) for n in range(LOOK_BACK)]
     assert spread[-1] == "all intervals in about 5 to 15 minutes at the present rate"
     # who has seen as many estimates as it needs is told of the end, not of the past
-    assert "1 second at" in forecast.told(at(9995, 5))
-    assert forecast.told(at(1000, None)) == ""
-    assert forecast.told(at(1000, 0)) == ""
-    assert forecast.told(at(1000, 600, rate=None)) == ""
-    assert forecast.told(at(1000, 600, rate=0.0)) == ""
+    assert "1 second at" in told(forecast, at(9995, 5))
+    assert told(forecast, at(1000, None)) == ""
+    assert told(forecast, at(1000, 0)) == ""
+    assert told(forecast, at(1000, 600, rate=None)) == ""
+    assert told(forecast, at(1000, 600, rate=0.0)) == ""
+
+
+def test_a_forecast_ends_with_the_records_and_comes_back_with_them() -> None:
+    steady = Clock()
+    forecast = Forecast(steady=steady)
+    forecast.take(at(1000, 6000))
+    steady.now = STOPPED_SECONDS - 1
+    assert forecast.told() == "all intervals in about 10 minutes at the present rate"
+    steady.now = 300.0
+    assert forecast.told() == (
+        "no new estimate for 5 minutes: the records have ended, or no worker runs; at the earlier "
+        "rate all intervals need about 10 minutes of new records"
+    )
+    assert told(forecast, at(1000, 6000)).endswith("at the present rate")
+    forecast.take(at(7000, 0))
+    steady.now = 4000.0
+    assert forecast.told() == ""
+
+
+def test_a_stream_that_is_slow_by_nature_has_not_stopped() -> None:
+    steady = Clock()
+    forecast = Forecast(steady=steady)
+    for number in range(3):
+        published = f"2026-01-01T00:{10 * number:02}:00Z"
+        forecast.take(msgspec.structs.replace(at(1000, 6000), published_at=published))
+    steady.now = 1700.0
+    assert "at the present rate" in forecast.told()
+    steady.now = 1900.0
+    assert "no new estimate for 32 minutes" in forecast.told()
+
+
+def test_who_looks_later_is_told_how_old_the_newest_estimate_is() -> None:
+    message = msgspec.structs.replace(at(1000, 6000), published_at="1970-01-01T00:00:10Z")
+    for live, age in ((False, 7200.0), (True, 0.0)):
+        forecast = Forecast(lambda: 7210.0, Clock())
+        forecast.take(message, live=live)
+        assert forecast.age == age
+        assert ("2 hours" in forecast.told()) is not live
 
 
 def test_ready_says_how_many_intervals_there_are_unless_all() -> None:

@@ -43,6 +43,44 @@ def test_a_wait_is_said_when_it_lasts_and_then_once_a_minute() -> None:
     assert waits.hint("") == ""
 
 
+def test_a_client_that_goes_on_waits_for_nothing() -> None:
+    now = 1000.0
+    waits = Waiting(clock=lambda: now)
+    # models come, and each is used up before the next look
+    said: list[str] = []
+    for second in range(100):
+        now = 1000.0 + second
+        said.append(waits.hint("a newer model", done=min(second, 90)))
+    assert [second for second, line in enumerate(said) if line] == [95]
+    assert time.strftime("%H:%M:%S", time.localtime(1090.0)) in said[95]
+
+
+def test_a_source_that_is_slow_is_said_once_a_minute() -> None:
+    now = 1000.0
+    waits = Waiting(clock=lambda: now)
+    said: list[int] = []
+    for second in range(130):
+        now = 1000.0 + second
+        # a record every ten seconds
+        what = "" if second % 10 == 0 else "records from the source"
+        if waits.hint(what, done=second // 10):
+            said.append(second)
+    assert said == [6, 66, 126]
+
+
+def test_to_wait_as_long_as_a_study_publishes_is_normal() -> None:
+    now = 1000.0
+    waits = Waiting(clock=lambda: now, rhythm=20.0)
+    assert waits.hint("a newer model") == waits.hint("Kafka") == ""
+    now += FIRST
+    assert "waiting for Kafka" in waits.hint("Kafka")
+    assert waits.hint("a newer model") == ""
+    now += 39.0
+    assert waits.hint("a newer model") == ""
+    now += 1.0
+    assert "`veilstream worker` must be running" in waits.hint("a newer model")
+
+
 @pytest.mark.parametrize(
     ("scaling", "words"), [("unit", "half the feature's public range"), ("none", "one unit")]
 )

@@ -77,6 +77,8 @@ function connect() {
     stream.happenings = around.happenings;
     // by the server's count: clocks of this browser and of workers may be anything
     if (around.age !== null) stream.came = performance.now() - 1000 * around.age;
+    // a stream that has ended says so without another estimate
+    if (stream.now) stream.now.missing = around.missing;
     drawAround(around);
     soon();
   });
