@@ -139,6 +139,46 @@ def test_a_phone_in_the_dark_needs_no_scrolling_aside(page, watched):
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
+def test_a_browser_in_a_posix_locale_draws_the_chart(browser, watched):
+    context, faults = browser.new_context(locale="en-US@posix"), []
+    page = context.new_page()
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    with served(watched) as port:
+        page.goto(f"http://127.0.0.1:{port}/")
+        assert points(page, 60) == 60
+        assert page.locator("#chart canvas").count() == 1
+    assert faults == []
+    context.close()
+
+
+def test_a_phone_shows_all_that_is_said_of_a_client(page, watched):
+    name = b"hospital-of-the-far-north"
+    watched.seen(lambda clients: clients.release(0, 10_000, name, 1000))
+    for place in range(3):
+        watched.seen(lambda c, at=place: c.letter((0, at), name, "unpublished-model"))
+    page.set_viewport_size({"width": 390, "height": 844})
+    with served(watched) as port:
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.wait_for_selector("#clients td")
+        within = "[...document.querySelectorAll('#clients td')].map(c => c.getBoundingClientRect())"
+        assert page.evaluate(f"{within}.every(b => b.width > 0 && b.left >= 0 && b.right <= 390)")
+        assert page.evaluate("document.querySelector('.wide').scrollWidth") <= 390
+        assert "3 unpublished-model" in page.inner_text("#clients")
+
+
+def test_a_page_before_the_first_estimate_says_what_it_waits_for(page, stream):
+    watched = Watched(TASK.study)
+    with served(watched) as port:
+        page.goto(f"http://127.0.0.1:{port}/")
+        waits(page, "document.getElementById('status').textContent == 'no estimate yet'")
+        waits(page, "document.getElementById('clients-said').textContent.startsWith('no release')")
+        assert not page.is_visible("#over-time")
+        watched.estimate(stream.next(), live=True)
+        points(page, 1)
+        assert page.is_visible("#over-time")
+        assert page.evaluate("document.querySelector('#chart canvas').clientWidth") > 600
+
+
 def test_two_pages_at_once_and_one_that_comes_back(browser, page, watched, stream):
     with served(watched) as port:
         url = f"http://127.0.0.1:{port}/"

@@ -74,27 +74,35 @@ export function drawAround(around) {
 
 function drawClients(clients, clock) {
   const more = clients.count > clients.rows.length ? `, the first ${clients.rows.length} of ${count(clients.count)}` : "";
-  say(byId("clients-said"), `${count(clients.waiting)} releases not yet in an estimate${more}`);
+  const waiting = `${count(clients.waiting)} releases not yet in an estimate${more}`;
+  say(byId("clients-said"), clients.count ? waiting : "no release seen yet: it takes `veilstream produce`");
+  byId("clients").hidden = !clients.count;
+  if (!clients.count) return;
   const budgets = clients.rows.some((row) => row.budget);
   const head = make("tr");
   const names = ["client", "share", "releases", "lag", "last release", "dead letters", ...(budgets ? ["ε spent"] : [])];
   head.append(...names.map((name) => make("th", name)));
   const body = clients.rows.map((row) => {
     const line = make("tr");
-    const share = make("td");
+    const share = make("span");
     const bar = make("span", "", { class: "share" });
     bar.append(make("i"));
     bar.firstChild.style.width = `${100 * row.share}%`;
     share.append(bar, percent(row.share));
     const letters = Object.entries(row.letters).map(([why, times]) => `${times} ${why}`).join(", ");
-    line.append(
-      make("td", row.name, { title: row.name }), share, make("td", count(row.releases)), make("td", count(row.lag)),
-      make("td", late(row, clock), clock - row.last < -120 && row.last ? { class: "late" } : {}), make("td", letters || "0", letters ? { class: "bad" } : {}),
-    );
-    if (budgets) {
-      const { spent, limit } = row.budget ?? {};
-      line.append(make("td", row.budget ? `${number(spent)} of ${limit === null ? "no limit" : number(limit)}` : "–"));
-    }
+    const ahead = row.last && clock - row.last < -120;
+    const { spent, limit } = row.budget ?? {};
+    const cells = [
+      [row.name, ""], [share, ""], [count(row.releases), ""], [count(row.lag), ""], [late(row, clock), ahead ? "late" : ""], [letters || "0", letters ? "bad" : ""],
+      [row.budget ? `${number(spent)} of ${limit === null ? "no limit" : number(limit)}` : "–", ""],
+    ];
+    // on a phone each cell has its name beside it
+    line.append(...cells.slice(0, names.length).map(([content, kind], at) => {
+      const cell = make("td", "", { class: kind, "data-name": names[at] });
+      cell.append(content);
+      return cell;
+    }));
+    line.firstChild.title = row.name;
     return line;
   });
   byId("clients").replaceChildren(head, ...body);

@@ -87,7 +87,7 @@ function build(data) {
   plot = new uPlot({
     width: box.clientWidth, height: box.clientHeight,
     scales: { x: { time: true }, y: { range: settled } },
-    axes: [axis({ space: 90, values: times }), axis({ size: 58, values: (_, splits) => splits.map((v) => (v === 0 ? "0" : `${v < 0 ? "−" : ""}${+Math.abs(v).toPrecision(6)}`)) })],
+    axes: [axis({ space: 90, size: 30, values: times }), axis({ size: 58, values: (_, splits) => splits.map((v) => (v === 0 ? "0" : `${v < 0 ? "−" : ""}${+Math.abs(v).toPrecision(6)}`)) })],
     series: [
       {},
       { stroke: colour("--accent"), width: 2.2, points: { show: false }, spanGaps: false },

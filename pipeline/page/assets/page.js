@@ -22,7 +22,7 @@ function draw() {
   drawRows(points, view.beside);
   const old = points[points.length - 1].at - before(points, view.beside).at;
   const oldest = view.beside && old < view.beside ? ", the oldest kept" : "";
-  say(byId("legend"), `● estimate, ━ ${Math.round(100 * now.level)} % interval (filled where it leaves 0 out), ┃ ${lasted(old)} before${oldest}; Δ since then, marked where that value lies outside the present interval`);
+  say(byId("legend"), `● estimate, ━ ${Math.round(100 * now.level)} % interval (filled where it leaves 0 out), ┃ ${lasted(old)} before${oldest}; Δ since then, marked where the interval of then and that of now do not overlap`);
   document.body.dataset.points = String(stream.count);
 }
 
@@ -55,6 +55,11 @@ function take(data, whole) {
     const end = stream.points.length - 1;
     stream.points = stream.points.filter((_, at) => at % 2 === 0 || at === end);
   }
+  if (!data.now) {
+    byId("status").dataset.status = "";
+    say(byId("status"), "no estimate yet");
+  }
+  document.body.classList.toggle("empty", !data.now);
   if (data.now) {
     stream.now = data.now;
     if (data.points.length && !whole) stream.came = performance.now();

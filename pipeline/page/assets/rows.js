@@ -85,7 +85,7 @@ export function drawRows(points, seconds) {
     }
     const change = value - then.values[at];
     say(row.drift, then === now ? "" : `Δ ${number(change, true)}`);
-    row.drift.classList.toggle("far", low !== null && (then.values[at] < low || then.values[at] > high));
+    row.drift.classList.toggle("far", low !== null && then.low[at] !== null && (then.high[at] < low || then.low[at] > high));
     if (performance.now() - row.drawn > SPARK_MS) {
       row.drawn = performance.now();
       spark(row.canvas, points, at, inks);
