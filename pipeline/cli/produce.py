@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from pipeline.errors import ConfigError, VeilstreamError
 from pipeline.library.words import counted
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.study import Study
 from producers.account import begun, closing, run_of, standing
 from producers.client import Progress
 from producers.client_id import shown
 from producers.ledger import Limit
-from producers.run import Job, run_client, vault_path
+from producers.run import Job, Report, run_client, vault_path
 
 
 @click.command()
@@ -109,8 +111,6 @@ def produce(
     if not task.study.private and (epsilon_limit or delta_limit):
         raise ConfigError("--epsilon-limit, --delta-limit: this study keeps no privacy")
 
-    rhythm, counts = task.study.stream.publish, ""
-    wait = Waiting(rhythm=rhythm.seconds + rhythm.pause)
     path, name = vault_path(settings.home, client), shown(client)
     here = task.study.authenticated and is_local(settings)
     is_begun = False
@@ -118,21 +118,6 @@ def produce(
     def tell(line: str) -> None:
         if not quiet or line.startswith("WARNING"):
             say(f"{name}: {line}")
-
-    def report(progress: Progress, share: float | None) -> None:
-        nonlocal counts
-        if quiet:
-            return
-        # counts of an open window are for the person at the terminal, not for a log collector
-        if sys.stderr.isatty():
-            read = "" if share is None else f" ({share:.0%})"
-            releases = counted(progress.releases, "release")
-            line = f"{counted(progress.records, 'record')}{read}, {releases}"
-            if line != counts:
-                tell(line)
-            counts = line
-        if hint := wait.hint(progress.waiting_for, progress.records + progress.releases):
-            tell(hint)
 
     def begin() -> None:
         nonlocal is_begun
@@ -152,7 +137,15 @@ def produce(
     before, code = standing(path, task), 1
     try:
         with _metrics(metrics_port, path, task):
-            run_client(task, settings, job, report=report, say=tell, admit=admit, started=begin)
+            run_client(
+                task,
+                settings,
+                job,
+                report=_report(task.study, tell),
+                say=tell,
+                admit=admit,
+                started=begin,
+            )
         code = 0
     except VeilstreamError as error:
         code = error.exit_code
@@ -165,6 +158,27 @@ def produce(
         if as_json:
             names = {"client": client, "study": task.study.name, "revision": task.revision}
             put({**names, "source": after.get("source"), "exit_code": code, **done})
+
+
+def _report(study: Study, tell: Callable[[str], None]) -> Report:
+    """Return what says how far a client is, and what it waits for."""
+    rhythm, counts = study.stream.publish, ""
+    wait = Waiting(rhythm=rhythm.seconds + rhythm.pause)
+
+    def report(progress: Progress, share: float | None) -> None:
+        nonlocal counts
+        # counts of an open window are for the person at the terminal, not for a log collector
+        if sys.stderr.isatty():
+            read = "" if share is None else f" ({share:.0%})"
+            releases = counted(progress.releases, "release")
+            line = f"{counted(progress.records, 'record')}{read}, {releases}"
+            if line != counts:
+                tell(line)
+            counts = line
+        if hint := wait.hint(progress.waiting_for, progress.records + progress.releases):
+            tell(hint)
+
+    return report
 
 
 def _metrics(port: int | None, path: Path, task: Task) -> AbstractContextManager[None]:

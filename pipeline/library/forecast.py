@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime
+from itertools import pairwise
 
 from pipeline.messages.estimate import EstimateMessage
 
@@ -80,8 +81,7 @@ class Forecast:
         return f"all intervals in about {takes} at the present rate"
 
     def _patience(self) -> float:
-        times = list(self._times)
-        pauses = (after - before for before, after in zip(times, times[1:], strict=False))
+        pauses = (after - before for before, after in pairwise(self._times))
         return max(STOPPED_SECONDS, PAUSES * max(pauses, default=0.0))
 
 

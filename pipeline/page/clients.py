@@ -2,8 +2,8 @@
 
 Everything here is public: keys, times and places of records, reasons of dead letters, and the
 accounts that clients publish. Whoever may write to the topic can add rows; where a study admits its
-clients, the others are counted together and have no name here. Their ids are kept apart all the same,
-as far as there is room: one that is admitted later has its name then.
+clients, the others are counted together and have no name here. Their ids are kept apart all the
+same, as far as there is room: one that is admitted later has its name then.
 """
 
 from __future__ import annotations

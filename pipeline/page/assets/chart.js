@@ -4,10 +4,14 @@ import { byId, colour, moment, number, say } from "./words.js";
 
 // Points of a line: more are not seen, and each is drawn anew with every estimate.
 const MOST = 400;
+// The line is drawn anew when it has come a pixel further, or after so long.
+const STILL_MS = 2000;
 
 let plot = null;
 let marks = [];
 let shown = null;
+let drawn = -Infinity;
+let newest = null;
 
 // Dashed lines where something happened that an estimate alone does not show.
 function drawMarks(chart) {
@@ -40,12 +44,12 @@ function drawZero(chart) {
 }
 
 function read(chart) {
-  const { idx } = chart.cursor;
   const [times, values, high, low] = chart.data;
-  const at = idx ?? times.length - 1;
-  if (at < 0 || at >= times.length) return;
-  const ends = low[at] === null ? "no interval yet" : `[${number(low[at])}, ${number(high[at])}]`;
-  say(byId("readout"), `${moment(times[at])}: ${number(values[at], true)}, ${ends}`);
+  const at = chart.cursor.idx ?? times.length;
+  // where nobody points at the line, what has come since it was drawn
+  const [time, value, from, to] = at < times.length ? [times[at], values[at], low[at], high[at]] : newest;
+  const ends = from === null ? "no interval yet" : `[${number(from)}, ${number(to)}]`;
+  say(byId("readout"), `${moment(time)}: ${number(value, true)}, ${ends}`);
 }
 
 function axis(extra) {
@@ -103,17 +107,27 @@ function build(data) {
 
 export function drawChart(points, index, seconds, happenings) {
   if (!points.length) return;
+  const last = points[points.length - 1];
+  const from = seconds ? last.at - seconds : -Infinity;
+  newest = [last.at, last.values[index], last.low[index], last.high[index]];
+  const chosen = `${index} ${seconds}`;
+  if (plot && shown === chosen) {
+    const pixel = (1000 * (last.at - Math.max(from, points[0].at))) / plot.width;
+    // somebody who looks at a part of it keeps it
+    if (plot.select.width > 0 || performance.now() - drawn < Math.min(pixel, STILL_MS)) {
+      read(plot);
+      return;
+    }
+  }
+  shown = chosen;
+  drawn = performance.now();
   marks = happenings.filter((one) => !["status", "letters"].includes(one.kind));
-  const from = seconds ? points[points.length - 1].at - seconds : -Infinity;
   const inside = points.filter((point) => point.at >= from);
   const step = Math.ceil(inside.length / MOST);
   const kept = inside.filter((_, at) => at % step === 0 || at === inside.length - 1);
   const data = [
     kept.map((p) => p.at), kept.map((p) => p.values[index]), kept.map((p) => p.high[index]), kept.map((p) => p.low[index]),
   ];
-  // somebody who looks at a part of it keeps it
-  if (plot && shown === index && plot.select.width > 0) return;
-  shown = index;
   if (plot) plot.setData(data);
   else build(data);
   read(plot);
