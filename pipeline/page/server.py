@@ -28,8 +28,9 @@ HEADERS = {
 }
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".txt": "text/plain"}
 COOKIE = "veilstream-page"
-#: Seconds between two looks for something new, and between two reports of what is around.
-LOOK_SECONDS, AROUND_SECONDS = 0.1, 1.0
+#: Seconds between two looks for something new, between two events with estimates, of which each
+#: has all that came, and between two reports of what is around. Browsers draw each event.
+LOOK_SECONDS, EVENT_SECONDS, AROUND_SECONDS = 0.05, 0.4, 1.0
 #: Browsers at once, at most: each costs a little of this process for every estimate.
 BROWSERS = 40
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -145,9 +146,10 @@ class PageServer:
         whole = self._watched.whole()
         version = whole["version"]
         await _send(response, "history", whole)
-        loop, next_around = asyncio.get_running_loop(), 0.0
+        loop, next_event, next_around = asyncio.get_running_loop(), 0.0, 0.0
         while True:
-            if self._watched.version != version:
+            if self._watched.version != version and loop.time() >= next_event:
+                next_event = loop.time() + EVENT_SECONDS
                 news = self._watched.since(version)
                 version = news["version"]
                 await _send(response, "estimate", news)

@@ -7,8 +7,8 @@ import { before, byId, lasted, say } from "./words.js";
 
 // More points than twice what the server keeps are thinned here, too.
 const MOST = 2400;
-// What comes often is drawn three times a second: most of a page's cost is painting.
-const PAUSE_MS = 333;
+// The server sends what comes often up to three times a second; most of a page's cost is painting.
+const PAUSE_MS = 200;
 
 const stream = { points: [], names: [], now: null, happenings: [], came: performance.now(), count: 0 };
 const view = { chosen: 0, seconds: null, beside: 3600 };
@@ -85,13 +85,17 @@ function connect() {
   events.addEventListener("estimate", (event) => take(JSON.parse(event.data), false));
   events.addEventListener("around", (event) => {
     const around = JSON.parse(event.data);
+    const more = around.happenings.length !== stream.happenings.length;
     stream.happenings = around.happenings;
     // by the server's count: clocks of this browser and of workers may be anything
     if (around.age !== null) stream.came = performance.now() - 1000 * around.age;
     // a stream that has ended says so without another estimate
-    if (stream.now) stream.now.missing = around.missing;
+    if (stream.now) {
+      stream.now.missing = around.missing;
+      drawNow(stream.now);
+    }
     drawAround(around);
-    soon();
+    if (more) soon();
   });
   events.addEventListener("error", () => {
     byId("status").dataset.status = "away";

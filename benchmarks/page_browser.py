@@ -1,0 +1,96 @@
+"""What a page costs the browser that shows it: ten estimates a second of 50 coefficients.
+
+`python -m benchmarks.page_browser [--seconds 20] [--coefficients 50]`. A real Chromium, headless
+and without a GPU, so that its processes paint what a graphics card would. An hour of estimates is
+on the screen, and each new one has noise of its own, which is more than a stream changes that has
+run for an hour. Prints a line of JSON: processor time of each kind of Chromium's processes as a
+share of a core. It ends with 1 if all together took more than 3 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from benchmarks.fold import processor
+from pipeline.page.watched import Watched
+from tests.browser import find
+from tests.page.serving import served
+from tests.page.shown import TASK, Stream
+
+MOST_SHARE, RATE = 0.03, 10.0
+#: Estimates of the hour before: as many as a page keeps, and more.
+BEFORE = 3000
+
+
+def main() -> int:
+    """Show an hour and what comes for some seconds, and print what the browser used."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--coefficients", type=int, default=50)
+    chosen = parser.parse_args()
+    stream, watched = Stream(size=chosen.coefficients, at=time.time() - 3600), Watched(TASK.study)
+    for _ in range(BEFORE):
+        watched.estimate(stream.next(3600 / BEFORE), live=False)
+    with served(watched) as port, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=find()[0], args=["--no-zygote", "--disable-gpu"], chromium_sandbox=False
+        )
+        page = browser.new_page(locale="en-GB", viewport={"width": 1280, "height": 900})
+        page.goto(f"http://127.0.0.1:{port}/")
+        ended = threading.Event()
+        feeding = threading.Thread(target=_feed, args=(watched, stream, ended))
+        feeding.start()
+        # what is drawn once is not counted
+        time.sleep(5)
+        before, began = _used(), time.monotonic()
+        time.sleep(chosen.seconds)
+        used, lasted = _used(), time.monotonic() - began
+        ended.set()
+        feeding.join()
+        browser.close()
+    shares = {kind: (used[kind] - before.get(kind, 0.0)) / lasted for kind in sorted(used)}
+    whole = round(sum(shares.values()), 3)
+    held = whole <= MOST_SHARE
+    rounded = {kind: round(share, 3) for kind, share in shares.items()}
+    print(json.dumps({"shares_of_a_core": rounded, "share_of_a_core": whole, "held": held}))
+    return int(not held)
+
+
+def _feed(watched: Watched, stream: Stream, ended: threading.Event) -> None:
+    while not ended.wait(1 / RATE):
+        watched.estimate(stream.next(1 / RATE), live=True)
+
+
+def _used() -> dict[str, float]:
+    """Return the processor seconds of this process's Chromium, by kind of its processes."""
+    parents, kinds = dict[int, int](), dict[int, str]()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int(
+                (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            )
+            words = (folder / "cmdline").read_text().replace("\0", " ")
+        except OSError:  # it has just ended
+            continue
+        if "chrom" in words.partition(" ")[0]:
+            found = words.partition("--type=")[2].partition(" ")[0]
+            kinds[int(folder.name)] = found or "browser"
+    used = dict[str, float]()
+    for pid, kind in kinds.items():
+        above = pid
+        while above not in (0, os.getpid()):
+            above = parents.get(above, 0)
+        if above:
+            used[kind] = used.get(kind, 0.0) + processor(pid)
+    return used
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
