@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from pipeline.privacy.events import Event, NonPrivate, compose, encode, worse
 from pipeline.release.task import Task
 from producers.charges import as_known, charges, protecting, spent_by
 from producers.database import Database
+from producers.limits import beyond
 
 #: Calibration pays a hair for discrete noise; a limit that equals the budget must allow it.
 HAIR = 1e-6
@@ -92,7 +94,7 @@ class Ledger:
             "WHERE source = ? AND epsilon IS NOT NULL",
             limit.epsilon, limit.delta, source,
         )  # fmt: skip
-        self._check_limit(task, source)
+        self._check_limit(task, source, limit)
 
     def charge(
         self, task: Task, source: str, events: Mapping[int, Event], *, refuse: bool = True
@@ -237,11 +239,8 @@ class Ledger:
         epsilon = total_epsilon([*spent, *this], allowed.delta)
         if epsilon > limit * (1 + HAIR):
             raise BudgetExceeded(
-                f"source {source!r}: {len(spent)} other studies and this one would reach epsilon "
-                f"{epsilon:.4g} at delta {allowed.delta:g} for {worded(unit)}, the limit is "
-                f"{limit:g}; raise it with --epsilon-limit"
-                + (" and --delta-limit" if allowed.delta == 0 else "")
-                + " if the data owner agrees, or stop this study"
+                f"source {source!r}: {len(spent)} other studies and this one "
+                f"{beyond([*spent, *this], epsilon, allowed.delta, unit, limit)}"
             )
 
     def _check_scope(self, task: Task, source: str) -> None:
@@ -265,7 +264,7 @@ class Ledger:
                 "one of them for these records; another --source-name would only hide it"
             )
 
-    def _check_limit(self, task: Task, source: str) -> None:
+    def _check_limit(self, task: Task, source: str, limit: Limit) -> None:
         """Refuse a limit below what has been spent on the source."""
         allowed = self.allowed(source)
         spent = protecting(as_known(charges(self._db.rows, source), task), allowed.unit)
@@ -273,13 +272,12 @@ class Ledger:
             return
         reached = total_epsilon(spent, allowed.delta)
         if reached > allowed.epsilon * (1 + HAIR):
+            if math.isinf(reached) and limit.delta:
+                raise ConfigError(
+                    f"--delta-limit: at {allowed.delta:g} what studies have spent on source "
+                    f"{source!r} has no epsilon; give a larger one"
+                )
             raise ConfigError(
                 f"--epsilon-limit: {allowed.epsilon:g} at delta {allowed.delta:g} is below the "
                 f"{reached:.4g} that studies have spent on source {source!r}"
             )
-
-
-def worded(unit: Unit) -> str:
-    """Return a unit in words."""
-    who = "one record" if unit.records == 1 else f"a user's {unit.records} records"
-    return f"{who} ({unit.neighbours})"

@@ -19,7 +19,7 @@ from pipeline.privacy.policy import loose_delta
 from pipeline.release.task import Task
 from producers.charges import Rows, as_known, charges, known, protecting, spent, spent_by
 from producers.heritage import account
-from producers.ledger import worded
+from producers.limits import worded
 from producers.memory import Remembered, parsed
 from producers.stored import absent
 from producers.upgrades import SCHEMA

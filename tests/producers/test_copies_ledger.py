@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.errors import ConfigError
 from pipeline.methods import task_of
 from pipeline.privacy.events import Renyi, compose, parts
 from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers import report
 from producers.client_store import ClientStore
-from tests.producers.test_ledger import SOURCE, start
+from producers.ledger import Limit
+from tests.producers.test_ledger import SOURCE, refused, start
 from tests.sites import study_text
 
 
@@ -41,3 +43,18 @@ def test_a_curve_that_another_machine_finds_a_hair_apart_stops_no_study(path: Pa
         before = report.ledger(path)[SOURCE]["spent"]
         start(store, again)
     assert report.ledger(path)[SOURCE]["spent"] == before
+
+
+def test_a_third_study_is_told_that_its_delta_is_used_up(path: Path) -> None:
+    with ClientStore(path, "site") as store:
+        start(store, copies("one"))
+        assert "raise it with --epsilon-limit if" in refused(store, copies("two"), path)
+        start(store, copies("two"), Limit(epsilon=8.0))
+        # what floating point can tell is more than delta allows, however large the epsilon
+        for limit in (Limit(), Limit(epsilon=1e6)):
+            store.open_stream(copies("three"), SOURCE, limit)
+            said = refused(store, copies("three"), path)
+            assert "delta is used up; raise it with --delta-limit 2e-05 if the data owner" in said
+        start(store, copies("three"), Limit(epsilon=9.0, delta=2e-5))
+        with pytest.raises(ConfigError, match=r"^--delta-limit: at 1e-06 what studies have spent"):
+            store.open_stream(copies("three"), SOURCE, Limit(delta=1e-6))
