@@ -129,8 +129,9 @@ class ClientStore:
             if row[0] != task.revision and row[3]:
                 raise ConfigError(
                     f"this client began study {name!r} under revision {row[0]}, the "
-                    f"file is revision {task.revision}: restore the file, or give the study a new "
-                    "name (its releases then count against the same source)"
+                    f"file is revision {task.revision}: restore the file, or the version of this "
+                    "program that began it. Else the operator begins a study of a new name with "
+                    f'follows = ["{name}"]; its releases count against the same source'
                 )
             # a revision under which nothing was released binds nobody
             self._db.write("UPDATE streams SET revision = ? WHERE study = ?", task.revision, name)

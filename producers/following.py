@@ -61,7 +61,8 @@ class Following:
         if waiting:
             raise ConfigError(
                 f"study.follows: {waiting} releases of study {at!r} have not been sent: start "
-                "its producer once more, until it says that none is left; nothing was spent"
+                "its producer once more, with the file and the version of this program that began "
+                "it, until it says that none is left; nothing was spent"
             )
         self._db.write(
             "UPDATE streams SET follows = ?, position = ?, owed = ? WHERE study = ?",
