@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pipeline.errors import VeilstreamError
 from pipeline.records.encode import Encoder
 from pipeline.records.windows import Window
 from pipeline.release.share import most_releases
@@ -30,6 +31,8 @@ OUTBOX_LIMIT = 1000
 #: Windows that share a transaction, and slots that one turn reads, at most.
 GROUP = 64
 GROUP_SLOTS = 4096
+#: Slots that are read at a time: they stay in a processor's cache until they are encoded.
+PART = 512
 #: How long one turn waits for records, in seconds.
 TURN_SECONDS = 0.2
 
@@ -117,12 +120,10 @@ class Client:
         if not windows:
             self._models.poll(TURN_SECONDS)
             return True
-        if not self._held and (allowance := self._allowance(windows)):
-            first = self._first.take(allowance)
-            self._held = first or self._source.read(allowance, TURN_SECONDS)
-            if not self._held and not self._source.ended:
-                self.progress.waiting_for = "records from the source"
-        self._fill(now)
+        if self._held:
+            self._fill(now)
+        else:
+            self._read(self._allowance(windows), now)
         ended = self._source.ended and not self._held and not self._first.slots
         self._settle(self._clock(), ended=ended)
         self.progress.releases += self._making.commit()
@@ -185,6 +186,25 @@ class Client:
         version = self._models.newest.version
         known, released = self._at_model
         return Directive(version, released if version == known else 0)
+
+    def _read(self, most: int, now: float) -> None:
+        """Read up to so many slots, those that are there, and put them into windows."""
+        wait = TURN_SECONDS
+        while most > 0:
+            asked = min(most, PART)
+            try:
+                self._held = self._first.take(asked) or self._source.read(asked, wait)
+            except VeilstreamError:
+                # it must not take with it what was read before
+                self.progress.releases += self._making.commit()
+                raise
+            came = len(self._held)
+            if wait and not (came or self._source.ended):
+                self.progress.waiting_for = "records from the source"
+            self._fill(now)
+            if self._held or came < asked:
+                return
+            most, wait = most - came, 0.0
 
     def _fill(self, now: float) -> None:
         """Put slots into windows, as far as the policy lets them go."""

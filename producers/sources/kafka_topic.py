@@ -23,6 +23,7 @@ from pipeline.errors import BrokerError, ConfigError, DataError
 from pipeline.settings import Settings
 from producers.sources.base import Slot, read_position
 from producers.sources.jsonl_file import json_object
+from producers.sources.kafka_records import compile_records
 from producers.sources.tape import RECORD_LIMIT
 from producers.sources.topic_spec import TopicSpec
 
@@ -86,6 +87,7 @@ class KafkaTopic:
                 fetch_max_wait_ms=int(_LOOK * 1000),
                 max_poll_records=_AHEAD,
             )
+        compile_records(self._consumer)
         try:
             with self._asking():
                 self._begin({} if resumed is None else resumed.at)
@@ -197,35 +199,33 @@ class KafkaTopic:
             self._consumer.resume(*full)
         for partition, records in batches.items():
             number = self._partitions[partition]
-            for record in records:
-                if record.offset < self._at[number].offset:
-                    if record.timestamp != self._check[number]:
-                        raise self._made_anew()
-                    continue
-                if self._follow or record.offset < self._end[number]:
-                    self._waiting[number].append(record)
+            at, end = self._at[number].offset, self._end[number]
+            # only what was asked for again lies before it
+            while records and records[0].offset < at:
+                if records.pop(0).timestamp != self._check[number]:
+                    raise self._made_anew()
+            new = self._waiting[number]
+            new.extend(record for record in records if self._follow or record.offset < end)
 
     def _run(self, limit: int) -> list[Slot]:
         """Hand out what comes next of one partition, at most until another's turn or its last."""
         heads = sorted(
             (waiting[0].timestamp, number) for number, waiting in self._waiting.items() if waiting
         )
-        number, others = heads[0][1], heads[1:2]
+        number, others, topic = heads[0][1], heads[1:2], self._spec.topic
         waiting, slots = self._waiting[number], list[Slot]()
         while waiting and len(slots) < limit:
             if others and others[0] < (waiting[0].timestamp, number):
                 break
-            slots.append(self._slot(number, waiting.popleft()))
+            record = waiting.popleft()
+            self._at[number] = _At(record.offset + 1, record.timestamp)
+            self._records += 1
+            found, fault = self._parsed(record.value)
+            if fault is not None:
+                fault = f"partition {number}, offset {record.offset}: {fault}"
+            position = _encoded(_Position(topic, self._records, self._at))
+            slots.append(Slot(found, fault, position, self._records))
         return slots
-
-    def _slot(self, number: int, record: Any) -> Slot:
-        self._at[number] = _At(record.offset + 1, record.timestamp)
-        self._records += 1
-        position = _encoded(_Position(self._spec.topic, self._records, self._at))
-        found, fault = self._parsed(record.value)
-        if fault is not None:
-            fault = f"partition {number}, offset {record.offset}: {fault}"
-        return Slot(found, fault, position, self._records)
 
     def _parsed(self, value: bytes | None) -> tuple[Any, str | None]:
         if value is None:
@@ -233,7 +233,9 @@ class KafkaTopic:
         if len(value) > RECORD_LIMIT:
             return None, "the message is too long"
         found, fault = json_object(value)
-        return (None, fault) if found is None else (self._spec.record_of(found), None)
+        if found is not None and self._spec.paths:
+            found = self._spec.record_of(found)
+        return found, fault
 
     def _read_position(self, position: bytes) -> _Position:
         topic = self._spec.topic

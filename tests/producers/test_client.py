@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyarrow import csv, parquet
 
 from pipeline.messages.model import write_model
 from pipeline.messages.release import Release, read
@@ -17,6 +18,7 @@ from pipeline.methods import task_of
 from pipeline.release.model import VERSION_LIMIT, Model, round_model
 from pipeline.release.task import Task
 from pipeline.study import parse_study
+from producers.client import GROUP, PART
 from tests.stage import HEADER, OPEN, Stage, lines, send, study_text, until, write_csv
 
 Build = Callable[..., Stage]
@@ -132,6 +134,22 @@ def test_an_open_window_is_closed_after_its_time_with_empty_slots(build: Build) 
     assert _records(decoded(stage)[-1]) == 3
     assert stage.stop("site") == 0
     assert stage.query("site", "SELECT next_seq, records FROM streams") == [(3, 28)]
+
+
+def test_what_was_read_before_a_file_that_cannot_be_is_released(build: Build) -> None:
+    """Also where both are met in one turn, behind the tested slots and a group of windows."""
+    stage = build(stream="max_in_flight_windows = 0", privacy=OPEN)
+    count = 20 + 20 * GROUP + PART
+    rows = csv.read_csv(write_csv(stage.folder / "data.csv", count))
+    folder = stage.folder / "history"
+    folder.mkdir()
+    parquet.write_table(rows, folder / "a.parquet")
+    (folder / "b.parquet").write_bytes(b"no file of rows")
+    stage.produce("site", f"{folder}/")
+    assert stage.code("site") == 20, stage.said("site")
+    assert "b.parquet" in stage.said("site")
+    whole = count // 20
+    assert stage.query("site", "SELECT next_seq, records FROM streams") == [(whole, 20 * whole)]
 
 
 def test_a_private_short_window_does_not_tell_how_many_records_it_holds(build: Build) -> None:
