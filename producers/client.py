@@ -191,7 +191,9 @@ class Client:
         """Read up to so many slots, those that are there, and put them into windows."""
         wait = TURN_SECONDS
         while most > 0:
-            asked = min(most, PART)
+            # whole windows, where some fit: their slots are encoded together
+            room, size = self._window.room, self._task.slots
+            asked = min(most, room + (PART - room) // size * size if room <= PART else PART)
             try:
                 self._held = self._first.take(asked) or self._source.read(asked, wait)
             except VeilstreamError:
