@@ -30,7 +30,7 @@ from producers.sources import Slot, Source
 OUTBOX_LIMIT = 1000
 #: Windows that share a transaction, and slots that one turn reads, at most.
 GROUP = 64
-GROUP_SLOTS = 4096
+GROUP_SLOTS = 16_384
 #: Slots that are read at a time: they stay in a processor's cache until they are encoded.
 PART = 512
 #: How long one turn waits for records, in seconds.

@@ -8,7 +8,8 @@
   is one of them. `parquet_file`: Parquet in batches of columns; `tables`: any file so, read once.
 - `sql_table`: rows of a table by a key; `sql_spec` is how it is written, `sql_databases` has the
   databases.
-- `kafka_topic`: a topic of somebody's own Kafka; `topic_spec` is how it is written.
+- `kafka_topic`: a topic of somebody's own Kafka; `topic_spec` is how it is written,
+  `kafka_records` takes apart what is fetched.
 - `inbox`: what is sent to a client, until it is released; `pushed` reads it, and it is filled by
   `listening` (HTTP) and `mqtt_topic` (`mqtt_spec` is how that is written).
 - `shuttle`, `flights`: rows that come with installed packages, for demonstrations. `counted` is
