@@ -244,6 +244,11 @@ def _places(spec: Spec, clients: int, each: int) -> Integers:
             f"{spec.slots - 1}"
         )
     slots = np.setdiff1d(np.arange(spec.slots), spec.closed)
+    if not len(slots):
+        raise ConfigError(
+            "estimator.method.closed: all slots of a round are closed, so that nobody could ever "
+            "release; leave one open"
+        )
     if len(slots) * (spec.capacity or clients) < clients:
         raise ConfigError(
             f"estimator.method.capacity: {clients} clients do not fit {len(slots)} open slots with "

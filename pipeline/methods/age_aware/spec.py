@@ -200,6 +200,11 @@ def check_group(name: str, group: Group, study: Study) -> None:
         if (getattr(group, key) is not None) != (key in needed):
             wants = " and ".join(sorted(needed))
             raise ConfigError(f'{at}.{key}: mixing = "{group.mixing}" has {wants}, and no others')
+    if group.q == 0:
+        raise ConfigError(
+            f"{at}.q: must be above 0: with 0 a value never changes, age spares it no noise, and "
+            "each round pays in full; use another kind of study for such records"
+        )
     low, high = study.data.response.ends
     if group.states is not None and not low <= min(group.states) <= max(group.states) <= high:
         raise ConfigError(
