@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from agents.folding import Folding, Send
 from agents.pace import Pace
@@ -38,14 +37,6 @@ Read = Callable[[str], Awaitable[Sequence[tuple[int, bytes | None]]]]
 Ends = Callable[[str, int], Awaitable[int]]
 
 
-@dataclass(slots=True)
-class Published:
-    """What the last publication stood for."""
-
-    releases: int = -1
-    at: float = 0.0
-
-
 class Publishing:
     """Publishes estimates and models of one study; the owner of partition 0 does it alone.
 
@@ -73,7 +64,9 @@ class Publishing:
         self._task, self._topics, self._store = task, topics, store
         self._folding, self._send, self._read, self._ends = folding, send, read, ends
         self._now, self._trust = now, trust
-        self._last, self._resent, self._pace = Published(), False, Pace()
+        self._resent, self._pace = False, Pace()
+        #: What the last estimate stood for, and when it was made, in seconds since 1970.
+        self._releases, self._at = -1, 0.0
         #: The newest model as this worker left it in Redis.
         self._held: tuple[int, bytes] | None = None
         #: Partitions of other workers as they were last read, with the bytes of their heads.
@@ -121,15 +114,15 @@ class Publishing:
         rhythm = self._task.study.stream.publish
         partitions = self._partitions()
         releases = sum(state.head.folded for state in partitions.values())
-        new = releases - self._last.releases
-        waited = now - self._last.at
+        new = releases - self._releases
+        waited = now - self._at
         if new <= 0 or (new < rhythm.releases and waited < rhythm.seconds):
             return False
         if releases == 0 and not any(state.head.erased for state in partitions.values()):
             return False
         done = await self._publish(partitions, now)
         # after a failure, too: the next one waits for as many new releases as any other
-        self._last = Published(releases, now)
+        self._releases, self._at = releases, now
         if done:
             self._failing = None
         return done

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 
 from pipeline.errors import ConfigError
 from pipeline.estimators.exact import exact_fit
+from pipeline.messages.composing import Provenance, compose
 from pipeline.messages.envelope import rfc3339
-from pipeline.messages.estimate import EstimateMessage, Provenance, compose
+from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import METHODS, task_of
 from pipeline.methods.offline import offline_method
 from pipeline.records.encode import Arrays, Row, stack

@@ -14,6 +14,7 @@ from pipeline.messages.admission import Retirement, Word, read_word
 from pipeline.messages.form import HEADER, NO_PARTITION, Rows, form_of
 from pipeline.messages.incoming import Incoming
 from pipeline.messages.topics import partition_of
+from pipeline.messages.unbelieved import FAULTS
 from pipeline.release.model import Model
 from pipeline.release.share import above_share
 from pipeline.release.task import Task
@@ -23,23 +24,10 @@ from pipeline.trust.signed import check_signed, signed
 
 #: Keys of clients and tickets of models that are kept at hand.
 KEPT = 1 << 16
-_FAULTS = {
-    "not-admitted": "no admission of this client is in the log before it; the operator runs "
-    "`veilstream client admit`",
-    "revoked": "this client was revoked before it; `veilstream client admit` takes it back",
-    "old-key": "made under a key of the study that this worker has not, or that is retired: start "
-    "the client again, or give the worker the newest key file",
-    "wrong-partition": "it is in another partition than its client's id leads to",
-    "forged": "its MAC is not that of the client whose name it bears",
-    "unpublished-model": "its model was not published by this study",
-    "share": "above this client's share of all releases at its model (trust.largest_share): its "
-    "producer must be one that waits for others, as those of this version do",
-}
 #: More than any generation.
 _KEYS = LAST_GENERATION + 1
 #: Stands for a client without one: what it gives is not looked at.
 _NO_KEY = hashlib.blake2b(digest_size=SIZE)
-FAULTS = {reason: PayloadError(reason, detail) for reason, detail in _FAULTS.items()}
 
 
 @dataclass(frozen=True, slots=True)

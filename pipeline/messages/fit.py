@@ -9,8 +9,9 @@ import numpy as np
 from msgspec import Meta
 
 from pipeline.estimators.estimate import Estimate
+from pipeline.messages.composing import coefficients_of
 from pipeline.messages.envelope import rfc3339
-from pipeline.messages.estimate import Coefficient, Finite, coefficients_of
+from pipeline.messages.estimate import Coefficient, Finite
 from pipeline.methods.offline import FitStatus, OfflineFit, OfflineMethod
 from pipeline.privacy.policy import Guarantee
 from pipeline.release.task import Task

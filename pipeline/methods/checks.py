@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import StateError
-from pipeline.messages.estimate import Provenance, compose, write_estimate
+from pipeline.messages.composing import Provenance, compose
+from pipeline.messages.estimate import write_estimate
 from pipeline.messages.form import Rows, form_of, short
 from pipeline.messages.incoming import Decoder, Incoming
 from pipeline.messages.release import seal

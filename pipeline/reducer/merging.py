@@ -11,8 +11,9 @@ from pipeline.errors import NumericError
 from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
 from pipeline.estimators.forgetting import bucket_weights
+from pipeline.messages.composing import Provenance, compose
 from pipeline.messages.envelope import rfc3339
-from pipeline.messages.estimate import EstimateMessage, Position, Provenance, compose
+from pipeline.messages.estimate import EstimateMessage, Position
 from pipeline.methods import server_of
 from pipeline.reducer.partition import Summed, empty_sums
 from pipeline.release.model import Model, round_model

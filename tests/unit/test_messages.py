@@ -12,13 +12,8 @@ from pipeline.errors import NumericError, PayloadError
 from pipeline.estimators.estimate import Estimate
 from pipeline.library.results import Result
 from pipeline.messages import envelope
-from pipeline.messages.estimate import (
-    Provenance,
-    coefficients_of,
-    compose,
-    read_estimate,
-    write_estimate,
-)
+from pipeline.messages.composing import Provenance, coefficients_of, compose
+from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.messages.model import read_model, write_model
 from pipeline.messages.topics import Topics, retention_ms
 from pipeline.methods.renewable import open_estimate, private_estimate, solution

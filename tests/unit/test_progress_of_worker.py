@@ -138,7 +138,7 @@ def test_an_estimate_step_that_fails_for_long_is_a_stall_and_publishes_nothing(
         assert (steps.publishing.message, steps.publishing.faults()) == (None, [])
         steps.now = STALLED_SECONDS
         assert "no finite estimate" in steps.publishing.faults()[0]
-    steps.publishing._last.releases = -1
+    steps.publishing._releases = -1
     assert asyncio.run(steps.publishing.publish_if_due(2e9))
     assert steps.publishing.message is not None
     assert steps.publishing.message.published_at == rfc3339(2e9)
