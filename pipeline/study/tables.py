@@ -149,17 +149,21 @@ def _child(kind: Any, step: str) -> tuple[Any, msgspec.Meta | None]:
 
 
 def _unwrap(hint: Any) -> tuple[Any, msgspec.Meta | None]:
-    # a shared type of numbers has a Meta of its own for its range, and none for people
-    metas = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, msgspec.Meta)]
-    meta = next((m for m in metas if m.description), None)
+    meta = _described(hint)
     bare = typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
     options = () if typing.get_origin(bare) is dict else typing.get_args(bare)
     for option in options:
         if hasattr(option, "__metadata__"):
-            return typing.get_args(option)[0], meta
+            return typing.get_args(option)[0], meta or _described(option)
         if isinstance(option, type) and issubclass(option, msgspec.Struct):
             return option, meta
     return bare, meta
+
+
+def _described(hint: Any) -> msgspec.Meta | None:
+    # a shared type of numbers has a Meta of its own for its range, and none for people
+    metas = (m for m in getattr(hint, "__metadata__", ()) if isinstance(m, msgspec.Meta))
+    return next((m for m in metas if m.description), None)
 
 
 def _fields(kind: Any) -> list[str]:

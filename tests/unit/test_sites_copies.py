@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.errors import NumericError, PrivacyError
+from pipeline.errors import ConfigError, NumericError, PrivacyError
 from pipeline.linalg import packed_indices
 from pipeline.methods import server_of, task_of
 from pipeline.methods.noisy_mle import copies_estimate, copies_task, site_fit
@@ -75,6 +75,14 @@ def test_a_scale_or_a_ridge_below_the_budget_s_is_refused() -> None:
         with pytest.raises(PrivacyError, match=f"^estimator.method.{key}: "):
             task(f"{COPIES}, {key} = {value}")
     assert task(f"{COPIES}, psi = {2 * least.scale}").scale == 2 * least.scale
+
+
+@pytest.mark.parametrize("key", ["psi", "site_ridge"])
+def test_what_is_no_scale_or_ridge_is_told_what_one_is(key: str) -> None:
+    said = rf"estimator.method.{key}: Expected `float` > 0.0; allowed: .*default: .*; example"
+    for value in ("0", "nan"):
+        with pytest.raises(ConfigError, match=said):
+            task(f"{COPIES}, {key} = {value}")
 
 
 @pytest.mark.parametrize("settings", [{"epsilon": 0.001}, {"user_records": 100}])
