@@ -288,6 +288,28 @@ def test_alike_columns_with_closed_cells_give_what_exhaustive_search_finds(monke
     assert len(seen) == 4
 
 
+@pytest.mark.parametrize("few", [60, 1])
+def test_slots_of_several_places_give_what_exhaustive_search_finds(monkeypatch, few):
+    monkeypatch.setattr("pipeline.methods.age_aware.assignment.FEW", few)
+    rng, tried = np.random.default_rng(26), 0
+    for _ in range(100):
+        clients, places = int(rng.integers(2, 5)), int(rng.integers(2, 4))
+        slots = int(rng.integers(max(1, -(-clients // places)), 8 // places + 1))
+        cost, drift = (
+            rng.uniform(0, 3, (clients, slots)).round(),
+            rng.normal(0, 1, (clients, slots)),
+        )
+        cost[rng.random(cost.shape) < 0.2] = np.inf
+        table = Costs(np.repeat(cost, places, axis=1), np.repeat(drift, places, axis=1))
+        best = exhaustive(table)
+        if np.isfinite(best):
+            tried += 1
+            found = schedule(table)
+            assert found.lower_bound <= best * (1 + 1e-9) + 1e-12
+            assert best * (1 - 1e-9) - 1e-12 <= found.value <= best * (1 + 1e-6) + 1e-12
+    assert tried > 50
+
+
 def test_a_loss_that_is_no_number_is_not_called_the_best():
     assert Schedule(np.array([0]), np.inf, 0.0).gap == np.inf
 

@@ -101,7 +101,7 @@ class _Search:
             if not heap or heap[0][0] >= self._enough or self._merged.work > _WORK:
                 break
             least, _, node, part = heapq.heappop(heap)
-            sides = self._merged.divide(node.low, node.high)
+            sides = self._merged.divide(node.low, node.high, part)
             for side in sides or []:
                 below = part + side
                 found = bracket(self._merged, node.theta, below, self._enough, slack)
@@ -146,7 +146,8 @@ class _Search:
         change = merged.drifts(high.slots, node.theta) - merged.drifts(low.slots, node.theta)
         mixed = blend(low.slots, high.slots, change, node.theta - low.drift, len(merged.apart))
         for cut in (merged.cut(mixed, node.theta), low, high):
-            if cut.loss < min(self._tried, self._value):
+            # of two schedules a mixture may share more often than there are columns
+            if merged.fits(cut.slots) and cut.loss < min(self._tried, self._value):
                 self._tried = cut.loss
                 slots = improve(self._table, merged.spread(cut.slots, node.theta))
                 value = loss(self._table, slots)

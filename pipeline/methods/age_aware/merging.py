@@ -102,8 +102,7 @@ class Merged:
             for limit in part:
                 client = limit.client
                 priced[limit.leaves_out(self._drift[:, client]), client] = np.inf
-                ends = np.array([self._low[client], self._high[client]])
-                if limit.leaves_out(ends).all():
+                if self._bars(limit):
                     least[client] = self._least[client] + fine
         priced -= least + 2 * theta * self._shared(theta)
         try:
@@ -129,10 +128,12 @@ class Merged:
         """Return the drift of each client, shape (m,)."""
         return self._ends(slots, self._shared(theta))
 
-    def divide(self, one: Cut, other: Cut) -> tuple[Part, Part] | None:
+    def divide(self, one: Cut, other: Cut, part: Part = WHOLE) -> tuple[Part, Part] | None:
         """Return limits of the client for which two schedules differ most, one kept by each.
 
-        None if they differ in what is alike alone.
+        None if they differ in what is alike alone, or in who pays a fine.
+
+        part: What both are schedules of.
         """
         ends = [
             [self._ends(cut.slots, shared) for shared in (self._low, self._high)]
@@ -140,6 +141,11 @@ class Merged:
         ]
         (low, high), (least, most) = ends
         gap = np.maximum(low - most, least - high)
+        # whoever shares against its limits would be given the same limits again
+        barred = [limit.client for limit in part if self._bars(limit)]
+        fined = np.isin(self._clients, barred)
+        for cut in (one, other):
+            gap[fined & (cut.slots == len(self.apart))] = 0.0
         client = int(gap.argmax())
         if gap[client] <= 0:
             return None
@@ -147,6 +153,10 @@ class Merged:
         middle = (below[1] + above[0]) / 2
         level = float(middle if middle < above[0] else below[1])
         return (Limit(client, level, False),), (Limit(client, level, True),)
+
+    def fits(self, slots: Integers) -> bool:
+        """Return whether no more clients share than columns are alike."""
+        return int((slots == len(self.apart)).sum()) <= len(self.alike)
 
     def spread(self, slots: Integers, theta: float) -> Integers:
         """Return the schedule in columns of the table, who shares spread at least cost.
@@ -166,6 +176,11 @@ class Merged:
         found, own = shared.copy(), slots < len(self.apart)
         found[own] = self._drift[slots[own], self._clients[own]]
         return found
+
+    def _bars(self, limit: Limit) -> bool:
+        """Return whether a limit leaves out all that is alike."""
+        ends = np.array([self._low[limit.client], self._high[limit.client]])
+        return len(self.alike) > 0 and bool(limit.leaves_out(ends).all())
 
     def _shared(self, theta: float) -> Vector:
         return self._low if theta > 0 else self._high
