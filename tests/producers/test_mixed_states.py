@@ -48,7 +48,7 @@ def life(store: ClientStore) -> Iterator[None]:
     store.charge_lost(ONCE, SOURCE, range(60, 64), owed=10, now=2e9, sent=(0, 99))
     yield
     store.pass_over("once", 10, b"p70")
-    store.tests.begin("once", "a file")
+    store.tests.refuse("once", 1, "a file")
     yield
     release(store, ONCE, 64, 2)
     yield
