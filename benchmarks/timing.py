@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from pipeline.methods import task_of
 from pipeline.records.encode import Arrays, Encoder
+from pipeline.records.values import Record
 from pipeline.records.windows import Window
 from pipeline.release.model import round_model
 from pipeline.releasing import release_of
@@ -107,7 +108,7 @@ def main() -> None:
     options.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def slot_of(record: dict[str, str] | None) -> Slot:
+def slot_of(record: Record | None) -> Slot:
     """Return a slot of a source with this record, or with none that could be read."""
     fault = None if record is not None else "line 7: not 10 fields"
     return Slot(record=record, fault=fault, position=b"1", line=7)

@@ -98,17 +98,19 @@ def read_all(
 def numbers_in(values: Sequence[object], name: str) -> tuple[list[float], Faults]:
     """Return many values as `number_of` reads each of them, 0 where it refuses.
 
-    What is not finite is still among them.
+    What is not finite is still among them. Every value is looked at, whatever the others are: a
+    single text among numbers must not show in the time that the numbers take.
     """
-    kinds, given = set(map(type, values)), values
-    if str in kinds:
-        # Python reads 1_000 as a number; no other program does
-        values = ["_" if type(value) is str and "_" in value else value for value in values]
+    # Python reads 1_000 as a number; no other program does
+    quick = [
+        "_" if (type(value) is str and "_" in value) or type(value) not in _ALIKE else value
+        for value in values
+    ]
 
     def exact(value: object) -> float:
         return number_of(value, name)
 
-    return read_all(values, float if kinds <= _ALIKE else exact, exact, given)
+    return read_all(quick, float, exact, values)
 
 
 def numbers_of(column: NDArray[Any], name: str) -> Vector:
@@ -183,11 +185,10 @@ def milliseconds_of(value: object) -> int | None:
         if found is not None or not re.fullmatch(r"-?\d+(\.\d+)?([eE]\+?\d{1,2})?", text, re.ASCII):
             return found
         value = int(text) if text.lstrip("-").isdecimal() and len(text) < 20 else float(text)
-    if (
-        not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or abs(value) > LARGEST_NUMBER
-    ):
+    if not isinstance(value, int | float):
+        return None
+    # the size first: a whole number of 400 digits is no float at all
+    if abs(value) > LARGEST_NUMBER or not math.isfinite(value):
         return None
     return math.floor(value if abs(value) >= MILLISECONDS_FROM else value * 1000)
 

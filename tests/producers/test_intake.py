@@ -75,6 +75,43 @@ def test_a_record_of_an_unknown_level_takes_about_the_calls_of_a_good_one(kind: 
     assert 0 <= all_of_them <= SLOTS * WORDS
 
 
+def opcodes_of(work: Callable[[], object]) -> int:
+    """Count the steps of Python's own code that a piece of work takes."""
+    count = 0
+
+    def seen(frame: FrameType, event: str, _what: object) -> object:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return seen
+
+    sys.settrace(seen)
+    try:
+        work()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+@pytest.mark.parametrize("bad", ["?", "1_0", None, b"?", "line"], ids=repr)
+def test_numbers_beside_a_bad_record_take_the_steps_that_they_take_beside_a_good_one(
+    bad: object,
+) -> None:
+    encoder = Encoder(parse_study(STUDY))
+    good = {name: float(value) for name, value in GOOD.items()}
+    other = None if bad == "line" else {**good, "x0": bad}
+
+    def more(slots: int) -> int:
+        block = [slot_of(good)] * slots
+        encoded(encoder, None, block)
+        beside = [*block[1:], slot_of(other)]
+        return opcodes_of(lambda: encoded(encoder, None, beside)) - opcodes_of(
+            lambda: encoded(encoder, None, block)
+        )
+
+    assert more(SLOTS) == more(4 * SLOTS)
+
+
 def test_records_are_still_told_apart_and_clipped_values_counted() -> None:
     encoder = Encoder(parse_study(STUDY))
     block, said = encoded(encoder, None, [slot_of(record) for record in KINDS.values()])

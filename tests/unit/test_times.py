@@ -26,7 +26,7 @@ TIMES = {
     datetime(2013, 6, 1, 14, tzinfo=EAST): 1_370_088_000_000,
 }
 NO_TIMES = ("2013-06-01T12:00:00", "2013-06-01", "20130601x", "yesterday", "", None, True, math.nan,
-            math.inf, 1e17, "1e999", datetime(2013, 6, 1, 12))  # noqa: DTZ001  # fmt: skip
+            math.inf, 1e17, 10**400, -(10**400), "1e999", datetime(2013, 6, 1, 12))  # noqa: DTZ001  # fmt: skip
 
 
 @pytest.mark.parametrize(("value", "expected"), TIMES.items())
