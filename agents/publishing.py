@@ -113,12 +113,14 @@ class Publishing:
         """Publish if enough releases or enough time have passed; return whether it did."""
         rhythm = self._task.study.stream.publish
         partitions = self._partitions()
-        releases = sum(state.head.folded for state in partitions.values())
+        # those of clients that were taken out count, too: an estimate stands for them as well
+        heads = [state.head for state in partitions.values()]
+        releases = sum(head.folded + head.erased for head in heads)
         new = releases - self._releases
         waited = now - self._at
         if new <= 0 or (new < rhythm.releases and waited < rhythm.seconds):
             return False
-        if releases == 0 and not any(state.head.erased for state in partitions.values()):
+        if releases == 0:
             return False
         done = await self._publish(partitions, now)
         # after a failure, too: the next one waits for as many new releases as any other
