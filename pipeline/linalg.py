@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 
 from pipeline.errors import NumericError
 from pipeline.types import Matrix, Vector
@@ -109,7 +109,7 @@ def sandwiches(bread: Matrix, *meats: Matrix) -> list[Matrix]:
 
     NumericError as `solve_positive`.
     """
-    inverse: Matrix = cho_solve(_factor(bread), np.eye(len(bread)))
+    inverse: Matrix = scipy.linalg.cho_solve(_factor(bread), np.eye(len(bread)))
     found = [inverse @ meat @ inverse.T for meat in meats]
     return [(covariance + covariance.T) / 2 for covariance in found]
 
@@ -119,7 +119,7 @@ def solve_positive(matrix: Matrix, right: Matrix | Vector) -> Matrix:
 
     NumericError if the matrix is not positive definite to working precision.
     """
-    solution: Matrix = cho_solve(_factor(matrix), right)
+    solution: Matrix = scipy.linalg.cho_solve(_factor(matrix), right)
     return solution
 
 
@@ -134,7 +134,7 @@ def sandwich(bread: Matrix, meat: Matrix) -> Matrix:
 
 def _factor(matrix: Matrix) -> tuple[Matrix, bool]:
     try:
-        factor: tuple[Matrix, bool] = cho_factor(matrix, lower=True, check_finite=True)
+        factor: tuple[Matrix, bool] = scipy.linalg.cho_factor(matrix, lower=True, check_finite=True)
     except (np.linalg.LinAlgError, ValueError) as error:
         raise NumericError(
             "the curvature is not positive definite: more records, a larger ridge or fewer "

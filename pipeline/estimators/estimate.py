@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 from pipeline.types import Matrix, Vector
 
@@ -131,7 +131,7 @@ class Estimate:
             errors = self.standard_errors()
             if errors is None:
                 return None
-            reach = float(ndtri((1 + level) / 2)) * errors[0]
+            reach = float(scipy.special.ndtri((1 + level) / 2)) * errors[0]
         return self.coefficients - reach, self.coefficients + reach
 
 

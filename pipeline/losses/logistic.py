@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import expit
+import scipy
 
 from pipeline.losses.base import Terms
 from pipeline.types import Vector
@@ -35,12 +35,12 @@ class Logistic:
 
     def slope(self, predictor: Vector, response: Vector) -> Vector:
         """Return the derivative in the predictor, shape (n,), in [-1, 1]."""
-        slope: Vector = -response * expit(-response * predictor)
+        slope: Vector = -response * scipy.special.expit(-response * predictor)
         return slope
 
     def curvature(self, predictor: Vector, response: Vector) -> Vector:
         """Return p (1 - p), shape (n,), in [0, 1/4]; it does not depend on the response."""
-        probability = expit(predictor)
+        probability = scipy.special.expit(predictor)
         curvature: Vector = probability * (1.0 - probability)
         return curvature
 
@@ -50,5 +50,5 @@ class Logistic:
 
     def probability(self, predictor: Vector, response: Vector) -> Vector:
         """Return 1 / (1 + exp(-u)), shape (n,): exact to rounding also where it is tiny."""
-        probability: Vector = expit(response * predictor)
+        probability: Vector = scipy.special.expit(response * predictor)
         return probability

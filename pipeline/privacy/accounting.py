@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scipy.special import erfinv, ndtri_exp
+import scipy
 
 from pipeline.errors import PrivacyError
 from pipeline.privacy import gdp
@@ -69,8 +69,8 @@ def mu_of_pure(epsilon: float) -> float:
     # two forms of -2 Phi^-1(1 / (1 + e^epsilon)): the first keeps the digits of a small epsilon,
     # the second those of a large one
     if epsilon < 1:
-        return 2 * math.sqrt(2) * float(erfinv(math.tanh(epsilon / 2)))
-    return -2 * float(ndtri_exp(-epsilon - math.log1p(math.exp(-epsilon))))
+        return 2 * math.sqrt(2) * float(scipy.special.erfinv(math.tanh(epsilon / 2)))
+    return -2 * float(scipy.special.ndtri_exp(-epsilon - math.log1p(math.exp(-epsilon))))
 
 
 def event_of(mu: float | None, epsilon: float | None) -> Event:

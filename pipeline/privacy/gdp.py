@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from scipy.special import log_ndtr
+import scipy
 
 from pipeline.errors import PrivacyError
 
@@ -21,8 +21,8 @@ def delta_of(mu: float, epsilon: float) -> float:
     mu: > 0.
     epsilon: >= 0.
     """
-    first = float(log_ndtr(-epsilon / mu + mu / 2))
-    second = float(log_ndtr(-epsilon / mu - mu / 2)) + epsilon
+    first = float(scipy.special.log_ndtr(-epsilon / mu + mu / 2))
+    second = float(scipy.special.log_ndtr(-epsilon / mu - mu / 2)) + epsilon
     # exp(first) - exp(second), without cancellation where the two nearly agree
     return math.exp(first) * -math.expm1(min(0.0, second - first))
 

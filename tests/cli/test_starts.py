@@ -66,6 +66,12 @@ def test_a_worker_that_restarts_waits_for_no_package_that_it_does_not_use() -> N
     assert not found & (MATHS | LEARNING | SCREEN | {"sqlite3", "producers"})
 
 
+@pytest.mark.parametrize("name", ["watch", "predict", "dlq"])
+def test_a_command_that_only_reads_loads_no_part_of_scipy(name: str) -> None:
+    found = imported(name, "--help", module=f"pipeline.cli.{name}")
+    assert not found & (MATHS | {"scipy.linalg", "scipy.special"})
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_says_what_a_command_says_of_itself(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
