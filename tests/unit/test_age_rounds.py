@@ -264,7 +264,9 @@ def test_a_plan_says_when_its_card_has_expired() -> None:
     groups = ages.GROUPS.replace("q = 0.4", "q = 0.4\nlast_round = 2")
     task = ages.task_of(ages.study_text(groups=groups))
     said = [" ".join(method_of(task.study).timetable(task, number).notes) for number in (2, 3)]
-    assert ["last_round" in words for words in said] == [False, True]
+    assert ["round 3 is one of those that are refused" in words for words in said] == [False, True]
+    [warning] = [words for words in method_of(task.study).warnings(task) if "last_round" in words]
+    assert "'slow'" in warning and "from round 3 on" in warning
 
 
 def test_who_keeps_a_round_open_is_named() -> None:

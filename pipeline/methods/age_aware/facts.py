@@ -101,6 +101,13 @@ def warnings(task: AgedTask) -> tuple[str, ...]:
         for name, card in plan.cards.items()
         if card.group.card_epsilon
     ]
+    found += [
+        f"the model card of group {name!r} ends with round {last} (last_round): from round "
+        f"{last + 1} on its clients release nothing and spend nothing. Look at the card anew "
+        "before, and start a study with a new name"
+        for name, card in plan.cards.items()
+        if (last := card.group.last_round) is not None
+    ]
     return tuple(found)
 
 

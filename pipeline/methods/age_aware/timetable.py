@@ -74,9 +74,7 @@ def timetable(task: AgedTask, number: int) -> Timetable:
         "rounds_that_fit": rounds_that_fit(task),
     }
     expired = [
-        f"the model card of group {name!r} holds up to round {last} (last_round): its clients "
-        f"release nothing in round {number}; look at the card anew and start a study with a new "
-        "name"
+        f"round {number} is one of those that are refused to group {name!r}"
         for name, card in plan.cards.items()
         if (last := card.group.last_round) is not None and number > last
     ]
