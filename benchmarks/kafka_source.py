@@ -71,7 +71,7 @@ def main() -> None:
             read = time.process_time()
             source(settings)
             rows = time.process_time()
-            started = client(own, f"bench-{number}")
+            started = client(own, f"bench-{number}", count)
             ended = time.process_time()
             for name, found in (
                 ("bare consumer", read - begun),
@@ -127,13 +127,15 @@ def source(settings: Settings) -> None:
     opened.close()
 
 
-def client(settings: Settings, name: str) -> float:
+def client(settings: Settings, name: str, count: int) -> float:
     """Run a client from the topic to its releases; return when it began to read."""
     job, begun = Job(name, f"kafka://{TOPIC}"), list[float]()
-    run_client(
+    done = run_client(
         task_of(parse_study(STUDY)), settings, job, report=lambda *_: None,
         started=lambda: begun.append(time.process_time()),
     )  # fmt: skip
+    if (done.records, done.releases) != (count, count // RECORDS):
+        raise AssertionError(f"{done.records} records and {done.releases} releases of {count}")
     return begun[0]
 
 

@@ -34,6 +34,7 @@ class LaterTest:
     def __init__(self, task: Task, tests: Trials, *, name: str, accept: bool) -> None:
         self._trial, self._tests, self._study = Trial.later(task), tests, task.study.name
         self._name, self._off = name, accept
+        self._law = DiscreteLaplace(self._trial.scale) if self._trial.scale else None
         self._untested, self._stops = tests.untested(self._study), tests.stops(self._study)
         self._slots, self._usable, self._faults = 0, 0, Counter[str]()
         if accept and self._stops:
@@ -72,6 +73,4 @@ class LaterTest:
         self._stops = times
 
     def _noise(self) -> int:
-        if not self._trial.scale:
-            return 0
-        return int(DiscreteLaplace(self._trial.scale).draw(1, SecureStream())[0])
+        return 0 if self._law is None else int(self._law.draw(1, SecureStream())[0])

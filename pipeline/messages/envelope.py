@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from pipeline.errors import PayloadError
@@ -59,6 +60,7 @@ def header(items: Iterable[tuple[str, bytes | None]], name: str) -> bytes | None
     return next((value for key, value in items if key == name), None)
 
 
+@lru_cache(maxsize=8)
 def rfc3339(seconds: float) -> str:
     """Return a time since 1970 as RFC 3339 in UTC with microseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")[:-6] + "Z"

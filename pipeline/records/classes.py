@@ -78,7 +78,7 @@ class Codes:
         # 1 and true are the same key, and need not stand for the same text
         return read_all(
             list(zip(map(type, values), values, strict=True)),
-            self._known.__getitem__, self._learned, values,
+            self._known.__getitem__, lambda at: self._learned(values[at]),
         )  # fmt: skip
 
     def _learned(self, value: object) -> float:

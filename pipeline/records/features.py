@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import DataError, RecordError
 from pipeline.records.classes import Codes
-from pipeline.records.values import Faults, Record, number_of, numbers_in, numbers_of
+from pipeline.records.values import Faults, Record, number_of, numbers_in, numbers_of, picked
 from pipeline.study import Study
 from pipeline.study.data_tables import Feature
 from pipeline.study.encoding import Encoding
@@ -45,6 +45,7 @@ class Features:
             for name, found in features.items()
             if found.levels is not None
         }
+        self._plain = [at for at, name in enumerate(self.names) if name not in self._codes]
 
     @classmethod
     def of(cls, study: Study) -> Features:
@@ -98,24 +99,41 @@ class Features:
         The values of a bad record mean nothing. Behind its fault the columns of `dummy` are read:
         the time that a record takes shows in when releases come, and must not tell of bad ones.
         """
-        given, faults = list(records), Faults()
-        columns: list[list[float]] = []
-        for name in self.names:
-            codes = self._codes.get(name)
-            column = [record.get(name) for record in given]
-            found, wrong = numbers_in(column, name) if codes is None else codes.codes_in(column)
-            for at, fault in wrong.items():
-                faults[at], given[at] = fault, dummy
-            columns.append(found)
-        values = np.array(columns).reshape(len(self.names), len(given)).T.copy()
+        names = [self.names[place] for place in self._plain]
+        found, wrong = numbers_in(picked(records, names), names, [dummy[name] for name in names])
+        numbers = np.array(found).reshape(len(records), len(names))
+        first: dict[int, tuple[int, RecordError]] = {}
+        for at, fault in wrong.items():
+            row, place = divmod(at, len(names))
+            first[row] = self._plain[place], fault
         # a record that has another fault, too, has it behind this one
-        for at, place in reversed(np.argwhere(~np.isfinite(values)).tolist()):
-            name = self.names[place]
+        for row, place in reversed(np.argwhere(~np.isfinite(numbers)).tolist()):
             try:
-                self.value(name, records[at].get(name))
+                number_of(records[row].get(names[place]), names[place])
             except RecordError as fault:
-                faults[at] = fault
-        return values, faults
+                first[row] = self._plain[place], fault
+        values = numbers
+        if self._codes:
+            values = np.empty((len(records), len(self.names)))
+            values[:, self._plain] = numbers
+            self._read_levels(values, records, dummy, first)
+        return values, {row: fault for row, (_, fault) in first.items()}
+
+    def _read_levels(
+        self, values: Matrix, records: Sequence[Record], dummy: Record,
+        first: dict[int, tuple[int, RecordError]],
+    ) -> None:  # fmt: skip
+        """Read the categories, and put a fault into `first` that comes before the one known."""
+        given = list(records)
+        for place, name in enumerate(self.names):
+            codes = self._codes.get(name)
+            if codes is None:
+                continue
+            for row, (known, _) in first.items():
+                if known < place:
+                    given[row] = dummy
+            values[:, place], wrong = codes.codes_in([record.get(name) for record in given])
+            first.update({row: (place, fault) for row, fault in wrong.items()})
 
     def clip(self, values: Matrix | Vector) -> Matrix:
         """Clip finite values to their public ranges, shape (..., k)."""

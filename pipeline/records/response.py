@@ -94,7 +94,7 @@ class NumberResponse:
 
     def of_labels(self, labels: Sequence[object]) -> tuple[Vector, NDArray[np.bool_], Faults]:
         """As `Response.of_labels`."""
-        numbers, faults = numbers_in(labels, self.name)
+        numbers, faults = numbers_in(labels, (self.name,))
         values = np.array(numbers)
         for at in np.flatnonzero(~self._allowed(values)).tolist():
             try:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from pipeline.types import Vector
 Record = Mapping[str, object]
 #: What is wrong with some of many values or records, by their place.
 Faults = dict[int, RecordError]
-#: Types whose values Python's `float` reads as `number_of` does, or refuses with it.
-_ALIKE = {float, int, bool, str, type(None), dict, list}
+#: Types whose values Python's `float` reads as `number_of` does, or refuses with it; of texts only
+#: those without a "_" are read alike.
+_ALIKE = {float, int, bool, type(None), dict, list}
 
 
 def plain(value: object) -> object:
@@ -66,14 +68,11 @@ def number_of(value: object, name: str) -> float:
 
 
 def read_all(
-    values: Sequence[object],
-    quick: Callable[[Any], float],
-    exact: Callable[[object], float],
-    given: Sequence[object] | None = None,
+    values: Sequence[object], quick: Callable[[Any], float], exact: Callable[[int], float]
 ) -> tuple[list[float], Faults]:
     """Read many values, each by `exact` where `quick` refuses; 0 where `exact` does, too.
 
-    given: What `exact` is given in place of the values.
+    exact: Takes the place of a value.
 
     A value that is refused costs the others nothing: what they take must not tell of it.
     """
@@ -87,7 +86,7 @@ def read_all(
         except (TypeError, ValueError, OverflowError, KeyError, RecordError):
             at = len(found)
             try:
-                found.append(exact((given or values)[at]))
+                found.append(exact(at))
             except RecordError as fault:
                 faults[at] = fault
                 found.append(0.0)
@@ -95,22 +94,51 @@ def read_all(
             return found, faults
 
 
-def numbers_in(values: Sequence[object], name: str) -> tuple[list[float], Faults]:
-    """Return many values as `number_of` reads each of them, 0 where it refuses.
+def numbers_in(
+    values: Sequence[object], names: Sequence[str], instead: Sequence[object] = ()
+) -> tuple[list[float], Faults]:
+    """Return the values of rows, one after another, as `number_of` reads each; 0 where it refuses.
+
+    values: Of each row so many as there are names.
+    instead: Read in place of what follows in a row behind a value that is refused.
 
     What is not finite is still among them. Every value is looked at, whatever the others are: a
     single text among numbers must not show in the time that the numbers take.
     """
     # Python reads 1_000 as a number; no other program does
     quick = [
-        "_" if (type(value) is str and "_" in value) or type(value) not in _ALIKE else value
+        value if type(value) in _ALIKE or (isinstance(value, str) and "_" not in value) else "_"
         for value in values
     ]
 
-    def exact(value: object) -> float:
-        return number_of(value, name)
+    def exact(at: int) -> float:
+        row, place = divmod(at, len(names))
+        try:
+            return number_of(values[at], names[place])
+        except RecordError:
+            quick[at + 1 : (row + 1) * len(names)] = instead[place + 1 :]
+            raise
 
-    return read_all(quick, float, exact, values)
+    return read_all(quick, float, exact)
+
+
+def picked(records: Sequence[Record], names: Sequence[str]) -> list[object]:
+    """Return the values of records by name, one record after another; None where one is missing."""
+    # each record once, while it is in the processor's cache
+    pick: Callable[[Record], tuple[object, ...]] = (
+        itemgetter(*names) if len(names) > 1 else lambda record: tuple(record[n] for n in names)
+    )
+    found: list[object] = []
+    rows: list[tuple[object, ...]] = []
+    rest = map(pick, records)
+    while True:
+        try:
+            rows.extend(rest)
+        except KeyError:
+            rows.append(tuple(map(records[len(rows)].get, names)))
+        else:
+            found.extend(value for row in rows for value in row)
+            return found
 
 
 def numbers_of(column: NDArray[Any], name: str) -> Vector:

@@ -28,22 +28,18 @@ from producers.sources.tape import RECORD_LIMIT
 from producers.sources.topic_spec import TopicSpec
 
 #: Records of one partition that wait to be handed out, at most, before more are fetched.
-_AHEAD = 2000
+_AHEAD = 6000
 #: How long one look at Kafka may take while nothing is there, in seconds.
 _LOOK = 0.2
 #: An encoder that is made once: one for each position would take longer than the encoding.
 _encoded = msgspec.json.Encoder().encode
 
 
-class _At(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where one partition goes on, and the timestamp of the record before: -1 if there is none."""
-
-    offset: int
-    time: int
+#: Where one partition goes on, and the timestamp of the record before: -1 if there is none.
+_At = tuple[int, int]
 
 
-class _Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="kafka",
-                tag_field="kind"):  # fmt: skip
+class _Position(msgspec.Struct, forbid_unknown_fields=True, tag="kafka", tag_field="kind"):
     """Where all partitions go on; records counts those that were handed out."""
 
     topic: str
@@ -71,9 +67,8 @@ class KafkaTopic:
         self._spec, self._follow = spec, follow
         self._settings, self._own = settings.of_source(), bool(settings.source_kafka)
         resumed = None if position is None else self._read_position(position)
-        self._records = 0 if resumed is None else resumed.records
+        self._place = resumed or _Position(spec.topic, 0, {})
         self._waiting: dict[int, deque[Any]] = {}
-        self._position = b"" if position is None else position
         with self._asking():
             check_servers(self._settings)
             self._consumer = KafkaConsumer(
@@ -90,7 +85,7 @@ class KafkaTopic:
         compile_records(self._consumer)
         try:
             with self._asking():
-                self._begin({} if resumed is None else resumed.at)
+                self._begin(dict(self._place.at))
         except BaseException:
             self.close()
             raise
@@ -107,21 +102,21 @@ class KafkaTopic:
         self._consumer.assign(list(self._partitions))
         first = self._consumer.beginning_offsets(list(self._partitions))
         last = self._consumer.end_offsets(list(self._partitions))
-        self._at, self._end, self._check = dict[int, _At](), dict[int, int](), dict[int, int]()
+        self._end, self._check = dict[int, int](), dict[int, int]()
         for partition, number in self._partitions.items():
-            at = resumed.get(number, _At(first[partition], -1))
-            if at.offset > last[partition]:
+            offset, before = resumed.get(number, (first[partition], -1))
+            if offset > last[partition]:
                 raise self._made_anew()
-            if at.offset < first[partition]:
-                self._check_lost(number, first[partition] - at.offset)
-                at = _At(first[partition], -1)
-            self._at[number], self._end[number] = at, last[partition]
+            if offset < first[partition]:
+                self._check_lost(number, first[partition] - offset)
+                offset, before = first[partition], -1
+            self._place.at[number], self._end[number] = (offset, before), last[partition]
             self._waiting[number] = deque()
             # the record before says whether this is still the topic that was read
-            again = at.time >= 0 and at.offset > first[partition]
-            self._check[number] = at.time if again else -1
-            self._consumer.seek(partition, at.offset - 1 if again else at.offset)
-        self._first = sum(at.offset for at in self._at.values())
+            again = before >= 0 and offset > first[partition]
+            self._check[number] = before if again else -1
+            self._consumer.seek(partition, offset - 1 if again else offset)
+        self._first = self._passed()
 
     @property
     def identity(self) -> str:
@@ -146,7 +141,7 @@ class KafkaTopic:
         if self.ended:
             return 1.0
         whole = sum(self._end.values()) - self._first
-        return min(1.0, (sum(at.offset for at in self._at.values()) - self._first) / max(whole, 1))
+        return min(1.0, (self._passed() - self._first) / max(whole, 1))
 
     def read(self, limit: int, timeout: float) -> list[Slot]:
         """Return up to `limit` slots, none if nothing came within `timeout` seconds.
@@ -182,6 +177,10 @@ class KafkaTopic:
         with suppress(KafkaError, AttributeError):
             self._consumer.close()
 
+    def _passed(self) -> int:
+        """Return the sum of the offsets where partitions go on."""
+        return sum(offset for offset, _ in self._place.at.values())
+
     def _behind(self) -> bool:
         """Whether a partition has nothing here, and not all is fetched that it had at the start."""
         # control records and deleted ones have offsets and never come
@@ -199,32 +198,33 @@ class KafkaTopic:
             self._consumer.resume(*full)
         for partition, records in batches.items():
             number = self._partitions[partition]
-            at, end = self._at[number].offset, self._end[number]
+            at, end = self._place.at[number][0], self._end[number]
             # only what was asked for again lies before it
             while records and records[0].offset < at:
                 if records.pop(0).timestamp != self._check[number]:
                     raise self._made_anew()
-            new = self._waiting[number]
-            new.extend(record for record in records if self._follow or record.offset < end)
+            if not self._follow:
+                while records and records[-1].offset >= end:
+                    records.pop()
+            self._waiting[number].extend(records)
 
     def _run(self, limit: int) -> list[Slot]:
         """Hand out what comes next of one partition, at most until another's turn or its last."""
         heads = sorted(
             (waiting[0].timestamp, number) for number, waiting in self._waiting.items() if waiting
         )
-        number, others, topic = heads[0][1], heads[1:2], self._spec.topic
-        waiting, slots = self._waiting[number], list[Slot]()
+        number, others, place = heads[0][1], heads[1:2], self._place
+        waiting, slots, at = self._waiting[number], list[Slot](), place.at
         while waiting and len(slots) < limit:
             if others and others[0] < (waiting[0].timestamp, number):
                 break
             record = waiting.popleft()
-            self._at[number] = _At(record.offset + 1, record.timestamp)
-            self._records += 1
+            at[number] = record.offset + 1, record.timestamp
+            place.records += 1
             found, fault = self._parsed(record.value)
             if fault is not None:
                 fault = f"partition {number}, offset {record.offset}: {fault}"
-            position = _encoded(_Position(topic, self._records, self._at))
-            slots.append(Slot(found, fault, position, self._records))
+            slots.append(Slot(found, fault, _encoded(place), place.records))
         return slots
 
     def _parsed(self, value: bytes | None) -> tuple[Any, str | None]:
