@@ -107,7 +107,7 @@ def grid_ratio(folder: Path, records: int) -> dict[str, object]:
     from pipeline.backtest import Options  # noqa: PLC0415
     from pipeline.backtest.axes import Axis  # noqa: PLC0415
     from pipeline.backtest.grid import run_grid  # noqa: PLC0415
-    from pipeline.cli.cores import one_core_each  # noqa: PLC0415
+    from pipeline.cli.backtest_grid import one_core_each  # noqa: PLC0415
 
     path = folder / "grid.parquet"
     write(path, records)

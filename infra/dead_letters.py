@@ -8,12 +8,10 @@ MAC and number say whose it is and whether it counts, so a second time changes n
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from kafka import TopicPartition
 from kafka.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -26,10 +24,9 @@ from infra.connection import (
     PATIENCE_SECONDS,
     asking,
     close_producer,
-    log_reader,
+    read_records,
     record_producer,
 )
-from pipeline.errors import BrokerError
 from pipeline.messages.envelope import (
     dlq_headers,
     header,
@@ -92,7 +89,7 @@ def read_letters(study: Study, settings: Settings) -> list[Letter]:
     """Return every letter once, in the order in which they were set aside; BrokerError."""
     found: dict[Place, Letter] = {}
     notes: list[tuple[Place, str]] = []
-    for record in _records(study, settings):
+    for record in read_records(settings, Topics.of(study).dead_letters.name):
         marks = marks_of(record.headers, record.value)
         if marks is None:
             continue
@@ -179,24 +176,3 @@ def _note(producer: Any, topics: Topics, letter: Letter, done: Done) -> None:
         topics.dead_letters.name, key=letter.key, value=None, headers=dlq_headers(marks),
         partition=partition_of(letter.key or b"", topics.dead_letters.partitions),
     ).get(timeout=PATIENCE_SECONDS)  # fmt: skip
-
-
-def _records(study: Study, settings: Settings) -> Iterator[Any]:
-    topic = Topics.of(study).dead_letters
-    places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
-    with (
-        asking(settings, f"topic {topic.name}", "Read"),
-        log_reader(settings, wait_ms=100) as consumer,
-    ):
-        consumer.assign(places)
-        ends = consumer.end_offsets(places)
-        consumer.seek_to_beginning(*places)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while any(consumer.position(place) < ends[place] for place in places):
-            batches = consumer.poll(timeout_ms=200)
-            for place, records in batches.items():
-                yield from (record for record in records if record.offset < ends[place])
-            if batches:
-                deadline = time.monotonic() + PATIENCE_SECONDS
-            if time.monotonic() > deadline:
-                raise BrokerError(f"{topic.name} gives nothing of what it has")

@@ -15,7 +15,7 @@ from pipeline.messages.form import identity
 from pipeline.messages.release import Header, header_of
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.reducer.admissions import Admissions
-from pipeline.reducer.rate import within
+from pipeline.reducer.numbering import within
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study.release_tables import Rate

@@ -82,6 +82,14 @@ def vault_path(folder: Path, client: str) -> Path:
     return folder / "clients" / f"{quote(client, safe='')}.db"
 
 
+def known_vault(folder: Path, client: str) -> Path:
+    """Return where a client's database is; ConfigError if there is none."""
+    path = vault_path(folder, client)
+    if not path.exists():
+        raise ConfigError(f"no client {client!r} has run from this folder; see VEILSTREAM_FOLDER")
+    return path
+
+
 def clients_of(folder: Path) -> list[str]:
     """Return the ids of all clients that have a database in a folder."""
     return sorted(unquote(path.stem) for path in (folder / "clients").glob("*.db"))

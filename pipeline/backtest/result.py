@@ -24,23 +24,18 @@ NOT_PRIVATE = (
 class Bin:
     """One bin of time.
 
-    Attributes
-    ----------
-    start, end
-        Arrival times of its records, end exclusive: seconds since 1970, or numbers of records.
-    records, unusable, unscored
-        Record slots; those without a sound record; sound ones before the first estimate.
-    scores, frozen
-        Of the updating estimate on all its scored records; of the frozen one on those after the
-        freeze.
-    status, releases, width, privacy_share, coverage
-        Of the newest estimate that was published by its end: its status ("none" before the first),
-        releases behind it, median width of the intervals in the unit of the coefficients, share of
-        the variance due to privacy, and share of the coefficients whose interval holds the pooled
-        fit of the whole history.
-    coefficients, intervals
-        The same estimate's values and intervals, in the unit of the coefficients; None before the
-        first, and for an interval that is not known.
+    start, end: Arrival times of its records, end exclusive: seconds since 1970, or numbers of
+        records.
+    records, unusable, unscored: Record slots; those without a sound record; sound ones before the
+        first estimate.
+    scores, frozen: Of the updating estimate on all its scored records; of the frozen one on those
+        after the freeze.
+    status, releases, width, privacy_share, coverage: Of the newest estimate that was published by
+        its end: its status ("none" before the first), releases behind it, median width of the
+        intervals in the unit of the coefficients, share of the variance due to privacy, and share
+        of the coefficients whose interval holds the pooled fit of the whole history.
+    coefficients, intervals: The same estimate's values and intervals, in the unit of the
+        coefficients; None before the first, and for an interval that is not known.
     """
 
     start: float
@@ -63,12 +58,8 @@ class Bin:
 class Frozen:
     """Two estimates on the same records, those that came from `since` on.
 
-    Attributes
-    ----------
-    since
-        When one of them stopped learning.
-    frozen, updating
-        Scores of the one that stopped, and of the one that went on.
+    since: When one of them stopped learning.
+    frozen, updating: Scores of the one that stopped, and of the one that went on.
     """
 
     since: float
@@ -80,16 +71,10 @@ class Frozen:
 class Pooled:
     """The pooled fit without privacy of the whole history, in the unit of the coefficients.
 
-    Attributes
-    ----------
-    coefficients
-        The intercept first; None where there is none, and `reason` says why.
-    intervals
-        Its own, by the sandwich of all records: what privacy would have to be compared with.
-    covered
-        For each coefficient whether the last interval holds it; None without an interval.
-    coverage
-        Share of the intervals that do; None without any.
+    coefficients: The intercept first; None where there is none, and `reason` says why.
+    intervals: Its own, by the sandwich of all records: what privacy would have to be compared with.
+    covered: For each coefficient whether the last interval holds it; None without an interval.
+    coverage: Share of the intervals that do; None without any.
     """
 
     coefficients: list[float] | None
@@ -103,16 +88,11 @@ class Pooled:
 class Budget:
     """What a live study of these records would have been charged for; nothing was charged here.
 
-    Attributes
-    ----------
-    epsilon, delta, unit, neighbours
-        Of the study: what all its releases together may cost one unit. A client spends it with its
-        first release, and later ones cost nothing more, as a record enters one release. None where
-        the study keeps no guarantee.
-    clients
-        How many have spent it.
-    releases
-        The fewest, median and most releases of a client.
+    epsilon, delta, unit, neighbours: Of the study: what all its releases together may cost one
+        unit. A client spends it with its first release, and later ones cost nothing more, as a
+        record enters one release. None where the study keeps no guarantee.
+    clients: How many have spent it.
+    releases: The fewest, median and most releases of a client.
     """
 
     epsilon: float | None

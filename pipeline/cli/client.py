@@ -9,12 +9,11 @@ import click
 from infra.addresses import connected
 from pipeline.cli.admission import admit, enrol, revoke, roll
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
-from pipeline.errors import ConfigError
 from pipeline.settings import Settings
 from producers.counted import counted
 from producers.membership import Membership
 from producers.report import report
-from producers.run import vault_path
+from producers.run import known_vault
 
 
 @click.group()
@@ -35,10 +34,7 @@ def show(name: str, as_json: bool) -> None:
     The counts of records come from raw data: they are for whoever may see that data. What was
     spent is public: see `veilstream privacy ledger`.
     """
-    path: Path = vault_path(Settings.read().home, name)
-    if not path.exists():
-        raise ConfigError(f"no client {name!r} has run from this folder; see VEILSTREAM_FOLDER")
-    found = report(path)
+    found = report(known_vault(Settings.read().home, name))
     if as_json:
         put(found)
         return
@@ -65,9 +61,7 @@ def status(study: Path, name: str, as_json: bool) -> None:
     whoever runs Kafka, or is older than the log.
     """
     task, settings = live_task_of(study, "`veilstream client status`"), Settings.read()
-    path = vault_path(settings.home, name)
-    if not path.exists():
-        raise ConfigError(f"no client {name!r} has run from this folder; see VEILSTREAM_FOLDER")
+    path = known_vault(settings.home, name)
     settings = connected(settings)
     trusted = task.study.authenticated
     member = Membership(task.study, settings, name, say, looking=True) if trusted else None

@@ -23,6 +23,8 @@ from pipeline.study import load_study, require_live
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+#: Says something to people.
+say = saying.say
 #: Characters of a line where there is no terminal: more than any table has.
 WIDE = 1000
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -104,11 +106,6 @@ def show(*drawn: RenderableType) -> None:
             for column in getattr(table, "columns", ()):
                 column.overflow = "fold"
         console.print(one)
-
-
-def say(line: str) -> None:
-    """Say something to people."""
-    saying.say(line)
 
 
 def put(data: Any) -> None:

@@ -1,17 +1,20 @@
-"""`veilstream doctor`: ask a study on simulated records before it costs anybody's data."""
+"""`veilstream doctor`: ask a study on simulated records, and whether it can run here."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 import click
 import numpy as np
 
-from pipeline.cli.connect import connect
-from pipeline.cli.context import AS_JSON, STUDY, put, say
+from agents.surroundings import Finding, findings, look
+from infra.addresses import connected
+from infra.rights import ROLES, Role
+from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.doctor.coverage import Coverage, StreamResult, result_of, sum_up
 from pipeline.doctor.population import Population, Target, target_of
 from pipeline.doctor.streams import Size, simulated, stream
@@ -20,8 +23,10 @@ from pipeline.errors import ConfigError
 from pipeline.methods import method_of, task_of
 from pipeline.methods.facts import Sizes
 from pipeline.release.task import Task
+from pipeline.settings import Settings
 from pipeline.study import load_study
 from pipeline.study.reference import law_of
+from producers.source_look import look_at_source
 
 #: Streams by default, if they are done in so many seconds of processor time.
 REPLICATIONS, SECONDS = 200, 90.0
@@ -40,9 +45,6 @@ TOGETHER = (
 @click.group()
 def doctor() -> None:
     """Ask whether a study can run here, and whether its results can be trusted."""
-
-
-doctor.add_command(connect)
 
 
 @doctor.command()
@@ -241,3 +243,41 @@ def _thumb(sizes: Sizes) -> str:
     if sizes.relative_bias:
         parts.append(f"coefficients come out {sizes.relative_bias:.1%} too large")
     return "; ".join(parts)
+
+
+@doctor.command()
+@STUDY
+@click.option("--source", help="A source, as `veilstream produce` takes it: its first records.")
+@click.option(
+    "--role", type=click.Choice(list(ROLES)),
+    help="Whose rights are looked at; default: those of a client and of a worker. A client needs "
+    "no Redis.",
+)  # fmt: skip
+@AS_JSON
+def connect(study: Path, source: str | None, role: str | None, as_json: bool) -> None:
+    """Look whether STUDY can run here: Kafka, topics and rights, Redis, clock, disk, a source.
+
+    One line for each, with what is wrong and who must act. Nothing is spent, made or sent. The exit
+    code is that of the first fault, or 0.
+    """
+    task = live_task_of(study, "`veilstream doctor connect`")
+    settings = connected(Settings.read())
+    roles = cast("list[Role]", [role] if role else ["client", "worker"])
+    code, told = 0, []
+    for found in _findings(task, settings, roles, source):
+        code = code or (found.fault.exit_code if found.fault else 0)
+        if as_json:
+            told.append({"part": found.part, "ok": found.fault is None, "said": found.said})
+        else:
+            click.echo(f"{'ok' if found.fault is None else 'FAULT':6}{found.part}: {found.said}")
+    if as_json:
+        put({"study": task.study.name, "exit_code": code, "found": told})
+    click.get_current_context().exit(code)
+
+
+def _findings(
+    task: Task, settings: Settings, roles: list[Role], source: str | None
+) -> Iterator[Finding]:
+    yield from findings(task, settings, roles)
+    if source is not None:
+        yield look("source", lambda: look_at_source(task, settings, source))

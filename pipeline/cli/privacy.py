@@ -21,7 +21,7 @@ from producers.client_store import ClientStore
 from producers.heritage import check_file
 from producers.report import account_of
 from producers.report import ledger as read_ledger
-from producers.run import clients_of, vault_path
+from producers.run import clients_of, known_vault, vault_path
 
 
 @click.group()
@@ -134,13 +134,8 @@ def ledger(
 
 def _print(home: Path, client: str | None, *, as_json: bool) -> None:
     if client is not None:
-        names = [client]
-        if not vault_path(home, client).exists():
-            raise ConfigError(
-                f"no client {client!r} has run from this folder; see VEILSTREAM_FOLDER"
-            )
-    else:
-        names = clients_of(home)
+        known_vault(home, client)
+    names = clients_of(home) if client is None else [client]
     found = {}
     for name in names:
         try:
@@ -211,9 +206,7 @@ def export_account(home: Path, client: str | None, path: Path) -> None:
             "veilstream privacy ledger CLIENT --export FILE"
         )
     name = client or names[0]
-    if name not in names:
-        raise ConfigError(f"no client {name!r} has run from this folder; see VEILSTREAM_FOLDER")
-    text = msgspec.json.format(write_spends(account_of(vault_path(home, name))), indent=2)
+    text = msgspec.json.format(write_spends(account_of(known_vault(home, name))), indent=2)
     try:
         path.write_bytes(text + b"\n")
     except OSError as error:

@@ -8,11 +8,11 @@ from typing import get_args
 
 import click
 
+from infra.kubernetes import manifests
 from infra.monitoring import alerts, dashboard
 from infra.rights import ROLES, Role, kafka_commands, redis_command
 from pipeline.cli.change import change
 from pipeline.cli.context import AS_JSON, FILE, FORMAT, STUDY, live_task_of, put, say, task_of
-from pipeline.cli.deploy import deploy
 from pipeline.cli.design import CLIENTS, RECORDS, design, designed
 from pipeline.cli.keys import keys, recover
 from pipeline.errors import ConfigError
@@ -25,7 +25,16 @@ from pipeline.settings import Settings
 from pipeline.study import TEMPLATE, parse_study, with_tables
 
 
-@click.command()
+@click.group()
+def study() -> None:
+    """Check a study file, plan, begin or change one, or make its keys."""
+
+
+for command in (design, change, keys, recover):
+    study.add_command(command)
+
+
+@study.command()
 @STUDY
 @AS_JSON
 @click.option("--role", type=click.Choice(get_args(Role)), help="Of this role alone.")
@@ -57,7 +66,7 @@ def acls(study: Path, as_json: bool, role: Role | None, user: str | None) -> Non
         click.echo()
 
 
-@click.command()
+@study.command()
 @click.argument("what", type=click.Choice(["dashboard", "alerts"]))
 @click.argument("study", type=FILE, required=False)
 def monitoring(what: str, study: Path | None) -> None:
@@ -70,20 +79,6 @@ def monitoring(what: str, study: Path | None) -> None:
     """
     name = "" if study is None else live_task_of(study, "`veilstream study monitoring`").study.name
     click.echo(json.dumps(dashboard(name) if what == "dashboard" else alerts(name), indent=1))
-
-
-@click.group()
-def study() -> None:
-    """Check a study file, plan, begin or change one, or make its keys."""
-
-
-study.add_command(design)
-study.add_command(change)
-study.add_command(deploy)
-study.add_command(monitoring)
-study.add_command(keys)
-study.add_command(recover)
-study.add_command(acls)
 
 
 @study.command()
@@ -149,3 +144,28 @@ def _readable(value: object) -> str:
     if isinstance(value, dict):
         return "; ".join(f"{key}: {_readable(inner)}" for key, inner in value.items()) or "none"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+@study.command()
+@STUDY
+@click.option("--image", required=True, help="The image of infra/Dockerfile, with its tag.")
+@click.option(
+    "--lag", type=click.IntRange(1), default=1000, show_default=True,
+    help="Records that one worker may leave waiting before another one starts.",
+)  # fmt: skip
+def deploy(study: Path, image: str, lag: int) -> None:
+    """Print what runs the workers of STUDY in Kubernetes, for `kubectl apply -f -`.
+
+    A stateful set, whose pods' names are those of the workers, and a ScaledObject by which KEDA
+    keeps as many as the lag asks for, at most one for each partition. Where Kafka is, and how one
+    enters, is taken from the settings; what is secret stays in secrets, which are named.
+    """
+    task, settings = live_task_of(study, "`veilstream study deploy`"), Settings.read()
+    made = manifests(task, study.read_text(), settings, image=image, lag=lag)
+    click.echo(json.dumps(made, indent=1))
+    name = made["items"][0]["metadata"]["name"]
+    say(f"{name}-env: a secret with VEILSTREAM_REDIS and, for SASL, the user and password")
+    if task.study.authenticated:
+        say(f"{name}-key: a secret with the study's key file as study.key")
+    if settings.kafka_ca:
+        say(f"{name}-tls: a secret with ca.crt and, if there is one, tls.crt and tls.key")

@@ -49,17 +49,10 @@ def tell_river(kind: type, role: Literal["Classifier", "Regressor"]) -> None:
 def checked(learner: Any, X: Any, y: Any, *, classes: bool) -> tuple[Any, Any]:
     """Check X and y of a fit as scikit-learn does, and keep what it keeps of their columns.
 
-    Returns
-    -------
-    tuple
-        X as floats of shape (n, p), and y of shape (n,).
+    Returns: X as floats of shape (n, p), and y of shape (n,).
 
-    Raises
-    ------
-    ConfigError
-        If scikit-learn is not installed.
-    ValueError
-        If their shapes do not fit, or a value is missing or not finite.
+    Raises ConfigError if scikit-learn is not installed; ValueError if their shapes do not fit, or a
+    value is missing or not finite.
     """
     _require("fit")
     from sklearn.utils.multiclass import (  # noqa: PLC0415  scikit-learn is optional
@@ -84,10 +77,7 @@ def checked(learner: Any, X: Any, y: Any, *, classes: bool) -> tuple[Any, Any]:
 def checked_again(learner: Any, X: Any) -> Any:
     """Check X of a prediction against that of the fit; errors as in `checked`.
 
-    Raises
-    ------
-    NotFittedError
-        If there has been no fit; scikit-learn's own.
+    Raises NotFittedError if there has been no fit; scikit-learn's own.
     """
     _require("predict")
     from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: PLC0415

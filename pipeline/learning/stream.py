@@ -21,16 +21,10 @@ from pipeline.study import Study, require_no_level_column
 class Stream:
     """What has been learnt since a start.
 
-    Attributes
-    ----------
-    windows
-        Records of each client that have not been released.
-    run
-        What became of those that have.
-    watch
-        Counts values outside the public ranges.
-    labels
-        Labels of the negative and the positive class as the caller writes them; None before the
+    windows: Records of each client that have not been released.
+    run: What became of those that have.
+    watch: Counts values outside the public ranges.
+    labels: Labels of the negative and the positive class as the caller writes them; None before the
         first, and where there are no classes.
     """
 
@@ -60,10 +54,8 @@ class Stream:
     def take(self, X: Table, y: Any, client: str) -> None:
         """Take records, all or none, and release the windows that they fill.
 
-        Raises
-        ------
-        DataError
-            If X or y has the wrong shape, or holds a value or response that cannot be used.
+        Raises DataError if X or y has the wrong shape, or holds a value or response that cannot be
+        used.
         """
         response = self._response
         values = values_of(X, self._encoder.features)
@@ -76,10 +68,8 @@ class Stream:
     def take_one(self, x: Record, y: Any, client: str) -> None:
         """Take one record.
 
-        Raises
-        ------
-        RecordError
-            If a feature is missing or no finite number, or the response cannot be used.
+        Raises RecordError if a feature is missing or no finite number, or the response cannot be
+        used.
         """
         values = self._encoder.features.values(x)
         response = self._response.of_label(y)
@@ -101,10 +91,7 @@ class Stream:
     def file(self) -> ModelFile:
         """Return the estimate as a model file; the same one until there is a new release.
 
-        Raises
-        ------
-        NumericError
-            If there has been no release, or no estimate can be formed.
+        Raises NumericError if there has been no release, or no estimate can be formed.
         """
         if self._file is None:
             self._file = compose_model_file(self.task, self.estimate())

@@ -26,17 +26,10 @@ SLIVER = 0.05
 class Watch:
     """Values of one learner since its start.
 
-    Parameters
-    ----------
-    features
-        With the public ranges.
-    response
-        Name of the response.
+    features: With the public ranges.
+    response: Name of the response.
 
-    Attributes
-    ----------
-    outside
-        How many values lay outside their range, by column: not private.
+    outside: How many values lay outside their range, by column: not private.
     """
 
     def __init__(self, features: Features, response: str) -> None:
@@ -62,10 +55,7 @@ class Watch:
     def tell(self) -> None:
         """Warn of columns that do not fit their ranges, once of each.
 
-        Warns
-        -----
-        RangeWarning
-            Naming the columns.
+        Warns RangeWarning, naming the columns.
         """
         if far := self._new("outside", sorted(self.outside)):
             _warn(
@@ -84,10 +74,7 @@ class Watch:
     def tell_unready(self, estimate: EstimateMessage) -> None:
         """Warn once if predictions come from an estimate that is not ready.
 
-        Warns
-        -----
-        NotReadyWarning
-            With its status and the reason.
+        Warns NotReadyWarning, with its status and the reason.
         """
         if estimate.status != "ready" and self._new("status", [estimate.status]):
             _warn(

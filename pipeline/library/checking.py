@@ -52,10 +52,7 @@ def warnings_of(task: Task) -> list[str]:
 def facts_of(task: Task) -> dict[str, object]:
     """Return what a study means, by name, in numbers and words.
 
-    Raises
-    ------
-    ConfigError, PrivacyError
-        If its noise cannot be scaled with these parameters.
+    Raises ConfigError, PrivacyError if its noise cannot be scaled with these parameters.
     """
     facts: dict[str, object] = {
         "study": task.study.name,

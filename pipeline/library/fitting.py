@@ -83,19 +83,11 @@ def fit(
 class Fitting:
     """One study from encoded rows to its message, whichever way its method runs.
 
-    Parameters
-    ----------
-    task
-        The study; a published method runs over all its records at once.
-    trace
-        As `OfflineRun` has it.
-    exact
-        Whether to fit without privacy to all records at once, instead of streaming them.
+    task: The study; a published method runs over all its records at once.
+    trace: As `OfflineRun` has it.
+    exact: Whether to fit without privacy to all records at once, instead of streaming them.
 
-    Raises
-    ------
-    ConfigError
-        If an exact fit is asked for and the study has none.
+    Raises ConfigError if an exact fit is asked for and the study has none.
     """
 
     def __init__(self, task: Task, *, trace: bool = False, exact: bool = False) -> None:
@@ -120,10 +112,7 @@ class Fitting:
     def message(self) -> EstimateMessage | FitMessage:
         """Return the estimate, or the fit of a published method.
 
-        Raises
-        ------
-        NumericError
-            If none can be formed.
+        Raises NumericError if none can be formed.
         """
         now = time.time()
         if self._run is not None:

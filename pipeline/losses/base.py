@@ -57,7 +57,6 @@ class Loss(Protocol):
     @property
     def slope_range(self) -> float:
         """Largest difference of two slopes of one record: a public constant, may be infinite."""
-        ...
 
     @property
     def curvature_bound(self) -> float:

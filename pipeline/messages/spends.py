@@ -29,6 +29,7 @@ NAME = "veil.ledger.v1"
 #: What hashed names begin with; no name of a source does.
 HASHED = "hash:"
 
+_Ledger = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 _Name = Annotated[str, Meta(min_length=1, max_length=1000)]
 _Share = Annotated[float, Meta(ge=0, lt=1)]
 _Positive = Annotated[float, Meta(gt=0, le=1e9)]
@@ -37,7 +38,19 @@ _Records = Annotated[int, Meta(ge=1, le=2**53)]
 _Neighbours = Literal["zero-out", "replace-one"]
 
 
-class Spend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What every version says first: who released, for which study, under which promise."""
+
+    ledger: _Ledger
+    study: _Name
+    mechanism: _Name
+    epsilon: _Positive | None
+    delta: _Share | None
+    unit_records: _Records | None
+    neighbours: _Neighbours | None
+
+
+class Spend(_Promise, frozen=True, forbid_unknown_fields=True):
     """What one study has cost one record.
 
     ledger: Id of the ledger that released it.
@@ -47,13 +60,6 @@ class Spend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     event: What all of them cost a record together.
     """
 
-    ledger: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
-    study: _Name
-    mechanism: _Name
-    epsilon: _Positive | None
-    delta: _Share | None
-    unit_records: _Records | None
-    neighbours: _Neighbours | None
     noise_per_record: bool
     slots: _Records
     releases: _Count
@@ -91,20 +97,13 @@ class SpendsMessage(
     """
 
     client: _Name
-    ledger: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    ledger: _Ledger
     sources: list[SourceSpends]
 
 
-class _Spend1(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Spend1(_Promise, frozen=True, forbid_unknown_fields=True):
     """As `Spend`, with its cost as version 1 had it."""
 
-    ledger: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
-    study: _Name
-    mechanism: _Name
-    epsilon: _Positive | None
-    delta: _Share | None
-    unit_records: _Records | None
-    neighbours: _Neighbours | None
     mu: _Positive | None
     pure: _Positive | None
     apart: bool
@@ -134,7 +133,7 @@ class _Message1(
     msgspec.Struct, frozen=True, tag="spends/1", tag_field="type", forbid_unknown_fields=True
 ):
     client: _Name
-    ledger: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    ledger: _Ledger
     sources: list[_Source1]
 
     def newer(self) -> SpendsMessage:

@@ -30,12 +30,8 @@ def load_model(path: str | Path) -> Rule:
 def rule_of(task: Task, message: EstimateMessage | FitMessage) -> Rule:
     """Return the rule of an estimate or a fit, by the kind of response of its study.
 
-    Raises
-    ------
-    ConfigError
-        If the estimate belongs to another study or revision.
-    NumericError
-        If nothing has been folded yet.
+    Raises ConfigError if the estimate belongs to another study or revision; NumericError if nothing
+    has been folded yet.
     """
     return rule_of_file(compose_model_file(task, message))
 

@@ -31,10 +31,7 @@ Rule = TypeVar("Rule")
 def read_rule(path: str | Path, make: Callable[[ModelFile], Rule]) -> Rule:
     """Read a model file and make its rule; what is wrong with either names the path.
 
-    Raises
-    ------
-    ConfigError
-        As `LinearModel.load`.
+    Raises ConfigError, as `LinearModel.load`.
     """
     try:
         payload = Path(path).read_bytes()
@@ -140,10 +137,7 @@ class LinearModel(ABC):
     def check_study(self, task: Task) -> None:
         """Refuse a model of another study or revision.
 
-        Raises
-        ------
-        ConfigError
-            Naming both.
+        Raises ConfigError, naming both.
         """
         check_origin(task, self.file.study, self.file.study_revision, "the model file")
 

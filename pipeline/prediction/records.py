@@ -23,19 +23,13 @@ Sorted: TypeAlias = list[tuple[Record | None, str | None]]
 class Prediction:
     """What a rule says of one record.
 
-    Attributes
-    ----------
-    value
-        Of classes the linear predictor, >= 0 for the positive class; else the expected response in
-        its own unit. None for a bad record, as are `label` and `probability`.
-    label, probability
-        Of classes alone: the predicted one, as the study file writes it, and the probability of the
-        positive one; None also where the loss gives none.
-    reason
-        Why there is no prediction: a column and what is wrong with it, never its value.
-    response
-        The record's own: a class as -1 or +1, else as it is written, also beyond the public range;
-        None if it does not say, or says none.
+    value: Of classes the linear predictor, >= 0 for the positive class; else the expected response
+        in its own unit. None for a bad record, as are `label` and `probability`.
+    label, probability: Of classes alone: the predicted one, as the study file writes it, and the
+        probability of the positive one; None also where the loss gives none.
+    reason: Why there is no prediction: a column and what is wrong with it, never its value.
+    response: The record's own: a class as -1 or +1, else as it is written, also beyond the public
+        range; None if it does not say, or says none.
     """
 
     value: float | None = None
@@ -52,10 +46,7 @@ def predict_records(
 
     The prediction of a record does not depend on the other records.
 
-    Parameters
-    ----------
-    outside
-        Where values outside their public range are counted, by feature.
+    outside: Where values outside their public range are counted, by feature.
     """
     found, predictor = _predictors(model, records, outside)
     good = iter(_said(model, predictor))

@@ -15,10 +15,7 @@ from pipeline.types import Vector
 class Confusion:
     """How often each class was predicted for records of each class; it keeps counts alone.
 
-    Attributes
-    ----------
-    counts
-        By the record's class and the predicted one, each -1 or +1.
+    counts: By the record's class and the predicted one, each -1 or +1.
     """
 
     counts: dict[tuple[float, float], int] = field(default_factory=dict)
@@ -69,12 +66,9 @@ class Confusion:
 class Errors:
     """How far predictions of numbers or counts are from the responses as they were written.
 
-    Attributes
-    ----------
-    total
-        How many records were counted.
-    absolute, norm
-        Sum of the errors, and root of the sum of their squares, in units of the response.
+    total: How many records were counted.
+    absolute, norm: Sum of the errors, and root of the sum of their squares, in units of the
+        response.
     """
 
     total: int = 0

@@ -27,8 +27,8 @@ from pipeline.privacy.events import (
     Single,
     TotalVariation,
     compose,
+    counted,
     group,
-    parts,
 )
 
 #: Rounds of the search for an epsilon beside distances; without an end, none holds.
@@ -91,7 +91,7 @@ def event_of(mu: float | None, epsilon: float | None) -> Event:
 
 def total_mu(events: Iterable[Event]) -> float:
     """Return the mu of all events together: the root of the sum of squares; infinite for none."""
-    return _mu(_counted(events))
+    return _mu(counted(events))
 
 
 def total_epsilon(events: Iterable[Event], delta: float) -> float:
@@ -108,7 +108,7 @@ def total_epsilon(events: Iterable[Event], delta: float) -> float:
     """
     if not 0 <= delta < 1:
         raise PrivacyError("delta must lie in [0, 1)")
-    counts = _counted(events)
+    counts = counted(events)
     distance = math.fsum(n * e.distance for e, n in counts.items() if isinstance(e, TotalVariation))
     if not distance:
         return _of_laws(counts, delta)
@@ -131,15 +131,6 @@ def _of_laws(counts: Counter[Single], delta: float) -> float:
     if delta == 0:
         return math.inf if mixed else pure
     return min(_epsilon(counts, delta), pure + _epsilon(mixed, delta))
-
-
-def _counted(events: Iterable[Event]) -> Counter[Single]:
-    """Return the single events, with how often each happened."""
-    counts: Counter[Single] = Counter()
-    for event in events:
-        for one, times in parts(event):
-            counts[one] += times
-    return counts
 
 
 def _mu(counts: Counter[Single]) -> float:

@@ -31,20 +31,16 @@ class Noise(Protocol):
     @property
     def standard_deviation(self) -> float:
         """Standard deviation, in lattice units."""
-        ...
 
     @property
     def reach(self) -> float:
         """What a draw practically never passes, in lattice units."""
-        ...
 
     def scaled(self, factor: float) -> Noise:
         """Return the same noise with another scale."""
-        ...
 
     def draw(self, count: int, stream: SecureStream) -> Integers:
         """Return `count` independent draws, int64 of shape (count,)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

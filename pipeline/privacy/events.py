@@ -28,22 +28,23 @@ _Times = Annotated[int, Meta(ge=1, le=_MOST_TIMES)]
 Scope = Literal["record", "release", "individual"]
 
 
-class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gaussian/1",
-               tag_field="kind"):  # fmt: skip
+class _Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Base of all kinds of events, which JSON tells apart by `kind`."""
+
+
+class Gaussian(_Kind, frozen=True, tag="gaussian/1"):
     """A mu-GDP release, mu > 0 (Dong, Roth and Su 2022)."""
 
     mu: _Cost
 
 
-class Pure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pure/1",
-           tag_field="kind"):  # fmt: skip
+class Pure(_Kind, frozen=True, tag="pure/1"):
     """An epsilon-DP release without a delta, epsilon > 0: Laplace noise, for one."""
 
     epsilon: _Cost
 
 
-class Renyi(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="renyi/1",
-            tag_field="kind"):  # fmt: skip
+class Renyi(_Kind, frozen=True, tag="renyi/1"):
     """A release of which a curve of Renyi divergences is known (Mironov 2017).
 
     orders: Orders alpha > 1, rising.
@@ -63,8 +64,7 @@ class Renyi(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="renyi/
                 raise ValueError("`orders` must rise, and `epsilons` must not fall")
 
 
-class TotalVariation(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
-                     tag="total-variation/1", tag_field="kind"):  # fmt: skip
+class TotalVariation(_Kind, frozen=True, tag="total-variation/1"):
     """How far a release is from one whose cost is an event beside this: what drawing it adds.
 
     distance: Total variation of the two laws, at most, whatever the data are.
@@ -73,8 +73,7 @@ class TotalVariation(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     distance: Annotated[float, Meta(gt=0, le=1)]
 
 
-class NonPrivate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="non-private/1",
-                 tag_field="kind"):  # fmt: skip
+class NonPrivate(_Kind, frozen=True, tag="non-private/1"):
     """A release that protects nobody."""
 
 
@@ -88,8 +87,7 @@ class Repeated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     times: _Times
 
 
-class Composed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="composed/1",
-               tag_field="kind"):  # fmt: skip
+class Composed(_Kind, frozen=True, tag="composed/1"):
     """Several releases about the same records; each may depend on what those before it gave."""
 
     parts: Annotated[tuple[Repeated, ...], Meta(min_length=1)]
@@ -117,7 +115,7 @@ def compose(events: Mapping[Event, int] | Iterable[Event]) -> Event:
 
     Raises PrivacyError if there is none, or one happened more often than can be written down.
     """
-    counts = _counted(events)
+    counts = counted(events)
     if NonPrivate() in counts:
         return NonPrivate()
     if not counts or not all(1 <= times <= _MOST_TIMES for times in counts.values()):
@@ -128,7 +126,8 @@ def compose(events: Mapping[Event, int] | Iterable[Event]) -> Event:
     return Composed(tuple(found))
 
 
-def _counted(events: Mapping[Event, int] | Iterable[Event]) -> Counter[Single]:
+def counted(events: Mapping[Event, int] | Iterable[Event]) -> Counter[Single]:
+    """Return the single events, with how often each happened."""
     counts: Counter[Single] = Counter()
     for event, times in Counter(events).items():
         for single, each in parts(event):
@@ -144,7 +143,7 @@ def worse(one: Event, other: Event) -> Event:
     no more than either curve costs no more than their maximum. Curves of other orders all count.
     Nothing that protects nobody is worse than anything.
     """
-    both = (_counted([one]), _counted([other]))
+    both = (counted([one]), counted([other]))
     if any(NonPrivate() in count for count in both):
         return NonPrivate()
     found: Counter[Event] = Counter()

@@ -1,4 +1,4 @@
-"""mu-GDP calibration: exact conversion between mu and (epsilon, delta), and composition.
+"""mu-GDP calibration: exact conversion between mu and (epsilon, delta).
 
 Source: the analytic Gaussian mechanism (Balle and Wang 2018) in the form of Gaussian
 differential privacy (Dong, Roth and Su 2022): delta(epsilon) = Phi(-epsilon/mu + mu/2)
@@ -8,7 +8,7 @@ differential privacy (Dong, Roth and Su 2022): delta(epsilon) = Phi(-epsilon/mu 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import scipy
 
@@ -49,11 +49,6 @@ def epsilon_of(mu: float, delta: float) -> float:
     while delta_of(mu, high) > delta:
         high *= 2
     return high - _last_true(lambda back: delta_of(mu, high - back) <= delta, 0.0, high)
-
-
-def compose(mus: Iterable[float]) -> float:
-    """Return the mu of several releases about the same records: the root of the sum of squares."""
-    return math.sqrt(math.fsum(mu * mu for mu in mus))
 
 
 def _last_true(holds: Callable[[float], bool], low: float, high: float) -> float:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,15 @@ class Weights:
 
 
 class Law(Protocol):
-    """A probability law of integers."""
+    """A probability law of integers; `endless`: its support has no end."""
 
-    @property
-    def endless(self) -> bool:
-        """Whether its support has no end."""
-        ...
+    endless: ClassVar[bool]
 
     def weights(self, bits: int) -> Weights:
         """Return weights that leave out less than about 2^-bits of the mass.
 
         Their own relative errors are below 2^-bits too.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +62,7 @@ class Gaussian:
     """P(X = k) proportional to exp(-k^2 / (2 sigma^2)) on all integers."""
 
     sigma: float
-
-    @property
-    def endless(self) -> bool:
-        """Whether its support has no end."""
-        return True
+    endless: ClassVar[bool] = True
 
     def weights(self, bits: int) -> Weights:
         """Return weights from -reach to reach; see `Law.weights`."""
@@ -93,11 +85,7 @@ class Laplace:
 
     scale: float
     stride: int
-
-    @property
-    def endless(self) -> bool:
-        """Whether its support has no end."""
-        return True
+    endless: ClassVar[bool] = True
 
     def weights(self, bits: int) -> Weights:
         """Return weights from -reach to reach - 1; see `Law.weights`."""
@@ -123,11 +111,7 @@ class Digit:
     scale: float
     stride: int
     count: int
-
-    @property
-    def endless(self) -> bool:
-        """Whether its support has no end."""
-        return False
+    endless: ClassVar[bool] = False
 
     def weights(self, bits: int) -> Weights:
         """Return all weights; see `Law.weights`."""

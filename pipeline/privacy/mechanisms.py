@@ -35,19 +35,15 @@ class Mechanism(Protocol):
 
         numbers: How many noised numbers one unit can touch.
         """
-        ...
 
     def event(self, budget: float) -> Event:
         """Return what a release that costs so much is to the accountant."""
-        ...
 
     def part(self, budget: float, share: float) -> float:
         """Return what a part of a release that gets `share` of its budget may cost."""
-        ...
 
     def channel(self, sensitivity: float, rounding: float, budget: float, share: float) -> Channel:
         """Return the channel of a part that gets `share` of a release's budget."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

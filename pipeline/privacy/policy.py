@@ -57,6 +57,7 @@ NO_PRIVACY = Guarantee(
 )
 
 
+_CHANGES = {"zero-out": "its absence", "replace-one": "its replacement by any other"}
 #: What the method that releases three parts calls its cost, and what it is.
 PUBLISHED = (
     "the published method calls three releases at mu each mu-GDP, and they are sqrt(3) mu-GDP: "
@@ -100,8 +101,6 @@ def copies_of(
 
     floating: The part of delta that is left to floating point, at most.
     """
-    who = "one record" if unit == "record" else f"one user with at most {records} records"
-    change = "its absence" if neighbours == "zero-out" else "its replacement by any other"
     return Guarantee(
         mechanism="gaussian-copies",
         epsilon=epsilon,
@@ -112,7 +111,8 @@ def copies_of(
         neighbours=neighbours,
         adversary=ADVERSARY,
         guarantee=(
-            f"local ({epsilon:g}, {delta:g})-differential privacy of {who} against {change}, over "
+            f"local ({epsilon:g}, {delta:g})-differential privacy of {_who(unit, records)} against "
+            f"{_CHANGES[neighbours]}, over "
             "the whole stream, since each record enters one release; copies are drawn in floating "
             f"point, whose part of delta is at most {floating:.1g}; timing, the number of windows "
             "and which client sent them are not hidden"
@@ -143,13 +143,12 @@ def guarantee_of(
         mu, or epsilon if delta is 0.
     levels: Epsilon by level where records have one each.
     """
-    who = "one record" if unit == "record" else f"one user with at most {records} records"
     enters = (
         "since each record enters one release"
         if releases == 1
         else f"since a client's ledger counts each release, and {releases} keep this budget"
     )
-    change = "its absence" if neighbours == "zero-out" else "its replacement by any other"
+    change = _CHANGES[neighbours]
     budget = f"({epsilon:g}, {delta:g})" if delta else f"{epsilon:g}"
     shown = ""
     if levels is not None:
@@ -170,7 +169,7 @@ def guarantee_of(
         neighbours=neighbours,
         adversary=ADVERSARY,
         guarantee=(
-            f"local {budget}-differential privacy of {who} against {change}, "
+            f"local {budget}-differential privacy of {_who(unit, records)} against {change}, "
             f"over the whole stream, {enters}; timing, the number of windows{shown} and which "
             f"client sent them are not hidden{_shared(parts or {}, delta)}"
         ),
@@ -179,6 +178,10 @@ def guarantee_of(
         + (", though the strictest noise of their slots can show them" if levels else ""),
         levels=levels,
     )
+
+
+def _who(unit: str, records: int | None) -> str:
+    return "one record" if unit == "record" else f"one user with at most {records} records"
 
 
 def _shared(parts: Mapping[str, float], delta: float) -> str:

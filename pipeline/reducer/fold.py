@@ -32,27 +32,22 @@ class LogRecord(Protocol):
     @property
     def offset(self) -> int:
         """Offset in the partition."""
-        ...
 
     @property
     def timestamp(self) -> int:
         """Time of the record, milliseconds since 1970."""
-        ...
 
     @property
     def key(self) -> bytes | None:
         """Client id."""
-        ...
 
     @property
     def value(self) -> bytes | None:
         """Payload."""
-        ...
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
         """Headers in order."""
-        ...
 
 
 #: Releases joined at once: more would only fill the processor's cache.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +12,6 @@ from pipeline.errors import PayloadError
 from pipeline.messages.incoming import Incoming, Mask
 from pipeline.reducer.head import Progress
 from pipeline.reducer.partition import Partition
-from pipeline.reducer.rate import within
 from pipeline.study.release_tables import Rate
 from pipeline.types import Integers
 
@@ -128,3 +128,20 @@ def _too_many(rate: Rate) -> PayloadError:
         "partition (trust.rate): the client must release less often, with more window.records or "
         "later; who runs the study may raise trust.rate under a new name",
     )
+
+
+def within(rate: Rate, recent: list[int], offset: int) -> bool:
+    """Whether a release may count; if so, it is noted in `recent`.
+
+    It may, if fewer than `rate.releases` of its client count among the `rate.of` positions of the
+    log that end with its own: so no run of that length holds more of them.
+
+    recent: Offsets of the client's releases that count, in order; older ones than the rate asks
+        for are left out.
+    offset: Of the release, above all of these.
+    """
+    del recent[: bisect_right(recent, offset - rate.of)]
+    if len(recent) >= rate.releases:
+        return False
+    recent.append(offset)
+    return True

@@ -165,12 +165,10 @@ class Summed(Protocol):
     @property
     def head(self) -> Head:
         """The counters."""
-        ...
 
     @property
     def sums(self) -> Buckets:
         """The sums."""
-        ...
 
 
 def stored_sums(task: Task, head: Head, fields: dict[str, bytes]) -> Buckets:

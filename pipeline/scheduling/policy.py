@@ -80,14 +80,12 @@ class ReleasePolicy(Protocol):
 
         A client whose database was restored from an old copy does not go on.
         """
-        ...
 
     def decide(self, window: OpenWindow, directive: Directive, now: float) -> Decision:
         """Say what becomes of the open window.
 
         now: Seconds of the client's clock, as `OpenWindow.opened`.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import pytest
 
 from pipeline.cli.main import main
-from pipeline.cli.predictions import Summary, write_predictions
+from pipeline.cli.predict import Summary, write_predictions
 from pipeline.errors import DataError, NumericError
 from pipeline.estimators.estimate import FAR
 from pipeline.learning import StreamClassifier

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import PrivacyError
 from pipeline.privacy import gdp
+from pipeline.privacy.accounting import total_mu
+from pipeline.privacy.events import Gaussian
 
 
 def exact_delta(mu: float, epsilon: float) -> float:
@@ -115,8 +117,8 @@ def test_epsilon_is_zero_where_delta_alone_covers_it() -> None:
 
 
 def test_composition_is_the_root_of_the_sum_of_squares() -> None:
-    assert gdp.compose([3.0, 4.0]) == 5.0
-    assert gdp.compose([]) == 0.0
+    assert total_mu([Gaussian(3.0), Gaussian(4.0)]) == 5.0
+    assert total_mu([]) == 0.0
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])

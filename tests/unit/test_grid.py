@@ -17,7 +17,7 @@ from pipeline.backtest.advice import CLOSE, advise
 from pipeline.backtest.axes import Axis, parse_axis, settings_of, text_of
 from pipeline.backtest.grid import Cell, GridResult, Mean, Run, run_grid
 from pipeline.backtest.report import report_of
-from pipeline.cli.cores import one_core_each
+from pipeline.cli.backtest_grid import one_core_each
 from pipeline.errors import ConfigError
 from pipeline.study import parse_study
 from tests.builders import study_text
