@@ -149,13 +149,15 @@ def read_all(
 
     Errors as `asking`; BrokerError, too, if Kafka gives nothing of what it has.
     """
-    for record in read_records(settings, topic, otherwise):
+    for record in read_partition(settings, topic, 0, otherwise):
         yield record.key, record.value
 
 
-def read_records(settings: Settings, topic: str, otherwise: str = UNANSWERED) -> Iterator[Any]:
-    """Yield the records of a topic with one partition, as far as it goes now; errors likewise."""
-    place, deadline = TopicPartition(topic, 0), time.monotonic() + PATIENCE_SECONDS
+def read_partition(
+    settings: Settings, topic: str, partition: int, otherwise: str = UNANSWERED
+) -> Iterator[Any]:
+    """Yield the records of a partition, as far as it goes now; errors as `read_all`."""
+    place, deadline = TopicPartition(topic, partition), time.monotonic() + PATIENCE_SECONDS
     with (
         asking(settings, f"topic {topic}", "Read", otherwise),
         log_reader(settings, wait_ms=100) as consumer,

@@ -24,7 +24,7 @@ from infra.connection import (
     PATIENCE_SECONDS,
     asking,
     close_producer,
-    read_records,
+    read_partition,
     record_producer,
 )
 from pipeline.messages.envelope import (
@@ -89,7 +89,7 @@ def read_letters(study: Study, settings: Settings) -> list[Letter]:
     """Return every letter once, in the order in which they were set aside; BrokerError."""
     found: dict[Place, Letter] = {}
     notes: list[tuple[Place, str]] = []
-    for record in read_records(settings, Topics.of(study).dead_letters.name):
+    for record in read_partition(settings, Topics.of(study).dead_letters.name, 0):
         marks = marks_of(record.headers, record.value)
         if marks is None:
             continue

@@ -123,8 +123,10 @@ def dashboard(study: str = "") -> Json:
     }  # fmt: skip
     for number, made in enumerate(panels, 1):
         made["id"] = number
+    # Grafana takes 40 characters at most, and dashboards of two studies must not be one
+    own = f"-{hashlib.sha256(study.encode()).hexdigest()[:16]}" if study else ""
     return {
-        "title": f"veilstream: {study}" if study else "veilstream", "uid": _uid(study), "schemaVersion": 39, "refresh": "10s",
+        "title": f"veilstream: {study}" if study else "veilstream", "uid": f"veilstream{own}", "schemaVersion": 39, "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"}, "panels": panels,
         "templating": {
             "list": [
@@ -133,13 +135,6 @@ def dashboard(study: str = "") -> Json:
             ]
         },
     }  # fmt: skip
-
-
-def _uid(study: str) -> str:
-    # Grafana takes 40 characters at most, and dashboards of two studies must not be one
-    return (
-        f"veilstream-{hashlib.sha256(study.encode()).hexdigest()[:16]}" if study else "veilstream"
-    )
 
 
 def alerts(study: str = "") -> Json:

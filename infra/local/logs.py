@@ -51,9 +51,7 @@ def last_word(log: Path, start: int) -> str:
         text = stream.read().decode("utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
-    telling = [line for line in lines if not (_is_noise(line) or line.startswith("Error: "))]
+    telling = [
+        line for line in lines if not (line.startswith(("at ", "Error: ")) or " INFO " in line)
+    ]
     return (causes or telling or lines or ["nothing"])[-1]
-
-
-def _is_noise(line: str) -> bool:
-    return " INFO " in line or line.startswith("at ")

@@ -201,13 +201,10 @@ class Redis:
         if os.access(packed, os.X_OK):
             return packed
         # Some installers drop the permission to execute, and the wheel's folder may be read-only.
-        return _executable_copy(packed, self._folder / "redis-server")
-
-
-def _executable_copy(program: Path, copy: Path) -> Path:
-    shutil.copyfile(program, copy)
-    copy.chmod(0o755)
-    return copy
+        copy = self._folder / "redis-server"
+        shutil.copyfile(packed, copy)
+        copy.chmod(0o755)
+        return copy
 
 
 def _cluster_id() -> str:

@@ -9,7 +9,7 @@ import functools
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -79,12 +79,10 @@ def against(grid: GridResult, axis: Axis, measure: str) -> str | None:
         pairs = sorted((x, y) for x, y in without_privacy if y is not None)
         axes.plot([x for x, _ in pairs], [y for _, y in pairs], color=colour, linestyle="--",
                   linewidth=1.0)  # fmt: skip
-    if numeric and _is_wide([float(v) for v in axis.values]):
+    ticks = [float(v) for v in axis.values] if numeric else range(len(axis.values))
+    if numeric and min(ticks) > 0 and max(ticks) >= 4 * min(ticks):
         axes.set_xscale("log")
-    axes.set_xticks(
-        [float(v) for v in axis.values] if numeric else range(len(axis.values)),
-        [text_of(value) for value in axis.values],
-    )
+    axes.set_xticks(ticks, [text_of(value) for value in axis.values])
     axes.minorticks_off()
     axes.set_xlabel(axis.key)
     axes.set_ylabel(WORDS.get(measure, "median width of the intervals"))
@@ -204,10 +202,6 @@ def _lines(grid: GridResult, axis: Axis) -> dict[str, list[Cell]]:
 def _x(axis: Axis, cell: Cell, *, numeric: bool) -> float:
     value = cell.setting.changes[axis.key]
     return float(value) if numeric else float(axis.values.index(value))
-
-
-def _is_wide(values: Sequence[float]) -> bool:
-    return min(values) > 0 and max(values) >= 4 * min(values)
 
 
 def _time(result: BacktestResult, clock: float) -> float | datetime:

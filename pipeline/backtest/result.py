@@ -187,7 +187,8 @@ class BacktestResult:
         found: dict[str, Any] = {"type": "backtest/1", "not_private": NOT_PRIVATE}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            found[field.name] = dataclasses.asdict(value) if _is_data(value) else value
+            plain = isinstance(value, type) or not dataclasses.is_dataclass(value)
+            found[field.name] = value if plain else dataclasses.asdict(value)
         found["estimate"] = json.loads(write_estimate(self.estimate))
         found["bins"] = self.rows()
         for name in ("first", "last"):
@@ -263,7 +264,3 @@ class BacktestResult:
             f"{self.estimate.releases} releases of {self.clients} clients, "
             f"{name.replace('_', ' ')} {told}, {self.estimate.status}; not private>"
         )
-
-
-def _is_data(value: object) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)

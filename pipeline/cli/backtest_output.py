@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -71,18 +70,14 @@ def write_whole(path: Path, option: str, write: Callable[[BinaryIO], object]) ->
 
 def write_series(result: BacktestResult, path: Path) -> None:
     """Write the bins, one row each; ConfigError if they cannot be written."""
-    form = _write_parquet if path.suffix.lower() == ".parquet" else _write_lines
-    write_whole(path, "--out", partial(form, result))
-
-
-def _write_lines(result: BacktestResult, out: BinaryIO) -> None:
-    for row in result.rows():
-        out.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-
-
-def _write_parquet(result: BacktestResult, out: BinaryIO) -> None:
-    parquet = extra("pyarrow.parquet", "--out as Parquet")
-    parquet.write_table(extra("pyarrow", "--out").Table.from_pylist(result.rows()), out)
+    rows = result.rows()
+    if path.suffix.lower() == ".parquet":
+        parquet = extra("pyarrow.parquet", "--out as Parquet")
+        table = extra("pyarrow", "--out").Table.from_pylist(rows)
+        write_whole(path, "--out", lambda out: parquet.write_table(table, out))
+        return
+    lines = [json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows]
+    write_whole(path, "--out", lambda out: out.writelines(lines))
 
 
 def _coefficients(result: BacktestResult) -> RenderableType:

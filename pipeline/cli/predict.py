@@ -27,7 +27,7 @@ from pipeline.records.values import Record
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import require_live
-from producers.sources import Slot, Source, open_once
+from producers.sources import Source, open_once
 
 #: Records that are held at a time: a record may be large, and a reader may wait for its line.
 BATCH = 100
@@ -191,7 +191,8 @@ def write_predictions(model: Rule, source: Source, out: TextIO, *, as_json: bool
         slots = source.read(BATCH, TURN_SECONDS)
         found = summary.of([slot.record for slot in slots])
         for slot, (values, reason) in zip(slots, found, strict=True):
-            put([slot.line, *values, _reason(slot, reason)])
+            fault = slot.fault and slot.fault.removeprefix(f"line {slot.line}: ")
+            put([slot.line, *values, reason if fault is None else fault])
         out.flush()
     return summary
 
@@ -207,7 +208,3 @@ def _json_lines(out: TextIO, names: list[str]) -> Callable[[list[object]], None]
         out.write(json.dumps(dict(zip(names, values, strict=True)), allow_nan=False) + "\n")
 
     return put
-
-
-def _reason(slot: Slot, reason: str | None) -> str | None:
-    return reason if slot.fault is None else slot.fault.removeprefix(f"line {slot.line}: ")

@@ -23,7 +23,8 @@ class Processes:
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
         self._logs = logs
-        self._environment = {**os.environb, **_encoded(environment)}
+        added = {name.encode(): value.encode() for name, value in environment.items()}
+        self._environment = {**os.environb, **added}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         logs.mkdir(parents=True, exist_ok=True)
 
@@ -98,7 +99,3 @@ def signals_as_exit() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _encoded(environment: Mapping[str, str]) -> dict[bytes, bytes]:
-    return {name.encode(): value.encode() for name, value in environment.items()}

@@ -103,7 +103,9 @@ def produce(
     lost, and none enters two releases. Standard input cannot be read again: what was still in the
     pipe is lost, and what is fed a second time is released a second time.
     """
-    source = _source_of(source, listen)
+    if (source is None) == (listen is None):
+        raise ConfigError("--source, --listen: give one of them: where the records come from")
+    source = source or f"listen://{listen}"
     if begin_at is not None and rate is None:
         raise ConfigError("--begin: it says when a rate starts to count; give --rate too")
     task = live_task_of(study, "a client", level).of_client(client)
@@ -188,9 +190,3 @@ def _metrics(port: int | None, path: Path, task: Task) -> AbstractContextManager
     from producers.metrics import serving  # noqa: PLC0415
 
     return serving(port, path, task)
-
-
-def _source_of(source: str | None, listen: str | None) -> str:
-    if (source is None) == (listen is None):
-        raise ConfigError("--source, --listen: give one of them: where the records come from")
-    return source or f"listen://{listen}"

@@ -106,7 +106,9 @@ class Declared:
             given = [self.ranges] * len(names)
         else:
             given = list(self.ranges) if hasattr(self.ranges, "__iter__") else []
-        if len(given) != len(names) or not all(_is_range(one) for one in given):
+        if len(given) != len(names) or not all(
+            isinstance(one, Mapping) or _is_pair(one) for one in given
+        ):
             raise ConfigError(
                 f"ranges: must be one pair (low, high), or {len(names)} of them, one for each "
                 "feature; in place of a pair, what a study file declares of a feature"
@@ -144,10 +146,6 @@ def _is_pair(given: Any) -> bool:
         return np.asarray(given, dtype=np.float64).shape == (2,)
     except (TypeError, ValueError):
         return False
-
-
-def _is_range(given: Any) -> bool:
-    return isinstance(given, Mapping) or _is_pair(given)
 
 
 def _declared(given: Any) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def changes_between(old: Study, new: Study) -> list[Change]:
         one, other = before.get(path), after.get(path)
         if one == other:
             continue
-        effect, who = _kept(path)
+        effect, who = next(_KEPT[path[:n]] for n in range(len(path), -1, -1) if path[:n] in _KEPT)
         if path in _SPREAD or _revision(tables, path, other) != revision:
             effect, who = "new study", ()
         derived = all(_is_derived(table, path) for table in (tables, others))
@@ -78,10 +78,6 @@ def is_new(old: Task, new: Task) -> bool:
     return old.revision != new.revision or any(
         change.effect == "new study" for change in changes_between(old.study, new.study)
     )
-
-
-def _kept(path: Path) -> tuple[Effect, tuple[str, ...]]:
-    return next(_KEPT[path[:n]] for n in range(len(path), -1, -1) if path[:n] in _KEPT)
 
 
 def _leaves(table: dict[str, Any], path: Path = ()) -> dict[Path, Any]:

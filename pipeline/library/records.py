@@ -117,7 +117,11 @@ class Records:
         source = open_once(str(self._data), form=self._form)
         try:
             if source.columns is not None:
-                self._check_columns(source.columns)
+                self._encoder.check_columns(source.columns)
+                if self._client_column not in (None, *source.columns):
+                    raise DataError(
+                        f"--client-column: the source has no column {self._client_column!r}"
+                    )
             while not source.ended:
                 for slot in source.read(1000, 1.0):
                     yield slot.record
@@ -147,11 +151,6 @@ class Records:
                 f"in this order: {', '.join(names)}"
             )
         return {**dict(zip(names, array.T, strict=True)), response: self._y}
-
-    def _check_columns(self, columns: Any) -> None:
-        self._encoder.check_columns(columns)
-        if self._client_column is not None and self._client_column not in columns:
-            raise DataError(f"--client-column: the source has no column {self._client_column!r}")
 
 
 def _name(value: object) -> str:

@@ -53,7 +53,7 @@ class Form:
         self.most_records = task.most_records
         number, point = self.layout.number, self.layout.point.length
         body = [("point", number, (point,)), ("sums", number, (self.layout.length,))]
-        self.dtype = np.dtype([*_fields(HEADER), *body, MAC])
+        self.dtype = np.dtype([*HEADER.descr, *body, MAC])
         self.blank: Rows = np.zeros(1, self.dtype)
         common = {
             "magic": MAGIC,
@@ -92,7 +92,3 @@ def short(text: str) -> int:
 def identity(name: bytes) -> bytes:
     """Return the sixteen bytes that stand for the id of a client or a ledger."""
     return hashlib.blake2b(name, digest_size=16).digest()
-
-
-def _fields(dtype: np.dtype[np.void]) -> list[tuple[str, np.dtype[np.generic]]]:
-    return [(name, dtype[name]) for name in dtype.names or ()]

@@ -70,7 +70,9 @@ class Decoder:
         number = {key: i for i, key in enumerate(unique)}
         clients = np.fromiter(map(number.__getitem__, keys), np.int64, len(keys))
         names = [_name(key) for key in unique]
-        digests = np.frombuffer(b"".join([_identity(name) for name in names]), dtype="<u8")
+        # zeros, which no client has, where there is no name
+        known = [identity(name.encode()) if name else bytes(16) for name in names]
+        digests = np.frombuffer(b"".join(known), dtype="<u8")
         digests = digests.reshape(-1, 2)
         faults: dict[int, PayloadError] = {}
         size = self._form.dtype.itemsize
@@ -267,11 +269,6 @@ def _name(key: bytes | None) -> str:
     except UnicodeDecodeError:
         return ""
     return name if len(name) <= LONGEST_NAME else ""
-
-
-def _identity(name: str) -> bytes:
-    """Return the digest of a client id; zeros, which no client has, where there is none."""
-    return identity(name.encode()) if name else bytes(16)
 
 
 def _between(values: Integers, least: int, most: int) -> Mask:

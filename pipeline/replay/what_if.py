@@ -40,13 +40,15 @@ def parse_change(text: str) -> tuple[str, Any]:
 
     ConfigError if it is no such text.
     """
-    key, equals, value = text.partition("=")
-    if value.strip() == "none":
-        return key.strip(), None
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals:
+        raise ConfigError(f"--set: {text!r} is no change; for example estimator.level=0.9")
+    if value == "none":
+        return key, None
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"] if equals else _refuse(text)
+        return key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
+        return key, value
 
 
 def parse_forgetting(text: str) -> dict[str, Any] | None:
@@ -90,7 +92,3 @@ def _reason(reasons: Mapping[str, str], key: str) -> str:
     while key and key not in reasons:
         key = key.rpartition(".")[0]
     return reasons[key]
-
-
-def _refuse(text: str) -> Any:
-    raise ConfigError(f"--set: {text!r} is no change; for example estimator.level=0.9")

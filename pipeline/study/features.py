@@ -189,14 +189,15 @@ def _check_number(key: str, feature: Feature) -> None:
             f"{key}.typical: must lie in the public range, here {low:g} to {high:g}; it is a "
             "public guess of where most records are"
         )
-    if feature.unit is not None and (feature.transform is None or _unscaled(feature)):
+    transform = None if feature.transform is None else TRANSFORMS[feature.transform]
+    if feature.unit is not None and not (transform and transform.scaled):
         known = " or ".join(f'"{name}"' for name, t in TRANSFORMS.items() if t.scaled)
         raise ConfigError(f"{key}.unit: goes with transform = {known}; remove it, or add that")
     if feature.unit is not None and not 1 / WIDEST <= feature.unit <= WIDEST:
         raise ConfigError(f"{key}.unit: must lie in [{1 / WIDEST:g}, {WIDEST:g}]")
-    if feature.transform is None:
+    if transform is None:
         return
-    if low < 0 and not TRANSFORMS[feature.transform].signed:
+    if low < 0 and not transform.signed:
         raise ConfigError(
             f'{key}.transform: "{feature.transform}" needs a range from 0 on, and min is {low:g}; '
             'use "asinh", which takes both signs, or raise min'
@@ -206,10 +207,6 @@ def _check_number(key: str, feature: Feature) -> None:
         raise ConfigError(
             f"{key}.transform: its ends are too close to tell apart after it; remove the transform"
         )
-
-
-def _unscaled(feature: Feature) -> bool:
-    return feature.transform is not None and not TRANSFORMS[feature.transform].scaled
 
 
 def _check_category(key: str, feature: Feature) -> None:

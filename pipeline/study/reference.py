@@ -59,7 +59,8 @@ def sample(encoding: Encoding, law: Law = "typical", records: int = RECORDS) -> 
 
 def norms(encoding: Encoding, law: Law = "typical") -> Vector:
     """Return the norms of (1, features) of the sample, shape (n,)."""
-    features = sample(encoding, law, _records(encoding))
+    records = max(2**10, min(RECORDS, _NUMBERS // len(encoding.columns)))
+    features = sample(encoding, law, records)
     found: Vector = np.sqrt(1.0 + np.sum(features * features, axis=1))
     return found
 
@@ -114,10 +115,6 @@ def typical_norm_bound(encoding: Encoding) -> float:
     unit = 10.0 ** (math.floor(math.log10(norm)) - 3)
     # rounded, so that no difference in the last bit of a transform can show in a revision
     return float(f"{math.ceil(norm / unit - 1e-6) * unit:.4g}")
-
-
-def _records(encoding: Encoding) -> int:
-    return max(2**10, min(RECORDS, _NUMBERS // len(encoding.columns)))
 
 
 def _triangular(encoding: Encoding, index: int, points: Vector) -> Vector:

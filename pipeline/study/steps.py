@@ -23,7 +23,8 @@ def steps_of(encoding: Encoding) -> tuple[str, ...]:
     words = []
     for name, columns in _mains(encoding).items():
         words += ["" if plain[name] else text for text in columns.values()]
-    return ("", *words, *_products(encoding))
+    # the names of interactions say of what
+    return ("", *words, *[TOGETHER] * (len(encoding.columns) - len(words)))
 
 
 def described(encoding: Encoding) -> dict[str, str]:
@@ -62,9 +63,3 @@ def _of_number(encoding: Encoding, index: int, name: str, feature: Feature) -> s
         zero = float(restored(feature, np.array([encoding.centre[index]]))[0])
     words = words_of(name, feature)
     return f"{half:.{DIGITS}g} of {words}, 0 at {name} = {zero:.{DIGITS}g}"
-
-
-def _products(encoding: Encoding) -> list[str]:
-    """Return the words of the interactions: their names say of what."""
-    count = len(encoding.columns) - sum(len(columns) for columns in _mains(encoding).values())
-    return [TOGETHER] * count

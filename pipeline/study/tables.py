@@ -89,7 +89,7 @@ def _explain(message: str, kind: type, at: str) -> str:
     path = re.sub(r"\[\d+\]$", "", found.group(1)) if found else ""
     what = message[: found.start()] if found else message
     if unknown := _UNKNOWN.search(what):
-        return _unknown(_joined(at, path), unknown.group(1), _fields(_type_at(path, kind)))
+        return _unknown(_joined(at, path), unknown.group(1), _fields(_child_at(path, kind)[0]))
     if missing := _MISSING.search(what):
         path = _joined(path, missing.group(1))
         what = "is required"
@@ -114,22 +114,16 @@ def _joined(*keys: str) -> str:
     return ".".join(filter(None, keys))
 
 
-def _steps(path: str) -> list[str]:
-    return [step for step in re.split(r"[.\[]", path) if step]
-
-
-def _type_at(path: str, kind: type) -> Any:
-    current: Any = kind
-    for step in _steps(path):
-        current = _child(current, step)[0]
-    return current
+def _child_at(path: str, kind: type) -> tuple[Any, msgspec.Meta | None]:
+    """Return the type at the end of a path, and what is said of it."""
+    found: tuple[Any, msgspec.Meta | None] = kind, None
+    for step in re.split(r"[.\[]", path):
+        found = _child(found[0], step) if step else found
+    return found
 
 
 def _help_for(path: str, kind: type) -> tuple[str, str]:
-    current: Any = kind
-    meta: msgspec.Meta | None = None
-    for step in _steps(path):
-        current, meta = _child(current, step)
+    meta = _child_at(path, kind)[1]
     if meta is None:
         return "", ""
     example = meta.examples[0] if meta.examples else ""
