@@ -1,9 +1,9 @@
 """What the lines of the shipped code are, by room: code, texts, imports, docstrings, blank lines.
 
-`python -m benchmarks.sizes [--markdown]`. A room is a package of `pipeline`, a method, or one of the
-other packages. Texts are lines of which a string is all but brackets and commas: mostly what errors,
-helps and reports say. Lines are as ruff formats them. Prints a table; with --markdown that of
-docs/decisions/0026-what-the-lines-are-for.md.
+`python -m benchmarks.sizes [--markdown]`. A room is a package of `pipeline`, a method, or one of
+the other packages. Texts are lines of which a string is all but brackets and commas: mostly what
+errors, helps and reports say. Lines are as ruff formats them. Prints a table; with --markdown that
+of docs/decisions/0026-what-the-lines-are-for.md.
 """
 
 from __future__ import annotations

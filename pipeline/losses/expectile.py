@@ -63,9 +63,7 @@ class Expectile:
         curvature: Vector = self._sides(predictor, response) * flat
         return curvature
 
-    def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
-        """Return the curvature, which nothing smoothes."""
-        return self.curvature(predictor, response)
+    sharp_curvature = curvature
 
     def start_slope(self, response: Vector) -> Vector:
         """Return the slopes at a predictor of zero, shape (n,), without a cut."""

@@ -62,9 +62,7 @@ class Linear:
         """Return 1 up to the threshold and 0 beyond, shape (n,)."""
         return np.where(np.abs(predictor - response) <= self.slope_bound, 1.0, 0.0)
 
-    def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
-        """Return the curvature, which nothing smoothes."""
-        return self.curvature(predictor, response)
+    sharp_curvature = curvature
 
     def start_slope(self, response: Vector) -> Vector:
         """Return the residuals of the predictor 0, in [-1, 1], shape (n,).

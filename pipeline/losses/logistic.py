@@ -44,9 +44,7 @@ class Logistic:
         curvature: Vector = probability * (1.0 - probability)
         return curvature
 
-    def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
-        """Return the curvature, which is smooth already."""
-        return self.curvature(predictor, response)
+    sharp_curvature = curvature
 
     def probability(self, predictor: Vector, response: Vector) -> Vector:
         """Return 1 / (1 + exp(-u)), shape (n,): exact to rounding also where it is tiny."""

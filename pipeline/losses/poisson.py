@@ -64,9 +64,7 @@ class Poisson:
         del response
         return np.where(predictor <= self._end, self.mean(predictor), 0.0)
 
-    def sharp_curvature(self, predictor: Vector, response: Vector) -> Vector:
-        """Return the curvature, which nothing smoothes."""
-        return self.curvature(predictor, response)
+    sharp_curvature = curvature
 
     def start_slope(self, response: Vector) -> Vector:
         """Return half of the range less the counts, shape (n,)."""

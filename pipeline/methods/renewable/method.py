@@ -9,8 +9,9 @@ import msgspec
 
 from pipeline.errors import PrivacyError
 from pipeline.methods.base import Method
-from pipeline.methods.facts import Design, Missed, Outlook, Sizes
-from pipeline.methods.renewable import design, facts, spec
+from pipeline.methods.renewable import design as plans
+from pipeline.methods.renewable import facts as known
+from pipeline.methods.renewable import spec
 from pipeline.methods.renewable.open_server import OpenServer
 from pipeline.methods.renewable.precision import noise_of
 from pipeline.methods.renewable.private_server import PrivateServer
@@ -42,9 +43,7 @@ class Renewable(Method[RenewableTask]):
         "estimator.method.reexpand": "clients did or did not send their sums again",
     }
 
-    def check(self, study: Study) -> None:
-        """As `Method.check`."""
-        spec.check(study)
+    check = staticmethod(spec.check)
 
     def complete(self, study: Study, given: Container[str]) -> Study:
         """As `Method.complete`: of classes with noise a ridge for which intervals come."""
@@ -65,9 +64,7 @@ class Renewable(Method[RenewableTask]):
         if study.noised:
             meaning["secant"] = spec.WIDTH_SEMANTICS.get(study.estimator.loss, 1)
 
-    def task(self, study: Study, level: str | None = None) -> RenewableTask:
-        """As `Method.task`."""
-        return RenewableTask(study, level)
+    task = RenewableTask
 
     def server(self, task: RenewableTask) -> PrivateServer | OpenServer | ReplacingServer:
         """As `Method.server`, for a study with noise or without."""
@@ -75,29 +72,16 @@ class Renewable(Method[RenewableTask]):
             return ReplacingServer(task)
         return PrivateServer(task) if task.study.noised else OpenServer(task)
 
-    def facts(self, task: RenewableTask) -> dict[str, object]:
-        """As `Method.facts`."""
-        return facts.facts(task)
+    facts = staticmethod(known.facts)
 
     def warnings(self, task: RenewableTask) -> tuple[str, ...]:
         """As `Method.warnings`."""
         return (KEPT,) if task.reexpands else ()
 
-    def sizes(self, task: RenewableTask, records: int) -> Sizes:
-        """As `Method.sizes`."""
-        return facts.sizes(task, records)
-
-    def outlook(self, task: RenewableTask, records: int) -> Outlook:
-        """As `Method.outlook`."""
-        return design.outlook(task, records)
-
-    def design(self, study: Study, records: int, clients: int) -> Design:
-        """As `Method.design`."""
-        return design.design(study, records, clients)
-
-    def better(self, task: RenewableTask, missed: Missed) -> tuple[str, ...]:
-        """As `Method.better`."""
-        return facts.better(task, missed)
+    sizes = staticmethod(known.sizes)
+    outlook = staticmethod(plans.outlook)
+    design = staticmethod(plans.design)
+    better = staticmethod(known.better)
 
     def whole_log(self, task: RenewableTask) -> str:
         """As `Method.whole_log`."""
