@@ -27,15 +27,13 @@ class Clients(ABC):
     """Deals records to clients.
 
     names: The clients by number, in the order in which they were first seen.
+    columns: Columns that it reads beside the study's.
     """
+
+    columns: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.names: list[str] = []
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns that it reads beside the study's."""
-        return ()
 
     @abstractmethod
     def of(self, batch: Batch, encoded: Encoded) -> Integers:
@@ -47,14 +45,9 @@ class ByColumn(Clients):
 
     def __init__(self, column: str) -> None:
         super().__init__()
-        self._column = column
+        self._column, self.columns = column, (column,)
         self._numbers: dict[str, int] = {}
         self._last: int | None = None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The column."""
-        return (self._column,)
 
     def of(self, batch: Batch, encoded: Encoded) -> Integers:
         """As `Clients.of`; DataError if a name is too long."""

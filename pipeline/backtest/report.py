@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def report_of(grid: GridResult, *, history: str, created_at: float) -> str:
             "coefficients": plots.coefficients_over_time(result),
             "clipping": plots.clipping(result),
         },
-        coefficients=list(_coefficients(result)),
+        coefficients=list(coefficients_of(result, "{:.4g}".format, "{:.4g} to {:.4g}")),
         made=_made(grid, result, created_at),
     )
     return page
@@ -91,22 +91,26 @@ def _facts(grid: GridResult, result: BacktestResult, history: str) -> Iterator[t
     yield "runs", f"{runs} and {without_privacy} without privacy" if without_privacy else f"{runs}"
 
 
-def _coefficients(result: BacktestResult) -> Iterator[tuple[str, ...]]:
+def coefficients_of(
+    result: BacktestResult, value: Callable[[float], str], ends: str
+) -> Iterator[tuple[str, ...]]:
+    """Yield name, estimate, interval, pooled fit, its interval, and whether the first holds it.
+
+    ends: How both ends of an interval are written.
+    """
     pooled = result.pooled
     for index, row in enumerate(result.estimate.coefficients):
         inside = pooled.covered[index]
+        both = row.interval, pooled.intervals[index]
+        own, exact = ("-" if one is None else ends.format(*one) for one in both)
         yield (
             row.name,
-            f"{row.value:.4g}",
-            _ends(row.interval),
-            "-" if pooled.coefficients is None else f"{pooled.coefficients[index]:.4g}",
-            _ends(pooled.intervals[index]),
+            value(row.value),
+            own,
+            "-" if pooled.coefficients is None else value(pooled.coefficients[index]),
+            exact,
             "-" if inside is None else ("yes" if inside else "no"),
         )
-
-
-def _ends(ends: tuple[float, float] | None) -> str:
-    return "-" if ends is None else f"{ends[0]:.4g} to {ends[1]:.4g}"
 
 
 def _made(grid: GridResult, result: BacktestResult, created_at: float) -> str:

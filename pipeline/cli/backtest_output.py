@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from pipeline.backtest import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.advice import WORDS
+from pipeline.backtest.report import coefficients_of
 from pipeline.backtest.scoring import Scores
 from pipeline.errors import ConfigError
 from pipeline.extras import extra
@@ -81,26 +83,14 @@ def write_series(result: BacktestResult, path: Path) -> None:
 
 
 def _coefficients(result: BacktestResult) -> RenderableType:
-    message, pooled = result.estimate, result.pooled
+    message = result.estimate
     grid = Table(title=f"{result.study}: backtest, {result.mechanism}", expand=False)
     grid.add_column("coefficient")
     for name in ("estimate", f"{message.level:.0%} interval", "pooled fit", "its own", "inside"):
         grid.add_column(name, justify="right")
-    for index, row in enumerate(message.coefficients):
-        inside = pooled.covered[index]
-        grid.add_row(
-            row.name,
-            value(message, row.value),
-            _ends(row.interval),
-            "-" if pooled.coefficients is None else value(message, pooled.coefficients[index]),
-            _ends(pooled.intervals[index]),
-            "-" if inside is None else ("yes" if inside else "no"),
-        )
+    for row in coefficients_of(result, partial(value, message), "[{:.4g}, {:.4g}]"):
+        grid.add_row(*row)
     return grid
-
-
-def _ends(ends: tuple[float, float] | None) -> str:
-    return "-" if ends is None else f"[{ends[0]:.4g}, {ends[1]:.4g}]"
 
 
 def _over_time(result: BacktestResult) -> RenderableType:
