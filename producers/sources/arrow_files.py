@@ -17,7 +17,7 @@ import msgspec
 from pipeline.errors import DataError
 from producers.sources.arrow_parts import ArrowFile
 from producers.sources.arrow_places import File, place_of, public_url
-from producers.sources.base import Opening, Slot, read_position
+from producers.sources.base import Elsewhere, Opening, Slot, read_position
 
 #: Seconds between two looks at a folder that may grow.
 LOOK = 1.0
@@ -61,7 +61,7 @@ def opened(spec: str, asked: Opening) -> ArrowFiles:
     return ArrowFiles(spec, asked.position, follow=asked.follow, say=asked.say)
 
 
-class ArrowFiles:
+class ArrowFiles(Elsewhere):
     """The records of Parquet and Arrow files.
 
     spec: Path or URL of a file, or of a folder; see `arrow_places.place_of`.
@@ -134,14 +134,6 @@ class ArrowFiles:
                 break
             self._look()
         return slots
-
-    def anchored(self, position: bytes) -> bytes:
-        """Return the position: it holds the mark of its file."""
-        return position
-
-    def forget(self, position: bytes) -> None:
-        """Do nothing: the files are the data owner's."""
-        del position
 
     def close(self) -> None:
         """Close the file that is open."""

@@ -85,6 +85,18 @@ class Source(Protocol):
         """Close the files."""
 
 
+class Elsewhere:
+    """A source whose records somebody else keeps: its positions mark what lies before them."""
+
+    def anchored(self, position: bytes) -> bytes:
+        """Return the position: it holds all that `Source.anchored` asks for."""
+        return position
+
+    def forget(self, position: bytes) -> None:
+        """Do nothing: the records are not the client's to remove."""
+        del position
+
+
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a stored position holds, decoded.
 

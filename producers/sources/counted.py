@@ -9,10 +9,10 @@ from itertools import islice
 import msgspec
 
 from pipeline.errors import DataError
-from producers.sources.base import Position, Slot, decode_position
+from producers.sources.base import Elsewhere, Position, Slot, decode_position
 
 
-class CountedRows(ABC):
+class CountedRows(Elsewhere, ABC):
     """Rows of which there is a known number, and which nobody rewrites; a subclass has them.
 
     identity: As `Source.identity`.
@@ -68,14 +68,6 @@ class CountedRows(ABC):
         """Return up to `limit` slots; nobody ever waits."""
         del timeout
         return [self._slot(row) for row in islice(self._rest, limit)]
-
-    def anchored(self, position: bytes) -> bytes:
-        """Return the position: nobody rewrites these rows."""
-        return position
-
-    def forget(self, position: bytes) -> None:
-        """Do nothing: the rows are not the client's."""
-        del position
 
     def close(self) -> None:
         """Let go of the rows."""

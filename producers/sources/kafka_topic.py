@@ -21,7 +21,7 @@ from infra.connection import asking, kafka_options
 from infra.preflight import check_servers
 from pipeline.errors import BrokerError, ConfigError, DataError
 from pipeline.settings import Settings
-from producers.sources.base import Slot, read_position
+from producers.sources.base import Elsewhere, Slot, read_position
 from producers.sources.jsonl_file import json_object
 from producers.sources.kafka_records import compile_records
 from producers.sources.tape import RECORD_LIMIT
@@ -47,7 +47,7 @@ class _Position(msgspec.Struct, forbid_unknown_fields=True, tag="kafka", tag_fie
     at: dict[int, _At]
 
 
-class KafkaTopic:
+class KafkaTopic(Elsewhere):
     """The records of a topic.
 
     spec: Which, and where the fields of a record are.
@@ -163,14 +163,6 @@ class KafkaTopic:
                 continue
             slots += self._run(limit - len(slots))
         return slots
-
-    def anchored(self, position: bytes) -> bytes:
-        """Return the position: it holds the timestamps of the records before it."""
-        return position
-
-    def forget(self, position: bytes) -> None:
-        """Do nothing: Kafka keeps the records, or does not."""
-        del position
 
     def close(self) -> None:
         """Close the connection."""

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 
 from pipeline.errors import DataError, VeilstreamError
-from producers.sources.base import Slot, read_position
+from producers.sources.base import Elsewhere, Slot, read_position
 from producers.sources.sql_databases import connection_of
 from producers.sources.sql_spec import TableSpec
 
@@ -45,7 +45,7 @@ class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sql", ta
     mark: str = ""
 
 
-class SqlTable:
+class SqlTable(Elsewhere):
     """The rows of a table, or of a view.
 
     spec: Which, and its key.
@@ -139,10 +139,6 @@ class SqlTable:
             rows = self._before(found.key)
         marks = {"last": _mark(rows[:1]), "mark": _mark(rows)}
         return msgspec.json.encode(msgspec.structs.replace(found, **marks))
-
-    def forget(self, position: bytes) -> None:
-        """Do nothing: the rows are the data owner's."""
-        del position
 
     def close(self) -> None:
         """Close the database."""
