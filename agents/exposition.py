@@ -42,10 +42,6 @@ class Exposition(Collector):
         """Return all metrics."""
         return generate_latest(self._registry)
 
-    def describe(self) -> list[Metric]:
-        """Return nothing: names are given with the values."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         """Yield every family, also those without a value yet: dashboards find their names."""
         heads = {str(n): p.head for n, p in sorted(self._folding.partitions.items())}

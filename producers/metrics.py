@@ -30,10 +30,6 @@ class ClientMetrics(Collector):
     def __init__(self, path: Path, task: Task) -> None:
         self._path, self._task = path, task
 
-    def describe(self) -> list[Metric]:
-        """Return nothing: names are given with the values."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         """Yield every family; those without a value have no sample."""
         now = standing(self._path, self._task)
