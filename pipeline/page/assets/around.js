@@ -3,14 +3,14 @@
 import { byId, count, lasted, make, moment, number, percent, say } from "./words.js";
 
 function pairs(box, entries) {
-  const text = JSON.stringify(entries);
-  if (box.dataset.text === text) return;
-  box.dataset.text = text;
-  box.replaceChildren(...entries.map(([name, value]) => {
-    const pair = make("div");
-    pair.append(make("dt", name), make("dd", value));
-    return pair;
-  }));
+  if (box.children.length !== entries.length) {
+    box.replaceChildren(...entries.map(([name]) => {
+      const pair = make("div");
+      pair.append(make("dt", name), make("dd"));
+      return pair;
+    }));
+  }
+  entries.forEach(([, value], at) => say(box.children[at].lastChild, value));
 }
 
 export function drawNow(now) {

@@ -5,7 +5,7 @@ import { byId, colour, moment, number, say } from "./words.js";
 // Points of a line: more are not seen, and each is drawn anew with every estimate.
 const MOST = 400;
 // The line is drawn anew when it has come a pixel further, or after so long.
-const STILL_MS = 2000;
+const STILL_MS = 5000;
 
 let plot = null;
 let marks = [];

@@ -128,7 +128,7 @@ byId("png").addEventListener("click", () => {
   const { now, names } = stream;
   if (now) picture(`${now.study}: ${names[view.chosen]}`, `${now.status}, ${now.records} record slots; ${now.privacy.guarantee}`, `${now.study}-${view.chosen}.png`);
 });
-addEventListener("resize", () => { resize(); forgetSparks(); soon(); });
+addEventListener("resize", () => { resize(); soon(); });
 document.addEventListener("look", soon);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { rebuild(); forgetSparks(); soon(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { rebuild(); soon(); });
 connect();

@@ -1,10 +1,12 @@
 // All coefficients: value, interval beside zero, the way they came, and how far they have drifted.
 
-import { before, byId, colour, make, number, say } from "./words.js";
+import { before, byId, make, number, say } from "./words.js";
 
-// Small pictures change little from one estimate to the next, and fifty of them cost a core.
-const SPARK_MS = 3000;
+// A small picture is drawn anew when it has come a pixel further: fifty with each estimate cost a core.
+const SPARK_MS = [3000, 15000];
 const SPARK_POINTS = 90;
+// As the page's drawing has them. It is of paths: a canvas is a layer that each frame puts together anew.
+const [WIDE, HIGH] = [280, 34];
 
 let rows = [];
 const visible = new Set();
@@ -14,7 +16,7 @@ const watcher = new IntersectionObserver((entries) => {
     else visible.delete(entry.target);
   }
   document.dispatchEvent(new Event("look"));
-}, { rootMargin: "300px" });
+}, { rootMargin: "100px" });
 
 export function buildRows(names, choose) {
   watcher.disconnect();
@@ -31,13 +33,13 @@ export function buildRows(names, choose) {
     const forest = make("span", "", { class: "forest", "aria-hidden": "true" });
     const parts = ["zero", "bar", "then", "dot"].map((kind) => make("i", "", { class: kind }));
     forest.append(...parts);
-    const canvas = make("canvas", "", { "aria-hidden": "true" });
+    const picture = byId("drawing").content.firstElementChild.cloneNode(true);
     const drift = make("span", "", { class: "drift" });
-    node.append(title, value, forest, canvas, drift);
+    node.append(title, value, forest, picture, drift);
     node.addEventListener("click", () => choose(index));
     box.append(node);
     watcher.observe(node);
-    return { node, name, text, ends, parts, canvas, drift, drawn: -Infinity };
+    return { node, name, text, ends, parts, picture, drift, due: -Infinity };
   });
 }
 
@@ -67,7 +69,6 @@ export function drawRows(points, seconds) {
   const then = before(points, seconds);
   const [from, to] = range(now);
   const place = (value) => Math.min(100, Math.max(0, (100 * (value - from)) / (to - from)));
-  const inks = { line: colour("--accent"), band: colour("--band"), zero: colour("--zero") };
   rows.forEach((row, at) => {
     if (!visible.has(row.node)) return;
     const value = now.values[at], low = now.low[at], high = now.high[at];
@@ -86,15 +87,16 @@ export function drawRows(points, seconds) {
     const change = value - then.values[at];
     say(row.drift, then === now ? "" : `Δ ${number(change, true)}`);
     row.drift.classList.toggle("far", low !== null && then.low[at] !== null && (then.high[at] < low || then.low[at] > high));
-    if (performance.now() - row.drawn > SPARK_MS) {
-      row.drawn = performance.now();
-      spark(row.canvas, points, at, inks);
+    if (performance.now() > row.due) {
+      spark(row.picture, points, at);
+      const pixel = (1000 * (now.at - points[0].at)) / WIDE;
+      row.due = performance.now() + Math.min(SPARK_MS[1], Math.max(SPARK_MS[0], pixel));
     }
   });
 }
 
 export function forgetSparks() {
-  for (const row of rows) row.drawn = -Infinity;
+  for (const row of rows) row.due = -Infinity;
 }
 
 // A layout for every row and estimate is dear: less than a fifth of a percent is not seen.
@@ -103,14 +105,8 @@ function put(node, name, value) {
   if (node.style[name] !== text) node.style[name] = text;
 }
 
-function spark(canvas, points, index, inks) {
-  const width = canvas.clientWidth * devicePixelRatio;
-  const height = canvas.clientHeight * devicePixelRatio;
-  if (!width) return;
-  if (canvas.width !== Math.round(width)) canvas.width = width;
-  if (canvas.height !== Math.round(height)) canvas.height = height;
-  const ctx = canvas.getContext("2d");
-  ctx.clearRect(0, 0, width, height);
+// In units of its own, stretched to the row by the browser: it knows no widths and no colours.
+function spark(picture, points, index) {
   const step = Math.max(1, Math.floor(points.length / SPARK_POINTS));
   const kept = points.filter((_, at) => at % step === 0 || at === points.length - 1);
   // the noise of the first estimates would flatten all that follows
@@ -118,24 +114,13 @@ function spark(canvas, points, index, inks) {
   let low = Math.min(...settled), high = Math.max(...settled);
   if (low === high) { low -= 1; high += 1; }
   const first = kept[0].at, last = kept[kept.length - 1].at;
-  const x = (p) => (last === first ? width : ((p.at - first) / (last - first)) * width);
-  const y = (value) => height - 2 - ((value - low) / (high - low)) * (height - 4);
-  if (low < 0 && high > 0) {
-    ctx.fillStyle = inks.zero;
-    ctx.fillRect(0, Math.round(y(0)), width, devicePixelRatio);
-  }
+  const at = (p, value) => `${(last === first ? WIDE : ((p.at - first) / (last - first)) * WIDE).toFixed(1)},${height(value)}`;
+  const height = (value) => (HIGH - 2 - ((value - low) / (high - low)) * (HIGH - 4)).toFixed(1);
+  const line = (ends) => (ends.length ? `M${ends.join("L")}` : "");
   const banded = kept.filter((p) => p.low[index] !== null);
-  if (banded.length > 1) {
-    ctx.fillStyle = inks.band;
-    ctx.beginPath();
-    banded.forEach((p) => ctx.lineTo(x(p), y(p.high[index])));
-    banded.reverse().forEach((p) => ctx.lineTo(x(p), y(p.low[index])));
-    ctx.fill();
-  }
-  ctx.strokeStyle = inks.line;
-  ctx.lineWidth = 1.6 * devicePixelRatio;
-  ctx.lineJoin = "round";
-  ctx.beginPath();
-  kept.forEach((p) => ctx.lineTo(x(p), y(p.values[index])));
-  ctx.stroke();
+  const edge = [...banded.map((p) => at(p, p.high[index])), ...banded.reverse().map((p) => at(p, p.low[index]))];
+  const [zero, band, way] = picture.children;
+  zero.setAttribute("d", low < 0 && high > 0 ? `M0,${height(0)}H${WIDE}` : "");
+  band.setAttribute("d", line(edge));
+  way.setAttribute("d", line(kept.map((p) => at(p, p.values[index]))));
 }
