@@ -37,7 +37,7 @@ def strict(
     kind: type[Found],
     *,
     at: str = "",
-    hidden: Callable[[], str] = lambda: "...",
+    hidden: Callable[[], str] = lambda: "*",
 ) -> Found:
     """Read tables as a struct that allows no other keys.
 

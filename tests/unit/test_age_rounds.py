@@ -207,7 +207,7 @@ def test_clients_are_those_of_the_study() -> None:
     ("change", "key"),
     [
         (('mixing = "cyclic"', 'mixing = "constant"'), "groups.slow.states"),
-        (("q = 0.4", "q = 1.4"), "groups.....q"),
+        (("q = 0.4", "q = 1.4"), "groups.*.q"),
         (("states = [0, 60, 120, 180]", "states = [0, 60, 120, 181]"), "groups.fast.states"),
         (("q = 0.4", "q = 0.0"), "groups.slow.q"),
         (("q = 0.4", "q = 0.4\nlaw = [0, 1, 0, 0]"), "groups.slow.law"),

@@ -135,7 +135,7 @@ def spec_of(study: Study) -> Spec:
             'estimator.method.delta: "bayes" holds against nobody who knows more than the law; '
             'allowed: "prior-free", "stationary", "spectral"'
         )
-    return strict(given, Spec, at="estimator.method", hidden=lambda: "...")
+    return strict(given, Spec, at="estimator.method")
 
 
 def check(study: Study) -> None:
