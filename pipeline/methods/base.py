@@ -67,18 +67,24 @@ class Server(Protocol[S]):
         """
 
     def start_is_over(self, states: Sequence[S], furthest: int) -> bool:
-        """Whether the first model may go out.
+        """Whether the first model may go out; by default at once.
 
         states: All buckets of all partitions.
         furthest: Most releases that one client has sent.
         """
+        del states, furthest
+        return True
 
     def part(self, slots: int, state: S | None) -> Part | None:
-        """Return what the next model says to the clients of one partition; None for nothing.
+        """Return what the next model says to the clients of one partition.
 
         slots: Record slots of the partition that have been folded.
         state: Its sums; None for an empty partition.
+
+        Returns: None, the default, where all partitions share the model.
         """
+        del slots, state
+        return None
 
 
 @runtime_checkable

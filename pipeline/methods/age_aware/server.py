@@ -9,10 +9,10 @@ from pipeline.messages.form import Rows
 from pipeline.methods.age_aware.rounds import INTERVAL, Members, estimate
 from pipeline.methods.age_aware.state import RoundState
 from pipeline.methods.age_aware.task import AgedTask
-from pipeline.release.model import Part
+from pipeline.methods.base import Server
 
 
-class RoundServer:
+class RoundServer(Server[RoundState]):
     """As `methods.base.Server`."""
 
     ordered = False
@@ -45,13 +45,3 @@ class RoundServer:
         del partitions
         [(_, state)] = parts
         return estimate(self._task, state, self._members)
-
-    def start_is_over(self, states: Sequence[RoundState], furthest: int) -> bool:
-        """As `Server.start_is_over`: clients wait for no model."""
-        del states, furthest
-        return True
-
-    def part(self, slots: int, state: RoundState | None) -> Part | None:
-        """As `Server.part`: the plan is the study's own."""
-        del slots, state
-        return None

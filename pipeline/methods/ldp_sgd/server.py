@@ -8,6 +8,7 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import NO_PARTITION, Rows
+from pipeline.methods.base import Server
 from pipeline.methods.ldp_sgd.estimate import estimate_sgd, newest_point
 from pipeline.methods.ldp_sgd.settings import rule_of
 from pipeline.methods.ldp_sgd.state import GradientBatch, SgdState
@@ -16,7 +17,7 @@ from pipeline.release.model import Part, on_lattice
 from pipeline.types import Vector
 
 
-class GradientServer:
+class GradientServer(Server[SgdState]):
     """As `methods.base.Server`, for paths, with or without noise."""
 
     ordered = True
@@ -78,11 +79,6 @@ class GradientServer:
         """As `Pointing.point`: the newest iterate, without the intervals of the average."""
         [(_, state)] = parts
         return newest_point(self._task, state.paths)
-
-    def start_is_over(self, states: Sequence[SgdState], furthest: int) -> bool:
-        """As `Server.start_is_over`: a path moves from its first record on."""
-        del states, furthest
-        return True
 
     def part(self, slots: int, state: SgdState | None) -> Part | None:
         """As `Server.part`: how far its partition has come, and its own point where paths pool."""

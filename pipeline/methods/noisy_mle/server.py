@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
+from pipeline.methods.base import Server
 from pipeline.methods.noisy_mle import copies_estimate, estimate, telling
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.state import Shape, SiteState, epochs_of
 from pipeline.methods.noisy_mle.task import SiteTask
-from pipeline.release.model import Part
 
 
-class SiteServer:
+class SiteServer(Server[SiteState]):
     """As `methods.base.Server`."""
 
     ordered = False
@@ -61,8 +61,3 @@ class SiteServer:
             return True
         later = any(bool((state.epochs > 0).any()) for state in states)
         return later or sum(state.releases for state in states) >= stream.publish.releases
-
-    def part(self, slots: int, state: SiteState | None) -> Part | None:
-        """As `Server.part`: all partitions share the model."""
-        del slots, state
-        return None

@@ -8,27 +8,23 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
+from pipeline.methods.base import Server
 from pipeline.methods.renewable.open_estimate import INTERVAL, estimate_open
 from pipeline.methods.renewable.open_state import OpenRow, OpenState
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.release.model import Part
 
 
-class OpenServer:
+class OpenServer(Server[OpenState]):
     """As `methods.base.Server`, for float sums."""
 
     ordered = True
+    interval = INTERVAL
 
     def __init__(self, task: RenewableTask) -> None:
         self._task, self._size = task, task.size
         self._columns = task.layout.columns(1)
         # how the sums are to be taken is another server's to say
         self._columns.pop("again", None)
-
-    @property
-    def interval(self) -> str:
-        """As `Server.interval`."""
-        return INTERVAL
 
     def slots(self, rows: Rows) -> int:
         """As `Server.slots`: the records that entered."""
@@ -53,16 +49,6 @@ class OpenServer:
         """As `Server.estimate`."""
         del partitions
         return estimate_open(self._task, list(parts))
-
-    def start_is_over(self, states: Sequence[OpenState], furthest: int) -> bool:
-        """As `Server.start_is_over`: exact sums need no more of them."""
-        del states, furthest
-        return True
-
-    def part(self, slots: int, state: OpenState | None) -> Part | None:
-        """As `Server.part`: all partitions share the model."""
-        del slots, state
-        return None
 
     def row(self, row: np.void) -> OpenRow:
         """Return a release as its state takes it."""

@@ -8,27 +8,23 @@ import numpy as np
 
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
+from pipeline.methods.base import Server
 from pipeline.methods.renewable.private_estimate import INTERVAL, estimate_private
 from pipeline.methods.renewable.private_state import GROUPS, PrivateBatch, PrivateState, Shape
 from pipeline.methods.renewable.task import RenewableTask
-from pipeline.release.model import Part
 from pipeline.release.share import most_releases
 from pipeline.types import Integers
 
 
-class PrivateServer:
+class PrivateServer(Server[PrivateState]):
     """As `methods.base.Server`, for integer sums."""
 
     ordered = False
+    interval = INTERVAL
 
     def __init__(self, task: RenewableTask) -> None:
         self._task, self._shape, self._slots = task, Shape.of(task), task.slots
         self._start, self._later = (task.layout.columns(version) for version in (0, 1))
-
-    @property
-    def interval(self) -> str:
-        """As `Server.interval`."""
-        return INTERVAL
 
     def slots(self, rows: Rows) -> int:
         """As `Server.slots`: every release has the study's."""
@@ -92,11 +88,6 @@ class PrivateServer:
         if any(state.epochs for state in states) or any(furthest >= most for most in held_at):
             return True
         return sum(int(state.start[-1]) for state in states) >= stream.publish.releases
-
-    def part(self, slots: int, state: PrivateState | None) -> Part | None:
-        """As `Server.part`: all partitions share the model."""
-        del slots, state
-        return None
 
 
 def _part(rows: Integers, columns: slice | None) -> Integers:

@@ -17,6 +17,7 @@ import numpy as np
 from pipeline.errors import StateError
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
+from pipeline.methods.base import Server
 from pipeline.methods.renewable.open_estimate import estimate_open
 from pipeline.methods.renewable.open_server import OpenServer
 from pipeline.methods.renewable.open_state import START, SUMS, OpenRow, OpenState
@@ -140,16 +141,15 @@ class ReplacingState:
         return cls(size, {name: Own.decode(size, data) for name, data in clients.items()})
 
 
-class ReplacingServer:
+class ReplacingServer(Server[ReplacingState]):
     """As `methods.base.Server`, where clients send their sums again."""
 
     ordered = True
+    interval = OpenServer.interval
 
     def __init__(self, task: RenewableTask) -> None:
         self._task, self._open = task, OpenServer(task)
         self._again = task.layout.columns(1)["again"].start
-        self.interval, self.start_is_over = self._open.interval, self._open.start_is_over
-        self.part = self._open.part
 
     def slots(self, rows: Rows) -> int:
         """As `Server.slots`: what is sent again is nothing new."""
