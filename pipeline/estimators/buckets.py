@@ -33,7 +33,8 @@ class State(Protocol):
 
     @property
     def begun(self) -> bool:
-        """Whether anything has been added."""
+        """Whether anything has been added: by default any release."""
+        return self.releases > 0
 
     def add(self, other: Any) -> None:
         """Add the sums of another partition, of the same kind."""

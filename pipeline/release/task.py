@@ -53,6 +53,8 @@ class Task(RecordBounds, ABC):
     reexpands = False
     #: Whether slots without a record enter a release as such, and not only its noise.
     keeps_slots = False
+    #: Whether records beyond the norm bound weigh less, as `record_weights` says, and are not cut.
+    weighs = False
 
     @abstractmethod
     def make_budget(self, level: str | None) -> Budget:
@@ -82,9 +84,12 @@ class Task(RecordBounds, ABC):
         Raises PrivacyError if there are more records than slots.
         """
 
-    @abstractmethod
     def open_query(self, window: Arrays, model: Model) -> OpenQuery:
-        """Return the sums of one window of a study without privacy."""
+        """Return the sums of one window of a study without privacy.
+
+        Raises PrivacyError if the method has no such studies, as by default.
+        """
+        raise PrivacyError("privacy.mechanism: this method needs noise")
 
     def point_again(self, windows: Iterable[Arrays], before: Vector, model: Model) -> Vector | None:
         """Return where a client that sends its sums again takes them, if the study `reexpands`.
@@ -149,5 +154,8 @@ class Task(RecordBounds, ABC):
 
         weights: Of the negative and the positive class.
         """
+        if self.weighs:
+            design = with_intercept(features)
+            return design, np.broadcast_to(self.record_weights(design), len(responses))
         design = with_intercept(clipped_to_norm(features, self))
         return design, np.broadcast_to(weight_of(weights, responses), len(responses))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.errors import StateError
+from pipeline.estimators.buckets import State
 from pipeline.messages.form import Rows
 
 #: Rounds that are kept of a client. A round that waits for others longer than that is lost, and
@@ -38,7 +39,7 @@ class Uploads:
 
 
 @dataclass(slots=True)
-class RoundState:
+class RoundState(State):
     """Sums of rounds, client by client.
 
     clients: By the digest of the client's id, 32 hexadecimal digits.
@@ -50,11 +51,6 @@ class RoundState:
     releases: int = 0
     slots: int = 0
     dirty: set[str] = field(default_factory=set)
-
-    @property
-    def begun(self) -> bool:
-        """Whether anything has been added."""
-        return self.releases > 0
 
     @property
     def names(self) -> list[str]:

@@ -18,7 +18,7 @@ from pipeline.privacy.sensitivity import rounding_of_vector
 from pipeline.records.encode import Arrays
 from pipeline.release.layout import Field, Layout
 from pipeline.release.model import Model
-from pipeline.release.query import OpenQuery, Query
+from pipeline.release.query import Query
 from pipeline.release.task import Task
 from pipeline.scheduling.policy import Decision, Directive, OpenWindow, ReleasePolicy, Send, Wait
 from pipeline.study import Study
@@ -154,7 +154,3 @@ class AgedTask(Task):
     def query(self, window: Arrays, model: Model) -> Query:
         """As `Task.query`."""
         return client.query(self, window, model)
-
-    def open_query(self, window: Arrays, model: Model) -> OpenQuery:
-        """As `Task.open_query`: there are no studies without noise."""
-        raise PrivacyError("privacy.mechanism: this method needs noise")

@@ -6,15 +6,12 @@ import math
 from functools import cached_property
 from typing import Literal
 
-import numpy as np
-
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.methods.ldp_sgd import client
 from pipeline.methods.ldp_sgd.channels import Channels, of_single_records
 from pipeline.methods.ldp_sgd.gradients import mallows
 from pipeline.methods.ldp_sgd.spec import spec_of, split_of
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
-from pipeline.records.blocks import with_intercept
 from pipeline.records.encode import Arrays
 from pipeline.release.budget import Budget
 from pipeline.release.layout import MOST_NUMBERS, Field, Layout
@@ -51,6 +48,7 @@ class GradientTask(Task):
     # gradients keep their slots: one that cannot be used would else move all behind it, and the
     # release would tell neighbours apart by far more than one gradient
     keeps_slots = True
+    weighs = True
 
     @property
     def counts_slots(self) -> bool:
@@ -159,14 +157,6 @@ class GradientTask(Task):
     def record_weights(self, design: Matrix) -> Vector | float:
         """As `Task.record_weights`: longer records count as if they were on the clipping_norm."""
         return 1.0 if self.clipping_norm >= self.longest else mallows(design, self.clipping_norm)
-
-    def reference_rows(
-        self, features: Matrix, responses: Vector, weights: tuple[float, float]
-    ) -> tuple[Matrix, Vector]:
-        """As `Task.reference_rows`: nothing is clipped, and longer records weigh less."""
-        del weights
-        design = with_intercept(features)
-        return design, np.broadcast_to(self.record_weights(design), len(responses))
 
     def query(self, window: Arrays, model: Model) -> Query:
         """As `Task.query`."""

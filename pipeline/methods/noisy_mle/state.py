@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.errors import StateError
+from pipeline.estimators.buckets import State
 from pipeline.linalg import packed_indices
 from pipeline.types import Integers, Vector
 
@@ -111,7 +112,7 @@ def epochs_of(versions: Integers) -> Integers:
 
 
 @dataclass(slots=True)
-class SiteState:
+class SiteState(State):
     """Sums over the releases of one bucket, site by site.
 
     Sums of all sites lie in one array, so that a batch is added at once.
@@ -143,11 +144,6 @@ class SiteState:
         self.epochs = np.zeros((0, KEPT), dtype=np.int64)
         self.places = np.zeros((0, KEPT), dtype=np.int64)
         self.rows = np.zeros((0, self.shape.width), dtype=np.int64)
-
-    @property
-    def begun(self) -> bool:
-        """Whether anything has been added."""
-        return self.releases > 0
 
     @property
     def slots(self) -> int:

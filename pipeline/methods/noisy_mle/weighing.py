@@ -8,12 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.errors import PrivacyError
 from pipeline.methods.noisy_mle.spec import spec_of
-from pipeline.records.blocks import with_intercept
-from pipeline.records.encode import Arrays
-from pipeline.release.model import Model
-from pipeline.release.query import OpenQuery
 from pipeline.release.task import Task
 from pipeline.study import Study
 from pipeline.types import Matrix, Vector
@@ -25,25 +20,15 @@ class WeighedTask(Task):
     spec: The study's own table.
     """
 
+    weighs = True
+
     def __init__(self, study: Study, level: str | None = None) -> None:
         self.spec = spec_of(study)
         super().__init__(study, level)
 
-    def open_query(self, window: Arrays, model: Model) -> OpenQuery:
-        """As `Task.open_query`: there are no studies without noise."""
-        raise PrivacyError("privacy.mechanism: this method needs noise")
-
     def record_weights(self, design: Matrix) -> Vector | float:
         """As `Task.record_weights`."""
         return 1.0 if self.norm_bound >= self.longest else weights(design, self.norm_bound)
-
-    def reference_rows(
-        self, features: Matrix, responses: Vector, weights: tuple[float, float]
-    ) -> tuple[Matrix, Vector]:
-        """As `Task.reference_rows`."""
-        del weights
-        design = with_intercept(features)
-        return design, np.broadcast_to(self.record_weights(design), len(responses))
 
 
 def weights(design: Matrix, norm_bound: float) -> Vector:

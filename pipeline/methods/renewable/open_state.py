@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.errors import StateError
+from pipeline.estimators.buckets import State
 from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.types import Vector
 
@@ -38,7 +39,7 @@ class OpenRow:
 
 
 @dataclass(slots=True)
-class OpenState:
+class OpenState(State):
     """Running float sums over the releases of one bucket.
 
     size: d, the number of coefficients.
@@ -74,11 +75,6 @@ class OpenState:
     def releases(self) -> int:
         """How many releases have been added."""
         return int(self.part("releases")[0] + self.part("releases", START)[0])
-
-    @property
-    def begun(self) -> bool:
-        """Whether anything has been added."""
-        return self.releases > 0
 
     @property
     def slots(self) -> int:

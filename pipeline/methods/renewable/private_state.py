@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.errors import StateError
+from pipeline.estimators.buckets import State
 from pipeline.methods.renewable import exact
 from pipeline.methods.renewable.exact import BigIntegers
 from pipeline.methods.renewable.task import RenewableTask
@@ -88,7 +89,7 @@ def epochs_by_version(versions: Integers) -> Integers:
 
 
 @dataclass(slots=True)
-class PrivateState:
+class PrivateState(State):
     """Sums over the releases of one bucket of a private study.
 
     shape: How many numbers the parts hold.
@@ -114,11 +115,6 @@ class PrivateState:
     def releases(self) -> int:
         """How many releases have been added."""
         return int(self.counts[-2])
-
-    @property
-    def begun(self) -> bool:
-        """Whether anything has been added."""
-        return self.releases > 0
 
     @property
     def slots(self) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipeline.errors import StateError
+from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
 from pipeline.methods.base import Server
@@ -71,7 +72,7 @@ class Own:
 
 
 @dataclass(slots=True)
-class ReplacingState:
+class ReplacingState(State):
     """As `estimators.buckets.State`: the sums of each client, by the digest of its id.
 
     size: d, the number of coefficients.
@@ -107,11 +108,6 @@ class ReplacingState:
     def releases(self) -> int:
         """How many releases have come, replaced ones included."""
         return sum(own.sums.releases for own in self.clients.values())
-
-    @property
-    def begun(self) -> bool:
-        """Whether anything has been added."""
-        return bool(self.clients)
 
     @property
     def slots(self) -> int:
