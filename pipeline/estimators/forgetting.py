@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from pipeline.study.model import Forgetting
+from pipeline.study.model import Forgetting, Study
 
 #: Buckets in one half-life.
 PER_HALF_LIFE = 8
@@ -20,6 +20,14 @@ KEPT = 80
 EFFECTIVE_HALF_LIVES = 2 / math.log(2)
 #: No weight is smaller: where the newest bucket says nothing, older ones must not all be zero.
 LEAST_WEIGHT = 2.0**-500
+
+
+def counted_slots(study: Study, records: float) -> float:
+    """Return on how many record slots an estimate rests after so many."""
+    forgetting = study.estimator.forgetting
+    if forgetting is None or forgetting.of == "seconds":
+        return max(float(records), 1.0)
+    return min(float(records), EFFECTIVE_HALF_LIVES * forgetting.half_life)
 
 
 def bucket_of(forgetting: Forgetting | None, *, watermark: int, milliseconds: int) -> int:

@@ -86,6 +86,12 @@ def moments(encoding: Encoding, law: Law = "typical") -> Matrix:
     return found
 
 
+def kept_moments(encoding: Encoding, norm_bound: float) -> Matrix:
+    """Return the same about typical values, where longer records count as if on the norm bound."""
+    found = moments(encoding)
+    return found * min(1.0, norm_bound**2 / float(np.trace(found)))
+
+
 def _moments_of(encoding: Encoding, name: str, law: Law) -> Matrix:
     """Return the mean of (1, x)(1, x)' of the columns of one feature by itself."""
     feature, index = encoding.features[name], encoding.names.index(name)

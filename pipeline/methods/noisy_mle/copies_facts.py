@@ -12,10 +12,11 @@ import numpy as np
 from scipy.special import ndtri
 
 from pipeline.errors import PrivacyError
+from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.facts import Design, Outlook, Sizes, least_epsilon
 from pipeline.methods.noisy_mle.copies_estimate import READY
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.facts import BEND, counted_of, largest_move
+from pipeline.methods.noisy_mle.facts import BEND, largest_move
 from pipeline.methods.noisy_mle.guards import LEAST_SITES
 from pipeline.study import Study, with_keys
 from pipeline.study.reference import moments
@@ -115,7 +116,7 @@ def outlook(task: CopiesTask, records: int) -> Outlook:
     noise = task.scale / task.copies
     variance = inverse + noise * inverse @ kept @ inverse
     reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
-    half = reach * np.sqrt(np.diag(variance)[1:] / counted_of(task, records))
+    half = reach * np.sqrt(np.diag(variance)[1:] / counted_slots(task.study, records))
     return Outlook(
         latest=None,
         usual=_until(task, float(np.linalg.eigvalsh(information)[0])),

@@ -10,16 +10,15 @@ import math
 import numpy as np
 from scipy.special import ndtri
 
-from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
+from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.facts import Design, Outlook, Sizes, least_epsilon
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.estimate import READY
 from pipeline.methods.noisy_mle.guards import LEAST_SITES, limit_of
 from pipeline.methods.noisy_mle.solving import KNOWN
 from pipeline.methods.noisy_mle.task import SiteTask
-from pipeline.release.task import Task
 from pipeline.study import Study, with_keys
-from pipeline.study.reference import moments, typical_norm_bound
+from pipeline.study.reference import kept_moments, typical_norm_bound
 from pipeline.types import Matrix
 
 #: What a residual's standard deviation is taken for where a study says nothing, in encoded units.
@@ -90,7 +89,7 @@ def least_records(task: SiteTask) -> int:
 
     n sqrt(M) >= 2 (R^2 / lambda) s sqrt(2 d), s R^2 being the noise of the curvature's diagonal.
     """
-    spread = float(np.trace(_products(task))) / task.size
+    spread = float(np.trace(kept_moments(task.encoding, task.norm_bound))) / task.size
     curvature = task.update_channels.curvature.standard_deviation / task.loss.curvature_bound
     return math.ceil(2 * curvature * math.sqrt(2 * task.size / task.spec.sites) / spread)
 
@@ -119,10 +118,10 @@ def sizes(task: SiteTask, records: int) -> Sizes:
 
 def outlook(task: SiteTask, records: int) -> Outlook:
     """As `Method.outlook`."""
-    counted = counted_of(task, records)
+    counted = counted_slots(task.study, records)
     reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
     bend = BEND if task.loss.name == "logistic" else 1.0
-    curvature = bend * task.loss.start_curvature * _products(task)
+    curvature = bend * task.loss.start_curvature * kept_moments(task.encoding, task.norm_bound)
     bread = curvature + np.diag(task.penalty)
     ridge, usual = task.study.estimator.ridge, _until(task, float(np.linalg.eigvalsh(bread)[0]))
     near = _until_near(task, curvature)
@@ -213,17 +212,3 @@ def _dispersion(task: SiteTask) -> float:
     if task.classes:
         return 1.0
     return (RESIDUAL if estimator.noise_scale is None else estimator.noise_scale / unit) ** 2
-
-
-def _products(task: SiteTask) -> Matrix:
-    """Return the mean of (1, x)(1, x)' over the reference, long records weighed down."""
-    found = moments(task.encoding, "typical")
-    return found * min(1.0, task.norm_bound**2 / float(np.trace(found)))
-
-
-def counted_of(task: Task, records: int) -> float:
-    """Return how many of so many records count where a study forgets."""
-    forgetting = task.study.estimator.forgetting
-    if forgetting is None or forgetting.of == "seconds":
-        return max(float(records), 1.0)
-    return min(float(records), EFFECTIVE_HALF_LIVES * forgetting.half_life)

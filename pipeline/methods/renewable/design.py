@@ -13,14 +13,14 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import ndtri
 
-from pipeline.estimators.forgetting import EFFECTIVE_HALF_LIVES
+from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.facts import Design, Outlook
 from pipeline.methods.renewable.bread import bread_of
 from pipeline.methods.renewable.open_estimate import RECORDS_PER_COEFFICIENT
 from pipeline.methods.renewable.precision import RECENT, Noise, noise_of, releases_needed
 from pipeline.methods.renewable.task import WIDTHS, RenewableTask
 from pipeline.study import Study, with_keys
-from pipeline.study.reference import moments, typical_norm_bound
+from pipeline.study.reference import kept_moments, typical_norm_bound
 from pipeline.types import Matrix
 
 #: At the reference, losses bend at least this share of what is guessed for the start: simulations
@@ -46,9 +46,12 @@ MOST_SLOTS = 1e12
 
 def outlook(task: RenewableTask, records: int) -> Outlook:
     """As `Method.outlook`."""
-    counted, ridge = counted_slots(task, records), task.study.estimator.ridge
+    counted, ridge = (
+        counted_slots(task.study, records),
+        task.study.estimator.ridge,
+    )
     reach = float(ndtri((1 + task.study.estimator.level) / 2)) * task.response_scale[1]
-    products, bread = _products(task), reference_bread(task)
+    products, bread = kept_moments(task.encoding, task.norm_bound), reference_bread(task)
     inverse = np.linalg.pinv(bread, hermitian=True)
     scores = _slope_deviation(task) ** 2 / counted * products
     sampling = np.diag(inverse @ scores @ inverse)[1:]
@@ -80,7 +83,7 @@ def outlook(task: RenewableTask, records: int) -> Outlook:
 
 def reference_bread(task: RenewableTask) -> Matrix:
     """Return what the mean curvature of a record and the ridge are at the reference, (d, d)."""
-    return _bend(task) * _products(task) + np.diag(task.penalty)
+    return _bend(task) * kept_moments(task.encoding, task.norm_bound) + np.diag(task.penalty)
 
 
 def design(study: Study, records: int, clients: int) -> Design:
@@ -148,20 +151,6 @@ def _intercept_after(task: RenewableTask, curvature: Matrix, noise: Noise) -> in
         middle = math.sqrt(too_few * enough)
         too_few, enough = (middle, enough) if is_hidden(middle) else (too_few, middle)
     return math.ceil(enough) * task.slots
-
-
-def counted_slots(task: RenewableTask, records: float) -> float:
-    """Return on how many record slots an estimate rests after so many."""
-    forgetting = task.study.estimator.forgetting
-    if forgetting is None or forgetting.of == "seconds":
-        return max(float(records), 1.0)
-    return min(float(records), EFFECTIVE_HALF_LIVES * forgetting.half_life)
-
-
-def _products(task: RenewableTask) -> Matrix:
-    """Return the mean of (1, x)(1, x)' over the reference, norms shortened, shape (d, d)."""
-    found = moments(task.encoding, "typical")
-    return found * min(1.0, task.norm_bound**2 / float(np.trace(found)))
 
 
 def _bend(task: RenewableTask) -> float:

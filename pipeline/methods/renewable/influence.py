@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from pipeline.methods.renewable.design import MOST_SLOTS, counted_slots, outlook, reference_bread
+from pipeline.estimators.forgetting import counted_slots
+from pipeline.methods.renewable.design import MOST_SLOTS, outlook, reference_bread
 from pipeline.methods.renewable.precision import FLOOR, noise_of
 from pipeline.methods.renewable.solution import LONGEST_STEP
 from pipeline.methods.renewable.task import RenewableTask
@@ -22,7 +23,9 @@ def influence(task: RenewableTask) -> dict[str, object]:
     usual = outlook(task, task.slots).usual
     least = _below_an_interval(task, usual)
     return {
-        "one_release_moves_at_most": largest_move(task, counted_slots(task, usual) / task.slots),
+        "one_release_moves_at_most": largest_move(
+            task, counted_slots(task.study, usual) / task.slots
+        ),
         "after": f"{usual:,} records, when intervals usually come; with more in proportion less",
         "less_than_an_interval": "never" if least is None else f"from about {least:,} records on",
         "in": "the length of the change of all coefficients together, features encoded to [-1, 1], "
@@ -39,7 +42,7 @@ def _below_an_interval(task: RenewableTask, usual: int) -> int | None:
 
     def is_below(slots: float) -> bool:
         half = outlook(task, int(slots)).usual_half
-        moved = largest_move(task, counted_slots(task, slots) / task.slots)
+        moved = largest_move(task, counted_slots(task.study, slots) / task.slots)
         return half is not None and moved < half
 
     most = float(usual)
