@@ -179,10 +179,7 @@ class StreamLearner(ABC, Generic[Rule]):
     def to_model(self) -> Rule:
         """Return the newest estimate as a model that can be saved, in the study's own terms.
 
-        Raises
-        ------
-        NumericError
-            As `predict`.
+        Errors as `predict`.
         """
         return self._make(self._file())
 

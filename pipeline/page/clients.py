@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from pipeline.errors import PrivacyError
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.spends import SpendsMessage
@@ -178,10 +180,4 @@ def _finite(value: float) -> float | None:
 
 def budget_of(message: EstimateMessage) -> Mapping[str, object]:
     """Return the guarantee of a study, as its estimates carry it."""
-    told = message.privacy
-    return {
-        "mechanism": told.mechanism, "epsilon": told.epsilon, "delta": told.delta,
-        "unit": told.unit, "unit_records": told.unit_records, "neighbours": told.neighbours,
-        "adversary": told.adversary, "guarantee": told.guarantee, "counts": told.counts,
-        "levels": told.levels,
-    }  # fmt: skip
+    return {k: v for k, v in msgspec.structs.asdict(message.privacy).items() if k != "mu"}

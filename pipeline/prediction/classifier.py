@@ -55,23 +55,11 @@ class LinearClassifier(LinearModel):
         self._direction = 1.0 if self.classes_[1] == positive else -1.0
 
     def decision_function(self, X: Table) -> Vector:
-        """Return a score for `classes_[1]`, shape (n,): the linear predictor, or its opposite.
-
-        Raises
-        ------
-        DataError
-            As `linear_predictor`.
-        """
+        """Return a score for `classes_[1]`, shape (n,): the linear predictor, or its opposite."""
         return self._direction * self.linear_predictor(X)
 
     def predict(self, X: Table) -> NDArray[Any]:
-        """Return the predicted labels, shape (n,).
-
-        Raises
-        ------
-        DataError
-            As `linear_predictor`.
-        """
+        """Return the predicted labels, shape (n,); errors as `linear_predictor`."""
         positive = self.linear_predictor(X) >= 0
         labels: NDArray[Any] = self.classes_[(positive == (self._direction > 0)).astype(np.intp)]
         return labels

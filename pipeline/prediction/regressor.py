@@ -51,12 +51,8 @@ class LinearRegressor(LinearModel):
         """Return the expected responses in the response's own unit, shape (n,).
 
         They are finite. A linear regression may pass the public range of the response; a count is
-        at least 0, and with noise at most the largest count that the study declares.
-
-        Raises
-        ------
-        DataError
-            As `linear_predictor`.
+        at least 0, and with noise at most the largest count that the study declares. Errors are
+        those of `linear_predictor`.
         """
         return self.mean_of(self.linear_predictor(X))
 
