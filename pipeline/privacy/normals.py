@@ -10,9 +10,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtri
 
-from pipeline.errors import PrivacyError
 from pipeline.privacy.randomness import SecureStream
-from pipeline.privacy.simulation import SeededStream
+from pipeline.privacy.simulation import seeded
 from pipeline.types import Vector
 
 #: No draw is farther from zero: the quantile of 2^-65.
@@ -24,13 +23,10 @@ def normal_numbers(count: int, stream: SecureStream, *, simulated: bool = False)
 
     simulated: Draw them from the seed of a simulation, which protects nobody.
 
-    Raises PrivacyError if a simulation is given the cryptographic generator: its noise must not
-    look like real noise.
+    Raises PrivacyError as `seeded`.
     """
     if simulated:
-        if not isinstance(stream, SeededStream):
-            raise PrivacyError("insecure-simulation draws from a seeded generator only")
-        return stream.normals.standard_normal(count)
+        return seeded(stream).standard_normal(count)
     words = stream.uint64(count)
     tail = np.ldexp((words >> np.uint64(1)).astype(np.float64) + 0.5, -64)
     drawn: Vector = np.where(words & np.uint64(1), ndtri(tail), -ndtri(tail))

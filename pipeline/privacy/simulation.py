@@ -29,6 +29,17 @@ class SeededStream(SecureStream):
         self.normals = np.random.default_rng([seed, zlib.crc32(client.encode()), seq])
 
 
+def seeded(stream: SecureStream) -> np.random.Generator:
+    """Return the generator of a simulation.
+
+    Raises PrivacyError if the stream is the cryptographic one: simulated noise must not look like
+    real noise.
+    """
+    if not isinstance(stream, SeededStream):
+        raise PrivacyError("insecure-simulation draws from a seeded generator only")
+    return stream.normals
+
+
 @dataclass(frozen=True, slots=True)
 class SimulatedGaussian:
     """Rounded normal numbers of standard deviation `sigma`, in lattice units."""
@@ -50,11 +61,5 @@ class SimulatedGaussian:
         return SimulatedGaussian(factor * self.sigma)
 
     def draw(self, count: int, stream: SecureStream) -> Integers:
-        """Return `count` draws, int64 of shape (count,).
-
-        Raises PrivacyError if the stream is the cryptographic one: this noise must not look like
-        real noise.
-        """
-        if not isinstance(stream, SeededStream):
-            raise PrivacyError("insecure-simulation draws from a seeded generator only")
-        return np.rint(stream.normals.normal(0.0, self.sigma, count)).astype(np.int64)
+        """Return `count` draws, int64 of shape (count,); PrivacyError as `seeded`."""
+        return np.rint(seeded(stream).normal(0.0, self.sigma, count)).astype(np.int64)
