@@ -29,6 +29,9 @@ say = saying.say
 WIDE = 1000
 FILE = click.Path(dir_okay=False, path_type=Path)
 STUDY = click.argument("study", type=FILE)
+INPUT = click.option(
+    "--input", "source", required=True, help="A .csv, .jsonl, .ndjson or .parquet file, or -."
+)
 FORMAT = click.option(
     "--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv", show_default=True,
     help="What standard input holds.",

@@ -11,6 +11,7 @@ import click
 from pipeline.cli.context import (
     CLIENT_COLUMN,
     FORMAT,
+    INPUT,
     SAVE_MODEL,
     STUDY,
     save_model,
@@ -32,9 +33,7 @@ from pipeline.release.task import Task
 
 @click.command()
 @STUDY
-@click.option(
-    "--input", "source", required=True, help="A .csv, .jsonl, .ndjson or .parquet file, or -."
-)
+@INPUT
 @FORMAT
 @CLIENT_COLUMN
 @click.option(

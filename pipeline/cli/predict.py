@@ -14,7 +14,7 @@ from typing import TextIO
 import click
 
 from infra.addresses import connected
-from pipeline.cli.context import FILE, FORMAT, STUDY, say, task_of
+from pipeline.cli.context import FILE, FORMAT, INPUT, STUDY, say, task_of
 from pipeline.errors import ConfigError
 from pipeline.library.csv_lines import csv_lines
 from pipeline.library.feed import newest_estimate
@@ -37,9 +37,7 @@ TURN_SECONDS = 1.0
 
 @click.command()
 @STUDY
-@click.option(
-    "--input", "source", required=True, help="A .csv, .jsonl, .ndjson or .parquet file, or -."
-)
+@INPUT
 @FORMAT
 @click.option("--model", "path", type=FILE, help="A model file; default: the newest live estimate.")
 @click.option("--output", type=FILE, help="Where the lines go; default: standard output.")

@@ -41,6 +41,11 @@ class State(Protocol):
 
     def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
         """Return fields as bytes: those of `names`, or all."""
+        return {name: self._encoded(name) for name in (self.names if names is None else names)}
+
+    def _encoded(self, name: str) -> bytes:
+        """Return one field as bytes, for a state that has no `encode` of its own."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True)

@@ -5,7 +5,6 @@ Which rounds of a client are kept depends on those that have come, not on their 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -81,11 +80,8 @@ class RoundState(State):
         self.releases += other.releases
         self.slots += other.slots
 
-    def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
-        """Return fields as bytes, little-endian int64: those of `names`, or all."""
-        return {name: self._encoded(name) for name in (self.names if names is None else names)}
-
     def _encoded(self, name: str) -> bytes:
+        """Return one field as little-endian int64."""
         if name == HEAD:
             return np.array([self.releases, self.slots, len(self.clients)], "<i8").tobytes()
         uploads = self.clients[name]

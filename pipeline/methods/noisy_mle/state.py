@@ -226,11 +226,8 @@ class SiteState(State):
         self.places[which, column] = places
         self.rows[places] = 0
 
-    def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
-        """Return fields as bytes, little-endian int64: those of `names`, or all."""
-        return {name: self._encoded(name) for name in (self.names if names is None else names)}
-
     def _encoded(self, name: str) -> bytes:
+        """Return one field as little-endian int64."""
         if name == HEAD:
             return np.array([self.releases, len(self.sites)], dtype="<i8").tobytes()
         rows = [np.append(epoch, row) for epoch, row in self.sums_of(name).items()]

@@ -101,10 +101,8 @@ class OpenState(State):
             start += length
         raise KeyError(name)
 
-    def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
-        """Return fields as little-endian float64 bytes: those of `names`, or all."""
-        chosen = self.names if names is None else names
-        return {name: self._vector(name).astype("<f8").tobytes() for name in chosen}
+    def _encoded(self, name: str) -> bytes:
+        return self._vector(name).astype("<f8").tobytes()
 
     @classmethod
     def decode(cls, size: int, fields: dict[str, bytes]) -> OpenState:

@@ -11,7 +11,6 @@ is summed by groups of clients as well. What is made of them is in `private_esti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -168,12 +167,8 @@ class PrivateState(State):
         for epoch, part in other.epochs.items():
             self._add_epoch(epoch, part)
 
-    def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
-        """Return fields as bytes: those of `names`, or all."""
-        return {
-            name: exact.encode(self._field(name))
-            for name in (self.names if names is None else names)
-        }
+    def _encoded(self, name: str) -> bytes:
+        return exact.encode(self._field(name))
 
     @classmethod
     def decode(cls, shape: Shape, fields: dict[str, bytes]) -> PrivateState:

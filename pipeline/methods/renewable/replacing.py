@@ -119,12 +119,10 @@ class ReplacingState(State):
         """Names of its stored fields."""
         return [CLIENTS, *sorted(self.clients)]
 
-    def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
-        """Return fields as bytes: those of `names`, or all."""
-        return {
-            name: _COUNT.pack(len(self.clients)) if name == CLIENTS else self.clients[name].encode()
-            for name in (self.names if names is None else names)
-        }
+    def _encoded(self, name: str) -> bytes:
+        if name == CLIENTS:
+            return _COUNT.pack(len(self.clients))
+        return self.clients[name].encode()
 
     @classmethod
     def decode(cls, size: int, fields: dict[str, bytes]) -> ReplacingState:
