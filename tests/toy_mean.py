@@ -10,16 +10,17 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import ConfigError, PrivacyError, StateError
+from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
-from pipeline.methods.base import Method
+from pipeline.methods.base import Method, Server
 from pipeline.methods.facts import Design, Missed, Outlook, Sizes
 from pipeline.privacy.channel import INTEGER_LIMIT, Channel
 from pipeline.privacy.sensitivity import rounding_of_vector
 from pipeline.records.encode import Arrays
 from pipeline.release.budget import Budget
 from pipeline.release.layout import Field, Layout
-from pipeline.release.model import Model, Part
+from pipeline.release.model import Model
 from pipeline.release.query import Exact, OpenQuery, Query, VectorPart
 from pipeline.release.task import Task
 from pipeline.study import Study
@@ -73,7 +74,7 @@ class MeanTask(Task):
 
 
 @dataclass
-class MeanState:
+class MeanState(State):
     """The sum, and how many releases and slots it is of: Python's integers have no end."""
 
     total: int = 0
@@ -82,21 +83,16 @@ class MeanState:
     dirty: set[str] = field(default_factory=set)
     names = ["mean"]  # noqa: RUF012
 
-    @property
-    def begun(self) -> bool:
-        return self.releases > 0
-
     def add(self, other: MeanState) -> None:
         self.total += other.total
         self.releases += other.releases
         self.slots += other.slots
 
-    def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
-        held = msgspec.msgpack.encode((str(self.total), self.releases, self.slots))
-        return dict.fromkeys(self.names if names is None else names, held)
+    def _encoded(self, name: str) -> bytes:
+        return msgspec.msgpack.encode((str(self.total), self.releases, self.slots))
 
 
-class MeanServer:
+class MeanServer(Server[MeanState]):
     """As `methods.base.Server`, for studies with noise."""
 
     interval = "normal, variance at most 1"
@@ -146,12 +142,6 @@ class MeanServer:
             interval=self.interval,
         )
 
-    def start_is_over(self, states: Sequence[MeanState], furthest: int) -> bool:
-        return True
-
-    def part(self, slots: int, state: MeanState | None) -> Part | None:
-        return None
-
 
 class PrivateMean(Method[MeanTask]):
     """As `methods.base.Method`."""
@@ -169,11 +159,8 @@ class PrivateMean(Method[MeanTask]):
     def enter(self, meaning: dict[str, Any], study: Study) -> None:
         meaning["estimator"].pop("method", None)
 
-    def task(self, study: Study, level: str | None = None) -> MeanTask:
-        return MeanTask(study, level)
-
-    def server(self, task: MeanTask) -> MeanServer:
-        return MeanServer(task)
+    task = MeanTask
+    server = MeanServer
 
     def facts(self, task: MeanTask) -> Mapping[str, object]:
         return {"noise": {"sum_sd": task.channel.standard_deviation} if task.study.noised else {}}
