@@ -72,6 +72,7 @@ class Cell:
 
     records: Of a window. every: Releases from one model to the next; 0: those of a round.
     rare: Share of records whose last feature is 1 and not -1; 0: it is uniform.
+    stopping: So many of the sites send two windows and no more.
     """
 
     loss: str
@@ -84,12 +85,14 @@ class Cell:
     release: str = "auto"
     rounds: int = 6
     rare: float = 0.0
+    stopping: int = 0
 
     @property
     def label(self) -> str:
         """What stands in front of its rows."""
         more = f"{' uneven' * self.uneven}{f' every {self.every}' * bool(self.every)}"
         more += f" rare={self.rare:g}" * bool(self.rare)
+        more += f" {self.stopping} stop" * bool(self.stopping)
         return (
             f"{self.loss} {self.release} n={self.records} sites={self.sites} "
             f"epsilon={self.epsilon:g} intercept={self.intercept:g}{more}"
@@ -156,6 +159,8 @@ CELLS = (
     Cell("logistic", 3000, 9, 2.0, uneven=True),
     Cell("logistic", 1500, 8, 8.0, every=3),
     Cell("logistic", 3000, 4, 8.0, rounds=24),
+    Cell("logistic", 6000, 10, 8.0, every=10, stopping=3),
+    Cell("logistic", 2000, 10, 1.0, intercept=0.0, every=8),
     Cell("logistic", 20000, 8, 8.0, intercept=1.0, rare=0.01),
     *(
         Cell("linear", records, 8, epsilon, intercept, release=release)
@@ -215,8 +220,8 @@ def stream(cell: Cell, seed: int) -> list[tuple[Estimate, Vector]]:
     rng = np.random.default_rng([zlib.crc32(cell.label.encode()), seed])
     run, every = OfflineRun(cell.task(seed)), cell.every
     told, windows, pooled = [], [], np.zeros(4)
-    for _ in range(cell.rounds):
-        for site in range(cell.sites):
+    for number in range(cell.rounds):
+        for site in range(cell.sites - cell.stopping * (number > 1)):
             for _ in range(cell.windows_of(site)):
                 windows.append(cell.window(rng))
                 # a model is made at once where it is time, and that of a round below

@@ -17,13 +17,13 @@ from pipeline.estimators.estimate import Estimate, Progress
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, floor_eigenvalues
 from pipeline.methods.noisy_mle import guards, infembler
-from pipeline.methods.noisy_mle.copies_near import FAR, Fit, left_out
+from pipeline.methods.noisy_mle.copies_near import FAR, Fit, askew, left_out
 from pipeline.methods.noisy_mle.copies_sent import Sent, sent_of
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.estimate import STAYING, next_point
+from pipeline.methods.noisy_mle.estimate import next_point
 from pipeline.methods.noisy_mle.infembler import Assembled, Copies
 from pipeline.methods.noisy_mle.near import NEAR
-from pipeline.methods.noisy_mle.sites import recent_epochs
+from pipeline.methods.noisy_mle.sites import needed_sites, recent_epochs
 from pipeline.methods.noisy_mle.state import SiteState
 from pipeline.methods.noisy_mle.telling import INTERVAL, dropped, empty, listed
 from pipeline.types import Matrix, Vector
@@ -103,9 +103,11 @@ def _chosen(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Solut
     """Return the solution of the most epochs that give intervals, else that of the least error."""
     kept = sorted(recent_epochs(parts))
     tried: list[Solution] = []
+    needed = 0
     for first in range(len(kept)):
         sent = sent_of(task, parts, kept[first:])
-        if tried and len(sent.names) < STAYING * len(tried[0].sent.names):
+        needed = needed or needed_sites(parts, sent.names)
+        if len(sent.names) < needed:
             break
         tried.append(_solution(task, sent))
         if not tried[-1].far:
@@ -118,6 +120,8 @@ def _solution(task: CopiesTask, sent: Sent) -> Solution:
     fit = settled(task, sent)
     found, copies = fit.found, sent.copies
     covariance, privacy = variances(sent, fit)
+    # a bound, whose square keeps 95 % intervals at 95 % or more, however large it is
+    covariance = covariance + np.diag(askew(task, fit) ** 2)
     least = float(np.linalg.eigvalsh(found.information)[0])
     error = math.sqrt(task.size / max(float(fit.weights @ copies.degrees), 1.0))
     share = min(1.0, (least / (READY * error * (least + copies.ridge))) ** 2)

@@ -1,4 +1,4 @@
-"""What sites' ridges hold their fits back by, and what that leaves out of an estimate."""
+"""What an estimate of copies leaves out: by sites' ridges, and as fits of few records err."""
 
 from __future__ import annotations
 
@@ -54,14 +54,41 @@ def left_out(task: CopiesTask, sent: Sent, fit: Fit, covariance: Matrix) -> tupl
     away, chance = drawn.mean - theta, held @ covariance @ held.T
     for _ in range(LENGTHENED):
         ways = (away + np.sign(away) * moved) @ held.T
-        turned = ways @ information
-        lengths = np.maximum(np.einsum("ki,ki->k", ways, turned), 1e-300)
-        errors = np.sqrt(np.einsum("ki,ij,kj->k", turned, chance, turned))
-        ways *= (1 + errors / lengths)[:, None]
-        farthest = float(np.sum(np.abs(theta)) + np.max(np.sum(np.abs(ways), axis=1)))
-        # the third derivative of the logistic loss is tanh(u / 2) of its second, at most
-        half = math.tanh(farthest / 2) * task.loss.remainder / 2
+        ways *= near.longer(ways, information, chance)[:, None]
+        half = _half(task, theta, float(np.max(np.sum(np.abs(ways), axis=1))))
         squares, products = near.ways(task, ways, drawn.scatter, information / scale)
         bent = half * float(mass @ products)
         moved = near.of_each(half * float(mass @ squares), bent, scale, bread)
     return bent, moved
+
+
+def askew(task: CopiesTask, fit: Fit) -> Vector:
+    """Return by how much the fits of windows err on average at most, of each coefficient, (d,).
+
+    A fit errs by half the mean of its loss's third derivative times the square of what it varies,
+    which goes down with the records of a window, and not with how many windows come. Linear fits
+    do not.
+    """
+    theta, information = fit.found.theta, fit.found.information
+    if not task.classes:
+        return np.zeros(len(theta))
+    inverse = np.linalg.inv(information + task.ridge / task.slots * np.eye(task.size))
+    varied = inverse @ information @ inverse / task.slots
+    scale = max(float(information[0, 0]), 1e-12)
+    square = float(np.sum(information * varied)) / scale
+    longest = min(
+        float(np.sum(np.abs(varied))), task.longest**2 * float(np.linalg.eigvalsh(varied)[-1])
+    )
+    half = _half(task, theta, 0.0)
+    bread = floor_eigenvalues(information + np.diag(task.penalty), 1e-12).matrix
+    return near.of_each(half * square, half * math.sqrt(longest * square), scale, bread)
+
+
+def _half(task: CopiesTask, theta: Vector, beyond: float) -> float:
+    """Return half of the loss's third derivative over its second one, at most.
+
+    beyond: How much farther than those of theta predictors lie.
+    """
+    farthest = float(np.sum(np.abs(theta))) + beyond
+    # that of the logistic loss is tanh(u / 2)
+    return math.tanh(farthest / 2) * task.loss.remainder / 2

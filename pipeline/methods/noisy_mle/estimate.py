@@ -16,7 +16,7 @@ from pipeline.estimators.estimate import Estimate, Progress
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number
 from pipeline.methods.noisy_mle import near, telling
-from pipeline.methods.noisy_mle.sites import Sites, recent_epochs, sites_of
+from pipeline.methods.noisy_mle.sites import Sites, needed_sites, recent_epochs, sites_of
 from pipeline.methods.noisy_mle.solving import Fit, positive, settled, variances
 from pipeline.methods.noisy_mle.state import SiteState
 from pipeline.methods.noisy_mle.task import SiteTask
@@ -25,9 +25,6 @@ from pipeline.types import Matrix, Vector
 #: The least eigenvalue of the mean curvature with which intervals are given, in units of its
 #: noise's spectral size.
 READY = 2.0
-#: Older epochs are left out only where so large a share of the sites stays: those that come first
-#: in a new epoch must not be a majority alone.
-STAYING = 0.75
 #: No model moves the predictor of any record further from the last, until intervals are given.
 LONGEST_STEP = 2.0
 
@@ -106,11 +103,12 @@ def _chosen(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> tuple[S
     """
     kept = sorted(recent_epochs(parts))
     tried: list[Solution] = []
-    staying = count = 0
+    staying = count = needed = 0
     for first in range(len(kept)):
         sites = sites_of(task, parts, kept[first:])
         staying, count = len(sites.names), count or len(sites.names)
-        if staying < STAYING * count:
+        needed = needed or needed_sites(parts, sites.names)
+        if staying < needed:
             break
         tried.append(_solution(task, sites))
         if not tried[-1].far:
@@ -120,7 +118,6 @@ def _chosen(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> tuple[S
         return tried[-1], ""
     best = min(tried, key=lambda solution: solution.error)
     if best.far:
-        needed = math.ceil(STAYING * count)
         return best, telling.far(staying, count, needed, best.strangers)
     return best, best.reason
 
@@ -131,7 +128,9 @@ def _solution(task: SiteTask, sites: Sites) -> Solution:
     least = float(np.linalg.eigvalsh(fit.curvature + np.diag(task.penalty))[0])
     share = min(1.0, (max(least, 0.0) / (READY * fit.size)) ** 2)
     rows = positive(fit.curvature)
-    moved, bent = near.moved(task, sites, fit.weights, fit.coefficients, rows, fit.bread.matrix)
+    moved, bent = near.moved(
+        task, sites, fit.weights, fit.coefficients, rows, fit.bread.matrix, covariance
+    )
     chance = float(np.sum(covariance * rows)) / max(float(rows[0, 0]), 1e-12)
     reason = telling.lacking(share, known=fit.known)
     return Solution(

@@ -23,6 +23,9 @@ Mask: TypeAlias = NDArray[np.bool_]
 #: What linearised scores leave out may move a coefficient by so many of its standard errors: 95 %
 #: intervals whose middle is off by so much hold the truth in 93 %.
 NEAR = 0.4
+#: Ways from the public start and from the first model, one step from there, are longer by a
+#: standard error: they are short by chance alone. Later models are apart by chance themselves.
+FIRST = 1
 #: A site lies where its square of the way is so many times that of the median site of its epoch.
 FARTHER = 25.0
 
@@ -48,21 +51,39 @@ def ways(task: WeighedTask, away: Matrix, scatter: Vector, rows: Matrix) -> tupl
 
 def moved(
     task: SiteTask, sites: Sites, weights: Vector, coefficients: Vector, rows: Matrix,
-    bread: Matrix,
+    bread: Matrix, covariance: Matrix,
 ) -> tuple[Vector, float]:  # fmt: skip
     """Return by how much linearised scores move each coefficient at most, (d,), and predictors.
 
     weights: Of the sites, shape (M,).
     rows: Mean curvature of one record, without negative eigenvalues.
     bread: Mean curvature with the ridge, repaired.
+    covariance: Of the coefficients.
     """
     scale = max(float(rows[0, 0]), 1e-12)
     points = sites.points
-    squares, products = ways(task, points.mean - coefficients, points.scatter, rows / scale)
+    away = points.mean - coefficients
+    first = points.epoch <= FIRST
+    away[first] *= longer(away[first], rows, covariance)[:, None]
+    squares, products = ways(task, away, points.scatter, rows / scale)
     mass = weights[points.site] * points.bending / float(weights @ sites.records)
     half = task.loss.remainder / 2
     left_out, bent = half * float(mass @ squares), half * float(mass @ products)
     return of_each(left_out, bent, scale, bread), bent
+
+
+def longer(away: Matrix, rows: Matrix, chance: Matrix) -> Vector:
+    """Return by which factors ways are longer that chance makes short by a standard error, (k,).
+
+    Else intervals would come to those streams first whose estimates chance drew to the points.
+
+    away: Shape (k, d); chance: covariance of their ends; rows: as in `ways`, of any scale.
+    """
+    turned = away @ rows
+    lengths = np.maximum(np.einsum("ki,ki->k", away, turned), 1e-300)
+    errors = np.sqrt(np.einsum("ki,ij,kj->k", turned, chance, turned))
+    found: Vector = 1 + errors / lengths
+    return found
 
 
 def of_each(left_out: float, bent: float, scale: float, bread: Matrix) -> Vector:

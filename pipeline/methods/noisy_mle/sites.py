@@ -15,6 +15,12 @@ from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Integers, Matrix, Vector
 
+#: Older epochs are left out only where so large a share of the sites that go on stays.
+STAYING = 0.75
+#: A site has stopped that is so many epochs behind the one that more than half have reached: they
+#: are at a model of twice its number, or the third where it is at the first.
+SILENT = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Points:
@@ -165,14 +171,11 @@ def recent_epochs(parts: Sequence[tuple[float, SiteState]]) -> set[int]:
     public start are the farthest from the estimate. They leave it when as many releases at models
     have come, of most sites.
     """
-    counts, reached = Counter[int](), dict[str, int]()
+    counts, reached = Counter[int](), newest_epochs(parts)
     for _, state in parts:
         _, epochs, rows = state.held()
         for epoch in np.unique(epochs).tolist():
             counts[epoch] += int(rows[epochs == epoch, 0].sum())
-        newest = state.epochs[: len(state.sites)].max(axis=1, initial=-1)
-        for name, epoch in zip(state.sites, newest.tolist(), strict=True):
-            reached[name] = max(epoch, reached.get(name, -1))
     if not reached:
         return set()
     come = sorted(reached.values(), reverse=True)[len(reached) // 4]
@@ -182,3 +185,27 @@ def recent_epochs(parts: Sequence[tuple[float, SiteState]]) -> set[int]:
     later = sum(counts[epoch] for epoch in last if epoch)
     moved_on = 2 * sum(epoch > 0 for epoch in reached.values()) > len(reached)
     return {epoch for epoch in last if epoch or counts[0] > later or not moved_on}
+
+
+def newest_epochs(parts: Sequence[tuple[float, SiteState]]) -> dict[str, int]:
+    """Return the newest epoch of each site."""
+    reached: dict[str, int] = {}
+    for _, state in parts:
+        newest = state.epochs[: len(state.sites)].max(axis=1, initial=-1)
+        for name, epoch in zip(state.sites, newest.tolist(), strict=True):
+            reached[name] = max(epoch, reached.get(name, -1))
+    return reached
+
+
+def needed_sites(parts: Sequence[tuple[float, SiteState]], names: Collection[str]) -> int:
+    """Return how many of some sites must stay where older epochs are left out.
+
+    Three quarters of those that go on, and more than half of all: the first few at a new model are
+    no majority alone. Those have stopped that are `SILENT` epochs behind what most have reached.
+    """
+    newest = newest_epochs(parts)
+    # versions 1 and 2 are the epochs 1 and 3
+    reached = sorted((newest[name] - (newest[name] > 1) for name in names), reverse=True)
+    most = reached[len(reached) // 2]
+    going = sum(epoch > most - SILENT for epoch in reached)
+    return max(math.ceil(STAYING * going), len(reached) // 2 + 1)
