@@ -75,10 +75,13 @@ def closing(done: dict[str, Any], after: dict[str, Any], study: Study) -> Iterat
     """Yield the lines with which a run ends: what it did, and a warning of ranges that cut."""
     kinds = f" ({worded(Counter(done['reasons']))})" if done["reasons"] else ""
     unsent = f" ({done['releases_unsent']} not sent yet)" if done["releases_unsent"] else ""
+    used, clipped, aside, released = (
+        f"{done[key]} {noun}" + "s" * (done[key] != 1)
+        for key, noun in zip(_COUNTS, ("record", "value", "record", "release"), strict=True)
+    )
     yield (
-        f"{done['records_used']} records used, {done['values_clipped']} values clipped, "
-        f"{done['records_set_aside']} records set aside{kinds}, {done['releases']} releases{unsent}"
-        f"; {_budget(after)}"
+        f"{used} used, {clipped} clipped to the public range, {aside} set aside{kinds}, "
+        f"{released}{unsent}; {_budget(after)}"
     )
     data = study.data
     answered = [data.response.kind, *(feature.kind for feature in data.features.values())]

@@ -159,7 +159,7 @@ def run_client(
             from_start=job.from_start,
         )
         started()
-        _warn(task, store, name, stream_state.next_seq, say)
+        _warn(task, store, name, stream_state.next_seq, job.from_start, say)
         admission.begins(stream_state.position)
         source = open_source(
             job.source,
@@ -250,8 +250,15 @@ def _check_order(source: Source, name: str) -> None:
 
 
 def _warn(
-    task: Task, store: ClientStore, name: str, releases: int, say: Callable[[str], None]
-) -> None:
+    task: Task, store: ClientStore, name: str, releases: int, from_start: bool,
+    say: Callable[[str], None],
+) -> None:  # fmt: skip
+    if from_start and not task.study.study.before:
+        say(
+            f"WARNING: --from-start means nothing here: study {task.study.study.name!r} follows "
+            "none, and goes on behind what it has released of its source. To have the records "
+            "released once more, begin a study of a new name"
+        )
     if warning := loose_delta(task.budget.guarantee.delta, (releases + 1) * task.slots):
         say(f"WARNING: {warning}")
     if task.study.private and store.released_without_privacy(name):

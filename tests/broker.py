@@ -28,9 +28,10 @@ KINDS = ["amqtt", *(["mosquitto"] if MOSQUITTO else [])]
 
 @contextmanager
 def broker(
-    folder: Path, kind: str = "amqtt", *, users: bool = False, certificate: Path | None = None
-) -> Iterator[int]:
-    """Run a broker and yield its port.
+    folder: Path, kind: str = "amqtt", *, users: bool = False, certificate: Path | None = None,
+    port: int | None = None,
+) -> Iterator[int]:  # fmt: skip
+    """Run a broker and yield its port; it ends by SIGKILL.
 
     Parameters
     ----------
@@ -38,8 +39,10 @@ def broker(
         Whether it lets in only `USER`.
     certificate
         A PEM file: then it speaks TLS.
+    port
+        Where it listens; by default a free one.
     """
-    port = free_port()
+    port = port or free_port()
     command = (_amqtt if kind == "amqtt" else _mosquitto)(folder, port, users, certificate)
     with (folder / "broker.log").open("ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

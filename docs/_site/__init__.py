@@ -9,6 +9,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 
 from _site.cells import CodeCell
 from _site.generated import Generated
+from _site.notebooks import write
 
 #: Cells of so many characters are sentences: on a narrow screen a table scrolls before these are
 #: squeezed into a column of single words.
@@ -32,4 +33,5 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_post_transform(Sentences)
     app.add_directive("generated", Generated)
     app.add_directive("code-cell", CodeCell)
+    app.connect("build-finished", write)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

@@ -1,7 +1,7 @@
 """The directive `{code-cell}`: Python that runs when the site is built, with what it prints below.
 
-Pages with cells are notebooks in text: Jupytext opens them in Jupyter. All cells of a page share
-their names; an error in one ends the build.
+All cells of a page share their names; an error in one ends the build. A page with cells is offered
+as a Jupyter notebook, too, see `_site.notebooks`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,27 @@ import contextlib
 import io
 import sys
 import traceback
-from typing import Any, ClassVar
+from pathlib import PurePosixPath
+from typing import Any, ClassVar, NamedTuple
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 Names = dict[str, Any]
+
+
+class Ran(NamedTuple):
+    """A cell that was run: what it printed, and its figures as SVG."""
+
+    code: str
+    printed: str
+    figures: list[bytes]
+
+
 #: Of each page.
 _NAMES: dict[str, Names] = {}
+#: The cells of each page, in order.
+RUN: dict[str, list[Ran]] = {}
 
 
 class CodeCell(SphinxDirective):
@@ -38,6 +51,12 @@ class CodeCell(SphinxDirective):
         except Exception as error:
             raise self.error(f"a cell failed:\n{traceback.format_exc()}") from error
         shown: list[nodes.Node] = [nodes.literal_block(code, code, language="python")]
+        before = RUN.setdefault(self.env.docname, [])
+        if not before:
+            name = PurePosixPath(self.env.docname).name
+            link = f'<p><a href="{name}.ipynb" download>This page as a Jupyter notebook</a></p>'
+            shown.insert(0, nodes.raw("", link, format="html"))
+        before.append(Ran(code, printed, figures))
         output = nodes.container(classes=["cell-output"])
         if printed:
             output += nodes.literal_block(printed, printed, language="text")

@@ -13,6 +13,8 @@ from pipeline.messages.estimate import EstimateMessage
 KEPT = 60
 #: A silence is shorter than this, or than so many of the study's rhythms.
 SILENCE_SECONDS, RHYTHMS = 2.0, 4
+#: Nor longer than what is usual: so many times what four of five of the last gaps stay within.
+TIMES, USUAL, GAPS, FEWEST = 3, 0.8, 20, 5
 Kind = Literal["status", "pause", "recovery", "rebuilt", "loss", "letters", "revision"]
 
 
@@ -33,6 +35,7 @@ class Happenings:
     def __init__(self, rhythm: float) -> None:
         self._silence = max(SILENCE_SECONDS, RHYTHMS * rhythm)
         self._before: EstimateMessage | None = None
+        self._gaps: deque[float] = deque(maxlen=GAPS)
         self.found: deque[Happening] = deque(maxlen=KEPT)
 
     def take(self, message: EstimateMessage) -> None:
@@ -65,12 +68,19 @@ class Happenings:
                 at, "recovery",
                 f"a worker took over{lasted} at the same log positions: nothing was lost",
             )  # fmt: skip
-        elif silent > self._silence:
-            self._tell(
-                at, "pause",
-                f"no estimate for {silent:.1f} s, then {counted(new, 'release')} in one: clients "
-                "were silent, or a worker came back",
-            )  # fmt: skip
+        else:
+            if silent > max(self._silence, TIMES * self._usual()):
+                self._tell(
+                    at, "pause",
+                    f"no estimate for {silent:.1f} s, then {counted(new, 'release')} in one: "
+                    "clients were silent, or a worker came back",
+                )  # fmt: skip
+            self._gaps.append(silent)
+
+    def _usual(self) -> float:
+        """Return the gap in seconds that is usual: long where clients send in bursts."""
+        gaps = sorted(self._gaps)
+        return gaps[int(USUAL * len(gaps))] if len(gaps) >= FEWEST else 0.0
 
     def _counts(self, before: EstimateMessage, message: EstimateMessage, at: float) -> None:
         was, now = before.diagnostics, message.diagnostics

@@ -1,5 +1,6 @@
 """The documentation site is built without a warning, and its pages need nothing from elsewhere."""
 
+import json
 import re
 import subprocess
 import sys
@@ -37,6 +38,18 @@ def test_the_site_is_built_without_warnings_and_holds_every_page(site):
     for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md"]:
         built = site / page.relative_to(ROOT).with_suffix(".html")
         assert built.exists(), page
+
+
+@pytest.mark.parametrize("name", ["river", "scikit-learn"])
+def test_notebooks_hold_every_cell_with_what_it_printed(site, name):
+    page = (ROOT / "docs/notebooks" / f"{name}.md").read_text("utf-8")
+    found = json.loads((site / "docs/notebooks" / f"{name}.ipynb").read_text("utf-8"))
+    assert (found["nbformat"], found["metadata"]["kernelspec"]["name"]) == (4, "python3")
+    code = [cell for cell in found["cells"] if cell["cell_type"] == "code"]
+    assert len(code) == page.count("```{code-cell}") > 3
+    assert all(cell["source"] in page for cell in found["cells"])
+    assert sum(bool(cell["outputs"]) for cell in code) > len(code) / 2
+    assert f'href="{name}.ipynb"' in (site / "docs/notebooks" / f"{name}.html").read_text("utf-8")
 
 
 def test_no_page_fetches_anything_from_elsewhere(site):

@@ -87,6 +87,14 @@ def test_what_happens_to_a_stream_is_told_once():
     assert kinds(first, one, two) == ["status", "loss", "letters"]
 
 
+def test_gaps_that_are_usual_are_no_pauses():
+    stream = Stream()
+    bursts = [stream.next(gap) for gap in [0.5, 0.5, 3.0] * 8]
+    found = kinds(*bursts)
+    assert found.count("pause") <= 2
+    assert kinds(*bursts, stream.next(20.0))[len(found) :] == ["pause"]
+
+
 def test_a_reader_that_connects_anew_tells_no_recovery():
     watched, stream = Watched(TASK.study), Stream()
     message = stream.next()

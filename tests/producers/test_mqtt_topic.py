@@ -202,6 +202,35 @@ def test_a_broker_that_forgets_or_goes_is_told(tmp_path: Path) -> None:
     assert "has forgotten this client" in said[-1]
 
 
+@pytest.mark.takes("a client waits a second before it asks a broker again that was killed")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broker_killed_in_mid_stream_costs_nothing_and_doubles_nothing(
+    kind: str, tmp_path: Path
+) -> None:
+    """What had come is there, once and in order; the same run goes on with the broker's next."""
+    port, said = free_port(), list[str]()
+    with broker(tmp_path, kind, users=True, port=port):
+        source = Broker(port).source(tmp_path, said=said)
+        with publisher(port) as client:
+            # nobody waits for answers: some are under way when the broker dies
+            for payload in told(*range(400)):
+                client.publish("plant/1", payload, 1)
+            found = drain(source, 20)
+    with broker(tmp_path, kind, users=True, port=port):
+        until(lambda: any("has forgotten this client" in line for line in said), "it is back", 30)
+        Broker(port).publish(*told(*range(1000, 1010)))
+        found += drain(source, 10)
+        while len(found) < 10 or numbers(found)[-1] != 1009:
+            found += drain(source, 1)
+        source.close()
+        came = numbers(found)
+        assert came == [*range(len(came) - 10), *range(1000, 1010)]
+        # and from the disk the same again
+        source = Broker(port).source(tmp_path, said=said)
+        assert numbers(drain(source, len(came))) == came
+        source.close()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("password", ["wrong", ""])
 def test_a_wrong_password_is_refused_and_never_shown(
