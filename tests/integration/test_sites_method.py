@@ -13,7 +13,7 @@ import pytest
 from tests.sites import name_of
 from tests.stage import Stage, lent, until
 
-SITES, RECORDS = 5, 2400
+SITES, RECORDS = 5, 3600
 TEXT = f"""\
 [study]
 name = "sites-{random.Random().getrandbits(48):x}"
@@ -82,7 +82,7 @@ def test_sites_live_the_whole_life(stage: Stage, tmp_path: Path) -> None:
     assert estimate.details["flagged"] == [name_of(0)]
     assert [row["share"] for row in estimate.details["sites"] if row["flag"]] == [0.0]
     _, x, z = estimate.coefficients
-    # 9,600 honest records: a standard error of about 0.05, and as much from noise
+    # 14,400 honest records: a standard error of about 0.05, and as much from noise
     assert (x.value, z.value) == pytest.approx((1.5, -1.0), abs=0.35)
     assert stage.verified()
     replayed = stage.run("replay", stage.study, "--check", "--json")

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.errors import ConfigError, StateError
 from pipeline.methods import server_of
+from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_mle import guards
 from pipeline.methods.noisy_mle.facts import largest_move, least_records
 from pipeline.methods.noisy_mle.state import KEPT, Shape, SiteState, epochs_of
@@ -229,8 +230,13 @@ def test_ten_thousand_sites_at_once_are_one_estimate_and_a_short_list() -> None:
     assert (found.details["count"], len(found.details["sites"])) == (many, 50)
 
 
-def test_a_site_that_repeats_a_window_is_counted_once() -> None:
-    task = task_of(study_text(p=3, loss="linear", records=20, epsilon=8.0))
+@pytest.mark.parametrize("method", ["", 'release = "copies"'])
+def test_a_site_that_repeats_a_window_is_counted_once(method: str) -> None:
+    task = make_task(
+        parse_study(
+            study_text(method, p=3, loss="linear", records=20, epsilon=8.0, noise_scale=0.2)
+        )
+    )
     rng, state = np.random.default_rng(1), Partition.empty(task)
     payload = release_of(
         task, window("linear", 20, rng), task.first_model, client="a", ledger="l", seq=0
@@ -238,6 +244,17 @@ def test_a_site_that_repeats_a_window_is_counted_once() -> None:
     log = [OfflineRecord(offset, b"a", payload) for offset in range(3)]
     assert Reducer(task).fold(state, log) == []
     assert (state.head.duplicates, state.sums.at(0).releases) == (2, 1)
+
+
+def test_a_version_that_nobody_published_does_not_end_the_start() -> None:
+    task = task_of(study_text(p=3, loss="logistic", records=20, epsilon=8.0, releases=4))
+    server, rows = server_of(task), np.zeros((1, Shape(4, 0).points - 1), dtype=np.int64)
+    state, first = server.empty(), np.zeros((1, 4), dtype=np.int64)
+    for site in range(4):
+        assert not server.start_is_over([state], site)
+        ids = np.array([[site, 0]], dtype=np.uint64)
+        state.fold(ids, epochs_of(np.array([2**20])), Shape(4, 0).rows_of(first, rows))
+    assert server.start_is_over([state], 1)
 
 
 def test_sums_at_zero_do_not_depend_on_the_model() -> None:

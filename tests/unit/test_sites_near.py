@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from benchmarks.sites_coverage import RESULTS, Cell, row_of, stream, table
 from pipeline.methods import method_of
-from pipeline.methods.noisy_mle import copies_estimate, copies_near
+from pipeline.methods import task_of as make_task
+from pipeline.methods.noisy_mle import copies_estimate, copies_near, near
 from pipeline.methods.noisy_mle.copies_sent import Drawn, Sent
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.infembler import Assembled, Copies
 from pipeline.methods.noisy_mle.near import NEAR
-from pipeline.methods.noisy_mle.state import Shape, epochs_of
+from pipeline.methods.noisy_mle.sites import Points, needed_sites
+from pipeline.methods.noisy_mle.state import Shape, SiteState, epochs_of
 from pipeline.offline import OfflineRun
-from tests.sites import name_of, task_of
+from pipeline.study import parse_study
+from tests.sites import name_of, study_text, task_of
 
 STREAMS = 16
 #: Steep slopes and large windows: what linearised scores leave out is far more than chance.
@@ -29,6 +34,16 @@ RARE = Cell("logistic", 20000, 8, 8.0, intercept=1.0, rounds=4, rare=0.01)
 
 #: Ridges of copies hold back what few records say.
 COPIES = Cell("logistic", 6000, 10, 8.0, intercept=1.0, release="copies", rounds=3, rare=0.05)
+
+LINEAR_COPIES = study_text(
+    'release = "copies"', p=3, loss="linear", records=400, epsilon=4.0, noise_scale=0.15
+)
+
+
+def task_of_copies(text: str, records: int) -> CopiesTask:
+    task = make_task(parse_study(text.replace("records = 400", f"records = {records}")))
+    assert isinstance(task, CopiesTask)
+    return task
 
 
 @pytest.mark.takes("a mean error is known from some streams of large windows")
@@ -92,6 +107,88 @@ def test_what_copies_leave_out_is_what_their_ridge_holds_back() -> None:
     # and a larger ridge holds more back
     longer = replace(sent, copies=replace(copies, ridge=3 * ridge))
     assert np.all(copies_near.left_out(task, longer, fit, np.zeros((size, size)))[1] > moved)
+
+
+def test_what_fits_of_few_records_err_is_bounded() -> None:
+    """The bias of a maximum-likelihood fit (Cox and Snell 1968, equation (18)), on a grid."""
+    text = Cell("logistic", 400, 6, 8.0, release="copies").text(1)
+    task, larger = (task_of_copies(text, records) for records in (400, 40_000))
+    ends = np.linspace(-1, 1, 9)
+    grid = np.array([[1.0, *row] for row in itertools.product(ends, repeat=3)])
+    for theta in ([-1.0, 0.5, 0.99, 0.88], [0.5, 0.0, 0.0, 2.0], [2.0, -1.0, 0.0, 0.0]):
+        half = grid @ theta / 2
+        bend = 0.25 / np.cosh(half) ** 2
+        information = (grid.T * bend) @ grid / len(grid)
+        full = information + task.ridge / task.slots * np.eye(4)
+        inverse = np.linalg.inv(full)
+        varied = inverse @ information @ inverse / task.slots
+        squares = np.einsum("ni,ij,nj->n", grid, varied, grid)
+        third = grid.T @ (bend * np.tanh(half) * squares) / len(grid)
+        bias = np.abs(np.linalg.solve(information, third)) / 2
+        fit = copies_near.Fit(
+            Assembled(np.array(theta), information, information, np.eye(4)[None]),
+            np.ones(1), np.ones(1),
+        )  # fmt: skip
+        bound = copies_near.askew(task, fit)
+        assert np.all(bias < bound)
+        assert bound.max() < 5 * bias.max()
+        assert np.all(copies_near.askew(larger, fit) < bound / 2)
+    linear = task_of_copies(LINEAR_COPIES, 400)
+    assert np.all(copies_near.askew(linear, fit) == 0)
+
+
+def test_ways_from_the_first_model_are_longer_than_they_look() -> None:
+    away, rows = np.array([[0.1, 0.0], [0.0, 0.2]]), np.diag([1.0, 0.25])
+    chance = np.diag([0.0009, 0.0016])
+    # one standard error along the way, which the rows' unit does not change
+    assert near.longer(away, rows, chance) == pytest.approx([1.3, 1.2])
+    assert near.longer(away, 7 * rows, chance) == pytest.approx([1.3, 1.2])
+    cell = replace(STEEP, rounds=2)
+    task, (told, _) = cell.task(1), stream(cell, 1)[-1]
+    assert told.status == "warming"
+    points = Points(np.arange(2), np.array([1, 3]), told.coefficients + 0.1, np.zeros(2),
+                    np.ones(2), np.zeros(2))  # fmt: skip
+    bread = 0.2 * np.eye(4)
+    found = []
+    for epochs, error in (([1, 1], 1e-9), ([1, 1], 0.05), ([3, 3], 1e-9), ([3, 3], 0.05)):
+        some = replace(points, epoch=np.array(epochs), mean=np.tile(points.mean, (2, 1)))
+        sites, ones = SimpleNamespace(points=some, records=np.ones(2)), np.ones(2)
+        chance = error**2 * bread
+        moved = near.moved(task, sites, ones, told.coefficients, bread, bread, chance)  # type: ignore[arg-type]
+        found.append(moved[1])
+    assert found[1] > 1.01 * found[0]
+    assert found[0] == pytest.approx(found[2]) == pytest.approx(found[3])
+
+
+@pytest.mark.takes("sites that stop, over some models")
+def test_sites_that_stop_hold_the_others_up_for_two_models_and_not_for_all() -> None:
+    cell = Cell("logistic", 6000, 10, 8.0, every=10, stopping=3, rounds=5)
+    told = [estimate for estimate, _ in stream(cell, 1)]
+    assert [estimate.status for estimate in told] == ["warming"] * 4 + ["ready"]
+    assert "of 10 sites have reported" in told[3].reason
+    assert told[-1].details["count"] == 7
+    assert set(told[-1].details["dropped"]) == {name_of(k) for k in (7, 8, 9)}
+
+
+def test_a_quarter_of_the_sites_make_no_others_silent() -> None:
+    def needed(epochs: list[int]) -> int:
+        state = SiteState(Shape(2, 0), 1)
+        ids = np.array([[k, 0] for k in range(len(epochs))], dtype=np.uint64)
+        state.fold(
+            ids, np.array(epochs), np.zeros((len(epochs), state.shape.width), dtype=np.int64)
+        )
+        return needed_sites([(1.0, state)], list(state.sites))
+
+    # half of the sites at the newest model leave nobody alone, whatever version they give
+    assert needed([0] * 5 + [80] * 5) == 8
+    assert needed([1] * 3 + [3] * 7) == 8
+    # the third model, where those that stopped are at the first
+    assert needed([1] * 3 + [4] * 7) == 6
+    assert needed([1] * 4 + [4] * 6) == 6
+    # epochs are half a doubling each
+    assert needed([5] * 3 + [6] * 7) == 8
+    assert needed([5] * 3 + [7] * 7) == 6
+    assert needed([0]) == 1
 
 
 def test_a_few_sites_that_come_first_at_a_new_model_are_not_a_majority() -> None:
