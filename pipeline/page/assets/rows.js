@@ -70,8 +70,7 @@ export function drawRows(points, seconds) {
   const [from, to] = range(now);
   const place = (value) => Math.min(100, Math.max(0, (100 * (value - from)) / (to - from)));
   rows.forEach((row, at) => {
-    // one that nobody sees is drawn once: whoever scrolls finds no empty row
-    if (!visible.has(row.node) && row.due > 0) return;
+    if (!visible.has(row.node)) return;
     const value = now.values[at], low = now.low[at], high = now.high[at];
     say(row.text, number(value, true));
     say(row.ends, low === null ? "no interval yet" : `${number(low)} … ${number(high)}`);
