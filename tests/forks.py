@@ -1,9 +1,10 @@
 """`veilstream` processes, forked from one that has imported everything.
 
 Most of a start is imports, a second of processor time for a worker, and the suite starts some
-hundreds of processes. `Forks.start` asks a server, which is started once and has done nothing but
-import, for a child: a process of its own, with its own pid, environment, output and end, that a
-test may kill. Whatever is about the start itself is for `subprocess`.
+hundreds of processes. `Forks.start` asks a server, which has done nothing but import, for a child:
+a process of its own, with its own pid, environment, output and end, that a test may kill. The
+server is started once, for all processes of a run. Whatever is about the start itself is for
+`subprocess`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from threading import Lock
 from typing import IO, Any
@@ -138,28 +141,66 @@ class Forks:
         return Forked(pid, outcome, None if write is None else os.fdopen(write, "wb"))
 
     def _serve(self) -> socket.socket:
-        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        server = None
+        if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
+            # an abstract address: it is gone when nobody holds it any more
+            address = f"\0forks-of-{run}"
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            # but for the first process of the run, another one holds the address
+            with listener, suppress(OSError):
+                listener.bind(address)
+                listener.listen()
+                server = _started(listener)
+            mine = _connected(address)
+        else:
+            mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with its:
+                server = _started(its)
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tests.forks", str(its.fileno())],
-            stdin=subprocess.DEVNULL, pass_fds=[its.fileno()],
-        )  # fmt: skip
-        its.close()
         self._socket = mine
 
         def end() -> None:
             mine.close()
-            server.wait()
+            if server is not None:
+                server.wait()
 
         atexit.register(end)
         return mine
 
 
+def _started(given: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.forks", str(given.fileno())],
+        stdin=subprocess.DEVNULL, pass_fds=[given.fileno()],
+    )  # fmt: skip
+
+
+def _connected(address: str) -> socket.socket:
+    mine = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    deadline = time.monotonic() + 10.0
+    while True:
+        try:
+            mine.connect(address)
+        except ConnectionRefusedError:
+            # another process has bound it, and does not listen yet
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return mine
+
+
 FORKS = Forks()
 
 
-def serve(asked: socket.socket) -> None:
-    """Fork what is asked for, and tell how each process ended, until nobody can ask any more."""
+def serve(given: socket.socket) -> None:
+    """Fork what is asked for, and tell how each process ended, until nobody can ask any more.
+
+    Parameters
+    ----------
+    given
+        The one who asks, or where all processes of a run do: they share what is imported once.
+    """
     for module in MODULES:
         import_module(module)
     _draw()
@@ -168,27 +209,33 @@ def serve(asked: socket.socket) -> None:
     # Ctrl-C is for those who asked
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
+    listens = bool(given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    asking = {given.accept()[0] if listens else given}
     running: dict[int, tuple[int, int]] = {}
-    while True:
-        for ready in select.select([asked, *running], [], [])[0]:
-            if ready is not asked:
+    while asking:
+        for ready in select.select([*asking, *running, *[given][:listens]], [], [])[0]:
+            if isinstance(ready, int):
                 _tell(ready, *running.pop(ready))
-                continue
-            request, files, _, _ = socket.recv_fds(asked, LONGEST, 4)
-            if not request:
-                return
-            *streams, tell = files
-            pid = os.fork()
-            if not pid:
-                for held in (tell, asked.fileno(), *running):
+            elif listens and ready is given:
+                asking.add(given.accept()[0])
+            else:
+                request, files, _, _ = socket.recv_fds(ready, LONGEST, 4)
+                if not request:
+                    asking.remove(ready)
+                    ready.close()
+                    continue
+                *streams, tell = files
+                pid = os.fork()
+                if not pid:
+                    for asks in (given, *asking):
+                        asks.close()
+                    for held in (tell, *running, *(other for _, other in running.values())):
+                        os.close(held)
+                    _run(*json.loads(request), streams)
+                for held in streams:
                     os.close(held)
-                for _, other in running.values():
-                    os.close(other)
-                _run(*json.loads(request), streams)
-            for held in streams:
-                os.close(held)
-            running[os.pidfd_open(pid)] = pid, tell
-            asked.send(str(pid).encode())
+                running[os.pidfd_open(pid)] = pid, tell
+                ready.send(str(pid).encode())
 
 
 def _draw() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import adbc_driver_postgresql.dbapi
-import duckdb
 import pytest
 
+from benchmarks.killed_sources import duck_connection
 from pipeline.errors import ConfigError, DataError
 from producers.admission import looks_of
 from producers.sources import Slot, Source, kind_of, location_of, name_of, open_source
@@ -62,8 +62,8 @@ def base(request: pytest.FixtureRequest, tmp_path: Path) -> Base:
     if request.param == "postgresql":
         uri = request.getfixturevalue("server")
         return Base("postgresql", uri, lambda: adbc_driver_postgresql.dbapi.connect(uri))
-    path, module = tmp_path / "a.db", {"sqlite": sqlite3, "duckdb": duckdb}[request.param]
-    return Base(request.param, str(path), lambda: module.connect(str(path)))
+    connect = {"sqlite": sqlite3.connect, "duckdb": duck_connection}[request.param]
+    return Base(request.param, str(tmp_path / "a.db"), lambda: connect(str(tmp_path / "a.db")))
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_a_table_that_is_filled_anew_while_it_is_followed_ends_it(lite: Base) ->
 
 def test_what_a_driver_says_of_rows_is_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    base = Base("duckdb", str(path), lambda: duckdb.connect(str(path)))
+    base = Base("duckdb", str(path), lambda: duck_connection(str(path)))
     base.run(
         "CREATE TABLE raw AS SELECT 1 AS id, 'S3CRET' AS x",
         "CREATE VIEW t AS SELECT id, CAST(x AS DOUBLE) AS x FROM raw",
