@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import StateError
+from pipeline.estimators.buckets import State
 from pipeline.methods.ldp_sgd import stored
 from pipeline.methods.ldp_sgd.path import SgdPath
 from pipeline.methods.ldp_sgd.settings import Rule
@@ -36,7 +36,7 @@ class GradientBatch:
 
 
 @dataclass(slots=True)
-class SgdState:
+class SgdState(State):
     """The path of one partition, and those that have been merged with it.
 
     slots: Record slots that have come.
@@ -86,9 +86,10 @@ class SgdState:
         """Put the paths of another partition beside this one's."""
         self.others = [*self.others, *(path.copy() for path in other.paths)]
 
-    def encode(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
+    def _encoded(self, name: str) -> bytes:
         """Return the path as bytes; what has been merged with it is not stored."""
-        return {PATH: stored.encode(self.path)} if names is None or names else {}
+        del name
+        return stored.encode(self.path)
 
     @classmethod
     def decode(cls, rule: Rule, fields: dict[str, bytes]) -> SgdState:
