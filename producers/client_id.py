@@ -1,4 +1,4 @@
-"""What a client may be called.
+"""What a client may be called, and where its database is.
 
 The id is the key of its releases, part of a header and of a file name, and stands in the lines
 that people read: it holds nothing that one of these would cut, quote or obey.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from pipeline.errors import ConfigError
 
@@ -49,3 +50,21 @@ def check_id(client: str, database: Path, say: Callable[[str], None]) -> None:
 def shown(client: str) -> str:
     """Return an id as lines for people may hold it: nothing in it that a terminal would obey."""
     return client if is_plain(client) else ascii(client)
+
+
+def vault_path(folder: Path, client: str) -> Path:
+    """Return where a client's database is."""
+    return folder / "clients" / f"{quote(client, safe='')}.db"
+
+
+def known_vault(folder: Path, client: str) -> Path:
+    """Return where a client's database is; ConfigError if there is none."""
+    path = vault_path(folder, client)
+    if not path.exists():
+        raise ConfigError(f"no client {client!r} has run from this folder; see VEILSTREAM_FOLDER")
+    return path
+
+
+def clients_of(folder: Path) -> list[str]:
+    """Return the ids of all clients that have a database in a folder."""
+    return sorted(unquote(path.stem) for path in (folder / "clients").glob("*.db"))

@@ -12,9 +12,9 @@ from pipeline.privacy.accounting import Unit, total_epsilon
 from pipeline.privacy.events import Event
 from pipeline.release.task import Task
 from producers.charges import Rows, charges, protecting, spent
+from producers.client_id import clients_of, vault_path
 from producers.ledger import HAIR
 from producers.report import check_version, reading
-from producers.run import clients_of, vault_path
 
 _STANDING = """
     SELECT study, streams.source, next_seq, waiting, epsilon, delta, unit_records, neighbours

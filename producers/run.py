@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import quote, unquote
 
 from infra.study_record import check_running
 from infra.topics import ensure_topics, time_rules
@@ -24,7 +22,7 @@ from pipeline.study import require_live
 from producers import source_test
 from producers.admission import Admission
 from producers.client import Client, Progress
-from producers.client_id import check_id
+from producers.client_id import check_id, vault_path
 from producers.client_store import NO_LIMIT, ClientStore
 from producers.event_time import EventTimes
 from producers.followed import check_followed
@@ -75,24 +73,6 @@ class Job:
     other_data: bool = False
     accept: bool = False
     from_start: bool = False
-
-
-def vault_path(folder: Path, client: str) -> Path:
-    """Return where a client's database is."""
-    return folder / "clients" / f"{quote(client, safe='')}.db"
-
-
-def known_vault(folder: Path, client: str) -> Path:
-    """Return where a client's database is; ConfigError if there is none."""
-    path = vault_path(folder, client)
-    if not path.exists():
-        raise ConfigError(f"no client {client!r} has run from this folder; see VEILSTREAM_FOLDER")
-    return path
-
-
-def clients_of(folder: Path) -> list[str]:
-    """Return the ids of all clients that have a database in a folder."""
-    return sorted(unquote(path.stem) for path in (folder / "clients").glob("*.db"))
 
 
 def run_client(

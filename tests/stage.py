@@ -26,7 +26,7 @@ from pipeline.methods import task_of
 from pipeline.reducer import Partition
 from pipeline.settings import Settings
 from pipeline.study import parse_study
-from producers.run import vault_path
+from producers.client_id import vault_path
 from state import RedisStore
 from state.connection import redis_client
 from tests.forks import FORKS, Forked

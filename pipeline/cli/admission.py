@@ -21,8 +21,7 @@ from pipeline.messages.admission import Enrolment, read_enrolment, write_signed
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from pipeline.study import Study
-from producers.client_id import check_id, shown
-from producers.run import vault_path
+from producers.client_id import check_id, shown, vault_path
 
 
 @click.command()

@@ -10,10 +10,10 @@ from infra.addresses import connected
 from pipeline.cli.admission import admit, enrol, revoke, roll
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.settings import Settings
+from producers.client_id import known_vault
 from producers.counted import counted
 from producers.membership import Membership
 from producers.report import report
-from producers.run import known_vault
 
 
 @click.group()

@@ -16,12 +16,11 @@ from pipeline.errors import ConfigError, LocalStoreError, PrivacyError
 from pipeline.messages.spends import read_spends, write_spends
 from pipeline.privacy.calibration import Answer, Name, Question, solve
 from pipeline.settings import Settings
-from producers.client_id import check_id
+from producers.client_id import check_id, clients_of, known_vault, vault_path
 from producers.client_store import ClientStore
 from producers.heritage import check_file
 from producers.report import account_of
 from producers.report import ledger as read_ledger
-from producers.run import clients_of, known_vault, vault_path
 
 
 @click.group()

@@ -20,9 +20,9 @@ from pipeline.settings import Settings
 from pipeline.study import Study
 from producers.account import begun, closing, run_of, standing
 from producers.client import Progress
-from producers.client_id import shown
+from producers.client_id import shown, vault_path
 from producers.ledger import Limit
-from producers.run import Job, Report, run_client, vault_path
+from producers.run import Job, Report, run_client
 
 
 @click.command()

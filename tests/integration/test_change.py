@@ -14,8 +14,8 @@ from infra.study_record import announce, known_revision
 from infra.topics import administrator, configuration
 from pipeline.methods import task_of
 from pipeline.study import load_study, parse_study
+from producers.client_id import vault_path
 from producers.client_store import ClientStore, Outgoing, Tally
-from producers.run import vault_path
 from tests.stage import Stage, lent, lines, study_text, until, write_csv
 from tests.trusted import TRUST
 

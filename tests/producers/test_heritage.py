@@ -27,10 +27,10 @@ from pipeline.privacy.accounting import total_mu
 from pipeline.privacy.events import Gaussian, NonPrivate, Pure, compose
 from pipeline.release.task import Task
 from pipeline.study import parse_study
+from producers.client_id import vault_path
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.ledger import Limit
 from producers.report import account_of, ledger
-from producers.run import vault_path
 from tests.stage import study_text
 
 SOURCE = "csv:data.csv"
