@@ -170,6 +170,7 @@ def weighed_over_last(
         "turned": turned,
         "inverse": inverse,
         "curvature": curvature,
+        "mixed": 0.0,
         "bent": w**2
         @ np.vecdot((t - theta) @ curvature, t - theta)
         / np.sum(w**2)

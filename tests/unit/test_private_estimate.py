@@ -84,7 +84,7 @@ def least_error(found: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     for one in found:
         meat, curvature = one["squares"] * spread + one["turned"], one["curvature"]
         chance = np.trace(one["inverse"] @ meat @ one["inverse"] @ curvature) / curvature[0, 0]
-        errors.append(chance + 4 * one["bent"] ** 2)
+        errors.append(chance + 4 * (one["bent"] + one["mixed"]) ** 2)
     worse = (number for number in range(1, len(found)) if errors[number] >= errors[number - 1])
     return found[next(worse) - 1]
 
@@ -121,6 +121,18 @@ def over_last(task: Task, batch: PrivateBatch, number: int) -> dict[str, np.ndar
     inverse = np.linalg.inv(slots * bread)
     noise = count * task.update_channels.gradient.standard_deviation**2 * np.eye(d)
     off = t - (mean - step)
+    # one curvature for all epochs instead of each one's own, beyond what its noise does
+    pulled, chance = np.zeros(d), np.zeros((d, d))
+    for epoch in last:
+        own = epochs[chosen] == epoch
+        its = unpack_upper(batch.curvature[chosen][own].sum(axis=0) * part.unit, d) / slots
+        apart = t[own].mean(axis=0) - mean
+        pulled += its @ apart
+        v = own.sum() * (part.standard_deviation / slots) ** 2
+        chance += v / 2 * (np.outer(apart, apart) + apart @ apart * np.eye(d))
+    shift = np.linalg.solve(bread, pulled)
+    by_chance = np.linalg.solve(bread, np.linalg.solve(bread, chance).T)
+    beyond = shift @ curvature @ shift - np.trace(by_chance @ curvature)
     return {
         "theta": mean - step,
         "covariance": inverse @ (meat + turned) @ inverse,
@@ -130,6 +142,7 @@ def over_last(task: Task, batch: PrivateBatch, number: int) -> dict[str, np.ndar
         "turned": turned,
         "inverse": inverse,
         "curvature": curvature,
+        "mixed": math.sqrt(max(beyond, 0.0) / curvature[0, 0]),
         "bent": np.mean(np.vecdot(off @ curvature, off)) / curvature[0, 0] / 2,
     }
 
@@ -282,3 +295,25 @@ def test_releases_at_far_models_are_left_out_once_nearer_ones_are_there() -> Non
     )
     assert left.coefficients.tobytes() == alone.coefficients.tobytes()
     assert held.coefficients.tobytes() != alone.coefficients.tobytes()
+
+
+def test_epochs_of_other_clients_show_where_one_curvature_does_not_fit_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A third of the releases, at models delta away, has 4 H and the others H.
+
+    The mean is 2 H, and scores pull (4 / 3 * 2 / 3 - 2 / 3 * 1 / 3) H delta: delta / 3 too far.
+    """
+    monkeypatch.setattr(solution, "SECOND_ORDER", 0.0)
+    task = task_of(p=2, epsilon=8.0, records=200)
+    late, early = batch_of(task, 3, [2, 3] * 20), batch_of(task, 4, [1] * 20)
+    points = np.rint(late.expansion / 100).astype(np.int64)
+    late = replace(late, expansion=points)
+    early = replace(early, expansion=points[:20] + 400)
+    alike, other = (
+        solution.solve_over(task, [(1.0, state_of(task, part, late))], 2)
+        for part in (early, replace(early, curvature=4 * early.curvature))
+    )
+    assert_allclose(other.bent, math.sqrt(3) * 400 / 4096 / 3, rtol=0.15)
+    assert alike.bent < 0.01
+    assert [epoch.releases for epoch in other.epochs] == [40, 20]
