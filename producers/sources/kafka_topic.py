@@ -23,7 +23,7 @@ from pipeline.errors import BrokerError, ConfigError, DataError
 from pipeline.settings import Settings
 from producers.sources.base import Elsewhere, Slot, read_position
 from producers.sources.jsonl_file import json_object
-from producers.sources.kafka_records import compile_records
+from producers.sources.kafka_records import compile_records, hand_out_parked
 from producers.sources.tape import RECORD_LIMIT
 from producers.sources.topic_spec import TopicSpec
 
@@ -158,7 +158,8 @@ class KafkaTopic(Elsewhere):
                 if slots and left <= 0:
                     break
                 self._fetch(min(max(left, 0.0), _LOOK))
-                if left <= 0 and not any(self._waiting.values()):
+                # what waits here must not keep the caller from its signals and its heartbeat
+                if left <= 0 and (self._behind() or not any(self._waiting.values())):
                     break
                 continue
             slots += self._run(limit - len(slots))
@@ -186,6 +187,7 @@ class KafkaTopic(Elsewhere):
         full = [p for p, number in self._partitions.items() if len(self._waiting[number]) > _AHEAD]
         with self._asking():
             self._consumer.pause(*full)
+            hand_out_parked(self._consumer)
             batches = self._consumer.poll(timeout_ms=int(seconds * 1000))
             self._consumer.resume(*full)
         for partition, records in batches.items():

@@ -125,6 +125,26 @@ def test_partitions_are_joined_by_time_whatever_the_broker_answers_first(topics:
     assert [slot.record["x"] for slot in drain(topics.open(name))] == list(range(40))
 
 
+def test_a_partition_that_had_to_wait_for_a_short_one_is_read_to_its_end(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("producers.sources.kafka_topic._AHEAD", 500)
+    name = topics.make(partitions=2)
+    producer = KafkaProducer(bootstrap_servers=topics.kafka)
+    # more than one answer of Kafka hands out, and beside it a few of another partition
+    for number in range(5000):
+        at = {"partition": int(number % 500 == 7), "timestamp_ms": EARLIER + number}
+        producer.send(name, told(x=number), **at)
+    producer.close()
+    source, found = topics.open(name), list[Any]()
+    deadline = time.monotonic() + 20
+    while not source.ended:
+        assert time.monotonic() < deadline, len(found)
+        found += source.read(1000, 0.2)
+    source.close()
+    assert [slot.record["x"] for slot in found] == list(range(5000))
+
+
 def test_it_ends_where_the_topic_ended_at_the_start_and_follows_when_asked(topics: Topics) -> None:
     name = topics.make()
     fill(topics, name, 3, 1)
