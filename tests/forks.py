@@ -86,11 +86,18 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def _look(self, seconds: float | None) -> int | None:
-        if self.returncode is None and select.select([self._outcome], [], [], seconds)[0]:
+        if self.returncode is None and _said(self._outcome, seconds):
             said = os.read(self._outcome, 16)
             os.close(self._outcome)
             self.returncode = int(said) if said else -signal.SIGKILL
         return self.returncode
+
+
+def _said(outcome: int, seconds: float | None) -> bool:
+    # `select` refuses files above 1,023, and a process that has run a thousand tests has such
+    waits = select.poll()
+    waits.register(outcome, select.POLLIN)
+    return bool(waits.poll(None if seconds is None else 1000.0 * seconds))
 
 
 class Forks:

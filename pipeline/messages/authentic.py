@@ -186,23 +186,25 @@ class Authenticator:
         sent = payloads if len(places) == len(payloads) else [payloads[n] for n in places]
         # who under which key of the study, as one number
         senders = incoming.clients * _KEYS + rows["reserved"]
-        keys: dict[int, hashlib.blake2b] = {}
+        keys: list[hashlib.blake2b] = []
         bad: dict[int, PayloadError] = {}
-        for sender in np.unique(senders).tolist():
-            client, generation = divmod(sender, _KEYS)
+        refused: dict[int, str] = {}
+        each, sender = np.unique(senders, return_inverse=True)
+        for place, (client, generation) in enumerate(divmod(key, _KEYS) for key in each.tolist()):
             name = incoming.names[client]
             key: hashlib.blake2b | str = "wrong-partition"
             if partition_of(name.encode(), self._partitions) == partition:
                 key = self._key(name, admitted.get(name), generation, least)
             if isinstance(key, str):
-                bad |= dict.fromkeys(np.flatnonzero(senders == sender).tolist(), FAULTS[key])
-                key = _NO_KEY
-            keys[sender] = key
-        hashers = map(keys.__getitem__, senders.tolist())
+                refused[place], key = key, _NO_KEY
+            keys.append(key)
+        hashers = sender.tolist()
+        if refused:
+            bad = {at: FAULTS[refused[who]] for at, who in enumerate(hashers) if who in refused}
         digests = [
             # no function call for each: this is most of what authentication costs a worker
-            (hashed := key.copy()).update(payload[:-SIZE]) or hashed.digest()  # type: ignore[func-returns-value,index]
-            for key, payload in zip(hashers, sent, strict=True)
+            (hashed := keys[who].copy()).update(payload[:-SIZE]) or hashed.digest()  # type: ignore[index]
+            for who, payload in zip(hashers, sent, strict=True)
         ]
         # all at once: no time tells how much of one MAC was right
         expected = np.frombuffer(b"".join(digests), "<u8").reshape(-1, SIZE // 8)
@@ -224,19 +226,13 @@ class Authenticator:
 
     def _unpublished(self, rows: Rows, bad: set[int], least: int) -> list[int]:
         """Return which releases have no ticket of ours."""
-        texts = rows.view("<i8").reshape(len(rows), -1)[:, self._place]
+        texts = np.ascontiguousarray(rows.view("<i8").reshape(len(rows), -1)[:, self._place])
+        each = texts.view(f"V{texts.itemsize * texts.shape[1]}").ravel().tolist()
         # a stranger's ticket is not worth a MAC of ours
-        left = np.ones(len(rows), dtype=bool)
-        left[list(bad)] = False
-        found: list[int] = []
-        # the releases of a batch are at a few models
-        while left.any():
-            text = texts[left.argmax()]
-            same = left & (texts == text).all(axis=1)
-            if not self._published(text.tobytes(), least):
-                found += np.flatnonzero(same).tolist()
-            left &= ~same
-        return found
+        left = [at for at in range(len(rows)) if at not in bad] if bad else range(len(rows))
+        # one look for each model: few where all keep up, and any number where a client does not
+        lacking = {text for text in {each[at] for at in left} if not self._published(text, least)}
+        return [at for at in left if each[at] in lacking] if lacking else []
 
     def _key(
         self, name: str, client: Admitted | None, generation: int, least: int
