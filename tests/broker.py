@@ -29,7 +29,7 @@ KINDS = ["amqtt", *(["mosquitto"] if MOSQUITTO else [])]
 @contextmanager
 def broker(
     folder: Path, kind: str = "amqtt", *, users: bool = False, certificate: Path | None = None,
-    port: int | None = None,
+    port: int | None = None, ahead: int = 20,
 ) -> Iterator[int]:  # fmt: skip
     """Run a broker and yield its port; it ends by SIGKILL.
 
@@ -41,9 +41,14 @@ def broker(
         A PEM file: then it speaks TLS.
     port
         Where it listens; by default a free one.
+    ahead
+        Messages that mosquitto sends before the first is acknowledged; 20 is its own number.
     """
     port = port or free_port()
     command = (_amqtt if kind == "amqtt" else _mosquitto)(folder, port, users, certificate)
+    if kind == "mosquitto":
+        with (folder / "mosquitto.conf").open("a") as config:
+            config.write(f"max_inflight_messages {ahead}\n")
     with (folder / "broker.log").open("ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
