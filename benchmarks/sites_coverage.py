@@ -1,6 +1,6 @@
 """How often 95 % intervals of many sites hold the truth, and when they come.
 
-`python -m benchmarks.sites_coverage [--full] [--cells TEXT] [--seed N] [--table]`. Three uniform
+`python -m benchmarks.sites_coverage [--full] [--cells TEXT] [--seed N] [--record] [--table]`. Three uniform
 features (or one of them of a rare level), sites whose records have one law, no ridge, noise
 simulated with the deviations of a real study. In each round a site sends a window, or three where
 sites are uneven and it is every third; a model is made after each `every` releases. After each
@@ -10,8 +10,9 @@ number), the share that hold the fit of the same records without noise, the mean
 errors of the coefficient that is worst, and how many standard errors long the errors' deviation is.
 A row is OUTSIDE where its coverage is more than two of its own errors beyond 93 to 97.5 %.
 
-Quick: 30 streams of a cell; full: 200; `--streams 100`, as recorded: 16 minutes of one core. Writes
-results/sites_coverage.json, of which `--table` makes the table of docs/methods/noisy-mle.md.
+Quick: 30 streams of a cell; full: 200; `--streams 100`, as recorded: 16 minutes of one core.
+`--record` puts the rows of each cell that ran into results/sites_coverage.json, of which `--table`
+makes the table of docs/methods/noisy-mle.md.
 """
 
 from __future__ import annotations
@@ -177,6 +178,7 @@ def main() -> None:
     parser.add_argument("--cells", default="", help="only cells whose label holds this text")
     parser.add_argument("--streams", type=int, help="so many streams of a cell instead")
     parser.add_argument("--seed", type=int, default=0, help="of the first stream (0)")
+    parser.add_argument("--record", action="store_true", help="keep the rows of each cell")
     parser.add_argument("--table", action="store_true", help="the table of what is recorded")
     options = parser.parse_args()
     if options.table:
@@ -187,11 +189,22 @@ def main() -> None:
     found = []
     for cell in CELLS:
         if options.cells in cell.label:
-            found += rows_of(cell, range(options.seed, options.seed + streams))
+            rows = rows_of(cell, range(options.seed, options.seed + streams))
+            found += rows
+            if options.record:
+                record(rows)
     outside = [f"{row['cell']}, round {row['round']}" for row in found if row["outside"]]
     print(f"outside {LEAST:.1%} to {MOST:.1%}: {'; '.join(outside) or 'none'}")
-    if not options.cells:
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def record(rows: Sequence[dict[str, Any]]) -> None:
+    """Put the rows of a cell in the place of those recorded of it; cells that are none leave."""
+    kept: dict[str, list[dict[str, Any]]] = {cell.label: [] for cell in CELLS}
+    for row in json.loads(RESULTS.read_text(encoding="utf-8")):
+        kept.get(row["cell"], []).append(row)
+    kept[rows[0]["cell"]] = list(rows)
+    lines = [row for each in kept.values() for row in each]
+    RESULTS.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
 
 
 def rows_of(cell: Cell, seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -276,8 +289,10 @@ def row_of(cell: Cell, number: int, told: Sequence[tuple[Estimate, Vector]]) -> 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines of a Markdown table of recorded rows: one of each cell."""
-    lines = ["| design | ready after round 2, 3, 4 (%) | intervals that hold it, by round (%) |",
-             "|---|---|---|"]  # fmt: skip
+    lines = [
+        "| design | streams | ready after round 2, 3, 4 (%) | intervals that hold it, by round (%) |",
+        "|---|---|---|---|",
+    ]
     for cell in dict.fromkeys(row["cell"] for row in rows):
         own = [row for row in rows if row["cell"] == cell]
         ready = ", ".join(f"{100 * row['ready']:.0f}" for row in own if row["round"] in (2, 3, 4))
@@ -286,7 +301,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
             else f"{'**' * row['outside']}{100 * row['coverage']:.1f}{'**' * row['outside']}"
             for row in own
         )  # fmt: skip
-        lines.append(f"| {cell} | {ready} | {held} |")
+        lines.append(f"| {cell} | {own[0]['streams']} | {ready} | {held} |")
     return lines
 
 

@@ -10,8 +10,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
 from benchmarks.sites_coverage import RESULTS, Cell, row_of, stream, table
+from pipeline.doctor.population import Population
+from pipeline.doctor.streams import Size, simulated
+from pipeline.doctor.streams import stream as simulated_stream
+from pipeline.library.planning import plan
 from pipeline.methods import method_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_mle import copies_estimate, copies_near, near
@@ -22,6 +27,7 @@ from pipeline.methods.noisy_mle.near import NEAR
 from pipeline.methods.noisy_mle.sites import Points, needed_sites
 from pipeline.methods.noisy_mle.state import Shape, SiteState, epochs_of
 from pipeline.offline import OfflineRun
+from pipeline.records.blocks import with_intercept
 from pipeline.study import parse_study
 from tests.sites import name_of, study_text, task_of
 
@@ -212,17 +218,76 @@ def test_a_few_sites_that_come_first_at_a_new_model_are_not_a_majority() -> None
 
 def test_plans_say_when_scores_are_near() -> None:
     text = STEEP.text(1)
-    method, windows = method_of(task_of(text).study), 3 * 10 * STEEP.records
-    assert method.outlook(task_of(text), 10**6).usual == windows
-    # one window of each site says little where windows are small: the first models are rough
-    small = task_of(Cell("logistic", 900, 6, 8.0).text(1))
-    assert method.outlook(small, 10**6).usual == 4 * 10 * 900
-    levels = ", ".join(f'"level {number}"' for number in range(30))
-    category = f'c = {{ kind = "category", levels = [{levels}] }}'
-    rare = task_of(text.replace("c = { min = -1, max = 1 }", category))
-    assert method.outlook(rare, 10**6).usual >= windows // 3 * 4
+    method, windows = method_of(task_of(text).study), 4 * 10 * STEEP.records
+    near = method.outlook(task_of(text), 10**6)
+    # no ridge makes sure of a model that is near
+    ridge = text.replace("ridge = 0.0", "ridge = 1.0")
+    assert near.usual == method.outlook(task_of(ridge), 10**6).usual == windows
+    assert near.latest is method.outlook(task_of(ridge), 10**6).latest is None
+    # a model of 12 releases comes with the second window of ten that move together
+    slow = text.replace("releases = 6", "releases = 12")
+    assert method.outlook(task_of(slow), 10**6).usual == 7 * 10 * STEEP.records
     at_zero = Cell("linear", 6000, 6, 8.0).text(1)
     assert method.outlook(task_of(at_zero), 10**6).usual < windows
+
+
+@pytest.mark.parametrize("clients", [3, 7, 10])
+def test_a_design_has_intervals_when_it_says(clients: int) -> None:
+    """Steep slopes, and clients that move together."""
+    found = plan(parse_study(study_text(p=2, loss="logistic", epsilon=1.0)), 31_500, clients)
+    population = Population.of(simulated(found.study), np.array([-0.5, 1.0, 1.0]))
+    size = Size(found.own.outlook.usual, clients)
+    assert size.records <= 0.81 * 31_500
+    told = [simulated_stream(population, size, 3, number) for number in range(8)]
+    # 95 of 100 streams are, and none was of seven clients with a model after eight releases
+    assert sum(estimate.status == "ready" for estimate in told) >= 5
+
+
+@pytest.mark.takes("a mean error is known from some streams")
+def test_with_a_ridge_intervals_are_for_penalised_coefficients_of_weighed_records() -> None:
+    cell, ridge = replace(RARE, records=5000), 0.01
+    told = []
+    for seed in range(STREAMS):
+        text = cell.text(seed).replace("ridge = 0.0", f"ridge = {ridge}")
+        run, rng = OfflineRun(task_of(text)), np.random.default_rng(seed)
+        for number in range(3):
+            for site in range(cell.sites):
+                run.fold(f"site-{site}", run.release(f"site-{site}", cell.window(rng), run.model))
+            estimate, _ = run.estimate(0.0)
+            if number < 2:
+                run.move()
+        told.append(estimate)
+    records = replace(cell, records=200_000).window(np.random.default_rng(1)).features
+    records[:, 2] = np.where(np.arange(len(records)) < cell.rare * len(records), 1.0, -1.0)
+    design, penalty = with_intercept(records), ridge * np.array([0.0, 1.0, 1.0, 1.0])
+    weights, chance = task_of(text).record_weights(design), expit(design @ cell.truth)
+    found = np.zeros(4)
+    for _ in range(30):
+        said = expit(design @ found)
+        bread = (design.T * (weights * said * (1 - said))) @ design / len(design)
+        score = design.T @ (weights * (chance - said)) / len(design) - penalty * found
+        found = found + np.linalg.solve(bread + np.diag(penalty), score)
+    ready = [estimate for estimate in told if estimate.covariance is not None]
+    assert len(ready) > STREAMS / 2
+    errors = np.array([
+        (estimate.coefficients - found) / np.sqrt(np.diag(estimate.covariance))  # type: ignore[arg-type]
+        for estimate in ready
+    ])  # fmt: skip
+    # 0.2 of a standard error; of coefficients of records that all weigh one, 1.3
+    assert np.all(np.abs(errors.mean(axis=0)) < NEAR / 2 + 3.3 / np.sqrt(len(ready)))
+
+
+def test_a_ridge_that_outweighs_rare_levels_is_warned_of() -> None:
+    text = STEEP.text(1).replace(
+        "c = { min = -1, max = 1 }", 'c = { kind = "category", levels = ["s", "t", "u"] }'
+    )
+    method = method_of(task_of(text).study)
+    for ridge, expected in ((0.004, 0), (0.006, 1)):
+        warned = method.warnings(task_of(text.replace("ridge = 0.0", f"ridge = {ridge}")))
+        assert len(warned) == expected
+        assert not warned or "estimator.ridge: 0.006 outweighs" in warned[0]
+    plain = STEEP.text(1).replace("ridge = 0.0", "ridge = 0.1")
+    assert not method.warnings(task_of(plain))
 
 
 def test_the_page_shows_what_was_measured() -> None:

@@ -29,12 +29,14 @@ BEND = 0.55
 WINDOWS = 5
 #: A smaller ridge changes nothing that could be seen.
 LEAST_RIDGE = 1e-3
-#: Windows of every site until scores are near enough: at 0, at a first model and near the estimate.
-NEAR_WINDOWS = 3
-#: One more where a predictor errs by more than this after one window of each: in 60 to 85 % of such
-#: streams (of steep slopes) three are enough, and else in 90 % or more (benchmarks.sites_coverage).
-WIDE = 0.05
-#: Or where some level of a category has a smaller share than this of the reference.
+#: Windows of every site until scores are near enough: at 0, at a first model, near the estimate, and
+#: one more, which a tenth to four fifths of the streams of steep slopes and rare levels need
+#: (benchmarks.sites_coverage).
+NEAR_WINDOWS = 4
+#: A ridge makes the variance of a level's coefficient at most 1.2 times what the model says where
+#: the level's share of the records is so many times the ridge (docs/methods/noisy-mle.md).
+OUTWEIGHED = 10
+#: Levels with a smaller share are rare.
 RARE = 0.05
 
 
@@ -96,14 +98,22 @@ def least_records(task: SiteTask) -> int:
 
 def warnings(task: SiteTask) -> tuple[str, ...]:
     """As `Method.warnings`."""
-    least = least_records(task)
-    if least <= 20 * task.slots:
-        return ()
-    said = (
-        f"a site should have about {least:,} records, and a window has {task.slots}: noise enters "
-        "each window anew, so use larger ones (window.records), a larger epsilon or fewer features"
-    )
-    return (said,)
+    said, least = [], least_records(task)
+    if least > 20 * task.slots:
+        said.append(
+            f"a site should have about {least:,} records, and a window has {task.slots}: noise "
+            "enters each window anew, so use larger ones (window.records), a larger epsilon or "
+            "fewer features"
+        )
+    levels = max((len(f.levels or ()) for f in task.encoding.features.values()), default=0)
+    ridge = task.study.estimator.ridge
+    if levels and OUTWEIGHED * ridge > min(RARE, 1 / levels):
+        said.append(
+            f"estimator.ridge: {ridge:g} outweighs what records say of levels that fewer than "
+            f"{OUTWEIGHED * ridge:.2g} of them have, so that intervals of these can be too short "
+            "where one class is rare; use a smaller one, or put rare levels together"
+        )
+    return tuple(said)
 
 
 def sizes(task: SiteTask, records: int) -> Sizes:
@@ -124,28 +134,33 @@ def outlook(task: SiteTask, records: int) -> Outlook:
     curvature = bend * task.loss.start_curvature * kept_moments(task.encoding, task.norm_bound)
     bread = curvature + np.diag(task.penalty)
     ridge, usual = task.study.estimator.ridge, _until(task, float(np.linalg.eigvalsh(bread)[0]))
-    near = _until_near(task, curvature)
     half = np.diag(_covariance(task, curvature, counted))[1:]
-    latest = max(_until(task, ridge), near) if ridge else None
-    usual = max(usual, near)
+    latest = _until(task, ridge) if ridge else None
+    if task.at_models:
+        # no number of windows is known to bring a model near, whatever the records say
+        latest, usual = None, max(usual, _until_near(task))
     return Outlook(
         latest=latest,
         usual=usual if latest is None else min(usual, latest),
         longest=None,
         usual_half=reach * math.sqrt(float(np.median(half))),
-        why=""
-        if ridge
-        else "estimator.ridge is 0, so that intervals wait for the records' own "
-        "curvature to show through the noise",
+        why=_why(task),
     )
+
+
+def _why(task: SiteTask) -> str:
+    if not task.study.estimator.ridge:
+        return (
+            "estimator.ridge is 0, so that intervals wait for the records' own curvature to show "
+            "through the noise"
+        )
+    return "intervals wait until models are near the estimate" if task.at_models else ""
 
 
 def design(study: Study, records: int, clients: int) -> Design:
     """As `Method.design`."""
     task = SiteTask(study)
-    # no model is made before so many releases
-    a_round = max(clients, study.stream.publish.releases)
-    window = max(1, min(records // (WINDOWS * a_round), 100_000))
+    window = max(1, min(records // (WINDOWS * clients), 100_000))
     changes: dict[str, object] = {"window.records": window, "estimator.norm_bound": "typical"}
     changes["estimator.method"] = {**(study.estimator.method or {}), "sites": clients}
     reasons = {
@@ -155,9 +170,14 @@ def design(study: Study, records: int, clients: int) -> Design:
         f"{task.longest:.3g}, the longest that the ranges allow: all noise grows with it",
         "estimator.method": "how many sites share the work; the rest is as it was",
     }
+    publish = study.stream.publish
+    if (task.at_models or task.release == "copies") and clients < publish.releases:
+        kept = {"seconds": publish.seconds, "pause": publish.pause}
+        changes["stream.publish"] = {"releases": clients, **kept}
+        reasons["stream.publish"] = "a model after a window of each client, which the next one uses"
     if task.release != "copies":
         begun = SiteTask(with_keys(study, changes, name="the design"))
-        certain = _spectral(begun) / math.sqrt(NEAR_WINDOWS * a_round)
+        certain = _spectral(begun) / math.sqrt(NEAR_WINDOWS * clients)
         changes["estimator.ridge"] = max(float(f"{1.05 * certain:.2g}"), LEAST_RIDGE)
         reasons["estimator.ridge"] = (
             f"enough for intervals of slopes from {NEAR_WINDOWS} of {WINDOWS} windows on, whatever "
@@ -182,19 +202,12 @@ def _spectral(task: SiteTask) -> float:
     return READY * deviation * math.sqrt(task.size) / task.slots
 
 
-def _until_near(task: SiteTask, curvature: Matrix) -> int:
-    """Return from how many record slots on scores are usually near enough; 0 where all are at 0.
-
-    curvature: Mean one of a record, shape (d, d).
-    """
-    if not task.at_models:
-        return 0
-    # no model is made before so many releases
-    a_round = max(task.spec.sites, task.study.stream.publish.releases) * task.slots
-    errors = np.sum(_covariance(task, curvature, a_round) * curvature) / curvature[0, 0]
-    levels = max((len(f.levels or ()) for f in task.encoding.features.values()), default=0)
-    late = errors > WIDE**2 or levels * RARE > 1
-    return (NEAR_WINDOWS + int(late)) * a_round
+def _until_near(task: SiteTask) -> int:
+    """Return from how many record slots on scores are usually near enough."""
+    sites = task.spec.sites
+    # clients that move together need whole rounds for the releases of a model
+    between = sites * math.ceil(task.study.stream.publish.releases / sites)
+    return ((NEAR_WINDOWS - 1) * between + sites) * task.slots
 
 
 def _covariance(task: SiteTask, curvature: Matrix, counted: float) -> Matrix:
