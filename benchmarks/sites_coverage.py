@@ -1,7 +1,7 @@
 """How often 95 % intervals of many sites hold the truth, and when they come.
 
-`python -m benchmarks.sites_coverage [--full] [--cells TEXT] [--seed N] [--record] [--table]`. Three uniform
-features (or one of them of a rare level), sites whose records have one law, no ridge, noise
+`python -m benchmarks.sites_coverage [--full] [--cells TEXT] [--seed N] [--record] [--table]`. Three
+uniform features (or one of them of a rare level), sites whose records have one law, no ridge, noise
 simulated with the deviations of a real study. In each round a site sends a window, or three where
 sites are uneven and it is every third; a model is made after each `every` releases. After each
 round one row: the share of streams that are ready, and, among them, the share of intervals that
@@ -290,7 +290,7 @@ def row_of(cell: Cell, number: int, told: Sequence[tuple[Estimate, Vector]]) -> 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines of a Markdown table of recorded rows: one of each cell."""
     lines = [
-        "| design | streams | ready after round 2, 3, 4 (%) | intervals that hold it, by round (%) |",
+        "| design | streams | ready after round 2, 3, 4 (%) | intervals that hold it (%) |",
         "|---|---|---|---|",
     ]
     for cell in dict.fromkeys(row["cell"] for row in rows):

@@ -29,7 +29,7 @@ BEND = 0.55
 WINDOWS = 5
 #: A smaller ridge changes nothing that could be seen.
 LEAST_RIDGE = 1e-3
-#: Windows of every site until scores are near enough: at 0, at a first model, near the estimate, and
+#: Windows of every site until scores are near: at 0, at a first model, near the estimate, and
 #: one more, which a tenth to four fifths of the streams of steep slopes and rare levels need
 #: (benchmarks.sites_coverage).
 NEAR_WINDOWS = 4
