@@ -35,18 +35,28 @@ class Admission:
         self._input: Head | None = None
         self._seen: object = None
 
-    def enter(self, *, released: bool, check: Check = lambda _: None) -> None:
+    def enter(
+        self, *, check: Check = lambda _: None, say: Callable[[str], None] = lambda _: None
+    ) -> None:
         """Refuse a source that another client or name has released; see `KnownSources.check`.
 
-        released: Whether this client has released it under this name.
+        Nothing is noted: what is refused later, for its budget say, has not been released.
+
         check: Refuses columns that the study cannot use, before anything is said of other sources.
+        say: Told where the name was one of other records until now.
 
         Raises ConfigError, naming who has it; DataError if it cannot be opened, or as `check`;
         LocalStoreError if the register cannot be used.
         """
         # nothing of what comes once has been read yet
-        if kind_of(self._spec) != "input":
-            self._check(looks_of(self._spec, self._follow, check), releases=released)
+        if kind_of(self._spec) == "input":
+            return
+        if self._check(looks_of(self._spec, self._follow, check), releases=False):
+            say(
+                f"{self._name}: this client has released other records under this name, and one "
+                "budget holds for all of them. If these records are none of those, the data owner "
+                "may give them a name and a budget of their own: --source-name NAME"
+            )
 
     def begins(self, position: bytes | None) -> None:
         """Say where this run reads on: the head of what comes once is only seen from its start."""
@@ -82,8 +92,8 @@ class Admission:
         whole = looks.kind in ("packaged", "topic") or MOST in looks.marks
         self._seen = WHOLE if whole else size
 
-    def _check(self, looks: Looks, *, releases: bool) -> None:
-        self._known.check(
+    def _check(self, looks: Looks, *, releases: bool) -> bool:
+        return self._known.check(
             self._client, self._name, looks, releases=releases, other_data=self._other_data
         )
 

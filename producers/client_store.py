@@ -43,10 +43,7 @@ class ClientStore:
         self._db = Database(path, client)
         self._budgets = Ledger(self._db)
         self.heritage = Heritage(self._db)
-        self.released, self.released_without_privacy = (
-            self._budgets.released,
-            self._budgets.released_without_privacy,
-        )
+        self.released_without_privacy = self._budgets.released_without_privacy
         self.ledger, self.tests = self._db.ledger, Trials(self._db)
         self._streams, self.kept = Streams(self._db), Kept(self._db)
         self._counts, self._following = Counts(self._db), Following(self._db)

@@ -93,10 +93,12 @@ class KnownSources:
 
     def check(
         self, client: str, source: str, looks: Looks, *, releases: bool, other_data: bool
-    ) -> None:
+    ) -> bool:
         """Refuse records that are known under another client or name.
 
-        releases: Whether they are being released, or have been: then they are known from now on.
+        Returns whether the client has released other records under this name, and not these.
+
+        releases: Whether they are being released: then they are known from now on.
         other_data: Whether the data owner says that they are others than those which begin alike.
             That is remembered.
 
@@ -120,6 +122,7 @@ class KnownSources:
                 _insert(database, client, source, looks)
             elif releases and own is not None:
                 _extend(database, own, looks)
+            return bool(mine) and own is None
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

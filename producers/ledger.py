@@ -171,10 +171,6 @@ class Ledger:
                 found[named] = event
         return found
 
-    def released(self, source: str) -> bool:
-        """Whether any study of this ledger has released a source."""
-        return self._db.row("SELECT 1 FROM charged WHERE source = ?", source) is not None
-
     def released_without_privacy(self, source: str) -> bool:
         """Whether a study without privacy has released a source, here or elsewhere."""
         return any(charge.event == NonPrivate() for charge in charges(self._db.rows, source))

@@ -111,7 +111,7 @@ def run_client(
         )
         # a source that cannot be opened, or is another's, must not bind the study to it
         usable = Encoder(task.study).check_columns
-        admission.enter(released=store.released(name), check=usable)
+        admission.enter(check=usable, say=say)
         # of the others, which it does not use, it may know nothing
         ensure_topics(settings, [*topics.of_clients, *ledger_topics(task.study, settings)])
         membership = _membership(task, settings, store.client, say, admit)

@@ -36,11 +36,11 @@ class Folder:
 
     def run(
         self, client: str, spec: Path | str, name: str | None = None, *,
-        other_data: bool = False, released: bool = False,
+        other_data: bool = False,
     ) -> None:  # fmt: skip
         """Start a client on a source and release from it."""
         run = self.start(client, spec, name, other_data=other_data)
-        run.enter(released=released)
+        run.enter()
         run.before_release()
 
     def start(
@@ -167,7 +167,7 @@ def test_a_file_that_was_cut_short_is_known_by_what_it_held(
 ) -> None:
     early = copy(first)
     first.write_text("".join(first.read_text().splitlines(keepends=True)[: 1 + left]))
-    folder.start("north", first).enter(released=True)
+    folder.start("north", first).enter()
     with pytest.raises(ConfigError, match="the same first 32 records"):
         folder.run("south", early)
 
@@ -208,13 +208,30 @@ def test_that_it_is_other_data_is_said_once(tmp_path: Path, folder: Folder, firs
         folder.run("east", copy(first))
 
 
+def test_a_name_that_other_records_had_claims_nothing_before_a_release(
+    tmp_path: Path, folder: Folder, first: Path
+) -> None:
+    later = tmp_path / "later" / first.name
+    later.parent.mkdir()
+    later.write_text(HEADER + "".join(lines(40, 9)))
+    said: list[str] = []
+    folder.start("north", first).enter(say=said.append)
+    assert said == []
+    # a start that goes no further, as the budget of the name is spent
+    folder.start("north", later).enter(say=said.append)
+    assert "--source-name" in said.pop()
+    folder.run("north", later, "later")
+    with pytest.raises(ConfigError, match="--source-name 'later'"):
+        folder.run("north", later)
+
+
 def test_an_empty_file_is_compared_before_its_first_release(
     tmp_path: Path, folder: Folder, first: Path
 ) -> None:
     later = tmp_path / "later.csv"
     later.write_text(HEADER)
     run = folder.start("south", later)
-    run.enter(released=False)
+    run.enter()
     later.write_bytes(first.read_bytes())
     with pytest.raises(ConfigError, match="'north'"):
         run.before_release()
@@ -227,7 +244,7 @@ def test_a_short_file_is_compared_again_as_it_grows(
     later = tmp_path / "later.csv"
     later.write_text("".join(rows[:3]))
     run = folder.start("south", later)
-    run.enter(released=False)
+    run.enter()
     run.before_release()
     later.write_text("".join(rows))
     with pytest.raises(ConfigError, match="'north'"):
@@ -239,7 +256,7 @@ def test_columns_come_before_what_other_clients_have(folder: Folder, first: Path
     study = parse_study(study_text().replace("heat =", "warmth ="))
     check = Encoder(study).check_columns
     with pytest.raises(DataError, match="no column 'warmth'"):
-        folder.start("south", first).enter(released=False, check=check)
+        folder.start("south", first).enter(check=check)
 
 
 def test_of_two_that_start_at_once_one_releases(tmp_path: Path, folder: Folder) -> None:
@@ -249,7 +266,7 @@ def test_of_two_that_start_at_once_one_releases(tmp_path: Path, folder: Folder) 
 
     def run(client: str) -> None:
         admission = folder.start(client, path)
-        admission.enter(released=False)
+        admission.enter()
         together.wait(10)
         try:
             admission.before_release()
@@ -267,7 +284,7 @@ def test_of_two_that_start_at_once_one_releases(tmp_path: Path, folder: Folder) 
 def test_standard_input_is_known_by_what_has_come(folder: Folder, first: Path) -> None:
     def feed(client: str, seed: int) -> None:
         run = folder.start(client, "-", "stdin:csv")
-        run.enter(released=False)
+        run.enter()
         run.begins(None)
         text = first.read_bytes() if seed == 0 else (HEADER + "".join(lines(40, seed))).encode()
         place = folder.path / f"{client}-{seed}"
@@ -334,11 +351,11 @@ def test_clients_of_earlier_versions_enter_together(tmp_path: Path, folder: Fold
     paths = [write_csv(tmp_path / f"{k}.csv", 40, k) for k in range(3)]
     for k, path in enumerate(paths):
         spend(folder, f"client-{k}", path)
-    folder.run("client-2", paths[2], released=True)
+    folder.run("client-2", paths[2])
     with pytest.raises(ConfigError, match="'client-0'"):
         folder.run("new", copy(paths[0]))
     for k, path in enumerate(paths):
-        folder.run(f"client-{k}", path, released=True)
+        folder.run(f"client-{k}", path)
 
 
 def test_of_two_earlier_clients_with_the_same_records_the_older_goes_on(
@@ -348,8 +365,8 @@ def test_of_two_earlier_clients_with_the_same_records_the_older_goes_on(
     spend(folder, "b-older", path)
     spend(folder, "a-newer", copy(path))
     with pytest.raises(ConfigError, match="'b-older'"):
-        folder.start("a-newer", path.with_name("copy.csv")).enter(released=True)
-    folder.run("b-older", path, released=True)
+        folder.start("a-newer", path.with_name("copy.csv")).enter()
+    folder.run("b-older", path)
 
 
 def test_a_number_that_the_system_gave_anew_is_no_sign(folder: Folder, first: Path) -> None:
@@ -390,7 +407,7 @@ def test_a_crash_while_the_register_is_made_leaves_one_that_is_made_again(
     spend(folder, "north", first)
     with pytest.raises(ConfigError, match="'north'"):
         folder.run("south", first)
-    folder.run("north", first, released=True)
+    folder.run("north", first)
     with sqlite3.connect(path) as database:
         assert database.execute("SELECT count(*) FROM known").fetchall() == [(1,)]
 
