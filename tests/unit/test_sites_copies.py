@@ -331,6 +331,32 @@ def test_ten_thousand_sites_of_copies_at_once_are_one_estimate() -> None:
     assert (found.details["count"], len(found.details["sites"])) == (many, 50)
 
 
+@pytest.mark.parametrize("ridge", [0.0, 0.01])
+def test_a_ridge_of_the_study_draws_as_in_a_fit_of_all_records(ridge: float) -> None:
+    """Sites of unequal features: their posteriors are drawn to a common information."""
+    widths = np.array([[1.0, 1.0, 1.0], [0.2, 1.0, 1.0], [1.0, 0.2, 0.4], [0.5, 0.3, 1.0]])
+    truth, errors = np.array([0.1, 0.3, -0.25, 0.2]), []
+    # the mean x x' of all records
+    rows = np.diag([1.0, *np.mean(widths**2, axis=0) / 3])
+    penalised = np.linalg.solve(rows + ridge * np.diag([0.0, 1.0, 1.0, 1.0]), rows @ truth)
+    for seed in range(4):
+        made = task(
+            loss="linear", records=20_000, epsilon=8.0, noise_scale=0.15, ridge=ridge, seed=seed,
+            mechanism="insecure-simulation",
+        )  # fmt: skip
+        run, rng = OfflineRun(made), np.random.default_rng(seed)
+        for site in range(8):
+            features = rng.uniform(-1, 1, (20_000, 3)) * widths[site % 4]
+            responses = truth[0] + features @ truth[1:] + 0.15 * rng.standard_normal(20_000)
+            window = Arrays(features, np.clip(responses, -1.0, 1.0))
+            run.fold(f"site-{site}", run.release(f"site-{site}", window, run.model))
+        estimate, _ = run.estimate(0.0)
+        assert estimate.covariance is not None
+        errors.append((estimate.coefficients - penalised) / np.sqrt(np.diag(estimate.covariance)))
+    # once 5 standard errors; four of a mean of four streams, 1 in 4,000
+    assert np.abs(np.mean(errors, axis=0)).max() < 4 / math.sqrt(4)
+
+
 def test_one_site_with_nearly_all_records_is_bounded() -> None:
     assert largest_move(task()) == largest_move(task(f"{COPIES}, site_ridge = 900.0"))
 

@@ -18,6 +18,7 @@ from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, floor_eigenvalues
 from pipeline.methods.noisy_mle import guards, infembler
 from pipeline.methods.noisy_mle.copies_near import FAR, Fit, askew, left_out
+from pipeline.methods.noisy_mle.copies_ridge import penalised
 from pipeline.methods.noisy_mle.copies_sent import Sent, sent_of
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.estimate import next_point
@@ -57,9 +58,9 @@ def estimate(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Esti
     point = task.first_model.coefficients
     if task.moving:
         certain = solution.far or not reason
-        point = next_point(task.norm_bound, found.theta, copies.centres, settled=certain)
+        point = next_point(task.norm_bound, solution.coefficients, copies.centres, settled=certain)
     return Estimate(
-        coefficients=found.theta,
+        coefficients=solution.coefficients,
         covariance=None if reason else solution.covariance,
         privacy_covariance=None if reason else solution.privacy,
         status="warming" if reason else "ready",
@@ -87,6 +88,7 @@ class Solution:
 
     sent: Sent
     fit: Fit
+    coefficients: Vector
     covariance: Matrix
     privacy: Matrix
     share: float
@@ -119,13 +121,14 @@ def _chosen(task: CopiesTask, parts: Sequence[tuple[float, SiteState]]) -> Solut
 def _solution(task: CopiesTask, sent: Sent) -> Solution:
     fit = settled(task, sent)
     found, copies = fit.found, sent.copies
-    covariance, privacy = variances(sent, fit)
+    drawn, (apart, noise) = penalised(task, sent, fit), variances(sent, fit)
+    covariance, privacy = drawn.covariance(apart), drawn.covariance(noise)
     # a bound, whose square keeps 95 % intervals at 95 % or more, however large it is
     covariance = covariance + np.diag(askew(task, fit) ** 2)
     least = float(np.linalg.eigvalsh(found.information)[0])
     error = math.sqrt(task.size / max(float(fit.weights @ copies.degrees), 1.0))
     share = min(1.0, (least / (READY * error * (least + copies.ridge))) ** 2)
-    bent, moved = left_out(task, sent, fit, covariance)
+    bent, moved = left_out(task, sent, fit, apart)
     reason = ""
     if share < 1:
         reason = (
@@ -144,14 +147,15 @@ def _solution(task: CopiesTask, sent: Sent) -> Solution:
         reason = FAR
     scale = max(float(found.information[0, 0]), 1e-12)
     chance = float(np.sum(covariance * found.information)) / scale
-    return Solution(sent, fit, covariance, privacy, share, reason, chance + bent**2)
+    return Solution(
+        sent, fit, drawn.coefficients, covariance, privacy, share, reason, chance + bent**2
+    )
 
 
 def settled(task: CopiesTask, sent: Sent) -> Fit:
     """Return the fit with all sites weighed by their distance."""
     copies, size = sent.copies, task.size
     kept = _plausible(copies)
-    penalty = np.diag(task.penalty) / task.deviation**2
     found, weights = _middle(copies, kept), kept
     while found.rounds < ROUNDS:
         squared = _distances(sent, found)
@@ -159,7 +163,7 @@ def settled(task: CopiesTask, sent: Sent) -> Fit:
         weights *= guards.capped(weights * copies.records, task.spec.largest_share)
         if not weights.any():
             weights = np.ones(len(weights))
-        after = infembler.step(copies, None, found, weights, penalty)
+        after = infembler.step(copies, None, found, weights)
         after = infembler.stretched(copies, found, after, weights)
         settled_too = np.abs(after.information - found.information).max()
         found = after

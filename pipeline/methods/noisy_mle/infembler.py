@@ -131,13 +131,11 @@ def start(sites: Copies, central: Central | None = None) -> Assembled:
 
 
 def step(
-    sites: Copies, central: Central | None, at: Assembled, weights: Vector | None = None,
-    penalty: Matrix | float = 0.0,
-) -> Assembled:  # fmt: skip
+    sites: Copies, central: Central | None, at: Assembled, weights: Vector | None = None
+) -> Assembled:
     """Return one round: all sites' informations together, then the coefficients.
 
     weights: Of the sites, in [0, 1].
-    penalty: Ridge of one record that stays in the estimate.
     """
     size, many = len(at.theta), np.ones(len(sites.records)) if weights is None else weights
     pull = many * sites.shares
@@ -150,7 +148,7 @@ def step(
     records = float(many @ sites.records)
     information = _total(many, each) - sites.ridge * records * np.eye(size)
     side = _side_by_side(pull, each)
-    whole: Matrix = side @ sites.undrawn.reshape(-1, size) + float(pull @ sites.records) * penalty
+    whole: Matrix = side @ sites.undrawn.reshape(-1, size)
     score: Vector = side @ sites.seen.ravel()
     total = records + size + 1
     if central is not None:
