@@ -1,12 +1,14 @@
 """Plans of many clients, and a round of a thousand of them at the worker: processor time.
 
-`python -m benchmarks.rounds [--clients M] [--slots K] [--seed S] [--kind KIND] [--all]`
+`python -m benchmarks.rounds [--clients M] [--slots K] [--seed S] [--kind KIND] [--minute] [--all]`
 
 A plan of M clients in K slots of which each takes one, with uploads taken as they are: the hard
 case, whose drift couples all clients; and beside it one assignment of random costs, to see how fast
 the machine is. Then a round of a thousand clients: collected, noised and encoded as they do it;
-decoded, folded and estimated as a worker does it. `--all` takes all kinds and seeds, a process on
-one thread, and writes `benchmarks/results/rounds.json`. Numbers: docs/methods/age-aware.md.
+decoded, folded and estimated as a worker does it. `--minute` measures that round alone, and says
+what share of a core it takes where there is one every minute. `--all` takes all kinds and seeds, a
+process on one thread, and writes `benchmarks/results/rounds.json`. Numbers:
+docs/methods/age-aware.md.
 """
 
 from __future__ import annotations
@@ -136,9 +138,13 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=KINDS, default="alike")
+    parser.add_argument("--minute", action="store_true", help="a round of a thousand clients alone")
     parser.add_argument("--all", action="store_true", help="all kinds and seeds, into the results")
     asked = parser.parse_args()
     size = {"clients": asked.clients, "slots": asked.slots}
+    if asked.minute:
+        print(json.dumps({"clients": MEMBERS, "rounds": ROUNDS, **a_round()}))
+        return
     if asked.all:
         rows = []
         for kind in KINDS:

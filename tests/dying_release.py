@@ -25,8 +25,8 @@ TARGET = 2
 
 
 def main() -> None:
-    """Take the step, the study, the source and a file for what is released from the words."""
-    step, study, source, made_at = sys.argv[1:]
+    """Take the step, the study, the source, a file for what is released, and the client."""
+    step, study, source, made_at, name = sys.argv[1:]
 
     def at(*steps: str) -> None:
         if step in steps:
@@ -71,7 +71,7 @@ def main() -> None:
     client.GROUP = 2
     run.ClientStore, run.Sender = Killed, KilledSender  # type: ignore[misc]
     run.run_client(
-        task_of(load_study(Path(study))), Settings.read(), run.Job("site", source),
+        task_of(load_study(Path(study))), Settings.read(), run.Job(name, source),
         report=lambda *_: None,
     )  # fmt: skip
 

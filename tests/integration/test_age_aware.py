@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pipeline.messages.release import header_of
+from pipeline.offline import OfflineRun
 from tests import ages
-from tests.stage import Stage, lent, until
+from tests.stage import Stage, lent, send, until
+from tests.wire import valued
 
 ROUNDS = 5
 CLIENTS = ("north", "south", "west")
@@ -88,3 +92,70 @@ def test_rounds_live_through_crash_replay_and_backtest(stage: Stage, tmp_path: P
     other = stage.run("produce", stage.study, "--client", "east", "--source", sources["west"])
     assert other.returncode != 0
     assert "--client" in other.stderr
+
+
+def test_a_client_that_dies_after_it_paid_and_a_worker_that_is_away(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """What was paid for leaves once, in its first bytes, and counts once, however often it comes.
+
+    A worker that was away while rounds were closed says what one says that was not.
+    """
+    late, early = CLIENTS[0], CLIENTS[1:]
+    stage.ensure_topics()
+    sources = {name: source(tmp_path, name, seed) for seed, name in enumerate(CLIENTS)}
+    made_at = tmp_path / "made"
+    # round 2 is charged, and not sent
+    dying = ("after COMMIT", stage.study, sources[late], made_at, late)
+    stage.start("dying", *dying, module="tests.dying_release")
+    assert stage.code("dying") == -signal.SIGKILL, stage.said("dying")
+    made = {int(n): bytes.fromhex(data) for n, data in json.loads(made_at.read_text()).items()}
+    kept = dict(stage.query(late, "SELECT seq, payload FROM outbox"))
+    assert {number: kept[number] for number in made} == made
+    assert min(made) == 2
+    for name in early:
+        stage.produce(name, sources[name])
+    assert [stage.code(name) for name in early] == [0, 0]
+    stage.worker()
+    stage.caught_up()
+    found = stage.final_estimate().details
+    # round 4 is not over: it is the newest that any of them has reported
+    assert (found["round"], found["clients_used"], found["missing"]) == (3, 2, [late])
+    stage.kill("w0")
+
+    stage.produce(late, sources[late])
+    assert stage.code(late) == 0, stage.said(late)
+    sent = stage.releases()
+    # what had left before it died, and was not known to have, left again in the same bytes
+    whole = len(CLIENTS) * ROUNDS
+    assert len({one.value for one in sent}) == whole
+    mine = [one.value for one in sent if one.key == late.encode()]
+    by_number = {header_of(payload).seq: payload for payload in mine}
+    assert sorted(by_number) == list(range(ROUNDS))
+    assert {number: by_number[number] for number in made} == made
+    assert stage.query(late, "SELECT count(*) FROM spends WHERE scope = 'individual'") == [
+        (ROUNDS,)
+    ]
+    # all of it once more, and another value for a round that has one
+    others = [valued(stage.task, one.value, "sum", 0.0) for one in sent]
+    assert all(one.value != other for one, other in zip(sent, others, strict=True))
+    repeated = [
+        {"key": one.key, "value": value, "partition": one.partition, "headers": one.headers}
+        for one, other in zip(sent, others, strict=True)
+        for value in (one.value, other)
+    ]
+    send(stage.settings.kafka, stage.topics.releases.name, repeated)
+    stage.worker()
+    stage.caught_up()
+    found = stage.final_estimate()
+    assert (found.releases, found.diagnostics.duplicates) == (
+        whole,
+        len(sent) + len(repeated) - whole,
+    )
+    assert (found.details["round"], found.details["clients_used"]) == (ROUNDS - 1, len(CLIENTS))
+
+    # as a worker that was never away has it
+    awake = OfflineRun(stage.task)
+    awake.fold_all([(one.key.decode(), one.value) for one in sent])
+    assert awake.estimate(0.0)[0].details == found.details
+    assert stage.verified()

@@ -230,7 +230,8 @@ STEPS = (
 def test_a_crash_between_two_steps_never_noises_a_window_twice(stage: Stage, step: str) -> None:
     source = write_csv(stage.folder / "data.csv", 100)
     made_at = stage.folder / "made"
-    stage.start("dying", step, stage.study, source, made_at, module="tests.dying_release")
+    dying = (step, stage.study, source, made_at, "site")
+    stage.start("dying", *dying, module="tests.dying_release")
     assert stage.code("dying") == -signal.SIGKILL, stage.said("dying")
     committed = step.startswith("after")
     [(spent,)] = stage.query("site", "SELECT count(*) FROM ledger")

@@ -44,8 +44,12 @@ class Chain:
             raise ConfigError("chain: `matrix` must have one row and one column for each state")
         if not (np.isfinite(matrix).all() and (matrix >= 0).all()):
             raise ConfigError("chain: probabilities must be 0 or more")
-        if np.abs(matrix.sum(axis=1) - 1).max() > _SLACK:
-            raise ConfigError("chain: the probabilities of each row must sum to 1")
+        if (missed := np.abs(matrix.sum(axis=1) - 1)).max() > _SLACK:
+            row = int(missed.argmax())
+            raise ConfigError(
+                "chain: the probabilities of each row must sum to 1, and those of row "
+                f"{row + 1} of `matrix` sum to {matrix[row].sum():.10g}; correct that row"
+            )
 
     @cached_property
     def stationary(self) -> Vector:
@@ -56,7 +60,11 @@ class Chain:
         size = len(self.states)
         system = np.vstack([self.matrix.T - np.eye(size), np.ones(size)])
         if np.linalg.matrix_rank(system) < size:
-            raise ConfigError("chain: it has several stationary laws; join its parts or drop some")
+            raise ConfigError(
+                "chain: it falls apart into states that never meet; a record that stays in its "
+                "part for ever gets no credit for age: allow steps between the parts if there are "
+                "any, else leave these records to another kind of study"
+            )
         law = np.linalg.lstsq(system, np.append(np.zeros(size), 1.0), rcond=None)[0]
         law = np.maximum(law, 0.0)
         return np.asarray(law / law.sum(), dtype=np.float64)

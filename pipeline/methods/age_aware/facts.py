@@ -58,12 +58,13 @@ def largest_move(task: AgedTask) -> float:
 
 def warnings(task: AgedTask) -> tuple[str, ...]:
     """As `Method.warnings`."""
-    found, plan = [], task.plan
-    if plan.no_age_credit:
-        found.append(
-            "age spares no noise: by these model cards nothing of a value is forgotten within a "
-            "round, so that each release has the noise of a fresh one"
-        )
+    plan = task.plan
+    found = [
+        f"age spares no noise to group {name!r}: by its model card nothing of a value is forgotten "
+        "within a round, so that each release has the noise of a fresh one. Use longer rounds, or "
+        "another kind of study for records that change so slowly"
+        for name in plan.no_age_credit
+    ]
     if plan.capped.any():
         found.append(
             f"estimator.method.cap decides the noise of {int(plan.capped.sum())} of "

@@ -79,7 +79,10 @@ class Merged:
         self.apart = np.setdiff1d(np.arange(columns), self.alike)
         self._cost = np.ascontiguousarray(table.cost[:, self.apart].T)
         self._drift = np.ascontiguousarray(table.drift[:, self.apart].T)
-        self._clients, self._warm = np.arange(clients), Warm()
+        # where one slot is several columns, these are equals, and clients are not
+        first = table.drift[0, self.apart]
+        self._clients = np.arange(clients)
+        self._warm = Warm(turned=2 * len(np.unique(first)) <= len(first))
         self._least, self._low, self._high = (np.zeros(clients) for _ in range(3))
         # so many of the columns apart may stay empty; where these are most, nobody needs to say so
         self._spare = len(self.apart) - max(0, clients - len(self.alike))

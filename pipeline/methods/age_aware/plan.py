@@ -105,9 +105,9 @@ class Plan:
         return all(card.group.mixing != "constant" for card in self.cards.values())
 
     @property
-    def no_age_credit(self) -> bool:
-        """Whether age spares no client any noise: next to nothing is forgotten within a round."""
-        return all(float(card.backward[-2]) > _KEPT for card in self.cards.values())
+    def no_age_credit(self) -> list[str]:
+        """Groups that age spares no noise: next to nothing is forgotten within a round."""
+        return [name for name, card in self.cards.items() if float(card.backward[-2]) > _KEPT]
 
 
 def plan_of(study: Study) -> Plan:

@@ -18,13 +18,20 @@ from pipeline.types import Integers, Matrix, Vector
 _STEPS, _LEAST = 200, 1e-13
 #: Tables below this size are solved at once; of others, a column's steps for each pair, usually.
 _SMALL, _USUAL = 100, 50
+#: The first worths are those of a table that has one of so many rows and columns.
+_THIN = 2
 
 
 class Warm:
-    """Assignments of a square table whose costs are linear in a price."""
+    """Assignments of a square table whose costs are linear in a price.
 
-    def __init__(self) -> None:
+    turned: Whether columns take rows in turn, and not rows columns. What is found is the same; it
+        is found sooner where what takes its turn has no equals.
+    """
+
+    def __init__(self, turned: bool = False) -> None:
         self.solved, self.work = 0, 0.0
+        self._turned = turned
         self._prices: list[float] = []
         self._worths: list[Vector] = []
 
@@ -34,27 +41,47 @@ class Warm:
         costs: At the price, shape (n, k); an infinite one forbids a pair.
         """
         short, long = sorted(costs.shape)
-        warm = short == long >= _SMALL
         self.solved += 1
         self.work += short * long * (_USUAL if self._prices else short)
-        worth = self._between(price, long) if warm else np.zeros(costs.shape[1])
-        rows, columns = linear_sum_assignment(costs - worth)
-        if warm:
-            at = bisect_left(self._prices, price)
-            known = self._prices[at : at + 1] == [price]
-            self._prices[at : at + known] = [price]
-            self._worths[at : at + known] = [_worth(costs, columns, worth)]
+        if short != long or short < _SMALL:
+            return linear_sum_assignment(costs)
+        if not self._turned:
+            return self._warmed(costs, price)
+        columns, rows = self._warmed(np.ascontiguousarray(costs.T), price)
         return rows, columns
 
-    def _between(self, price: float, size: int) -> Vector:
+    def _warmed(self, costs: Matrix, price: float) -> tuple[Integers, Integers]:
+        worth = self._between(price) if self._prices else _thinned(costs)
+        rows, columns = linear_sum_assignment(costs - worth)
+        at = bisect_left(self._prices, price)
+        known = self._prices[at : at + 1] == [price]
+        self._prices[at : at + known] = [price]
+        self._worths[at : at + known] = [_worth(costs, columns, worth)]
+        return rows, columns
+
+    def _between(self, price: float) -> Vector:
         """Return what columns are worth, between the two nearest prices; it is convex there."""
-        if not self._prices:
-            return np.zeros(size)
         above = bisect_left(self._prices, price)
         low, high = max(above - 1, 0), min(above, len(self._prices) - 1)
         span = self._prices[high] - self._prices[low]
         share = (price - self._prices[low]) / span if span > 0 else 0.0
         return (1 - share) * self._worths[low] + share * self._worths[high]
+
+
+def _thinned(costs: Matrix) -> Vector:
+    """Return what columns are worth to a part of the rows that share a part of them, shape (n,)."""
+    if len(costs) < _SMALL:
+        return np.zeros(len(costs))
+    part = np.ascontiguousarray(costs[::_THIN, ::_THIN])
+    worth = _thinned(part)
+    try:
+        rows, columns = linear_sum_assignment(part - worth)
+    except ValueError:
+        # what is left out may be all that a row has
+        return np.zeros(len(costs))
+    own = part[rows, columns] - _worth(part, columns, worth)[columns]
+    found = (costs[::_THIN] - own[:, None]).min(axis=0)
+    return np.where(np.isfinite(found), found, 0.0)
 
 
 def _worth(costs: Matrix, columns: Integers, worth: Vector) -> Vector:
@@ -64,9 +91,13 @@ def _worth(costs: Matrix, columns: Integers, worth: Vector) -> Vector:
     """
     own = costs[np.arange(len(costs)), columns]
     extra, least = costs - own[:, None], _LEAST * np.abs(own).max()
+    # one table for all steps: fresh ones cost more than what is done with them
+    whole = np.empty_like(extra)
     rows = np.arange(len(costs))
     for _ in range(_STEPS):
-        found = (extra[rows] + worth[columns[rows]][:, None]).min(axis=0)
+        table = np.take(extra, rows, axis=0, out=whole[: len(rows)], mode="clip")
+        table += worth[columns[rows], None]
+        found = table.min(axis=0)
         lower = found < worth - least
         if not lower.any():
             break
