@@ -9,7 +9,7 @@ import os
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-pytest_plugins = ["tests.services", "tests.durations", "tests.browser"]
+pytest_plugins = ["tests.services", "tests.durations", "tests.descriptors", "tests.browser"]
 
 # thousands of modules and tests are made before the first one runs: none of it is garbage
 gc.disable()

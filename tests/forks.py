@@ -85,6 +85,11 @@ class Forked:
         """End it as a crash would."""
         self.send_signal(signal.SIGKILL)
 
+    def __del__(self) -> None:
+        # nobody will ask any more how it ended
+        if self.returncode is None:
+            os.close(self._outcome)
+
     def _look(self, seconds: float | None) -> int | None:
         if self.returncode is None and _said(self._outcome, seconds):
             said = os.read(self._outcome, 16)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.release import read
+from tests.databases import sqlite_file
 from tests.integration.test_admission import opened
 from tests.stage import HEADER, OPEN, Stage, lines, study_text, until
 from tests.trusted import TRUST
@@ -102,7 +102,7 @@ def test_a_client_that_has_lost_records_leaves_what_it_has_sent(
         stage.produce("north", source)
         # no worker: nothing is sent again
         assert stage.code("north") == 0, stage.said("north")
-        with sqlite3.connect(stage.database("north")) as database:
+        with sqlite_file(stage.database("north")) as database:
             database.execute("DELETE FROM kept WHERE seq = 3")
         stage.worker("w0")
         until(lambda: stage.store.newest_model() is not None, "a model")

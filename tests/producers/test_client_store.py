@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import resource
 import signal
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from pipeline.methods import task_of as make_task
 from pipeline.release.task import Task
 from pipeline.study import parse_study
 from producers.client_store import ClientStore, Outgoing, Stream, Tally
+from tests.databases import sqlite_file
 from tests.stage import Stage, lent, study_text, until, write_csv
 
 SOURCE = "csv:data.csv"
@@ -38,7 +38,7 @@ def release(store: ClientStore, task: Task, *seqs: int) -> None:
 
 
 def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+    with sqlite_file(f"file:{path}?mode=ro", uri=True) as db:
         return db.execute(statement).fetchall()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 import stat
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from pipeline.study import parse_study
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.database import Database
 from producers.upgrades import SCHEMA
+from tests.databases import sqlite_file
 from tests.stage import study_text
 
 SOURCE = "csv:data.csv"
@@ -54,7 +54,7 @@ def use(path: Path) -> None:
 
 
 def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+    with sqlite_file(f"file:{path}?mode=ro", uri=True) as db:
         return db.execute(statement).fetchall()
 
 
@@ -140,7 +140,7 @@ def test_another_clients_file_is_refused_and_stays_usable_for_its_owner(path: Pa
 
 def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
     ClientStore(path, "site").close()
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         db.execute("UPDATE identity SET schema = 99")
     db.close()
     with pytest.raises(ConfigError, match="schema 99"):
@@ -150,7 +150,7 @@ def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
 def test_a_file_of_an_older_version_is_refused_and_not_changed(path: Path) -> None:
     """The first version kept costs in another table; to guess them would be to spend them again."""
     path.parent.mkdir()
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         db.execute(
             "CREATE TABLE identity (only INTEGER PRIMARY KEY, schema INTEGER, client TEXT, "
             "ledger TEXT, created_at TEXT)"
@@ -216,7 +216,7 @@ def lose_to_another_ledger(path: Path) -> None:
 
 
 def lose_the_rows(path: Path) -> None:
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         db.execute("DELETE FROM identity")
     db.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from producers.event_time import EventTimes
 from producers.models import ModelFeed
 from producers.sources import open_source
 from tests.builders import task_of
+from tests.databases import sqlite_file
 from tests.stage import OPEN, Stage, lines, study_text
 
 #: 2026-03-01T12:00:00Z
@@ -146,7 +146,7 @@ def test_times_survive_a_crash_byte_for_byte(build: Build) -> None:
             times=times,
         )
         client.turn()
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         stored = db.execute("SELECT seq, payload, headers FROM outbox ORDER BY seq").fetchall()
         assert db.execute("SELECT latest FROM event_times").fetchall() == [
             ((BEGIN + 60 * (10 * len(stored) - 1)) * 1000,)

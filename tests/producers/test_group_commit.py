@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import sqlite3
 import subprocess
 import sys
 import time
@@ -33,6 +32,7 @@ from producers.client import Client
 from producers.client_store import ClientStore
 from producers.ledger import Limit
 from producers.sources import Source, open_source
+from tests.databases import sqlite_file
 from tests.stage import HEADER, OPEN, PATIENCE, Stage, lines, study_text, until, write_csv
 
 NAME = "csv:data.csv"
@@ -96,7 +96,7 @@ class Bench:
         )  # fmt: skip
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        with sqlite3.connect(f"file:{self.folder}/site.db?mode=ro", uri=True) as db:
+        with sqlite_file(f"file:{self.folder}/site.db?mode=ro", uri=True) as db:
             return db.execute(statement).fetchall()
 
     def numbers(self) -> list[int]:
@@ -188,7 +188,7 @@ def test_a_client_goes_on_with_the_number_its_database_has(bench: Make) -> None:
 def test_a_group_that_cannot_be_stored_leaves_nothing(bench: Make) -> None:
     one = bench(100, records=10)
     client = one.start()
-    with sqlite3.connect(one.folder / "site.db") as db:
+    with sqlite_file(one.folder / "site.db") as db:
         # the sixth release of the group meets a row that is there already
         db.execute("INSERT INTO outbox VALUES ('one', 5, x'00', x'00', 0)")
     db.close()

@@ -24,6 +24,7 @@ from producers.client_store import ClientStore, Outgoing, Tally
 from producers.known_sources import NAME, Entry, Looks, _refusal
 from producers.sources import location_of, name_of, open_source, share_rows
 from producers.sources.shuttle import STREAMED
+from tests.databases import sqlite_file
 from tests.stage import HEADER, Stage, lent, lines, study_text, write_csv
 
 
@@ -408,7 +409,7 @@ def test_a_crash_while_the_register_is_made_leaves_one_that_is_made_again(
     with pytest.raises(ConfigError, match="'north'"):
         folder.run("south", first)
     folder.run("north", first)
-    with sqlite3.connect(path) as database:
+    with sqlite_file(path) as database:
         assert database.execute("SELECT count(*) FROM known").fetchall() == [(1,)]
 
 

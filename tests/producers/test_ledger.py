@@ -6,7 +6,6 @@ Costs are computed here once more, from the formulas that the ledger stands on.
 from __future__ import annotations
 
 import math
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -21,6 +20,7 @@ from pipeline.study import parse_study
 from producers import report
 from producers.client_store import NO_LIMIT, ClientStore, Outgoing, Tally
 from producers.ledger import Limit
+from tests.databases import sqlite_file
 from tests.sgd import study_text as sgd_text
 from tests.stage import OPEN, study_text
 
@@ -105,14 +105,14 @@ def path(tmp_path: Path) -> Path:
 
 
 def rows(path: Path, statement: str, *values: object) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+    with sqlite_file(f"file:{path}?mode=ro", uri=True) as db:
         return db.execute(statement, values).fetchall()
 
 
 def contents(path: Path) -> list[Any]:
     """Return everything that is stored but the refusals, and the sum of all tables."""
     apart = ('INSERT INTO "refusals"', 'INSERT INTO "identity"')
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+    with sqlite_file(f"file:{path}?mode=ro", uri=True) as db:
         rows = [line for line in db.iterdump() if not line.startswith(apart)]
         return rows + db.execute("SELECT client, ledger, created_at FROM identity").fetchall()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from producers.ledger import Limit
 from producers.memory import Remembered, parsed
 from producers.report import ledger
 from producers.sources import open_source
+from tests.databases import sqlite_file
 from tests.stage import HEADER, Stage, lent, lines, study_text, write_csv
 
 SOURCE = "csv:data.csv"
@@ -129,7 +129,7 @@ def test_lost_releases_are_charged_beyond_the_limit_for_they_have_left(path: Pat
         store.charge_lost(lost, SOURCE, range(4), owed=0, now=1e9)
         with pytest.raises(BudgetExceeded, match="2 other studies"):
             release(store, later, 0)
-    with sqlite3.connect(path) as database:
+    with sqlite_file(path) as database:
         spent = database.execute("SELECT study FROM spends ORDER BY study").fetchall()
     assert spent == [("first",), ("lost",)]
 

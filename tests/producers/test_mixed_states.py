@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from pipeline.errors import BudgetExceeded, LocalStoreError
 from pipeline.release.task import Task
 from producers.client_store import ClientStore, Outgoing, Tally
 from producers.ledger import Limit
+from tests.databases import sqlite_file
 from tests.producers.test_release_scope import SOURCE, task_of
 from tests.toy_mean import MeanTask
 
@@ -55,7 +55,7 @@ def life(store: ClientStore) -> Iterator[None]:
 
 
 def contents(path: Path) -> str:
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+    with sqlite_file(f"file:{path}?mode=ro", uri=True) as db:
         return "\n".join(db.iterdump())
 
 
@@ -63,7 +63,7 @@ def contents(path: Path) -> str:
 def states(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[bytes], str]]:
     """Return the pages and the rows of each state of one client's database."""
     path, found = tmp_path_factory.mktemp("states") / "site.db", []
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         db.execute(f"PRAGMA page_size = {PAGE}")
         db.execute("VACUUM")
     with ClientStore(path, "site") as store:

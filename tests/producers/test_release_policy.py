@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from producers.client_store import ClientStore
 from producers.passing import owe
 from producers.reconcile import Lost
 from producers.sources import open_source
+from tests.databases import sqlite_file
 from tests.stage import OPEN, study_text, write_csv
 
 SOURCE, SLOTS = "csv:data.csv", 20
@@ -128,7 +128,7 @@ class Run:
     client: Client
 
     def sums(self) -> list[object]:
-        with sqlite3.connect(f"file:{self.folder / 'site.db'}?mode=ro", uri=True) as db:
+        with sqlite_file(f"file:{self.folder / 'site.db'}?mode=ro", uri=True) as db:
             rows = db.execute("SELECT payload FROM outbox ORDER BY seq").fetchall()
         return [read(self.task, payload).parts["gradient"].tolist() for (payload,) in rows]
 
@@ -160,7 +160,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
 
 def position(one: Run) -> tuple[int, int]:
-    with sqlite3.connect(f"file:{one.folder / 'site.db'}?mode=ro", uri=True) as db:
+    with sqlite_file(f"file:{one.folder / 'site.db'}?mode=ro", uri=True) as db:
         [found] = db.execute("SELECT next_seq, records FROM streams").fetchall()
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +24,7 @@ from producers.client_store import ClientStore, Outgoing, Tally
 from producers.heritage import account
 from producers.ledger import Limit
 from producers.sources import open_source
+from tests.databases import sqlite_file
 from tests.stage import study_text, write_csv
 from tests.toy_mean import MeanTask
 
@@ -60,7 +60,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+    with sqlite_file(f"file:{path}?mode=ro", uri=True) as db:
         return db.execute(statement).fetchall()
 
 
@@ -177,7 +177,7 @@ def test_a_spend_that_is_missing_is_found(path: Path) -> None:
     with ClientStore(path, "site") as store:
         store.open_stream(task, SOURCE)
         release(store, task, 0, 1)
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         db.execute("DELETE FROM spends WHERE seq = 1")
     db.close()
     with pytest.raises(LocalStoreError, match="the spends has gaps"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from producers import reconcile
 from producers.client_store import ClientStore, Stream
 from producers.report import report
 from producers.run import Job, run_client
+from tests.databases import sqlite_file
 from tests.stage import OPEN, PRIVATE, Stage, lines, send, study_text, until
 from tests.wire import edited
 
@@ -119,7 +119,7 @@ def test_a_copy_from_before_the_first_acknowledgement_is_found_whatever_times_sa
     grow(stage, 0, 1)
     goes(stage, **options)
     if times == "clock":
-        with sqlite3.connect(stage.database("site")) as db:
+        with sqlite_file(stage.database("site")) as db:
             db.execute("UPDATE identity SET created_at = created_at + 100000")
     save(stage)
     grow(stage, 3 * SLOTS, 1)

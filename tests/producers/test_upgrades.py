@@ -23,6 +23,7 @@ from producers.client_store import ClientStore
 from producers.heritage import account
 from producers.upgrades import SCHEMA
 from producers.whole import Whole
+from tests.databases import sqlite_file
 
 OLD = Path(__file__).parent / "schema4"
 
@@ -49,7 +50,7 @@ def path(tmp_path: Path) -> Path:
     """The old database, and what its folder remembers."""
     found = tmp_path / "clients" / "site.db"
     found.parent.mkdir()
-    with sqlite3.connect(found) as db:
+    with sqlite_file(found) as db:
         db.executescript((OLD / "database.sql").read_text())
     db.close()
     shutil.copy(OLD / "client.lock", found.with_suffix(".lock"))
@@ -101,7 +102,7 @@ def test_accounts_of_the_version_before_say_the_same(path: Path) -> None:
 
 @pytest.mark.parametrize("older", [schema_3, schema_2])
 def test_older_schemas_come_by_the_same_way(path: Path, older: Any) -> None:
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         older(db)
         [(spent,)] = db.execute("SELECT count(*) FROM spends").fetchall()
         db.execute("UPDATE identity SET schema = ?", (int(older.__name__[-1]),))
@@ -110,7 +111,7 @@ def test_older_schemas_come_by_the_same_way(path: Path, older: Any) -> None:
     with ClientStore(path, "site") as store:
         store.heritage._db._whole.check()
         assert store.peek("one").next_seq == 2
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+    with sqlite_file(f"file:{path}?mode=ro", uri=True) as db:
         assert db.execute("SELECT count(*) FROM spends").fetchall() == [(spent,)]
         assert db.execute("SELECT schema FROM identity").fetchall() == [(SCHEMA,)]
     db.close()
@@ -120,7 +121,7 @@ def test_older_schemas_come_by_the_same_way(path: Path, older: Any) -> None:
 
 
 def test_an_upgrade_that_fails_changes_nothing(path: Path) -> None:
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         # a cost that is no number: a hand was at it
         db.execute("UPDATE inherited SET mu = 'much' WHERE study = 'told'")
     db.close()
@@ -135,7 +136,7 @@ def test_an_unknown_event_is_refused_and_never_counted_as_nothing(path: Path) ->
     for table, study in (("spends", "one"), ("inherited", "told")):
         copy = path.with_name(f"{table}.db")
         shutil.copy(path, copy)
-        with sqlite3.connect(copy) as db:
+        with sqlite_file(copy) as db:
             event = json.dumps({"kind": "subsampled/1", "rate": 0.1})
             db.execute(f"UPDATE {table} SET event = ? WHERE study = ?", (event, study))  # noqa: S608
             # as a version that knows it would have
@@ -152,7 +153,7 @@ def test_an_unknown_event_is_refused_and_never_counted_as_nothing(path: Path) ->
 
 def test_a_newer_or_a_truncated_file_is_refused(path: Path) -> None:
     whole = path.read_bytes()
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         db.execute("UPDATE identity SET schema = ?", (SCHEMA + 1,))
     db.close()
     with pytest.raises(ConfigError, match=f"schema {SCHEMA + 1}.*use the version"):
@@ -167,7 +168,7 @@ def test_a_newer_or_a_truncated_file_is_refused(path: Path) -> None:
 
 def test_a_copy_that_lacks_a_spend_is_refused_after_the_upgrade(path: Path) -> None:
     """A copy that was under way has rows of two states; none of them is forgiven."""
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         db.execute("DELETE FROM spends WHERE study = 'one'")
     db.close()
     with pytest.raises(LocalStoreError, match="'one': the spends has gaps"):
@@ -179,7 +180,7 @@ def test_releases_that_wait_are_counted_once_for_all(path: Path) -> None:
     with ClientStore(path, "site") as store:
         waiting = {study: store.waiting(study) for study in ("one", "two")}
     before = contents(path)
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         for column in ("follows", "waiting"):
             db.execute(f"ALTER TABLE streams DROP COLUMN {column}")
         db.execute("ALTER TABLE identity DROP COLUMN tables_sum")
@@ -204,7 +205,7 @@ def test_a_stored_cost_becomes_the_event_that_costs_as_much() -> None:
 
 
 def contents(path: Path) -> list[str]:
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+    with sqlite_file(f"file:{path}?mode=ro", uri=True) as db:
         found = list(db.iterdump())
     db.close()
     return found

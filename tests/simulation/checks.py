@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Any
 
 from benchmarks.storm_checks import noised_twice, payloads, shared_records
 from pipeline.messages.estimate import read_estimate
 from pipeline.messages.model import read_model
 from pipeline.reducer import Partition, Reducer, differences
+from tests.databases import sqlite_file
 from tests.simulation.world import World
 
 
@@ -60,7 +60,7 @@ def outcome(world: World) -> list[Any]:
 
 def accounts(world: World, client: str, windows: int, records: int) -> list[str]:
     """Return what is wrong with a client's own books at the end of its file."""
-    with sqlite3.connect(world.folder / f"{client}.db") as db:
+    with sqlite_file(world.folder / f"{client}.db") as db:
         [held] = db.execute("SELECT next_seq, records + rejected FROM streams").fetchall()
         ledger = db.execute("SELECT seq FROM ledger ORDER BY seq").fetchall()
         waiting = db.execute("SELECT count(*) FROM outbox").fetchall()

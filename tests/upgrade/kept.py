@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import lzma
-import sqlite3
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from infra.addresses import connected
 from infra.topics import ensure_topics
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
+from tests.databases import sqlite_file
 from tests.stage import Stage, read_topic, send, until
 
 FOLDER = Path(__file__).parent
@@ -122,7 +122,7 @@ def _left(stage: Stage) -> Kept:
     for path in sorted(stage.settings.home.rglob("*")):
         name = str(path.relative_to(stage.settings.home))
         if path.suffix in (".db", ".sqlite"):
-            with sqlite3.connect(path) as database:
+            with sqlite_file(path) as database:
                 databases[name] = "\n".join(database.iterdump())
             database.close()
         elif path.suffix in (".key", ".pinned", ".lock") and "workers" not in name:
@@ -155,7 +155,7 @@ def restore(kept: Kept, stage: Stage) -> None:
         else:
             stage.redis.sadd(key, *held)
     for name, sql in kept.databases.items():
-        with sqlite3.connect(_place(stage, name)) as database:
+        with sqlite_file(_place(stage, name)) as database:
             database.executescript(sql)
         database.close()
     for name, data in kept.files.items():
