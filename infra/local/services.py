@@ -7,14 +7,18 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import tempfile
+import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from infra.local.jars import kafka_jars
+from infra.local.classes import shared_classes
+from infra.local.jars import VERSION, kafka_jars
 from infra.local.logs import last_word, log_size
 from infra.local.ports import HOST, free_port, kafka_answers, redis_answers
+from infra.local.processes import is_alive, spawn, stop
 from infra.local.programs import ProgramPaths, find_java
 from pipeline.errors import RuntimeSetupError
 
@@ -53,6 +57,8 @@ QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 MEMORY = ("-Xms256m", "-Xmx512m")
+#: For a start, and for an end at which Java writes its classes down.
+REHEARSAL_SECONDS = 60.0
 
 
 class Service(Protocol):
@@ -96,7 +102,13 @@ class Kafka:
 
     def command(self, port: int) -> list[str]:
         """Write the settings, format the data folder once, return the broker's command."""
-        java = self._java()
+        jars = kafka_jars(self._program_paths)
+        java = find_java(self._program_paths.java_home)
+        kept = self._program_paths.cache / "veilstream" / f"kafka-{VERSION}"
+        options = shared_classes(kept, java, jars, lambda more: _rehearse(java, jars, more))
+        return self._prepared(port, self._java(java, jars, options))
+
+    def _prepared(self, port: int, java: list[str]) -> list[str]:
         self._write_settings(port)
         if not (self._data / "meta.properties").exists():
             self._format(java)
@@ -110,13 +122,12 @@ class Kafka:
         """Say whether the broker lists itself as ready."""
         return kafka_answers(port)
 
-    def _java(self) -> list[str]:
-        jars = kafka_jars(self._program_paths)
-        java = find_java(self._program_paths.java_home)
+    def _java(self, java: Path, jars: Path, options: Sequence[str]) -> list[str]:
         here = Path(__file__).parent
         return [
             str(java),
             *QUICK_START,
+            *options,
             *self._java_options,
             # Which of the two counts depends on where the jars came from.
             f"-Dlog4j.configuration={(here / 'log4j.properties').as_uri()}",
@@ -152,6 +163,25 @@ class Kafka:
         if run.returncode != 0:
             said = last_word(self.log, start)
             raise RuntimeSetupError(f"Kafka could not format {self._data}; {self.log} says: {said}")
+
+
+def _rehearse(java: Path, jars: Path, options: Sequence[str]) -> bool:
+    """Start a broker without data, end it when it answers, and say whether it did both."""
+    with tempfile.TemporaryDirectory(prefix="veilstream-") as folder:
+        broker, port = Kafka(Path(folder), ProgramPaths(), MEMORY), free_port()
+        words = broker._prepared(port, broker._java(java, jars, []))
+        process = spawn([words[0], *options, *words[1:]], broker.log)
+        deadline = time.monotonic() + REHEARSAL_SECONDS
+        try:
+            while not (answered := broker.answers(port)) and is_alive(process):
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.05)
+        finally:
+            ending = time.monotonic()
+            stop([process], REHEARSAL_SECONDS)
+        # who had to be killed may have written a part
+        return answered and time.monotonic() < ending + REHEARSAL_SECONDS
 
 
 class Redis:
