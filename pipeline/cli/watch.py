@@ -12,14 +12,12 @@ from rich.live import Live
 from rich.text import Text
 
 from infra.addresses import connected
-from infra.topics import are_there
 from pipeline.cli.context import SAVE_MODEL, STUDY, live_task_of, save_model, say
 from pipeline.cli.progress import estimate_line
-from pipeline.library.feed import Feed, newest_estimate
+from pipeline.library.feed import Feed, lacks_topics, newest_estimate
 from pipeline.library.forecast import Forecast
 from pipeline.library.table import table
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
 from pipeline.study import Study
 
@@ -122,15 +120,9 @@ class _Shown:
 
 def await_topics(study: Study, settings: Settings) -> None:
     """Wait for the topics of a study that nobody has begun, and say so once."""
-    topics = Topics.of(study)
-    read = [topics.estimates.name, *([topics.clients.name] if study.authenticated else [])]
     told = False
-    # a user with rights of its own may not see topics that are there: reading them says which
-    while settings.kafka_security == "PLAINTEXT" and not are_there(settings, read):
+    while lacking := lacks_topics(study, settings):
         if not told:
-            say(
-                f"Kafka has no topics of study {study.name!r} yet, or this user may not see them; "
-                "waiting: a `veilstream worker` or `veilstream produce` of this study makes them"
-            )
+            say(f"{lacking}; waiting")
         told = True
         time.sleep(1.0)

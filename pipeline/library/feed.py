@@ -13,8 +13,9 @@ from kafka.errors import KafkaError
 
 from infra.connection import asking, log_reader
 from infra.roll import read_roll
+from infra.topics import are_there
 from infra.waiting import AGAIN, Waiting
-from pipeline.errors import NumericError, PayloadError
+from pipeline.errors import BrokerError, NumericError, PayloadError
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
@@ -150,11 +151,32 @@ class Feed:
             self._consumer.close()
 
 
+def lacks_topics(study: Study, settings: Settings) -> str:
+    """Say that Kafka has no topics of a study, or nothing where they are there or may be hidden."""
+    topics = Topics.of(study)
+    read = [topics.estimates.name, *([topics.clients.name] if study.authenticated else [])]
+    # a user with rights of its own may not see topics that are there: reading them says which
+    if settings.kafka_security != "PLAINTEXT" or are_there(settings, read):
+        return ""
+    return (
+        f"Kafka at {settings.kafka} has no topics of study {study.name!r} yet, or this user may "
+        "not see them: a `veilstream worker` or `veilstream produce` of this study makes them"
+    )
+
+
+def check_topics(study: Study, settings: Settings) -> None:
+    """Refuse a study that nobody has begun; BrokerError, also if Kafka does not answer."""
+    if lacking := lacks_topics(study, settings):
+        raise BrokerError(lacking)
+
+
 def newest_estimate(study: Study, settings: Settings) -> EstimateMessage:
     """Return the newest estimate, from the topic that keeps it for ever.
 
-    Raises BrokerError if Kafka does not answer; NumericError if there is none.
+    Raises BrokerError if Kafka does not answer or has no topics of it; NumericError if there is
+    none.
     """
+    check_topics(study, settings)
     feed = Feed(study, settings, beginning=False, topic=Topics.of(study).latest.name, back=BACK)
     try:
         messages = [message for message, _ in feed.until_now()]

@@ -36,6 +36,7 @@ def estimates(
         If Kafka does not answer, or has no such topic.
     """
     found, settings = _live(study), _settings(kafka)
+    feed.check_topics(found, settings)
     reader = feed.Feed(found, settings, beginning=not latest)
     try:
         for message, _ in reader if follow else reader.until_now():

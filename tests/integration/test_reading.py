@@ -26,8 +26,11 @@ def test_estimates_of_a_topic_come_in_order_and_end_or_are_followed(
     text = study_text(p=2, private=False, name=f"read-{uuid.uuid4().hex[:8]}")
     study = vs.parse_study(text)
     topics = Topics.of(study)
-    ensure_topics(Settings(kafka=kafka), topics.all())
     monkeypatch.setenv("VEILSTREAM_KAFKA", kafka)
+    for read in (vs.newest_estimate, lambda study: next(vs.estimates(study))):
+        with pytest.raises(vs.BrokerError, match="has no topics of study"):
+            read(study)
+    ensure_topics(Settings(kafka=kafka), topics.all())
     assert list(vs.estimates(study)) == []
     with pytest.raises(vs.NumericError, match="no estimate yet"):
         vs.newest_estimate(study)
