@@ -19,6 +19,7 @@ _COUNTS = ("records_used", "values_clipped", "records_set_aside", "releases")
 def standing(path: Path, task: Task) -> dict[str, Any]:
     """Return what a client's database says of a study and its source; nothing if it is not there.
 
+    `once` says whether the study pays once for all records, since each enters one release alone.
     Where a study's releases cost less together than their sum, and its limit holds that, `spent`
     and `remaining` are of that, and `added_up` is the sum. A fault of the database is told by
     whoever writes to it.
@@ -32,7 +33,8 @@ def standing(path: Path, task: Task) -> dict[str, Any]:
 def _standing(path: Path, task: Task) -> dict[str, Any]:
     found = report(path).get(task.study.name, {})
     source = found.get("source", "")
-    facts = {**found, **ledger(path).get(source, {})}
+    once = task.budget.scope == "record"
+    facts = {**found, **ledger(path).get(source, {}), "once": once}
     if task.budget.scope == "individual" and facts.get("remaining"):
         reached, limit = held(path, source, task), facts["limit"]["epsilon"]
         facts["added_up"], facts["spent"] = facts["spent"], {"epsilon": reached}
@@ -112,7 +114,8 @@ def _budget(now: dict[str, Any]) -> str:
     # what rounding leaves over is nothing
     left = 0.0 if left < 1e-9 * limit else left
     if "added_up" not in now:
-        return f"epsilon {spent:.4g} of {limit:.4g} spent, {left:.4g} left"
+        again = " (once for all records of this study)" if spent and now.get("once") else ""
+        return f"epsilon {spent:.4g} of {limit:.4g} spent, {left:.4g} left{again}"
     return (
         f"epsilon {spent:.4g} of {limit:.4g} spent about a value at any one time (nested), "
         f"{left:.4g} left; {now['added_up']['epsilon']:.4g} about the history of all releases "

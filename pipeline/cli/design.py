@@ -13,6 +13,7 @@ from pipeline.cli.context import AS_JSON, FILE, put, say, show
 from pipeline.errors import ConfigError
 from pipeline.library.plan_words import counted_of, lacking, verdict
 from pipeline.library.planning import POWER, Plan, Row, plan
+from pipeline.losses import MEANINGS
 from pipeline.release.share import standstill
 from pipeline.study import edited, parse_study, with_features, with_keys
 
@@ -30,10 +31,10 @@ CLIENTS = click.option(
 COLUMNS = ("epsilon", "window", "ridge", "typical", "sure", "+- typical", "+- at most", "finds")
 LEGEND = (
     "Each row has a design of its own. typical, sure: records after which intervals come, if "
-    "features are independent and as their ranges and typical values say, and for slopes whatever "
-    "the records say (-: not within these records); +- typical, +- at most: half the interval of a "
-    f"slope at the end, likewise; finds: the smallest slope that {POWER:.0%} of such studies tell "
-    "from zero."
+    "features are independent and as their ranges and typical values say, and for all slopes that "
+    "do not go with the intercept (-: not within these records); +- typical, +- at most: half the "
+    f"interval of a slope at the end, likewise; finds: the smallest slope that {POWER:.0%} of such "
+    "studies tell from zero."
 )
 
 
@@ -45,7 +46,7 @@ LEGEND = (
 @RECORDS
 @CLIENTS
 @click.option("--epsilon", type=float, help="Instead of the study's own.")
-@click.option("--delta", type=float, help="Likewise.")
+@click.option("--delta", type=float, help="Instead of the study's own.")
 @click.option("--write", type=FILE, help="Write the study file with the proposed settings.")
 @AS_JSON
 def design(
@@ -55,9 +56,10 @@ def design(
     """Propose settings for STUDY at an expected size, and say what it can find with them.
 
     No data are read: when intervals come and how long they are follows from the public ranges,
-    bounds and budget alone. "sure" is for slopes, whatever the records say, as the ridge alone is
-    enough; "typical" is for independent features that are as their ranges and typical values say.
-    The intercept has no ridge: it, and slopes that go with it, may need more.
+    bounds and budget alone. "typical" is for independent features that are as their ranges and
+    typical values say. "sure" is for other records, too, as the ridge alone is enough for slopes.
+    The intercept has no ridge: it, and slopes that go with it (of a feature that stays far from its
+    typical value, or of a level that most records have), may need more.
     """
     if (study is None) == (features is None):
         raise ConfigError("give a study file, or --features and a number, and not both")
@@ -108,6 +110,7 @@ def _show(found: Plan) -> None:
         f"{study.name} ({own.kind}, {own.loss}): {counted_of(found.records, found.clients)}, "
         f"epsilon {own.epsilon:g}{delta}"
     )
+    click.echo(f"  {own.loss}: {MEANINGS[own.loss]}")
     for key, value in own.design.changes.items():
         click.echo(f"  {key} = {_value(value)}: {own.design.reasons[key]}")
     click.echo(verdict(found))

@@ -109,7 +109,7 @@ def coverage(
         put(facts | {"outlook": asdict(outlook), "holds_for": limits(outlook, records)})
     else:
         _show(population, size, target, found, sizes, verdict)
-        click.echo(f"  whatever the records are like: {limits(outlook, records)}")
+        click.echo(f"  for other records: {limits(outlook, records)}")
 
 
 def _numbers(truth: str | None) -> np.ndarray | None:

@@ -24,6 +24,29 @@ from pipeline.methods import METHODS, load_live
 from pipeline.settings import Settings
 from pipeline.study import TEMPLATE, parse_study, with_tables
 
+#: What facts are called where their keys, which `--json` has, do not say it to a reader.
+PLAIN = {
+    "mu": "mu, of Gaussian differential privacy",
+    "kept": "norm up to which a record counts in full",
+    "longest": "longest that the ranges allow",
+    "share_shortened_of_typical_records": "share of shortened records, if they are as the ranges "
+    "and typical values say",
+    "share_shortened_of_uniform_records": "share of shortened records, if they are uniform on "
+    "their ranges",
+    "gradient_sd": "standard deviation, in each number of a release's gradient",
+    "curvature_sd": "standard deviation, in each number on the diagonal of its curvature",
+    "counts_sd": "standard deviation, in its class counts",
+    "squared_slopes_sd": "standard deviation, in its sum of squared slopes",
+    "start_gradient_sd": "standard deviation, in the gradient of a release at the first model",
+    "order_of_norm": "order of the norm that bounds a record",
+    "norm_bound": "estimator.norm_bound, in numbers",
+    "l1_bound": "largest sum of absolute values of a record",
+    "largest_weight": "largest weight of a class; all noise grows in proportion",
+    "come": "they come",
+    "latest": "records, by the ridge alone",
+    "usual": "records, usually",
+}
+
 
 @click.group()
 def study() -> None:
@@ -107,7 +130,7 @@ def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
             click.echo(f"{name}:")
             for key, inner in value.items():
                 if inner is not None:
-                    click.echo(f"  {key}: {_readable(inner)}")
+                    click.echo(f"  {PLAIN.get(key, key.replace('_', ' '))}: {_readable(inner)}")
         else:
             click.echo(f"{name}: {_readable(value)}")
 

@@ -72,8 +72,8 @@ def limits(outlook: Outlook, records: int) -> str:
     """Say for which records a yes holds, as `study design` knows it by formulas."""
     if _by_ridge(outlook, records):
         return (
-            f"slopes have intervals whatever the records say, after {outlook.latest:,} of them: "
-            "the ridge is enough; the intercept, and slopes that go with it, may need more"
+            f"the ridge alone is enough for slopes after {outlook.latest:,} records; the "
+            "intercept, which has none, and slopes that go with it may need more"
         )
     least = (
         "the ridge alone is never enough"

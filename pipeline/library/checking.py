@@ -6,6 +6,7 @@ import msgspec
 
 from pipeline.library.lengths import expected
 from pipeline.library.plan_words import when
+from pipeline.losses import MEANINGS
 from pipeline.messages.topics import Topics
 from pipeline.methods import method_of, task_of
 from pipeline.methods.offline import guarantee_of, offline_method
@@ -138,7 +139,9 @@ def _many_levels(task: Task) -> str:
 
 def _response(task: Task) -> dict[str, object]:
     response, loss = task.study.data.response, task.study.estimator.loss
-    facts: dict[str, object] = {"name": response.name, "kind": response.kind, "loss": loss}
+    facts: dict[str, object] = {
+        "name": response.name, "kind": response.kind, "loss": loss, "meaning": MEANINGS[loss],
+    }  # fmt: skip
     if task.classes:
         negative, positive = response.classes
         return {**facts, "negative": negative, "positive": positive}

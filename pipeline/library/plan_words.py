@@ -1,8 +1,8 @@
 """What a plan says in words: when intervals come, whether records are enough, what would do.
 
-Two sizes stand in a plan. The one is *sure*, whatever the records say, as the ridge alone is enough
-for it. The other is *typical*: of independent features that are as their ranges and typical values
-say.
+Two sizes stand in a plan. The one is *sure*, as the ridge alone is enough for it: it holds for all
+slopes that do not go with the intercept, which has no ridge. The other is *typical*: of independent
+features that are as their ranges and typical values say.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from pipeline.library.words import counted
 from pipeline.methods.facts import Outlook
 from pipeline.study import Study
 
-#: What the typical size supposes.
+#: What the typical size supposes, and what the ridge does not reach.
 IF = "if features are independent and as their ranges and typical values say"
+BUT = (
+    "but for those that go with the intercept, which has no ridge (of a feature that stays far "
+    "from its typical value, or of a level that most records have)"
+)
 
 
 def when(outlook: Outlook, study: Study | None = None) -> str:
@@ -28,19 +32,13 @@ def when(outlook: Outlook, study: Study | None = None) -> str:
     latest, usual, intercept = outlook.latest, outlook.usual, outlook.intercept
     if latest is not None and latest <= usual:
         own = "perhaps later" if intercept is None else f"after about {intercept:,}, {IF}"
-        return (
-            f"after {latest:,} records for slopes, whatever these say; for the intercept, which "
-            f"has no ridge, {own}"
-        )
+        return f"after {latest:,} records for slopes, {BUT}; for the intercept {own}"
     typical = f"after about {usual:,} records"
     if intercept is not None and intercept > usual:
         typical += f" for slopes and {intercept:,} for the intercept"
     if latest is None:
         return f"{typical}, {IF}; no number of records makes sure of it"
-    return (
-        f"{typical}, {IF}; for slopes after {latest:,} at the latest, whatever the records say "
-        "(the intercept has no ridge, and no such bound)"
-    )
+    return f"{typical}, {IF}; for slopes after {latest:,} at the latest, {BUT}"
 
 
 def verdict(found: Plan) -> str:

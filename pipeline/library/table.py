@@ -222,7 +222,13 @@ def progress_line(message: EstimateMessage) -> str:
     said = f"{math.floor(100 * found.share)}% of the way to all intervals"
     if found.missing_records is None:
         return f"{said}, and more records alone will not give them"
-    return f"{said}, about {found.missing_records:,} more records"
+    return f"{said}, about {_in_two_digits(found.missing_records):,} more records"
+
+
+def _in_two_digits(count: int) -> int:
+    """Return a guess of a number without digits that it does not know, rounded up."""
+    unit: int = 10 ** max(len(str(count)) - 2, 0)
+    return -(-count // unit) * unit
 
 
 def privacy_line(message: EstimateMessage | FitMessage) -> str:

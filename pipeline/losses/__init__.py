@@ -26,6 +26,15 @@ FAMILIES: dict[str, Callable[[Terms], Loss]] = {
     "poisson": Poisson.of,
 }
 NAMES = tuple(FAMILIES)
+#: What the coefficients of each say, for people who meet its name first.
+MEANINGS = {
+    "gdwd": "distance-weighted discrimination, a line between two classes as support vector "
+    "machines draw it: signs and sizes beside each other, no log odds and no probabilities",
+    "logistic": "log odds of the positive class, and its probability",
+    "linear": "the mean of a number",
+    "expectile": "an expectile of a number: between its mean and its extremes, as tau says",
+    "poisson": "the logarithm of the mean of a count",
+}
 
 
 def build(name: str, terms: Terms | None = None) -> Loss:
@@ -40,6 +49,7 @@ def build(name: str, terms: Terms | None = None) -> Loss:
 
 __all__ = [
     "FAMILIES",
+    "MEANINGS",
     "NAMES",
     "Expectile",
     "GeneralisedDWD",

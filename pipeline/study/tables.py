@@ -18,6 +18,9 @@ _MISSING = re.compile(r"missing required field `([^`]*)`")
 _CHOICE = re.compile(r"Invalid enum value '([^']*)'")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 _KINDS = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
+_LIMIT = re.compile(r"Expected `(\w+)`( of length)? ([<>]=?) ([^ ]+)")
+_PATTERN = re.compile(r"Expected `str` matching regex .*")
+_SIDES = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
 #: What the types of a TOML file are called; no key can be null in one.
 _WORDS = {
     "str": "a text in quotes", "int": "a whole number", "float": "a number",
@@ -95,8 +98,10 @@ def _explain(message: str, kind: type, at: str) -> str:
         what = "is required"
     allowed, example = _help_for(path, kind)
     if given := _CHOICE.search(what):
-        what += near(given.group(1), re.findall(r'"([^"]+)"', allowed))
+        known = re.findall(r'"([^"]+)"', allowed)
+        what = f"unknown value {given.group(1)!r}{near(given.group(1), known)}"
     what = _KINDS.sub(lambda said: f"it must be {_words(said[1])}, not {_words(said[2])}", what)
+    what = _PATTERN.sub("it is not written as it must be", _LIMIT.sub(_limit, what))
     parts = [f"{_joined(at, path) or 'study'}: {what}"]
     if allowed:
         parts.append(f"allowed: {allowed}")
@@ -108,6 +113,13 @@ def _explain(message: str, kind: type, at: str) -> str:
 def _words(kinds: str) -> str:
     """Return in plain words what types a library has named, such as `float | null`."""
     return " or ".join(filter(None, (_WORDS.get(kind, kind) for kind in kinds.split(" | "))))
+
+
+def _limit(said: re.Match[str]) -> str:
+    """Return in plain words which limit a number, or the length of a text or list, has passed."""
+    kind, length, sign, number = said.groups()
+    thing = f"its length must be {_SIDES[sign]}" if length else f"it must be {_words(kind)},"
+    return f"{thing} {number}" if length else f"{thing} {_SIDES[sign]} {float(number):g}"
 
 
 def _joined(*keys: str) -> str:

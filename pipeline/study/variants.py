@@ -36,11 +36,16 @@ pressure = { min = 0, max = 10 }
 
 [estimator]
 # kind = "ldp-sgd"     # or a published method for `veilstream fit`: docs/methods/published.md
-loss = "gdwd"                 # generalised DWD, or "logistic"; "linear", "poisson"
+# "gdwd" draws a line between two classes, as support vector machines do (distance-weighted
+# discrimination): signs and sizes beside each other, no probabilities. "logistic" has log odds and
+# probabilities. Of numbers "linear" and "expectile", of counts "poisson".
+loss = "gdwd"
 q = 1.0
 # ridge: a number, part of what is estimated; without it, with privacy, as much as intervals need
 # norm_bound: a number, or "typical" to shorten the longest 1 % of a public reference population
-class_weights = { maximum = 8.0 }   # remove the line for unweighted classes
+# Where one class is rare: both classes weigh alike, none more than the maximum. All noise grows as
+# many times, and with it the least ridge and the intervals: `veilstream study design` says how far.
+# class_weights = { maximum = 3.0 }
 # residual_bound = 5          # of linear: the largest residual that counts in full; sets the noise
 # noise_scale = 2             # of linear: the residuals' standard deviation, if it is known
 level = 0.95

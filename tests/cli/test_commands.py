@@ -193,11 +193,11 @@ def test_study_init_writes_a_file_for_many_sites(bare: Stage) -> None:
 
 
 def test_study_init_says_when_there_will_be_no_intervals(bare: Stage) -> None:
-    size = ("--records", "300", "--clients", "3")
+    size = ("--records", "60", "--clients", "3")
     done = bare.run("study", "init", bare.folder / "small.toml", *size)
     assert done.returncode == 0
     [warning] = [line for line in done.stderr.splitlines() if "WARNING" in line]
-    assert "300 records are too few for intervals at epsilon 1; enough would be about" in warning
+    assert "60 records are too few for intervals at epsilon 1; enough would be about" in warning
 
 
 def test_fit_gives_an_estimate_message_as_json(bare: Stage) -> None:

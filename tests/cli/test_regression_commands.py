@@ -170,14 +170,17 @@ def test_study_check_says_on_how_many_records_a_half_life_lets_an_estimate_rest(
             assert advice in said
 
 
+CLASSES = "standard deviation, in its class counts: "
+
+
 @pytest.mark.parametrize(
     ("text", "said", "unsaid"),
     [
-        (linear(), ["squared_slopes_sd", "residual_bound: 100", "advice: the"], "counts_sd"),
-        (linear(more="residual_bound = 12.5"), ["residual_bound: 12.5"], "counts_sd"),
-        (linear(more="noise_scale = 2"), ["counts: record slots"], "squared_slopes_sd"),
-        (poisson(), ["squared_slopes_sd", "largest_mean: 20", "lower it to"], "residual_bound"),
-        (study_text(), ["counts_sd", "largest_weight: 1"], "squared"),
+        (linear(), ["sum of squared slopes: ", "residual bound: 100", "advice: the"], CLASSES),
+        (linear(more="residual_bound = 12.5"), ["residual bound: 12.5"], CLASSES),
+        (linear(more="noise_scale = 2"), ["counts: record slots"], "squared slopes: "),
+        (poisson(), ["sum of squared slopes: ", "largest mean: 20", "lower it to"], "residual"),
+        (study_text(), [CLASSES, "all noise grows in proportion: 1"], "squared"),
         (linear(OPEN), ["kind: number", "mechanism: none"], "noise:"),
     ],
 )  # fmt: skip

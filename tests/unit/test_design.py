@@ -167,7 +167,7 @@ def test_two_hundred_features_can_be_planned() -> None:
 
 
 def test_when_says_what_is_certain_and_what_is_usual() -> None:
-    assert when(Outlook(500, 500, None, None)).startswith("after 500 records for slopes, whatever")
+    assert when(Outlook(500, 500, None, None)).startswith("after 500 records for slopes, but")
     assert when(Outlook(500, 400, None, None)).startswith("after about 400 records, if features")
     assert "slopes after 500 at the latest" in when(Outlook(500, 400, None, None))
     assert "no number of records makes sure" in when(Outlook(None, 400, None, None))

@@ -148,7 +148,7 @@ def test_planted_intervals_are_found_out() -> None:
 @pytest.mark.parametrize(
     ("latest", "wanted", "told"),
     [
-        (9_000, "yes", "whatever the records say, after 9,000"),
+        (9_000, "yes", "enough for slopes after 9,000 records"),
         (20_000, "yes, for independent features as assumed", "enough after 20,000 records"),
         (None, "yes, for independent features as assumed", "the ridge alone is never enough"),
     ],

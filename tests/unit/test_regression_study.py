@@ -85,10 +85,11 @@ def test_the_template_s_comments_are_studies_themselves() -> None:
         next(line for line in TEMPLATE.splitlines() if f'kind = "{kind}"' in line).split(": ", 1)[1]
         for kind in ("number", "count")
     )
-    base = TEMPLATE.replace("class_weights =", "# class_weights =")
     labels = '{ name = "anomaly", positive = "1", negative = "0" }'
-    linear = base.replace(labels, number).replace('loss = "gdwd"', 'loss = "linear"')
+    linear = TEMPLATE.replace(labels, number).replace('loss = "gdwd"', 'loss = "linear"')
     linear = linear.replace("# residual_bound", "residual_bound").replace("# noise", "noise")
     assert parse_study(linear).estimator.residual_bound == 5
-    poisson = base.replace(labels, count).replace('loss = "gdwd"', 'loss = "poisson"')
+    poisson = TEMPLATE.replace(labels, count).replace('loss = "gdwd"', 'loss = "poisson"')
     assert parse_study(poisson).data.response.ends == (0.0, 50.0)
+    weighted = TEMPLATE.replace("# class_weights", "class_weights")
+    assert parse_study(weighted).estimator.class_weights is not None

@@ -80,7 +80,8 @@ def test_a_scale_or_a_ridge_below_the_budget_s_is_refused() -> None:
 
 @pytest.mark.parametrize("key", ["psi", "site_ridge"])
 def test_what_is_no_scale_or_ridge_is_told_what_one_is(key: str) -> None:
-    said = rf"estimator.method.{key}: Expected `float` > 0.0; allowed: .*default: .*; example"
+    wrong = "it must be a number, more than 0"
+    said = rf"estimator.method.{key}: {wrong}; allowed: .*default: .*; example"
     for value in ("0", "nan"):
         with pytest.raises(ConfigError, match=said):
             task(f"{COPIES}, {key} = {value}")

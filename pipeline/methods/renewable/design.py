@@ -1,8 +1,9 @@
 """When intervals of a renewable study come, how long they are, and what to set before it runs.
 
 From public numbers alone: the noise of its releases, its ridge, and bounds of its records. The
-bounds hold whatever the records say; beside them stands a reference, independent features that are
-as their ranges and typical values say. Derived in docs/methods/planning.md.
+bounds hold for any records, but for slopes that go with the intercept, which has no ridge; beside
+them stands a reference, independent features that are as their ranges and typical values say.
+Derived in docs/methods/planning.md.
 """
 
 from __future__ import annotations

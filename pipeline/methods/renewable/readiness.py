@@ -68,12 +68,15 @@ def known_curvature(task: RenewableTask, bread: Bread, slots: int) -> Condition:
 
 
 def _ways(task: RenewableTask, share: float, lacking: float, slots: int) -> str:
-    """Say what would make the last unknown direction known: each of these alone."""
+    """Say what would make the last unknown direction known: each of these alone.
+
+    How many more records is said by the progress, which knows what else is missing.
+    """
     estimator, epsilon = task.study.estimator, task.study.privacy.epsilon or 0.0
     missing = progress_of([Condition(share, "")], slots).records
     ways = []
     if missing is not None and missing < 1e9:
-        ways.append(f"about {_rounded(missing):,.0f} more records")
+        ways.append("more records")
     ways.append(f"estimator.ridge = {_rounded(estimator.ridge + lacking):g}")
     times = share**-0.5 if share > 0 else math.inf
     if epsilon * times <= 20:
