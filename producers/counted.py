@@ -16,8 +16,10 @@ from pipeline.messages.release import Header, header_of
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.reducer.admissions import Admissions
 from pipeline.reducer.numbering import within
+from pipeline.release.share import most_releases
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.study import Study
 from pipeline.study.release_tables import Rate
 from pipeline.trust.mac import GENERATION
 from producers.membership import Membership
@@ -25,6 +27,7 @@ from producers.membership import Membership
 #: Reasons for which a client's own releases do not count.
 UNWANTED = ("sent while this client was not admitted", "under a key of the study that is retired")
 TOO_MANY = "above the study's rate (trust.rate): release less often"
+TOO_MUCH = "above this client's share of all releases (trust.largest_share): wait for the others"
 
 
 @dataclass(slots=True)
@@ -34,6 +37,7 @@ class Counted:
     client, ledger: Its id, and the digest of its ledger.
     membership: Its keys, where releases are authenticated.
     rate: How many of its releases count among so many records; None: all.
+    study: Says what share of all releases may be this client's; None: any.
 
     numbers, seen: Of the releases that count; of all that it has made and the log has.
     refused, recent: Numbers of those above the rate; offsets of the newest that count.
@@ -44,6 +48,7 @@ class Counted:
     ledger: str
     membership: Membership | None
     rate: Rate | None = None
+    study: Study | None = None
     numbers: set[int] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
@@ -73,7 +78,7 @@ class Counted:
             self.others[reason] += 1
         else:
             self.numbers.add(release.seq)
-        if reason in ("", TOO_MANY, *UNWANTED):
+        if reason in ("", TOO_MANY, TOO_MUCH, *UNWANTED):
             self.seen.add(release.seq)
 
     def _reason(self, release: Header, value: bytes) -> str:
@@ -88,6 +93,11 @@ class Counted:
                 return UNWANTED[0]
             if int.from_bytes(value[GENERATION], "little") < self.admissions.least:
                 return UNWANTED[1]
+            most = (
+                None if self.study is None else most_releases(self.study, release.model_watermark)
+            )
+            if most is not None and release.seq >= most:
+                return TOO_MUCH
         noted = release.seq in self.numbers or release.seq in self.refused
         return "sent again" if noted else ""
 
@@ -103,7 +113,8 @@ def counted(
     partition = partition_of(client.encode(), topic.partitions)
     ledger, numbered, unsent = _own(database, study)
     rate = task.study.trust.rate if task.study.trust is not None else None
-    found, first = Counted(client, identity(ledger.encode()).hex(), membership, rate), -1
+    found = Counted(client, identity(ledger.encode()).hex(), membership, rate, task.study)
+    first = -1
     for record in read_partition(settings, topic.name, partition):
         if first < 0:
             first = record.offset

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from pipeline.messages.form import identity
+from pipeline.methods import task_of
+from pipeline.study import parse_study
 from producers import counted
-from producers.counted import Counted
-from tests.trusted import World
+from producers.counted import TOO_MUCH, Counted
+from tests.stage import study_text
+from tests.trusted import TRUST, World
 
 
 class Member:
@@ -67,6 +70,22 @@ def test_a_client_counts_as_the_worker_does(world: World, monkeypatch: pytest.Mo
     assert found["releases"]["not_in_the_log"] == 0
     assert sum(found["not_counted"].values()) == len(letters) == 3
     assert found["admitted"] is True
+
+
+def test_a_client_sees_what_was_above_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = "largest_share = { share = 0.4, after = 10 }\n"
+    made = World(task_of(parse_study(study_text("shared", partitions=1) + TRUST + limit)))
+    made.admit("north")
+    for seq in (0, 1, 2, 3, 4, 5, 5):
+        made.send("north", seq)
+    state, letters = made.folded()
+    found = told(made, monkeypatch, 6)
+    assert found["releases"] == {
+        "made": 6, "acknowledged": 6, "counted": 4, "not_in_the_log": 0
+    }  # fmt: skip
+    assert state.clients["north"].releases == 4
+    assert {reason for _, reason in letters} == {"share"}
+    assert found["not_counted"] == {TOO_MUCH: len(letters)}
 
 
 def test_a_client_without_a_study_key_looks_at_its_ledger(world: World) -> None:
