@@ -18,6 +18,7 @@ from pipeline.library.feed import Feed, lacks_topics, newest_estimate
 from pipeline.library.forecast import Forecast
 from pipeline.library.table import table
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.methods import method_of
 from pipeline.settings import Settings
 from pipeline.study import Study
 
@@ -96,7 +97,8 @@ class _Shown:
             self._draw()
         else:
             when = self._when() if live or not self._whole else ""
-            click.echo("; ".join(filter(None, [estimate_line(message), when])))
+            own = method_of(self._study).told(self._study, message.details)
+            click.echo("; ".join(filter(None, [estimate_line(message), *own, when])))
 
     def end(self) -> None:
         """Leave the last one on the screen."""

@@ -48,6 +48,7 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
         spread_line(message, study),
         line(message),
         information_line(message),
+        *method_of(study).told(study, message.details),
     ]
     told = [Text(text) for text in below if text]
     return Group(grid, *told, Text(privacy_line(message), style="dim"))

@@ -183,6 +183,11 @@ class Method(ABC, Generic[T]):
         del task
         return ()
 
+    def told(self, study: Study, details: Mapping[str, Any]) -> Sequence[str]:
+        """Return what a reader should see of an estimate's `details`, in lines of words."""
+        del study, details
+        return ()
+
     @abstractmethod
     def sizes(self, task: T, records: int) -> Sizes:
         """Return what formulas say of a study at so many records."""

@@ -21,6 +21,7 @@ from pipeline.library.table import (
     unit_lines,
 )
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.methods import method_of
 from pipeline.page.clients import Clients, budget_of
 from pipeline.page.happenings import Happenings
 from pipeline.page.history import History, Point
@@ -140,6 +141,7 @@ class Watched:
         told = [
             *unit_lines(message), target_line(message), spread_line(message, self._study),
             information_line(message),
+            *method_of(self._study).told(self._study, message.details),
         ]  # fmt: skip
         return {
             "study": message.study,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from pipeline.errors import BudgetExceeded, ConfigError, PrivacyError
+from pipeline.library.table import table as shown
 from pipeline.messages.form import form_of, identity
 from pipeline.methods import method_of
 from pipeline.methods.age_aware import facts
@@ -369,3 +372,27 @@ def test_all_rounds_cost_what_the_card_has_cost_and_what_was_never_folded() -> N
         assert told["epsilon_of_all_rounds"] == pytest.approx(3.0 + each * (newest + 1))
         assert told["epsilon_at_any_time"] == task.worst(newest + 1)
         assert told["epsilon_of_all_rounds"] >= told["epsilon_at_any_time"]
+
+
+def test_who_watches_is_told_of_the_round_and_of_what_no_data_give() -> None:
+    task = ages.task_of(ages.study_text(method='use = "wiener"'))
+    run, rng = OfflineRun(task), np.random.default_rng(8)
+    for name, rounds in (("c", 3), ("a-1", 3), ("a-2", 3), ("b", 1)):
+        for values in ages.rounds_of(task, name, rounds, rng):
+            run.fold(name, run.release(name, window(values), run.model))
+    assert method_of(task.study).told(task.study, {}) == []
+    message = run.estimate(0.0)[1]
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(shown(message, task.study))
+    said, alone = console.export_text(), float(message.details["loss_without_data"])
+    assert "round 1 (slots 12 to 23 of each source): 3 of 4 clients; not yet of 'b'" in said
+    # records of both chains are in each state as often as in any other
+    assert f"without any data the value would be 90, error {np.sqrt(alone):.4g}" in said
+    assert ("data do not help" in said) is not message.details["data_help"]
+    assert "round 2 is due after slot 35 of each source" in said
+    unknown = ages.task_of(ages.study_text(groups=ages.ALONE))
+    run = OfflineRun(unknown)
+    run.fold("c", run.release("c", window(np.full(unknown.slots, 60.0)), run.model))
+    said = " ".join(method_of(unknown.study).told(unknown.study, run.estimate(0.0)[1].details))
+    assert "would be unknown" in said
+    assert "not yet of" not in said

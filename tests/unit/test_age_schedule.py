@@ -344,15 +344,21 @@ def test_a_client_that_may_not_share_pays_the_fine_or_has_a_column_of_its_own():
     assert cut.cost == pytest.approx(10 * 5 + 58 + 2 * 101)
 
 
-def test_assignments_begun_from_others_are_as_good_as_those_begun_anew():
+@pytest.mark.parametrize("turned", [False, True])
+# a table of which every other row and column holds no assignment, as well
+@pytest.mark.parametrize("closed", [0.2, 0.95])
+def test_assignments_begun_from_others_are_as_good_as_those_begun_anew(turned, closed):
     rng = np.random.default_rng(24)
     cost, drift = rng.uniform(1, 2, (120, 120)), rng.normal(0, 1, (120, 120))
-    cost[rng.random(cost.shape) < 0.2] = np.inf
-    warm = Warm()
+    shut = rng.random(cost.shape) < closed
+    cost[shut & ~np.eye(120, k=1, dtype=bool) & ~np.eye(120, k=-119, dtype=bool)] = np.inf
+    warm = Warm(turned)
     for price in (0.0, 0.3, 0.1, 0.1, -0.2, 0.05, 1e6):
         priced = cost + price * drift
         found = priced[warm.solve(priced, price)].sum()
         assert found == pytest.approx(priced[linear_sum_assignment(priced)].sum(), rel=1e-12)
+    if turned:
+        return
     # what columns are worth is such that no row would change to another
     worth = warm._worths[0]
     priced = cost - 0.2 * drift

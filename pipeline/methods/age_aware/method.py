@@ -9,7 +9,7 @@ import msgspec
 
 from pipeline.methods.age_aware import beginning as start
 from pipeline.methods.age_aware import facts as known
-from pipeline.methods.age_aware import spec
+from pipeline.methods.age_aware import spec, telling
 from pipeline.methods.age_aware import timetable as plans
 from pipeline.methods.age_aware.server import RoundServer
 from pipeline.methods.age_aware.task import AgedTask
@@ -46,6 +46,7 @@ class AgeAware(Method[AgedTask]):
     compared = staticmethod(plans.compared)
     sizes = staticmethod(known.sizes)
     outlook = staticmethod(known.outlook)
+    told = staticmethod(telling.told)
 
     def design(self, study: Study, records: int, clients: int) -> Design:
         """As `Method.design`: the cards decide, and no size."""

@@ -86,6 +86,7 @@ def estimate(task: AgedTask, state: RoundState, members: Members) -> Estimate:
         "noise_variance": noised,
         "expected_loss": loss,
         "loss_without_data": alone,
+        "value_without_data": float(plan.mean_now[who].mean()) if plan.knows_level else None,
         "data_help": None if alone is None else loss < alone,
         "drift_correction": drift,
         "missing_values_count_as": "what its card expects" if plan.knows_level else centre,
