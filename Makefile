@@ -39,6 +39,10 @@ JOBS ?= $(shell expr 3 + `getconf _NPROCESSORS_ONLN`)
 test: .venv/ready  ## All tests but the slow statistics, on a real Kafka and Redis
 	@$(ROOM) $(BIN)/python -m pytest -m "not slow" -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20
 
+.PHONY: collect
+collect: .venv/ready  ## Compile the tests, once for all processes that run them
+	@said=$$($(BIN)/python -m pytest -q --collect-only tests 2>&1) || { echo "$$said" | tail -40; exit 1; }
+
 .PHONY: test-slow
 test-slow: .venv/ready  ## The slow statistics, and Prometheus
 	@$(BIN)/python -m pytest -m slow -q

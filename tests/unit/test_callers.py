@@ -209,13 +209,30 @@ def attributes(tree: ast.AST) -> set[str]:
 
 def calls(tree: ast.AST, name: str) -> list[ast.Call]:
     """Return the calls of a function or method of some name."""
-    found = []
+    return all_calls(tree).get(name, [])
+
+
+@cache
+def all_calls(tree: ast.AST) -> dict[str, list[ast.Call]]:
+    """Return the calls of each name, in the order of their lines."""
+    found: dict[str, list[ast.Call]] = {}
     for node in nodes(tree):
         if isinstance(node, ast.Call):
             called = node.func
-            if name in (getattr(called, "id", None), getattr(called, "attr", None)):
-                found.append(node)
-    return sorted(found, key=lambda call: call.lineno)
+            for name in {getattr(called, "id", None), getattr(called, "attr", None)} - {None}:
+                found.setdefault(name, []).append(node)
+    return {name: sorted(some, key=lambda call: call.lineno) for name, some in found.items()}
+
+
+@cache
+def bases(tree: ast.AST) -> set[str | None]:
+    """Return what classes of a file are made from."""
+    return {
+        getattr(base, "id", getattr(base, "attr", None))
+        for node in nodes(tree)
+        if isinstance(node, ast.ClassDef)
+        for base in node.bases
+    }
 
 
 def is_client_side(path: str) -> bool:
@@ -224,19 +241,19 @@ def is_client_side(path: str) -> bool:
 
 @pytest.mark.parametrize("name", USERS)
 def test_a_step_to_the_wire_has_its_known_users(name: str) -> None:
-    users = {
-        path
-        for path, tree in TREES.items()
-        if name in attributes(tree) or any(i.rsplit(".", 1)[-1] == name for i in taken(tree))
-    }
+    users = {path for path, tree in TREES.items() if name in attributes(tree) | taken(tree)}
     assert users == USERS[name]
 
 
-def taken(tree: ast.AST) -> Iterator[str]:
-    """Yield the names, not modules, that a file imports."""
-    for node in nodes(tree):
-        if isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+@cache
+def taken(tree: ast.AST) -> set[str]:
+    """Return the last words of the names, not modules, that a file imports."""
+    return {
+        f"{node.module}.{alias.name}".rsplit(".", 1)[-1]
+        for node in nodes(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -247,10 +264,7 @@ def test_what_leaves_is_made_in_known_places_and_by_no_subclass(name: str) -> No
         MAKERS[name]
     )
     for path, tree in TREES.items():
-        for node in nodes(tree):
-            if isinstance(node, ast.ClassDef):
-                bases = {getattr(b, "id", getattr(b, "attr", None)) for b in node.bases}
-                assert name not in bases, path
+        assert name not in bases(tree), path
 
 
 def is_another(tree: ast.AST, name: str, home: str) -> bool:
