@@ -11,7 +11,8 @@ from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_mle import guards
 from pipeline.methods.noisy_mle.facts import largest_move, least_records
 from pipeline.methods.noisy_mle.state import KEPT, Shape, SiteState, epochs_of
-from pipeline.offline import OfflineRecord
+from pipeline.offline import OfflineRecord, OfflineRun
+from pipeline.records.encode import Arrays
 from pipeline.reducer import Partition, Reducer
 from pipeline.release.model import round_model
 from pipeline.releasing import release_of
@@ -35,7 +36,8 @@ def state_of(ids: np.ndarray, versions: np.ndarray, rows: np.ndarray, cuts: int 
 
 
 def test_products_of_curvatures_and_points_are_exact() -> None:
-    points, numbers = releases(np.random.default_rng(1), 300, LARGEST)
+    rng = np.random.default_rng(1)
+    points, numbers = releases(rng, 300, LARGEST)
     ids = np.zeros((300, 2), dtype=np.uint64)
     state = state_of(ids, np.ones(300, dtype=np.int64), SHAPE.rows_of(points, numbers), cuts=7)
     [name] = state.sites
@@ -50,6 +52,13 @@ def test_products_of_curvatures_and_points_are_exact() -> None:
     # each of the three parts is exact, and their sum rounds twice
     assert SHAPE.products(row)[0].tolist() == pytest.approx(truth, rel=4e-16)
     assert row[0, : SHAPE.points].tolist() == [300, *numbers.sum(axis=0).tolist()]
+    # a batch at one point has the same bits, whatever comes beside it
+    shape = Shape(64, 0)
+    points = rng.integers(-(2**24), 2**24, (1, 64), endpoint=True).repeat(4, axis=0)
+    numbers = rng.integers(-LARGEST, LARGEST, (4, shape.points - 1), endpoint=True)
+    alone = shape.rows_of(points[:3], numbers[:3])
+    points[3] += 1
+    assert np.array_equal(alone, shape.rows_of(points, numbers)[:3])
 
 
 def test_sums_of_sites_do_not_depend_on_order_batches_or_partitions() -> None:
@@ -130,6 +139,31 @@ def test_a_minority_of_liars_is_found_and_three_sites_accuse_nobody() -> None:
         name_of(site) for site in range(3)
     }
     assert run("linear", seed=6, sites=3, liars=1).details["flagged"] == []
+
+
+@pytest.mark.parametrize(("shift", "named"), [(0.2, False), (1.0, True)])
+def test_two_of_nine_that_agree_move_little_until_they_are_named(shift: float, named: bool) -> None:
+    truth, moved, flagged = np.array([0.2, 0.5, -0.4, 0.3]), [], set[str]()
+    told = truth + shift * np.array([0.0, 1.0, 0.0, 0.0])
+    settings = {"p": 3, "loss": "logistic", "records": 1500, "releases": 9, "ridge": 0.0}
+    for seed in range(4):
+        text = study_text(epsilon=4.0, mechanism="insecure-simulation", seed=seed, **settings)
+        stream, rng = OfflineRun(make_task(parse_study(text))), np.random.default_rng(seed)
+        for _ in range(4):
+            for site in range(9):
+                features, at = rng.uniform(-1, 1, (1500, 3)), told if site < 2 else truth
+                chance = 1 / (1 + np.exp(-(at[0] + features @ at[1:])))
+                records = Arrays(features, np.where(rng.random(1500) < chance, 1.0, -1.0))
+                name = f"site-{site}"
+                stream.fold(name, stream.release(name, records, stream.model))
+            estimate, _ = stream.estimate(0.0)
+            stream.move()
+        assert estimate.covariance is not None
+        moved.append((estimate.coefficients - truth)[1] / np.sqrt(estimate.covariance[1, 1]))
+        flagged |= set(estimate.details["flagged"])
+    assert flagged == ({name_of(0), name_of(1)} if named else set())
+    # 1.8 standard errors at the worst shift, none once they are named; four of a mean of four
+    assert abs(np.mean(moved)) < (0.0 if named else 1.8) + 4 / np.sqrt(4)
 
 
 def test_sites_whose_releases_are_too_old_are_named() -> None:

@@ -243,8 +243,8 @@ def test_a_site_that_lies_is_named_and_moves_nothing(loss: str) -> None:
     assert np.all(np.abs(lied.coefficients - honest.coefficients) < 2.5 * errors[0])
 
 
-@pytest.mark.parametrize("forged", [0.01, 0.0, -1.0])
-def test_a_scatter_that_is_none_or_too_sharp_is_left_out(forged: float) -> None:
+@pytest.mark.parametrize("forged", [0.01, 0.0, -1.0, 100.0, 1e6])
+def test_a_scatter_that_is_none_too_sharp_or_wider_than_any_is_left_out(forged: float) -> None:
     made = task(loss="linear", noise_scale=0.2, p=2)
     server, shape, rng = server_of(made), Shape(3, 0, moving=False), np.random.default_rng(3)
     mean, scatter = made.layout.later
@@ -259,8 +259,13 @@ def test_a_scatter_that_is_none_or_too_sharp_is_left_out(forged: float) -> None:
     rows = shape.rows_of(np.zeros((8, 3), dtype=np.int64), numbers.astype(np.int64))
     state.fold(ids, np.zeros(8, dtype=np.int64), rows)
     found = server.estimate([(1.0, state)], [0])
+    others = server.empty()
+    others.fold(ids[1:], np.zeros(7, dtype=np.int64), rows[1:])
+    alone = server.estimate([(1.0, others)], [0])
     assert found.details["flagged"] == [ids[0].tobytes().hex()]
     assert np.isfinite(found.coefficients).all()
+    # one that is wider than a ridge alone leaves once kept intervals away for ever
+    assert found.reason == alone.reason
 
 
 def test_a_median_of_scatters_that_is_none_ends_no_estimate() -> None:

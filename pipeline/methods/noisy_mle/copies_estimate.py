@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.estimators.estimate import Estimate, Progress
 from pipeline.estimators.forgetting import effective
@@ -22,7 +23,7 @@ from pipeline.methods.noisy_mle.copies_ridge import penalised
 from pipeline.methods.noisy_mle.copies_sent import Sent, sent_of
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.estimate import next_point
-from pipeline.methods.noisy_mle.infembler import Assembled, Copies
+from pipeline.methods.noisy_mle.infembler import Assembled, Copies, Matrices
 from pipeline.methods.noisy_mle.near import NEAR
 from pipeline.methods.noisy_mle.sites import needed_sites, recent_epochs
 from pipeline.methods.noisy_mle.state import SiteState
@@ -36,6 +37,9 @@ ROUNDS, CLOSE = 40, 1e-4
 READY = 2.0
 #: A scatter may say so many times the others' precision, beyond what chance and sites vary.
 SHARPEST = 3.0
+#: Scatters of the ridge alone are as wide, in deviations: at most one in seven. A site that is left
+#: out so has next to no records, and says nothing.
+EMPTY = 2.0
 #: Eigenvalues of a median of scatters are no smaller than this share of the largest.
 LEAST = 1e-9
 
@@ -143,7 +147,7 @@ def _solution(task: CopiesTask, sent: Sent) -> Solution:
             f"estimator.method.coefficient_bound = {task.radius:g}: intervals would miss what lies "
             "beyond it. Wait for more releases, or begin a study with a larger bound"
         )
-    elif np.any(moved > NEAR * np.sqrt(np.diag(covariance))):
+    elif not np.all(moved <= NEAR * np.sqrt(np.diag(covariance))):
         reason = FAR
     scale = max(float(found.information[0, 0]), 1e-12)
     chance = float(np.sum(covariance * found.information)) / scale
@@ -240,14 +244,14 @@ def _distances(sent: Sent, found: Assembled) -> Vector:
 def _plausible(copies: Copies) -> Vector:
     """Return 0 for sites whose scatter is none, or claims far more precision than the others'.
 
-    A scatter that is wider than the others' only weighs less: slots may be empty.
+    A scatter that is wider than the others' only weighs less: slots may be empty. But none is much
+    wider than that of the ridge alone (Davidson and Szarek 2001, theorem II.13).
     """
-    spread = copies.records[:, None, None] * copies.inverses
-    try:
-        np.linalg.cholesky(spread)
-        positive = np.ones(len(spread), dtype=np.bool_)
-    except np.linalg.LinAlgError:
-        positive = np.linalg.eigvalsh(spread)[:, 0] > 0
+    spread, size = copies.records[:, None, None] * copies.inverses, copies.means.shape[1]
+    positive = _positive(spread)
+    if copies.ridge:
+        widest = (1 + (math.sqrt(size) + EMPTY) / np.sqrt(copies.degrees)) ** 2 / copies.ridge
+        positive &= _positive(widest[:, None, None] * np.eye(size) - spread)
     if np.count_nonzero(positive) < guards.LEAST_SITES:
         return np.where(positive, 1.0, 0.0) if positive.any() else np.ones(len(positive))
     middle = np.median(spread[positive], axis=0)
@@ -261,3 +265,13 @@ def _plausible(copies: Copies) -> Vector:
     chance = np.sqrt(2 / copies.degrees)
     sharp = least < usual - SHARPEST * 2 * np.hypot(spreading, chance)
     return np.where(positive & ~sharp, 1.0, 0.0)
+
+
+def _positive(matrices: Matrices) -> NDArray[np.bool_]:
+    """Return which symmetric matrices are positive definite, shape (M,)."""
+    try:
+        np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
+        least: NDArray[np.bool_] = np.linalg.eigvalsh(matrices)[:, 0] > 0
+        return least
+    return np.ones(len(matrices), dtype=np.bool_)

@@ -23,6 +23,8 @@ from pipeline.types import Integers, Vector
 KEPT = 5
 HEAD = "head"
 _LOW, _MIDDLE, _SQUARED = 22, 32, 32
+#: Of so many numbers below 2^22 times some up to 2^24 a float holds the sum.
+_EXACT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,24 @@ class Shape:
         low, middle, _ = self._products(rows)
         rows[:, self.points : self.points + self.size] = points
         rows[:, -2] = np.einsum("ij,ij->i", points, points, dtype=np.int64)
-        packed, unpacked = numbers[:, self.size : self.points - 1], packed_indices(self.size)
-        # masked while packed: half as many numbers
-        low[:] = np.matmul((packed & ((1 << _LOW) - 1))[:, unpacked], points[:, :, None])[:, :, 0]
-        middle[:] = np.matmul((packed >> _LOW)[:, unpacked], points[:, :, None])[:, :, 0]
+        packed = numbers[:, self.size : self.size + self.packed]
+        one = self.size <= _EXACT and len(points) > 0 and bool((points == points[0]).all())
+        times = self._times_one if one else self._times
+        low[:] = times(packed & ((1 << _LOW) - 1), points)
+        middle[:] = times(packed >> _LOW, points)
         return rows
+
+    def _times(self, packed: Integers, points: Integers) -> Integers:
+        """Return symmetric matrices times points, shape (n, d)."""
+        found: Integers = np.matmul(packed[:, packed_indices(self.size)], points[:, :, None])
+        return found[:, :, 0]
+
+    def _times_one(self, packed: Integers, points: Integers) -> Vector:
+        """As `_times` where all points are one: a product of floats, none of which is rounded."""
+        spread = np.zeros((self.packed, self.size))
+        spread[packed_indices(self.size), np.arange(self.size)[:, None]] = points[0]
+        found: Vector = packed.astype(np.float64) @ spread
+        return found
 
     def carry(self, rows: Integers) -> None:
         """Give the parts of J t and |t|^2 their own bits again, in place, shape (n, width)."""
