@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import redis
 from infra.connection import asking
 from infra.preflight import check_servers
 from infra.rights import Role, kafka_rights
-from infra.topics import administrator
+from infra.topics import administrator, check_topic
 from pipeline.errors import BrokerError, ConfigError, LocalStoreError, StoreError, VeilstreamError
+from pipeline.messages.spends import ledger_topics
+from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from state.connection import redis_client
@@ -75,21 +78,27 @@ def _topics(task: Task, settings: Settings, roles: Sequence[Role]) -> Iterator[F
     for role in roles:
         for right in kafka_rights(task.study, role):
             # the ledger's topic can be switched off
-            used = right.name != "veil.ledger.v1" or settings.ledger_topic == "on"
-            if right.kind == "topic" and used:
+            on = right.name != "veil.ledger.v1" or settings.ledger_topic == "on"
+            if right.kind == "topic" and on:
                 needed.setdefault(right.name, set()).update(right.operations)
+    used = (*Topics.of(task.study).all(), *ledger_topics(task.study, settings))
+    own, looked = {topic.name: topic for topic in used}, list[Finding]()
     try:
         with asking(settings, "the cluster", "Describe"), administrator(settings) as admin:
             may_create = "CREATE" in _operations(admin.describe_cluster())
             found = {each["name"]: each for each in admin.describe_topics(list(needed))}
+            for name, operations in needed.items():
+                check = partial(check_topic, settings, admin, own[name]) if name in own else None
+                ask = partial(_topic, operations, found.get(name), may_create, check)
+                looked.append(look(name, ask))
     except VeilstreamError as fault:
-        yield Finding("topics", str(fault), fault)
-        return
-    for name, operations in needed.items():
-        yield look(name, lambda n=name, o=operations: _topic(n, o, found.get(n), may_create))  # type: ignore[misc]
+        looked.append(Finding("topics", str(fault), fault))
+    yield from looked
 
 
-def _topic(name: str, operations: set[str], found: Any, may_create: bool) -> str:
+def _topic(
+    operations: set[str], found: Any, may_create: bool, check: Callable[[], None] | None
+) -> str:
     code = _UNKNOWN if found is None else found["error_code"]
     if code == _UNKNOWN and may_create:
         return "is not there yet; the first start makes it"
@@ -109,6 +118,8 @@ def _topic(name: str, operations: set[str], found: Any, may_create: bool) -> str
             f"Kafka does not permit this user {', '.join(missing)} on it; the operator of Kafka "
             "must add it to the access control list: `veilstream study acls` prints the commands"
         )
+    if check is not None:
+        check()
     return f"is there, with {', '.join(sorted(operations))}"
 
 

@@ -112,11 +112,12 @@ def write_study(settings: Settings, study: str, held: StudyPairs) -> Path:
 def read_client(settings: Settings, client: str) -> Pair:
     """Read a client's private key; ConfigError as `read_study`."""
     path = client_path(settings, client)
-    held = _read(path, _ClientFile, f"run `veilstream client enrol --client {client}` here")
+    way_out = f"run `veilstream client enrol --client {client}` here, for the operator to admit"
+    held = _read(path, _ClientFile, way_out)
     if held.client != client:
         raise ConfigError(
             f"{path} is the key of client {held.client!r}, and this is client {client!r}: put this "
-            "client's own key file there, or enrol it again"
+            f"client's own key file there, or move this one away and {way_out}"
         )
     return Pair(bytes.fromhex(held.seed))
 
@@ -161,7 +162,7 @@ def _read(path: Path, kind: type[Held], way_out: str) -> Held:
         raise ConfigError(f"cannot read the key file {path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{path} is no whole key file: put a copy of it back, or {way_out}"
+            f"{path} is no whole key file: put a copy of it back, or move it away and {way_out}"
         ) from error
 
 

@@ -41,8 +41,7 @@ def ensure_topics(settings: Settings, topics: Iterable[Topic]) -> list[str]:
             with asking(settings, f"topic {name}", "Describe or Create"):
                 _create(settings, admin, wanted[name])
         for name in wanted.keys() - set(created):
-            with asking(settings, f"topic {name}", "DescribeConfigs"):
-                _compare(settings, admin, wanted[name])
+            check_topic(settings, admin, wanted[name])
     return created
 
 
@@ -145,10 +144,16 @@ def _create(settings: Settings, admin: Any, topic: Topic) -> None:
         admin.create_topics({topic.name: options}, wait_for_metadata=True)
     except TopicAlreadyExistsError:
         # another client of the study was faster
-        _compare(settings, admin, topic)
+        check_topic(settings, admin, topic)
 
 
-def _compare(settings: Settings, admin: Any, topic: Topic) -> None:
+def check_topic(settings: Settings, admin: Any, topic: Topic) -> None:
+    """Refuse a topic that exists and is not as the study needs it.
+
+    admin: As `administrator` returns it.
+
+    Raises ConfigError, also if Kafka does not permit to look; BrokerError if it is out of reach.
+    """
     with asking(settings, f"topic {topic.name}", "Describe"):
         partitions = _partitions(admin, topic)
     if partitions != topic.partitions:
@@ -157,7 +162,8 @@ def _compare(settings: Settings, admin: Any, topic: Topic) -> None:
             "clients would spread over partitions that the state does not know: restore "
             "stream.partitions or give the study a new name"
         )
-    policy = configuration(admin, topic.name)["cleanup.policy"]["value"]
+    with asking(settings, f"topic {topic.name}", "DescribeConfigs"):
+        policy = configuration(admin, topic.name)["cleanup.policy"]["value"]
     wanted = topic.config.get("cleanup.policy", "delete")
     if policy != wanted:
         raise ConfigError(

@@ -15,6 +15,8 @@ from kafka.admin import (
     ACL,
     ACLOperation,
     ACLPermissionType,
+    ConfigResource,
+    ConfigResourceType,
     KafkaAdminClient,
     NewTopic,
     ResourcePattern,
@@ -23,6 +25,7 @@ from kafka.admin import (
 
 from agents.surroundings import Finding, findings, look
 from infra.local.ports import free_port
+from infra.topics import administrator
 from pipeline.settings import Settings
 from producers.source_look import look_at_source
 from tests.secured import Secured, secured_kafka
@@ -69,6 +72,17 @@ def test_a_topic_that_is_not_there_is_made_by_the_first_start(stage: Stage) -> N
     said = found[f"veil.{stage.task.study.name}.releases.v1"]
     assert (said.fault, said.said) == (None, "is not there yet; the first start makes it")
     assert "Redis" not in found
+
+
+def test_a_topic_that_is_not_as_the_study_needs_it_is_a_fault(stage: Stage) -> None:
+    stage.ensure_topics()
+    models = f"veil.{stage.task.study.name}.models.v1"
+    with administrator(stage.settings) as admin:
+        settings = {"cleanup.policy": "delete"}
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, models, configs=settings)])
+    found = looked(stage)
+    assert [part for part in found if found[part].fault is not None] == [models]
+    assert "the study needs compact" in found[models].said
 
 
 def test_the_exit_code_is_that_of_the_first_fault(stage: Stage) -> None:
