@@ -11,7 +11,7 @@ median standard error over the floor, which the true curvature and the whole bud
 would give, and over what estimates deviate from that fit; and the area under the curve beside that
 of the fit. Behind a coverage stands its Monte Carlo error, from the spread between draws. Intervals
 hold sampling error, too: they hold the fit to the same records more often than 95 % where that is
-large, and nearly always without noise. The last three streams are held out
+large, and nearly always without noise. The last six streams are held out
 (`benchmarks/held_out.py`). Every row draws noise and records of its own, in rounds over all rows,
 until there are N draws (of epsilon 4 half, without noise a quarter) or M minutes of the processor
 are used up: no row stops because of what it found. Writes `benchmarks/results/intervals.json` with
