@@ -152,9 +152,10 @@ class Subscription:
     def _take(self, message: Any) -> None:
         """Hand a message to the writer; while there is no room, nothing more is read."""
         self._come.put((message, self._connection, self._push(message)))
-        # before the subscription is answered, nobody makes room
+        # before the subscription is answered, nobody makes room. The writer's commit takes a few
+        # ms, and to look for its end less often would be most of what a message costs
         while self._subscribed.is_set() and self._come.qsize() >= GROUP:
-            if self._closed.wait(0.05):
+            if self._closed.wait(0.002):
                 return
 
     def _push(self, message: Any) -> Push | None:
