@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import ConfigError, OffsetGap, PayloadError, StateError
-from pipeline.estimators.forgetting import bucket_of
+from pipeline.estimators.forgetting import KEPT, bucket_of
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import DeadLetter
 from pipeline.messages.form import Rows
@@ -196,9 +196,11 @@ class Reducer:
             for watermark, at in pairs.tolist()
         ]
         buckets = np.array(found)[which]
-        for bucket in np.unique(buckets).tolist():
+        # what would be dropped at once is not added: anybody may write any time into a record
+        kept = sorted({*state.sums.states, *found})[-KEPT:]
+        for bucket in sorted({*found}.intersection(kept)):
             self._server.fold(state.sums.at(bucket), rows[buckets == bucket])
-        return state.sums.prune()
+        return state.sums.prune() + int((buckets < kept[0]).sum())
 
 
 def known(records: Sequence[LogRecord], watermark: int) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Literal
 
 import msgspec
@@ -138,14 +140,16 @@ class Progress:
             self.gaps.append((self.highest + 1, seq - 1))
             self.highest = seq
             return "next"
-        for i, (first, last) in enumerate(self.gaps):
-            if first <= seq <= last:
-                rest = [(first, seq - 1), (seq + 1, last)]
-                left = [(low, high) for low, high in rest if low <= high]
-                if len(self.gaps) + len(left) - 1 > MAX_GAPS:
-                    raise PayloadError("too-many-gaps", "the sequence numbers of this client jump")
-                self.gaps[i : i + 1] = left
-                return "late"
+        # the one that begins last of those that may hold it
+        at = bisect_right(self.gaps, seq, key=itemgetter(0)) - 1
+        if at >= 0 and seq <= self.gaps[at][1]:
+            first, last = self.gaps[at]
+            rest = [(first, seq - 1), (seq + 1, last)]
+            left = [(low, high) for low, high in rest if low <= high]
+            if len(self.gaps) + len(left) - 1 > MAX_GAPS:
+                raise PayloadError("too-many-gaps", "the sequence numbers of this client jump")
+            self.gaps[at : at + 1] = left
+            return "late"
         return "duplicate"
 
     def encode(self) -> bytes:
