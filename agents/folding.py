@@ -10,7 +10,7 @@ from agents.meters import Meters
 from pipeline.errors import OffsetGap, StaleSnapshot, StateError, StoreError
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import DeadLetter
-from pipeline.messages.topics import Topics
+from pipeline.messages.topics import MAX_LETTER_BYTES, Topics
 from pipeline.reducer import Head, LogRecord, Partition, Reducer, known
 from pipeline.release.task import Task
 from state import RedisStore
@@ -126,13 +126,13 @@ class Folding:
         in Redis: clients may be waiting for the model after the releases that are lost there.
 
         StaleSnapshot if Redis has lost some: this worker must stop, and the next one folds them
-        again.
+        again. StateError if a verification, on whatever machine, has found it to be wrong.
         """
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for partition in self.partitions:
                 try:
-                    held = self._store.watermark(partition)
+                    held, doubt = self._store.standing(partition)
                 except StoreError:
                     # it passes, or the next commit ends this worker
                     break
@@ -141,6 +141,12 @@ class Folding:
                         f"{self.topic}[{partition}]: Redis stands at {held} and has stood at "
                         f"{stood}: it has lost what came last. This worker stops, and the next one "
                         "folds it again from the log"
+                    )
+                if doubt:
+                    raise StateError(
+                        f"{self.topic}[{partition}]: a verification has found that the stored "
+                        f"state is not what the log folds to ({doubt}). Nothing is published any "
+                        "more: stop all workers and run `veilstream state rebuild`"
                     )
 
     async def _continues(
@@ -182,6 +188,7 @@ class Folding:
         return False
 
     async def _send_letters(self, partition: int, letters: Sequence[DeadLetter]) -> None:
+        letters = [letter.cut(MAX_LETTER_BYTES) for letter in letters]
         for start in range(0, len(letters), LETTERS):
             await asyncio.gather(
                 *(
@@ -219,5 +226,6 @@ def check_log(topic: str, partition: int, watermark: int, first: int, after: int
     if watermark > after:
         raise StateError(
             f"{topic}[{partition}]: the state stands at {watermark} and the log ends at {after}; "
-            "the topic was made anew: give the study a new name, or remove its state"
+            "the topic was made anew: give the study a new name; or stop all workers and run "
+            "`veilstream study recover`, which goes on without what is lost"
         )

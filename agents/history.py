@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import aiokafka
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
+from agents.header_names import read_any_name
 from infra.connection import kafka_options, told
 from infra.topics import check_partitions
 from pipeline.errors import BrokerError, OffsetGap
@@ -172,6 +173,7 @@ class History:
         return bool(batches)
 
     async def _start(self) -> None:
+        read_any_name()
         self._consumer = aiokafka.AIOKafkaConsumer(
             **kafka_options(self._settings),
             group_id=None,

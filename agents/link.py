@@ -10,6 +10,7 @@ from typing import Any
 import aiokafka
 from aiokafka.errors import IllegalStateError, KafkaError
 
+from agents.header_names import read_any_name
 from infra.connection import kafka_options, told
 from pipeline.errors import BrokerError, VeilstreamError
 from pipeline.settings import Settings
@@ -201,6 +202,7 @@ class Link:
     @asynccontextmanager
     async def _reader(self, topic: str, fault: str, operation: str) -> AsyncIterator[Any]:
         """Connect a consumer without a group, for one question that is answered in time."""
+        read_any_name()
         consumer = aiokafka.AIOKafkaConsumer(
             **kafka_options(self._settings), enable_auto_commit=False, auto_offset_reset="earliest"
         )

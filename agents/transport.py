@@ -22,6 +22,8 @@ from faust.types.tuples import ConsumerMessage
 from mode import Service
 from yarl import URL
 
+from agents.header_names import read_any_name
+
 #: How often the offsets of an assignment are looked up before it is given up, and how long after.
 ATTEMPTS, PAUSE_SECONDS = 20, 0.1
 #: Seconds between two looks at whether the worker may be in its group.
@@ -161,6 +163,7 @@ class BatchTransport(driver.Transport):  # type: ignore[misc]
 
     def __init__(self, url: list[URL], app: faust.App, positions: Positions) -> None:
         super().__init__(url, app)
+        read_any_name()
         self.positions = positions
 
 

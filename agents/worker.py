@@ -31,7 +31,7 @@ from state.connection import redis_client
 #: Of a study whose releases are open.
 OPEN = (
     'WARNING: trust.releases is "open" or not given: whoever can write to this study\'s topics can '
-    "move its estimate, as any client. New studies are authenticated; docs/operations.md says how"
+    "move its estimate, as any client. New studies are authenticated; docs/admission.md says how"
 )
 
 

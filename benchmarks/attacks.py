@@ -22,6 +22,7 @@ import numpy as np
 from pipeline.privacy.randomness import SecureStream
 from pipeline.release.task import Task
 from tests.attacks import copies as copied
+from tests.attacks import sites
 from tests.attacks import streams as whole
 from tests.attacks.bounds import ALARM
 from tests.attacks.bugs import BOTH, BUGS, HOSTILE, hostile
@@ -96,6 +97,7 @@ class Attacks:
                 with bug.plant():
                     attack = bug.attack(bug.releases[0], mechanism)
                     self._window("fault", bug.name, attack, right=bug.harmless)
+        self.sites()
         self._copies()
         found = measure_simulation(self._streams)
         task = attack_of("start", "discrete-gaussian", "zero-out").task
@@ -106,6 +108,17 @@ class Attacks:
         with np.errstate(invalid="ignore") if kind == "hostile" else nullcontext():
             found = measure(attack, self._draws, self._generator)
         self._note(kind, name, attack.task, found, right=right)
+
+    def sites(self) -> None:
+        """Attack the noised sums of a site, and those with faults."""
+        for mechanism in BOTH:
+            for neighbours in NEIGHBOURS:
+                for kind in sites.KINDS:
+                    attack = sites.attack_of(kind, mechanism, neighbours)  # type: ignore[arg-type]
+                    self._window("release", f"{kind} of a site", attack)
+        for fault in sites.FAULTS:
+            with fault.plant():
+                self._window("fault", fault.name, fault.attack(), right=False)
 
     def _copies(self) -> None:
         # each draw is a call of its own: fewer of them take as long

@@ -107,13 +107,18 @@ def halfway(task: RenewableTask, drawn: Drawn, seed: int) -> tuple[Estimate, Est
     return middle or last, last
 
 
-def folded(task: RenewableTask, drawn: Drawn, seed: int) -> tuple[Estimate | None, Partition]:
-    """Run one stream; return the estimate behind half of it, and what was folded in the end."""
+def folded(
+    task: RenewableTask, drawn: Drawn, seed: int, models: list[Vector] | None = None
+) -> tuple[Estimate | None, Partition]:
+    """Run one stream; return the estimate behind half of it, and what was folded in the end.
+
+    models: Takes the coefficients of each model, the first one behind the start's.
+    """
     features, responses, clients = drawn
     noised = task.study.noised
     reducer, partition, model = Reducer(task), Partition.empty(task), task.first_model
     log, sequence, middle = [], {}, None
-    for number, (client, rows) in enumerate(_windows(responses, clients, task.slots)):
+    for number, (client, rows) in enumerate(windows(responses, clients, task.slots)):
         sequence[client] = sequence.get(client, -1) + 1
         payload = release_of(
             task, Arrays(features[rows], responses[rows]), model,
@@ -130,11 +135,13 @@ def folded(task: RenewableTask, drawn: Drawn, seed: int) -> tuple[Estimate | Non
             if middle is None and seen >= len(responses) / 2:
                 middle = found
             model = round_model(model.version + 1, found.expansion, found.weights, seen)
+            if models is not None:
+                models.append(model.coefficients)
     reducer.fold(partition, log)
     return middle, partition
 
 
-def _windows(
+def windows(
     responses: Vector, clients: Integers | None, slots: int
 ) -> Iterator[tuple[int, Integers]]:
     """Yield clients and rows of full windows, in the order in which they are full."""
@@ -154,7 +161,7 @@ def _windows(
 def released(task: RenewableTask, drawn: Drawn) -> Drawn:
     """Return the records that are in a full window: the others never leave their client."""
     features, responses, clients = drawn
-    rows = np.concatenate([rows for _, rows in _windows(responses, clients, task.slots)])
+    rows = np.concatenate([rows for _, rows in windows(responses, clients, task.slots)])
     return features[rows], responses[rows], None if clients is None else clients[rows]
 
 

@@ -1,6 +1,6 @@
 """Who gets intervals, whether they cover, and how long they are: real streams and hard ones.
 
-`python -m benchmarks.intervals [--data FOLDER] [--full] [--streams TEXT] [--draws N]
+`python -m benchmarks.intervals [--data FOLDER] [--full] [--streams TEXT] [--epsilon E] [--draws N]
 [--minutes M]`; `--show` prints the stored table, `--show --table` as Markdown. Every study says
 ranges, a norm bound and epsilon, and leaves ridge and width of the curvature to their defaults.
 Columns: the share of
@@ -15,7 +15,9 @@ large, and nearly always without noise. The last six streams are held out
 (`benchmarks/held_out.py`). Every row draws noise and records of its own, in rounds over all rows,
 until there are N draws (of epsilon 4 half, without noise a quarter) or M minutes of the processor
 are used up: no row stops because of what it found. Writes `benchmarks/results/intervals.json` with
---full, of every loss and budget, else intervals_quick.json, after each row.
+--full, of every loss and budget, else intervals_quick.json, after each row; with --streams or
+--epsilon the other stored rows stay. A draw depends on its row and its number alone: rows of two
+commands are those of one.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="every loss and budget, 200 draws")
     parser.add_argument("--streams", default="", help="only streams with this text in their name")
     parser.add_argument("--draws", type=int, help="so many draws of each row instead")
+    parser.add_argument("--epsilon", type=float, help="with --full: rows of this budget alone")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of the processor, at most")
     parser.add_argument("--show", action="store_true", help="print the stored table")
     parser.add_argument("--table", action="store_true", help="with --show: as Markdown")
@@ -75,21 +78,27 @@ def main() -> None:
         for row in json.loads(path.read_text())["rows"]:
             print(markdown(row)) if options.table else show(row)
         return
+    kept = {}
+    if (options.streams or options.epsilon) and path.exists():
+        kept = {(r["stream"], r["setting"]): r for r in json.loads(path.read_text())["rows"]}
     rows, most = list(rows_of(options)), options.draws or (FULL if options.full else QUICK)
     for done in range(0, most, BLOCK):
         for row in rows:
             if time.process_time() > 60 * options.minutes:
                 return
             row.draw(math.ceil(min(done + BLOCK, most) * DRAWS[row.setting.epsilon]))
-            found = [row.summary() for row in rows if row.seen]
-            path.write_text(json.dumps({"seed": FRESH, "rows": found}, indent=1) + "\n")
+            found = kept | {row.name: row.summary() for row in rows if row.seen}
+            told = {"seed": FRESH, "rows": list(found.values())}
+            path.write_text(json.dumps(told, indent=1) + "\n")
             show(row.summary())
 
 
 def rows_of(options: argparse.Namespace) -> list[Row]:
     """Return the rows that are asked for, and say of which the data are not there."""
     losses = LOSSES if options.full else (LOSSES[1], LOSSES[3])
-    budgets = (1.0, 4.0, None) if options.full else (1.0,)
+    budgets: tuple[float | None, ...] = (1.0, 4.0, None) if options.full else (1.0,)
+    if options.epsilon is not None:
+        budgets = (options.epsilon,)
     rows: list[Row] = []
     for stream in chosen(options.streams, options.data):
         rows += [Row(stream, Setting(*loss, e)) for loss, e in product(losses, budgets)]
@@ -112,6 +121,11 @@ class Row:
         self.task = task_for(self.stream, self.setting)
         self.population: Vector | None = None
         self.fit = self.floor = np.full(self.task.size, np.nan)
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """What tells it from other rows."""
+        return self.stream.name, self.setting.label
 
     def draw(self, until: int) -> None:
         """Run draws until there are so many."""

@@ -1,6 +1,8 @@
 """Time the worker's part of many sites: an EM round, a fold beside renewable's, an estimate.
 
-`python -m benchmarks.sites`: processor time of one core. Writes results/sites.json.
+`python -m benchmarks.sites`: processor time of one core. Folds are measured in turn with
+renewable's, 60 of each beside five states that are made anew, and the ratio is the median of pairs:
+other programs slow both down. Writes results/sites.json.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +29,7 @@ from pipeline.study import parse_study
 
 RESULTS = Path(__file__).parent / "results" / "sites.json"
 SITES, SIZE, TIMES = 1000, 8, 9
+PAIRS, STATES = 60, 5
 STUDY = """\
 [study]
 name = "timing"
@@ -53,12 +57,11 @@ def main() -> None:
     found = {
         f"em_round_{SITES}_sites_p{size}_ms": em_round(size, SITES) for size in (SIZE, 4 * SIZE)
     }
-    rows = {kind: releases(kind) for kind in ("noisy-mle", "renewable")}
-    rows["copies"] = releases("noisy-mle", 'method = { release = "copies" }', windows=SITES)
-    for kind, make in rows.items():
-        found[f"fold_{SITES}_releases_{kind}_ms"] = make[0]
-    found[f"estimate_{SITES}_sites_ms"] = rows["noisy-mle"][1]
-    found[f"estimate_{SITES}_sites_of_copies_ms"] = rows["copies"][1]
+    found |= folds()
+    found[f"estimate_{SITES}_sites_ms"] = fastest(stream("noisy-mle").estimate)
+    copies = stream("noisy-mle", 'method = { release = "copies" }', windows=SITES)
+    found[f"fold_{SITES}_releases_copies_ms"] = fastest(copies.fold)
+    found[f"estimate_{SITES}_sites_of_copies_ms"] = fastest(copies.estimate)
     for name, value in found.items():
         print(f"{name:40}{value:8.2f}")
     RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -75,11 +78,30 @@ def em_round(size: int, sites: int) -> float:
     return fastest(lambda: step(copies, None, at))
 
 
-def releases(kind: str, method: str = "", *, windows: int = 1) -> tuple[float, float]:
-    """Return milliseconds of folding one release of each site, and of an estimate of them.
+def folds() -> dict[str, float]:
+    """Return milliseconds of folds of both kinds, and their ratio."""
+    kinds, taken = ("noisy-mle", "renewable"), []
+    for _ in range(STATES):
+        pair = [stream(kind).fold for kind in kinds]
+        taken += [[milliseconds(fold) for fold in pair] for _ in range(PAIRS)]
+    found = {
+        f"fold_{SITES}_releases_{kind}_ms": float(value)
+        for kind, value in zip(kinds, np.median(taken, axis=0), strict=True)
+    }
+    ratios = np.array(taken)[:, 0] / np.array(taken)[:, 1]
+    return found | {"fold_ratio": float(np.median(ratios))}
 
-    windows: So many different ones.
-    """
+
+@dataclass(frozen=True)
+class Stream:
+    """Folding one release of each site into a state that knows them, and estimating."""
+
+    fold: Callable[[], object]
+    estimate: Callable[[], object]
+
+
+def stream(kind: str, method: str = "", *, windows: int = 1) -> Stream:
+    """Return a stream of one release of each site, of so many different windows."""
     features = "\n".join(f"x{i} = {{ min = -1, max = 1 }}" for i in range(SIZE))
     task = task_of(parse_study(STUDY.format(kind=kind, method=method, features=features)))
     server, rng = server_of(task), np.random.default_rng(1)
@@ -93,19 +115,19 @@ def releases(kind: str, method: str = "", *, windows: int = 1) -> tuple[float, f
     rows["client"] = rng.integers(0, 2**62, (SITES, 2))
     state = server.empty()
     server.fold(state, rows)
-    return fastest(lambda: server.fold(state, rows)), fastest(
-        lambda: server.estimate([(1.0, state)], [0])
-    )
+    return Stream(lambda: server.fold(state, rows), lambda: server.estimate([(1.0, state)], [0]))
 
 
 def fastest(run: Callable[[], object]) -> float:
     """Return the least processor time of some runs, in milliseconds."""
-    found = []
-    for _ in range(TIMES):
-        began = time.process_time()
-        run()
-        found.append(time.process_time() - began)
-    return 1e3 * min(found)
+    return min(milliseconds(run) for _ in range(TIMES))
+
+
+def milliseconds(run: Callable[[], object]) -> float:
+    """Return the processor time of a run."""
+    began = time.process_time()
+    run()
+    return 1e3 * (time.process_time() - began)
 
 
 if __name__ == "__main__":

@@ -21,19 +21,32 @@ def program_paths(settings: Settings) -> ProgramPaths:
     return ProgramPaths(**{name: Path(value) for name, value in given.items() if value})
 
 
-def connected(settings: Settings) -> Settings:
+def connected(settings: Settings, *, redis: bool = False) -> Settings:
     """Fill in the addresses of the local runtime where the environment names none.
 
-    ConfigError if neither says where Kafka and Redis are.
+    redis: Whether Redis is needed, as a worker does, and not Kafka alone.
+
+    ConfigError if neither says where they are.
     """
-    if settings.kafka and settings.redis:
+    if settings.kafka and (settings.redis or not redis):
         return settings
     try:
         addresses = LocalRuntime(settings.home, program_paths(settings)).addresses()
     except RuntimeSetupError:
+        absent = [
+            name
+            for name, address, needed in (
+                ("KAFKA", settings.kafka, True),
+                ("REDIS", settings.redis, redis),
+            )
+            if needed and not address
+        ]
         raise ConfigError(
-            "nothing says where Kafka and Redis are: run `veilstream up`, or set VEILSTREAM_KAFKA "
-            "and VEILSTREAM_REDIS"
+            f"nothing says where {' and '.join(map(str.capitalize, absent))} "
+            f"{'is' if len(absent) == 1 else 'are'}: set "
+            f"{' and '.join(f'VEILSTREAM_{name}' for name in absent)}, or run `veilstream up`, "
+            f"which has not run in {settings.home}; where it has run, say with "
+            "VEILSTREAM_FOLDER"
         ) from None
     return dataclasses.replace(
         settings,

@@ -39,6 +39,12 @@ from pipeline.settings import Settings
 from pipeline.study import Study
 from pipeline.trust.keys import can_agree
 
+#: Why a client may be admitted and its releases may not count.
+LOST = (
+    "if its releases are dead letters all the same, the releases topic was made anew: stop the "
+    "workers and run `veilstream study recover`"
+)
+
 
 def announce_keys(study: Study, settings: Settings, held: StudyPairs) -> None:
     """Write the study's public keys to its clients topic, unless they are there.
@@ -96,12 +102,12 @@ def tell(
     if public is not None and not can_agree(public):
         raise ConfigError(
             f"the public key of client {client!r} is none that a client draws: do not admit it; "
-            "its owner must remove its .key file and run `veilstream client enrol` again"
+            "its owner must run `veilstream client enrol --stolen`, which makes another"
         )
     roll = own_roll(study, settings, held)
     key = "" if public is None else public.hex()
     if roll.standing(client).key == key:
-        is_so = "not admitted" if public is None else "admitted under this key already"
+        is_so = "not admitted" if public is None else f"admitted under this key already; {LOST}"
         raise ConfigError(f"client {client!r} of study {study.name!r} is {is_so}")
     with Writer(study, settings) as writer:
         return _tell(writer, study, held, roll.standing(client), key)
@@ -156,6 +162,30 @@ def say_again(
                 )
                 writer.send(topic, said.client.encode(), value, identity)
     return [said.client for said in found]
+
+
+def tell_again(
+    study: Study,
+    settings: Settings,
+    held: StudyPairs,
+    admitted: Mapping[int, Mapping[str, Admitted]],
+) -> list[str]:
+    """Admit or revoke in the log whom the clients topic says so of, where the log has lost it.
+
+    admitted: By partition, as all of the log has it.
+
+    Returns whom; BrokerError if Kafka fails.
+    """
+    roll, lost = own_roll(study, settings, held), list[Standing]()
+    for client, said in roll.clients.items():
+        known = admitted[partition_of(client.encode(), study.stream.partitions)].get(client)
+        if said.serial > known.serial if known else said.key:
+            lost.append(said)
+    if lost:
+        with Writer(study, settings) as writer:
+            for said in lost:
+                _tell(writer, study, held, said, said.key)
+    return [said.client for said in lost]
 
 
 def _tell(writer: Writer, study: Study, held: StudyPairs, before: Standing, key: str) -> Standing:

@@ -10,6 +10,7 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
+from infra.header_names import read_any_name
 from infra.preflight import check_servers
 from infra.tls import ssl_context
 from pipeline.errors import BrokerError, ConfigError, VeilstreamError
@@ -72,6 +73,7 @@ def asking(
 
 def kafka_options(settings: Settings) -> dict[str, Any]:
     """Return the options that kafka-python's clients share."""
+    read_any_name()
     options: dict[str, Any] = {
         "bootstrap_servers": settings.kafka.split(","),
         "security_protocol": settings.kafka_security,

@@ -111,8 +111,11 @@ def write_study(settings: Settings, study: str, held: StudyPairs) -> Path:
 
 def read_client(settings: Settings, client: str) -> Pair:
     """Read a client's private key; ConfigError as `read_study`."""
-    path = client_path(settings, client)
     way_out = f"run `veilstream client enrol --client {client}` here, for the operator to admit"
+    return _client_pair(client_path(settings, client), client, way_out)
+
+
+def _client_pair(path: Path, client: str, way_out: str) -> Pair:
     held = _read(path, _ClientFile, way_out)
     if held.client != client:
         raise ConfigError(
@@ -200,3 +203,18 @@ def enrolled(settings: Settings, client: str) -> Pair:
         file = _ClientFile(client, Pair.drawn().seed.hex())
         _write(client_path(settings, client), file, new=True)
     return read_client(settings, client)
+
+
+def set_aside(settings: Settings, client: str) -> None:
+    """Keep a client's key for what was made under it, and have the next one made."""
+    path, number = client_path(settings, client), 1 + len(former(settings, client))
+    if path.exists():
+        path.replace(path.with_name(f"{path.name}.{number}"))
+
+
+def former(settings: Settings, client: str) -> list[Pair]:
+    """Return the pairs that a client had before, oldest first; ConfigError as `read_study`."""
+    path, found = client_path(settings, client), list[Pair]()
+    while (older := path.with_name(f"{path.name}.{len(found) + 1}")).exists():
+        found.append(_client_pair(older, client, "move it away"))
+    return found

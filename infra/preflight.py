@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import time
 
 from kafka.net.sasl import get_sasl_mechanism
 
@@ -19,6 +20,9 @@ from pipeline.settings import Settings
 
 #: How long a server may take for each answer.
 PATIENCE_SECONDS = 5.0
+#: After so long a silence Kafka is asked whether it is still there: a consumer waits for ever for
+#: one that is gone, and so would its owner.
+SILENCE_SECONDS = 60.0
 #: Numbers of the requests, with the version that is used.
 METADATA, HANDSHAKE, VERSIONS, AUTHENTICATE = (3, 1), (17, 1), (18, 0), (36, 0)
 WRONG_MECHANISM, NO_USERS_HERE = 33, 34
@@ -26,6 +30,21 @@ WRONG_MECHANISM, NO_USERS_HERE = 33, 34
 
 class Hung(Exception):
     """The server closed the connection instead of an answer."""
+
+
+class Silence:
+    """How long a consumer has heard nothing, and whether Kafka is still there when that is long."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._since = settings, time.monotonic()
+
+    def after(self, heard: object) -> None:
+        """Note what a look at Kafka gave; raise as `check_servers` if it is gone."""
+        if heard:
+            self._since = time.monotonic()
+        elif time.monotonic() - self._since > SILENCE_SECONDS:
+            check_servers(self._settings)
+            self._since = time.monotonic()
 
 
 def check_servers(settings: Settings) -> None:

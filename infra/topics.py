@@ -17,7 +17,7 @@ from kafka.errors import TopicAlreadyExistsError, TopicAuthorizationFailedError
 from infra.connection import asking, kafka_options
 from infra.preflight import check_servers
 from pipeline.errors import ConfigError
-from pipeline.messages.topics import Topic
+from pipeline.messages.topics import PLAIN, Topic
 from pipeline.settings import Settings
 
 #: How long a broker may take to tell of a topic that was just created.
@@ -196,7 +196,12 @@ def _partitions(admin: Any, topic: Topic) -> int:
         time.sleep(0.1)
 
 
-LEAST = "min.insync.replicas"
+LEAST, CODEC = "min.insync.replicas", "compression.type"
+COMPRESSED = (
+    "topics such as {name} keep compressed records: a short one of a stranger can fill the memory "
+    f"of whoever reads it, or end it. The operator of Kafka should set {CODEC} = uncompressed "
+    "(kafka-configs.sh) on all topics of the study"
+)
 
 
 def check_copies(settings: Settings, topics: Iterable[Topic]) -> list[str]:
@@ -212,7 +217,10 @@ def check_copies(settings: Settings, topics: Iterable[Topic]) -> list[str]:
             name = described["name"]
             copies = min(len(part["replica_nodes"]) for part in described["partitions"])
             with asking(settings, f"topic {name}", "DescribeConfigs"):
-                least = int(configuration(admin, name)[LEAST]["value"])
+                found = configuration(admin, name)
+            least = int(found[LEAST]["value"])
+            if found[CODEC]["value"] != PLAIN[CODEC]:
+                warnings.setdefault(CODEC, COMPRESSED.format(name=name))
             for kind, warning in judged(wanted[name], copies, least).items():
                 warnings.setdefault(kind, warning)
     return list(warnings.values())

@@ -73,8 +73,13 @@ def run_of(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     return done
 
 
-def closing(done: dict[str, Any], after: dict[str, Any], study: Study) -> Iterator[str]:
-    """Yield the lines with which a run ends: what it did, and a warning of ranges that cut."""
+def closing(
+    done: dict[str, Any], after: dict[str, Any], study: Study, *, failed: bool = False
+) -> Iterator[str]:
+    """Yield the lines with which a run ends: what it did, and what to look at.
+
+    failed: Whether a fault has ended it, which says itself why nothing was done.
+    """
     kinds = f" ({worded(Counter(done['reasons']))})" if done["reasons"] else ""
     unsent = f" ({done['releases_unsent']} not sent yet)" if done["releases_unsent"] else ""
     used, clipped, aside, released = (
@@ -85,6 +90,14 @@ def closing(done: dict[str, Any], after: dict[str, Any], study: Study) -> Iterat
         f"{used} used, {clipped} clipped to the public range, {aside} set aside{kinds}, "
         f"{released}{unsent}; {_budget(after)}"
     )
+    if not failed and not any(done[key] for key in _COUNTS):
+        yield (
+            "the source had nothing new: what this client has released of it stands, and more "
+            "records go on behind that"
+            if done["in_all"]["releases"]
+            else "WARNING: nothing is released: the source had no records, or too few for a window "
+            "(window.records); the data owner must look whether it is the right one"
+        )
     data = study.data
     answered = [data.response.kind, *(feature.kind for feature in data.features.values())]
     if warning := cut(done, sum(kind in {"number", "count"} for kind in answered)):

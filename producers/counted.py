@@ -26,6 +26,11 @@ from producers.membership import Membership
 
 #: Reasons for which a client's own releases do not count.
 UNWANTED = ("sent while this client was not admitted", "under a key of the study that is retired")
+OLDER_KEY = (
+    "under a key that this client had before, or forged: what nobody here can tell; if it was the "
+    "client's, it counts, and its newer database's do not"
+)
+TOO_LATE = "of a database that is not the one that released first under this name"
 TOO_MANY = "above the study's rate (trust.rate): release less often"
 TOO_MUCH = "above this client's share of all releases (trust.largest_share): wait for the others"
 
@@ -42,6 +47,7 @@ class Counted:
     numbers, seen: Of the releases that count; of all that it has made and the log has.
     refused, recent: Numbers of those above the rate; offsets of the newest that count.
     others: How many records do not count, by the reason.
+    older: Whether another database, under an earlier key, may have released before any of these.
     """
 
     client: str
@@ -55,6 +61,7 @@ class Counted:
     recent: list[int] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
     admissions: Admissions = field(default_factory=Admissions)
+    older: bool = False
 
     def take(self, record: Any) -> None:
         """Take the next record of the client's partition."""
@@ -70,7 +77,7 @@ class Counted:
         except PayloadError:
             self.others["no release"] += 1
             return
-        reason = self._reason(release, value)
+        reason = self._reason(release, value, record.offset)
         if not reason and self.rate and not within(self.rate, self.recent, record.offset):
             reason = TOO_MANY
             self.refused.add(release.seq)
@@ -78,18 +85,17 @@ class Counted:
             self.others[reason] += 1
         else:
             self.numbers.add(release.seq)
-        if reason in ("", TOO_MANY, TOO_MUCH, *UNWANTED):
+        if reason in ("", TOO_MANY, TOO_MUCH, TOO_LATE, *UNWANTED):
             self.seen.add(release.seq)
 
-    def _reason(self, release: Header, value: bytes) -> str:
+    def _reason(self, release: Header, value: bytes, offset: int) -> str:
         """Return why a release does not count; empty if it does."""
-        if self.membership is not None and not self.membership.made(value):
-            return "made by somebody else under this name"
-        if release.ledger != self.ledger:
-            return "of another ledger of this client"
+        key = self.membership.maker(value, offset) if self.membership is not None else None
+        if reason := self._whose(release, key):
+            return reason
         if self.membership is not None:
             known = self.admissions.clients.get(self.client)
-            if known is None or known.key != self.membership.key:
+            if known is None or known.key != key:
                 return UNWANTED[0]
             if int.from_bytes(value[GENERATION], "little") < self.admissions.least:
                 return UNWANTED[1]
@@ -100,6 +106,17 @@ class Counted:
                 return TOO_MUCH
         noted = release.seq in self.numbers or release.seq in self.refused
         return "sent again" if noted else ""
+
+    def _whose(self, release: Header, key: bytes | None) -> str:
+        """Return why a release is not one of this database that could count; empty if it is."""
+        if self.membership is not None and key is None:
+            if self.membership.has_all_keys or release.ledger == self.ledger:
+                return "made by somebody else under this name"
+            self.older = self.older or not self.numbers
+            return OLDER_KEY
+        if release.ledger != self.ledger:
+            return "of another ledger of this client"
+        return TOO_LATE if self.older else ""
 
 
 def counted(

@@ -19,6 +19,7 @@ from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import Study
 from pipeline.study.release_tables import Trust
+from pipeline.words import counted
 from producers.client_store import ClientStore
 from producers.membership import Membership
 from producers.reconcile import FORGED, Lost, end_of
@@ -54,7 +55,8 @@ def check_followed(
         if end is not None and end > known.next_seq:
             forged = "" if member else f". If it was not restored, {FORGED}"
             raise LedgerBehind(
-                f"study.follows: this client's database has {known.next_seq} releases of study "
+                f"study.follows: this client's database has "
+                f"{counted(known.next_seq, 'release')} of study "
                 f"{before!r}, the releases topic has {end}: the database was restored from an old "
                 "copy. Put the newest one back. If it is gone, start the producer once with the "
                 f"file of study {before!r} and --skip-lost, and then with this one{forged}. "
@@ -84,11 +86,11 @@ def _membership(
     """Return what tells a client's own releases for an earlier study from what others forged.
 
     None if any release may be its own: the study was open when this folder took part in it, or has
-    known this client under another key.
+    known this client under a key that is not here.
     """
     if pinned(settings, study.name) is None or not client_path(settings, client).exists():
         return None
     if not are_there(settings, [Topics.of(study).clients.name]):
         return None
     member = Membership(study, settings, client, say, looking=True)
-    return member if member.has_one_key else None
+    return member if member.has_all_keys else None

@@ -17,6 +17,7 @@ from pipeline.errors import BudgetExceeded, ConfigError
 from pipeline.privacy.accounting import Unit, total_epsilon
 from pipeline.privacy.events import Event, NonPrivate, compose, encode, worse
 from pipeline.release.task import Task
+from pipeline.words import counted
 from producers.charges import as_known, charges, protecting, spent_by
 from producers.database import Database
 from producers.limits import beyond
@@ -50,6 +51,8 @@ class Ledger:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        #: Where the sources are that were opened since the start, by name.
+        self._locations: dict[str, str] = {}
 
     def open_source(self, task: Task, source: str, location: str | None, limit: Limit) -> None:
         """Register a source on first sight, and take over a new limit.
@@ -118,6 +121,9 @@ class Ledger:
         each = budget.scope != "record"
         if not events:
             return
+        if (location := self._locations.get(source)) is not None:
+            # not before: a file whose first release is refused may have another name
+            self._db.write("INSERT OR IGNORE INTO locations VALUES (?, ?)", location, source)
         if each:
             total = compose([*events.values(), *earlier])
         else:
@@ -185,13 +191,12 @@ class Ledger:
         return Allowed(row[0], row[1], Unit(row[2], row[3]))
 
     def _name_once(self, source: str, location: str | None) -> None:
-        """Refuse a second name for a file: its budget would be counted apart."""
+        """Refuse a second name for a file that was released: its budget would be counted apart."""
         if location is None:
             return
+        self._locations[source] = location
         row = self._db.row("SELECT source FROM locations WHERE location = ?", location)
-        if row is None:
-            self._db.write("INSERT INTO locations VALUES (?, ?)", location, source)
-        elif row[0] != source:
+        if row is not None and row[0] != source:
             raise ConfigError(
                 f"--source-name: this client knows the file as source {row[0]!r}; one file has one "
                 "budget, so use that name"
@@ -235,7 +240,8 @@ class Ledger:
         epsilon = total_epsilon([*spent, *this], allowed.delta)
         if epsilon > limit * (1 + HAIR):
             raise BudgetExceeded(
-                f"source {source!r}: {len(spent)} other studies and this one "
+                f"source {source!r}: {counted(len(spent), 'other study', 'other studies')} "
+                "and this one "
                 f"{beyond([*spent, *this], epsilon, allowed.delta, unit, limit)}"
             )
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from infra.connection import read_all, write_one
+from pipeline.errors import ConfigError
 from pipeline.messages.spends import (
     NAME,
     SourceSpends,
@@ -28,6 +29,11 @@ from producers.heritage import Heritage
 PATIENCE = 60.0
 #: Bytes of an account, at most: what Kafka takes by default, less what it adds.
 MOST = 900_000
+OTHERWISE = (
+    f"If this client never had a newer version, somebody else has written to {NAME}: the operator "
+    "must see to who may (`veilstream study acls`), and delete the topic: each client writes its "
+    "account again when it starts. Until then VEILSTREAM_LEDGER_TOPIC=off lets this one go on"
+)
 
 
 class LedgerTopic:
@@ -98,6 +104,9 @@ class LedgerTopic:
                 message = read_spends(payload)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 message = None
+            except ConfigError as error:
+                # nobody can tell whether the client itself has written it
+                raise ConfigError(f"{error}. {OTHERWISE}") from None
             if message is None or message.client != self._client:
                 passed += 1
             else:

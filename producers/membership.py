@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from infra.keyring import pin, read_client
+from infra.keyring import former, pin, read_client
 from infra.roll import read_roll
 from pipeline.errors import ConfigError
 from pipeline.messages.admission import Entry, Retirement, Word, read_word
@@ -33,8 +33,9 @@ class Membership:
     ) -> None:  # fmt: skip
         self._study, self._client, self._settings, self._say = study, client, settings, say
         self._pair = read_client(settings, client)
+        self._pairs = {pair.public: pair for pair in (*former(settings, client), self._pair)}
         self._roll = read_roll(study, settings, say)
-        self._stamps: dict[int, Stamp] = {}
+        self._stamps: dict[tuple[bytes, int], Stamp] = {}
         if not looking:
             self._check()
         self.stamp = self._newest()
@@ -45,10 +46,11 @@ class Membership:
         return self._pair.public
 
     @property
-    def has_one_key(self) -> bool:
-        """Whether the study has admitted this client under the key that it has now and no other."""
-        admitted = {entry.key for entry in self._roll.standing(self._client).entries if entry.key}
-        return admitted == {self._pair.public.hex()}
+    def has_all_keys(self) -> bool:
+        """Whether this folder has all keys under which the study has ever admitted this client."""
+        entries = self._roll.standing(self._client).entries
+        admitted = {bytes.fromhex(entry.key) for entry in entries if entry.key}
+        return self.key in admitted and admitted <= self._pairs.keys()
 
     def word(self, payload: bytes, least: int) -> Word:
         """Read what the study says in its releases topic; PayloadError if it is no such word.
@@ -78,11 +80,24 @@ class Membership:
             pin(self._settings, self._study.name, self._roll.publics[-1])
             self._say(f"study {self._study.name!r} has a new key: generation {newest.generation}")
 
-    def made(self, payload: bytes) -> bool:
-        """Whether this client has sent a release: nobody else but the study can make its MAC."""
+    def maker(self, payload: bytes, offset: int) -> bytes | None:
+        """Return under which of its keys this client has made a release; None: it has not.
+
+        Nobody else but the study can make its MAC. A key that it had before may have been stolen:
+        it tells where it was the one that counted, and what was made under it there does count.
+
+        offset: Where the release is in the client's partition.
+        """
         number = int.from_bytes(payload[GENERATION], "little")
         known = {link.generation for link in self._roll.keys.chain} if self._roll.keys else set()
-        return len(payload) > HEADER.itemsize and number in known and self._of(number).fits(payload)
+        if len(payload) <= HEADER.itemsize or number not in known:
+            return None
+        entries = self._roll.standing(self._client).entries
+        then = next((entry.key for entry in reversed(entries) if entry.offset < offset), "")
+        for key in {self.key, bytes.fromhex(then)} & self._pairs.keys():
+            if self._of(number, key).fits(payload):
+                return key
+        return None
 
     def check(self, payload: bytes) -> None:
         """Refuse a message that the study has not signed; PayloadError."""
@@ -105,19 +120,22 @@ class Membership:
         if known.key != key:
             raise ConfigError(
                 f"client {self._client!r} of study {name!r} is admitted under another key than "
-                "this one's: put its own key file back, or let the operator admit this one"
+                "this one's: put its own key file back. Where it is lost and the database is not, "
+                "the operator admits what `veilstream client enrol` prints here (`veilstream "
+                "client admit`). Nothing was spent"
             )
 
     def _newest(self) -> Stamp:
         keys = self._roll.keys
         return self._of(keys.chain[-1].generation if keys else 1)
 
-    def _of(self, generation: int) -> Stamp:
-        if generation not in self._stamps and self._roll.keys is not None:
+    def _of(self, generation: int, public: bytes | None = None) -> Stamp:
+        place = public or self.key, generation
+        if place not in self._stamps and self._roll.keys is not None:
             link = next(x for x in self._roll.keys.chain if x.generation == generation)
-            key = self._pair.mac_key(
+            key = self._pairs[place[0]].mac_key(
                 bytes.fromhex(link.key),
                 study=self._study.name, client=self._client, generation=generation,
             )  # fmt: skip
-            self._stamps[generation] = Stamp(key, generation)
-        return self._stamps[generation]
+            self._stamps[place] = Stamp(key, generation)
+        return self._stamps[place]

@@ -11,7 +11,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from infra.connection import asking, log_reader
-from infra.preflight import check_servers
+from infra.preflight import Silence
 from infra.study_record import other_revision
 from pipeline.errors import PayloadError, VeilstreamError
 from pipeline.messages.model import read_model
@@ -21,15 +21,13 @@ from pipeline.messages.topics import Topics, partition_of
 from pipeline.release.model import Model
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.words import counted
 from producers.membership import Membership
 
 #: How long to wait for still newer models, in milliseconds, when one was there already. Kafka
 #: answers a request with the first model that follows it, which may be long past when somebody
 #: looks; the second answer holds all that have come since.
 AGAIN_MS = 10
-#: After so long a silence Kafka is asked whether it is still there. A consumer waits for ever for
-#: one that is gone, and so would a client that has nothing to send.
-SILENCE_SECONDS = 60.0
 
 
 class ModelFeed:
@@ -66,7 +64,7 @@ class ModelFeed:
         self._believed = Newest(task, self._ends, time.time)
         self._membership, self._clients = membership, topics.clients.name
         self._known, self._study = Known(task.study.name), topics.study.name
-        self._heard = time.monotonic()
+        self._silence = Silence(settings)
         topic_partitions = [
             TopicPartition(topic.name, 0)
             for topic in (topics.models, topics.study, topics.clients)
@@ -80,7 +78,10 @@ class ModelFeed:
                 self._consumer.seek_to_beginning(*topic_partitions)
                 self._catch_up(topic_partitions)
             if self._known.ignored:
-                say(f"WARNING: {self._known.ignored} records of {self._study} cannot be read")
+                say(
+                    f"WARNING: "
+                    f"{counted(self._known.ignored, 'record')} of {self._study} cannot be read"
+                )
         except VeilstreamError:
             self.close()
             raise
@@ -129,11 +130,7 @@ class ModelFeed:
     def _read(self, wait_ms: int) -> list[Any]:
         with asking(self._settings, f"topic {self._name}", "Read"):
             batches = self._consumer.poll(timeout_ms=wait_ms, max_records=1000)
-        if batches:
-            self._heard = time.monotonic()
-        elif time.monotonic() - self._heard > SILENCE_SECONDS:
-            check_servers(self._settings)
-            self._heard = time.monotonic()
+        self._silence.after(batches)
         return [record for records in batches.values() for record in records]
 
     def _take_all(self, records: list[Any]) -> None:

@@ -22,6 +22,7 @@ from pipeline.messages.release import Header, header_of
 from pipeline.messages.topics import Topics, partition_of
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.words import counted
 from producers.client_store import ClientStore, Stream
 from producers.membership import Membership
 
@@ -104,14 +105,19 @@ def lost_releases(
         log_reader(settings, wait_ms=200) as consumer,
     ):
         consumer.assign([topic_partition])
-        search = Search(consumer, topic_partition, store, say, stopped, membership)
+        # what a key that is lost has made, nobody here can tell from a forgery
+        known = membership if first_lost or (membership and membership.has_all_keys) else None
+        search = Search(consumer, topic_partition, store, say, stopped, known)
         found = search.run(stream.sent)
     if found.others:
+        rekeyed = membership is not None and known is None
         raise LedgerBehind(
-            f"another ledger has released study {study!r} as client {store.client!r}: put the "
-            "database back that this client had. If it is gone, this study is over for this "
-            "client, as nobody knows how far it came; a study with a new name counts what the "
-            "ledger topic or `veilstream privacy ledger --import` says was spent"
+            f"another ledger has released study {study!r} as client {store.client!r}"
+            f"{', which was admitted under another key before' if rekeyed else ''}: put the "
+            f"{'key and the ' if rekeyed else ''}database back that this client had. If it is "
+            "gone, this study is over for this client, as nobody knows how far it came, and its "
+            "releases from here would not count; a study with a new name counts what the ledger "
+            "topic or `veilstream privacy ledger --import` says was spent"
         )
     # without a topic that reaches back, the folder alone may know
     end = max(first_lost, first_lost + store.missing.get(study, 0))
@@ -167,10 +173,12 @@ def refuse(task: Task, lost: Lost, missing: dict[str, int]) -> LedgerBehind:
     """
     known = "the releases topic has" if lost.sent else "this folder remembers"
     found = (
-        f"this client's database has {lost.seqs.start} releases of study {task.study.name!r}, "
+        f"this client's database has "
+        f"{counted(lost.seqs.start, 'release')} of study {task.study.name!r}, "
         f"{known} {lost.seqs.stop}"
         if lost.seqs
-        else f"this folder remembers {sum(missing.values())} more releases of this client "
+        else f"this folder remembers "
+        f"{counted(sum(missing.values()), 'more release')} of this client "
         f"({named(missing)}) than its database has"
     )
     return LedgerBehind(
@@ -276,6 +284,6 @@ class Search:
             release = header_of(payload or b"")
         except PayloadError:
             return
-        if self._membership is not None and not self._membership.made(payload or b""):
+        if self._membership is not None and not self._membership.maker(payload or b"", offset):
             return
         self._found.take(release, offset, self._ledger)

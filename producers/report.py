@@ -17,6 +17,7 @@ from pipeline.privacy.accounting import Unit, total_epsilon, total_mu
 from pipeline.privacy.events import Event, NonPrivate
 from pipeline.privacy.policy import loose_delta
 from pipeline.release.task import Task
+from pipeline.words import counted
 from producers.charges import Rows, as_known, charges, known, protecting, spent, spent_by
 from producers.heritage import account
 from producers.limits import worded
@@ -58,7 +59,8 @@ def ledger(path: Path) -> dict[str, dict[str, Any]]:
     if missing:
         for facts in found.values():
             facts["warnings"].append(
-                f"this folder remembers {missing} more releases of this client than the database "
+                f"this folder remembers "
+                f"{counted(missing, 'more release')} of this client than the database "
                 "has: it is an old copy, and more has been spent than it says"
             )
     return found
@@ -182,7 +184,8 @@ STUDIES = """
     SELECT study, mechanism, epsilon, iif(neighbours IS NULL, delta, ifnull(delta, 0.0)) AS delta,
     unit_records, neighbours, count(at) AS releases,
     CAST(total(lost) AS INTEGER) AS releases_lost, count(at) * slots AS record_slots,
-    min(at) AS first, max(at) AS last
+    min(at) AS first, max(at) AS last,
+    (SELECT min(scope) FROM spends WHERE spends.study = charged.study) AS scope
     FROM charged LEFT JOIN ledger USING (study) WHERE source = ? GROUP BY study ORDER BY study"""
 #: Studies of values of planned age, whose records are individuals with a row in each slot.
 SLOTS = """

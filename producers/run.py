@@ -19,6 +19,7 @@ from pipeline.records.encode import Encoder
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import require_live
+from pipeline.words import counted
 from producers import source_test
 from producers.admission import Admission
 from producers.client import Client, Progress
@@ -156,7 +157,7 @@ def run_client(
         closing.callback(source.close)
         if lost.seqs:
             _check_order(source, name)
-            say(f"{len(lost.seqs)} releases are lost: the ledger counts them as spent")
+            say(f"lost: {counted(len(lost.seqs), 'release')}, which the ledger counts as spent")
             owe(task, store, name, lost, time.time())
             # the register may have come back as old as the database
             admission.before_release()
@@ -251,8 +252,8 @@ def _warn(
 def _warn_of_missing(store: ClientStore, say: Callable[[str], None]) -> None:
     if store.missing:
         say(
-            f"WARNING: {sum(store.missing.values())} releases of this client are still unknown "
-            f"to its database: start {named(store.missing)} with --skip-lost too"
+            f"WARNING: {counted(sum(store.missing.values()), 'release')} of this client still "
+            f"unknown to its database: start {named(store.missing)} with --skip-lost too"
         )
 
 
@@ -270,7 +271,9 @@ def _paced(report: Callable[[], None], progress: Progress) -> Callable[[int], No
 
     def tell(awaited: int) -> None:
         nonlocal reported
-        progress.waiting_for = f"{awaited} more records, to test the source" if awaited else ""
+        progress.waiting_for = (
+            f"{counted(awaited, 'more record')}, to test the source" if awaited else ""
+        )
         if time.monotonic() - reported >= REPORT_SECONDS:
             report()
             reported = time.monotonic()

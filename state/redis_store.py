@@ -73,6 +73,13 @@ class RedisStore:
         loaded.number = partition
         return loaded
 
+    def standing(self, partition: int) -> tuple[int, str]:
+        """Return the next offset of a partition, and why nobody may go on with it; mostly empty."""
+        key = keys.snapshot(self._study, partition)
+        found = self._ask(lambda: self._client.hmget(key, WATERMARK, stored.DOUBT))
+        held, doubt = cast("list[bytes | None]", found)
+        return number_of(held), stored.doubt_of(doubt)
+
     def doubted(self, partition: int) -> bool:
         """Whether a verification has found a snapshot to be another than the log folds to."""
         key = keys.snapshot(self._study, partition)

@@ -119,10 +119,16 @@ def _opened_sums(
     if doubt is not None and not doubted:
         raise StateError(
             f"a verification has found that the state under {key} is not what the log folds to "
-            f"({doubt.decode(errors='replace')}); {REBUILD}, or `veilstream state verify`, which "
+            f"({doubt_of(doubt)}); {REBUILD}, or `veilstream state verify`, which "
             "clears this if it finds them equal"
         )
     return values, totals, sums
+
+
+def doubt_of(said: bytes | None) -> str:
+    """Return why nobody may go on with a snapshot, as a terminal can show it; mostly empty."""
+    text = (said or b"").decode(errors="replace")
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _opened(key: str, fields: Mapping[str, bytes], checksums: Checksums) -> dict[str, bytes]:

@@ -12,6 +12,7 @@ from pipeline.backtest.scoring import Scores
 from pipeline.extras import extra
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate
+from pipeline.words import counted
 
 #: Goes with every result.
 NOT_PRIVATE = (
@@ -260,7 +261,7 @@ class BacktestResult:
         name, score = self.main_score
         told = "none" if score is None else f"{score:.4g}"
         return (
-            f"<BacktestResult {self.study} ({self.mechanism}): {self.records} records, "
-            f"{self.estimate.releases} releases of {self.clients} clients, "
+            f"<BacktestResult {self.study} ({self.mechanism}): {counted(self.records, 'record')}, "
+            f"{counted(self.estimate.releases, 'release')} of {counted(self.clients, 'client')}, "
             f"{name.replace('_', ' ')} {told}, {self.estimate.status}; not private>"
         )

@@ -11,7 +11,7 @@ import msgspec
 
 from infra.addresses import connected
 from infra.admissions import admit_new, announce_keys, tell
-from infra.keyring import client_path, enrolled, read_study
+from infra.keyring import client_path, enrolled, read_study, set_aside
 from infra.roll import read_roll
 from infra.topics import ensure_topics
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
@@ -26,7 +26,11 @@ from producers.client_id import check_id, shown, vault_path
 
 @click.command()
 @click.option("--client", required=True, help="Name of the client, as `veilstream produce` has it.")
-def enrol(client: str) -> None:
+@click.option(
+    "--stolen", is_flag=True,
+    help="Make a new key. The old one stays, for what this client has made under it.",
+)  # fmt: skip
+def enrol(client: str, stolen: bool) -> None:
     """Make the key of a client, if it has none, and print what the operator admits it by.
 
     The private part stays on this machine, in a file that its owner alone can read; what is printed
@@ -34,6 +38,8 @@ def enrol(client: str) -> None:
     """
     settings = Settings.read()
     check_id(client, vault_path(settings.home, client), say)
+    if stolen:
+        set_aside(settings, client)
     pair = enrolled(settings, client)
     say(f"{client}: the private key is in {client_path(settings, client)}; keep a copy of it")
     click.echo(write_signed(Enrolment(client, pair.public.hex()), pair).decode())
@@ -56,8 +62,14 @@ def admit(study: Path, enrolment: BinaryIO) -> None:
         ) from error
     found, settings = _study(study, "`veilstream client admit`")
     check_id(given.client, Path("-"), say)
-    admit_one(found, settings, given.client, bytes.fromhex(given.key))
+    before = admit_one(found, settings, given.client, bytes.fromhex(given.key))
     say(f"{given.client} is admitted to study {found.name!r}")
+    if before:
+        say(
+            f"WARNING: {given.client} was admitted under another key before. If it has released "
+            "for this study, only the database that did so can go on: with a new one its releases "
+            "do not count, and it ends with exit code 44"
+        )
 
 
 @click.command()
@@ -101,12 +113,16 @@ def roll(study: Path, as_json: bool) -> None:
         )
 
 
-def admit_one(study: Study, settings: Settings, client: str, public: bytes) -> None:
-    """Admit one client; ConfigError if it is, or the study has no key."""
+def admit_one(study: Study, settings: Settings, client: str, public: bytes) -> bool:
+    """Admit one client, and return whether it had another key before.
+
+    ConfigError if it is admitted under this one, or the study has no key.
+    """
     held = read_study(settings, study.name)
     ensure_topics(settings, Topics.of(study).all())
     announce_keys(study, settings, held)
-    tell(study, settings, held, client, public)
+    standing = tell(study, settings, held, client, public)
+    return any(entry.key not in ("", public.hex()) for entry in standing.entries)
 
 
 def admit_here(study: Study, settings: Settings, clients: Iterable[str]) -> None:

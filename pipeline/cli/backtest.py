@@ -16,6 +16,7 @@ from pipeline.cli.context import CLIENT_COLUMN, FILE, FORMAT, STUDY, put, say, s
 from pipeline.errors import ConfigError
 from pipeline.methods import OFFLINE
 from pipeline.study import require_live
+from pipeline.words import counted
 
 
 @click.command()
@@ -149,7 +150,7 @@ class Progress:
         if now - self._last < 1:
             return
         self._last, taken = now, now - self._begun
-        line = f"{doing}: {records} records, {records / taken:.0f} a second"
+        line = f"{doing}: {counted(records, 'record')}, {records / taken:.0f} a second"
         if share:
             line += f", {taken * (1 - share) / share:.0f} s left"
         say(line)

@@ -21,6 +21,7 @@ from pipeline.backtest.scoring import Scores
 from pipeline.errors import ConfigError
 from pipeline.extras import extra
 from pipeline.library.table import information_line, line, privacy_line, unit_lines, value
+from pipeline.words import counted
 
 #: Names of the scores for people.
 SCORES = {**WORDS, "mean_absolute_error": "MAE", "root_mean_square_error": "RMSE"}
@@ -126,7 +127,8 @@ def _step(result: BacktestResult) -> int:
 def _lines(result: BacktestResult) -> Iterator[str]:
     yield line(result.estimate)
     yield information_line(result.estimate)
-    yield f"in total: {_scores(result.scores)}; {result.unscored} records came before any estimate"
+    before = f"{counted(result.unscored, 'record')} came before any estimate"
+    yield f"in total: {_scores(result.scores)}; {before}"
     if result.freeze is not None:
         since = result.to_dict()["freeze"]["since"]
         yield f"from {since} on, frozen: {_scores(result.freeze.frozen)}"
@@ -146,7 +148,7 @@ def _lines(result: BacktestResult) -> Iterator[str]:
     if result.budget.epsilon is not None:
         budget = result.budget
         yield (
-            f"a live study would charge each of {budget.clients} clients epsilon "
+            f"a live study would charge each of {counted(budget.clients, 'client')} epsilon "
             f"{budget.epsilon:g}, delta {budget.delta:g} for each {budget.unit}"
         )
     for count, what in (
@@ -158,12 +160,12 @@ def _lines(result: BacktestResult) -> Iterator[str]:
         if count:
             yield f"{count} {what}"
     rate = result.records / result.seconds
-    yield f"{result.records} records in {result.seconds:.1f} s, {rate:.0f} a second"
+    yield f"{counted(result.records, 'record')} in {result.seconds:.1f} s, {rate:.0f} a second"
     yield privacy_line(result.estimate)
 
 
 def _scores(scores: Scores) -> str:
-    parts = [f"{scores.records} records"]
+    parts = [counted(scores.records, "record")]
     for name, said in SCORES.items():
         found = getattr(scores, name)
         if found is not None:

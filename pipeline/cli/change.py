@@ -14,6 +14,7 @@ from pipeline.errors import ConfigError
 from pipeline.library.changing import Change, changes_between, is_new
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.words import counted
 
 _EFFECTS = {
     "nothing": "nobody needs to know",
@@ -181,7 +182,8 @@ def _show(plan: dict[str, Any]) -> None:
         )  # fmt: skip
         moved = "has moved" if one["has_moved"] else "has not moved yet"
         click.echo(
-            f"client {one['client']}: {one['releases']} releases for {one['study']}, {budget}; "
+            f"client {one['client']}: "
+            f"{counted(one['releases'], 'release')} for {one['study']}, {budget}; "
             f"{moved}"
         )
 
@@ -194,4 +196,6 @@ def _why(one: dict[str, Any]) -> str:
 
 
 def _said(value: Any) -> Any:
-    return "not set" if value is None else value
+    if value is None:
+        return "not set"
+    return f"{value:.12g}" if isinstance(value, float) else value

@@ -14,10 +14,11 @@ from infra.addresses import connected
 from infra.dead_letters import Done, Letter, Place, read_letters, settle
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put, say
 from pipeline.errors import BrokerError, ConfigError
-from pipeline.library.words import counted
 from pipeline.messages.envelope import rfc3339
+from pipeline.messages.incoming import LONGEST_NAME
 from pipeline.settings import Settings
 from pipeline.study import Study
+from pipeline.words import counted
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -83,7 +84,8 @@ def list_(
     for (reason, client, done), letters in sorted(groups.items()):
         last, state = rfc3339(letters[-1].at / 1000)[:19], f" ({done})" if done else ""
         click.echo(
-            f"{reason}: {len(letters)} of {client!r}{state}, the last {letters[-1].place} at {last}"
+            f"{reason}: {len(letters)} of {_short(client)!r}{state}, "
+            f"the last {letters[-1].place} at {last}"
         )
         click.echo(f"  {letters[-1].detail}")
     if not found:
@@ -164,6 +166,11 @@ def _places(texts: Sequence[str]) -> list[Place]:
     if not all(found):
         raise ConfigError("a place must be PARTITION/OFFSET, such as 0/17")
     return [Place(int(one[1]), int(one[2])) for one in found if one]
+
+
+def _short(client: str) -> str:
+    """Return what a key claims, as far as an id can go: a stranger's key can have 8 MiB."""
+    return client if len(client) <= LONGEST_NAME else client[:LONGEST_NAME] + "..."
 
 
 def _facts(letter: Letter) -> dict[str, Any]:

@@ -224,7 +224,7 @@ def _show(
             f"(+-{part.worst_error:.1%}); mean length {part.length:.4g}"
         )
     click.echo(f"rule of thumb: {_thumb(sizes)}")
-    click.echo(f"can intervals be trusted here? {verdict.verdict}")
+    click.echo(f"can intervals be trusted here, of records as assumed? {verdict.verdict}")
     click.echo(f"  because {verdict.reason}")
     click.echo(f"  to change: {verdict.advice}")
 
@@ -261,8 +261,8 @@ def connect(study: Path, source: str | None, role: str | None, as_json: bool) ->
     code is that of the first fault, or 0.
     """
     task = live_task_of(study, "`veilstream doctor connect`")
-    settings = connected(Settings.read())
     roles = cast("list[Role]", [role] if role else ["client", "worker"])
+    settings = connected(Settings.read(), redis="worker" in roles)
     code, told = 0, []
     for found in _findings(task, settings, roles, source):
         code = code or (found.fault.exit_code if found.fault else 0)

@@ -25,10 +25,10 @@ from pipeline.library.exact import ExactFit
 from pipeline.library.fitting import Fitting
 from pipeline.library.records import Records, Rows
 from pipeline.library.table import fit_table, intervals_table, table
-from pipeline.library.words import clipped_line, counted
 from pipeline.messages.estimate import EstimateMessage, write_estimate
 from pipeline.messages.fit import FitMessage, write_fit
 from pipeline.release.task import Task
+from pipeline.words import clipped_line, counted
 
 
 @click.command()

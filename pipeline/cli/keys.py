@@ -57,7 +57,7 @@ def recover(study: Path) -> None:
     from pipeline.cli.recovery import recovered  # noqa: PLC0415
 
     task = live_task_of(study, "`veilstream study recover`")
-    recovered(task, connected(Settings.read()))
+    recovered(task, connected(Settings.read(), redis=True))
 
 
 def study_keys(study: Study, settings: Settings) -> StudyPairs:
@@ -69,7 +69,7 @@ def study_keys(study: Study, settings: Settings) -> StudyPairs:
                 f"study {study.name!r} has a key that this folder has pinned, and no file {path}: "
                 "the operator must copy the key file here from where it was made, or name it in "
                 "VEILSTREAM_STUDY_KEY; only if it is lost for good, remove the .pinned file "
-                "beside it and make a new one (docs/operations.md)"
+                "beside it and make a new one (docs/admission.md)"
             )
         say(f"making the key of study {study.name!r}: {path}; keep a copy of it apart")
     return made_study(settings, study.name)

@@ -39,7 +39,10 @@ def up(folder: Path, kafka_port: int | None, redis_port: int | None, foreground:
     if foreground:
         # Before the start: a signal while the servers start must not leave them behind.
         _set_on_signals(stop)
-    say("starting Kafka and Redis, if they do not run (a new machine fetches Kafka once, 44 MB)")
+    if all(service.answers for service in runtime.status()):
+        say("Kafka and Redis run already")
+    else:
+        say("starting Kafka and Redis (a new machine fetches Kafka once, 44 MB)")
     addresses = runtime.up(kafka_port=kafka_port, redis_port=redis_port)
     click.echo(f"VEILSTREAM_KAFKA={addresses.kafka}")
     click.echo(f"VEILSTREAM_REDIS={addresses.redis}")

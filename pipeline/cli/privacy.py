@@ -16,11 +16,18 @@ from pipeline.errors import ConfigError, LocalStoreError, PrivacyError
 from pipeline.messages.spends import read_spends, write_spends
 from pipeline.privacy.calibration import Answer, Name, Question, solve
 from pipeline.settings import Settings
+from pipeline.words import counted
 from producers.client_id import check_id, clients_of, known_vault, vault_path
 from producers.client_store import ClientStore
 from producers.heritage import check_file
 from producers.report import account_of
 from producers.report import ledger as read_ledger
+
+#: How a study pays, by whether each record enters one release.
+PAID = {
+    True: "charged once, with the first release: however many follow, a record costs no more",
+    False: "the most that all releases together may cost: each is charged as it is made",
+}
 
 
 @click.group()
@@ -168,22 +175,28 @@ def _lines(client: str, source: str, facts: dict[str, Any]) -> Iterator[str]:
     for study in facts["studies"]:
         lost = f", {study['releases_lost']} of them lost" if study["releases_lost"] else ""
         budget = "" if study["mu"] is None else (
-            f" epsilon {study['epsilon']:g}, delta {study['delta']:g}, {study['neighbours']}"
+            f" epsilon {study['epsilon']:g}, delta {study['delta']:g}, {study['neighbours']}, "
+            f"{PAID[study['scope'] == 'record']}"
         )  # fmt: skip
         yield (
             f"  study {study['study']}: {study['mechanism']}{budget}; {study['releases']} "
-            f"releases{lost}, {study['first']} to {study['last']}"
+            f"releases{lost}, {_second(study['first'])} to {_second(study['last'])}"
         )
     for spend in facts["elsewhere"]:
         counts = "" if spend["counts"] else ", which the data owner says were other records"
         yield (
             f"  elsewhere, ledger {spend['ledger']}, study {spend['study']}: {spend['mechanism']}; "
-            f"{spend['releases']} releases{counts}"
+            f"{counted(spend['releases'], 'release')}{counts}"
         )
     for refusal in facts["refusals"]:
-        yield f"  refused {refusal['study']} at {refusal['at']}: {refusal['reason']}"
+        yield f"  refused {refusal['study']} at {_second(refusal['at'])}: {refusal['reason']}"
     for warning in facts["warnings"]:
         yield f"  WARNING: {warning}"
+
+
+def _second(moment: str | None) -> str:
+    """Return an RFC 3339 time in UTC to the second."""
+    return "" if moment is None else f"{moment[:19]}Z"
 
 
 def _number(value: float | None) -> str:
@@ -201,7 +214,8 @@ def export_account(home: Path, client: str | None, path: Path) -> None:
     names = clients_of(home)
     if client is None and len(names) != 1:
         raise ConfigError(
-            f"--export: this folder has {len(names)} clients and a file holds one: name it, as in "
+            f"--export: this folder has "
+            f"{counted(len(names), 'client')} and a file holds one: name it, as in "
             "veilstream privacy ledger CLIENT --export FILE"
         )
     name = client or names[0]
@@ -237,4 +251,4 @@ def import_account(home: Path, client: str | None, path: Path) -> None:
     check_id(name, database, say)
     with ClientStore(database, name) as store:
         changed = store.heritage.take_file(message)
-    say(f"client {name}: {changed} spends that this folder did not know are charged")
+    say(f"client {name}: {counted(changed, 'spend')} that this folder did not know: charged now")

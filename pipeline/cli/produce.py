@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,15 +15,18 @@ from infra.waiting import Waiting
 from pipeline.cli.admission import admit_here
 from pipeline.cli.context import AS_JSON, FORMAT, STUDY, live_task_of, put, say
 from pipeline.errors import ConfigError, VeilstreamError
-from pipeline.library.words import counted
 from pipeline.release.task import Task
 from pipeline.settings import Settings
 from pipeline.study import Study
+from pipeline.words import counted
 from producers.account import begun, closing, run_of, standing
 from producers.client import Progress
 from producers.client_id import shown, vault_path
 from producers.ledger import Limit
 from producers.run import Job, Report, run_client
+
+#: A line about how far a client is comes no sooner than this.
+LINE_SECONDS = 10.0
 
 
 @click.command()
@@ -155,7 +159,9 @@ def produce(
     finally:
         after = standing(path, task)
         done = run_of(before, after)
-        for line in closing(done, after, task.study) if after and is_begun else ():
+        for line in (
+            closing(done, after, task.study, failed=code != 0) if after and is_begun else ()
+        ):
             tell(line)
         if as_json:
             names = {"client": client, "study": task.study.name, "revision": task.revision}
@@ -164,19 +170,19 @@ def produce(
 
 def _report(study: Study, tell: Callable[[str], None]) -> Report:
     """Return what says how far a client is, and what it waits for."""
-    rhythm, counts = study.stream.publish, ""
+    rhythm, counts, told = study.stream.publish, "", -LINE_SECONDS
     wait = Waiting(rhythm=rhythm.seconds + rhythm.pause)
 
     def report(progress: Progress, share: float | None) -> None:
-        nonlocal counts
+        nonlocal counts, told
         # counts of an open window are for the person at the terminal, not for a log collector
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and time.monotonic() - told >= LINE_SECONDS:
             read = "" if share is None else f" ({share:.0%})"
             releases = counted(progress.releases, "release")
             line = f"{counted(progress.records, 'record')}{read}, {releases}"
             if line != counts:
                 tell(line)
-            counts = line
+                counts, told = line, time.monotonic()
         if hint := wait.hint(progress.waiting_for, progress.records + progress.releases):
             tell(hint)
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 
 from agents.authority import authenticator
-from agents.refold import refold
-from infra.admissions import announce_keys, say_again
-from infra.connection import read_all
+from agents.refold import log_ends, refold
+from infra.admissions import announce_keys, say_again, tell_again
+from infra.connection import read_partition
 from infra.keyring import read_study
 from infra.topics import ensure_topics
 from pipeline.cli.context import say
@@ -16,11 +16,12 @@ from pipeline.errors import NumericError, OffsetGap, PayloadError, StateError
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import rfc3339
 from pipeline.messages.model import read_model, write_model
-from pipeline.messages.newest import is_possible
+from pipeline.messages.newest import Newest, is_possible
 from pipeline.messages.topics import Topics
 from pipeline.reducer import Partition, expansion_of, model_after, slots_seen, start_is_over
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.words import counted
 from state import RedisStore
 from state.connection import redis_client
 
@@ -44,8 +45,10 @@ def recovered(task: Task, settings: Settings) -> None:
         held = read_study(settings, task.study.name)
         announce_keys(task.study, settings, held)
         admitted = {n: state.admissions.clients for n, state in states.items()}
+        if lost := tell_again(task.study, settings, held, admitted):
+            say(f"the log had lost it that {len(lost)} clients are admitted or revoked: said anew")
         found = say_again(task.study, settings, held, admitted)
-        say(f"said anew of {len(found)} clients whether they are admitted")
+        say(f"said anew of {counted(len(found), 'client')} whether admitted admitted")
     _publish(task, store, states, trust, _highest(task, settings, store))
     say(CLOSED if trust is not None else OPEN)
 
@@ -66,9 +69,11 @@ def _folded(task: Task, settings: Settings, store: RedisStore) -> dict[int, Part
 
 
 def _highest(task: Task, settings: Settings, store: RedisStore) -> int:
-    """Return the highest version that anybody can hold: no model may have one of these again.
+    """Return a version that no client can hold a newer one of, and whose successor they take.
 
-    Also one of a model that is not believed: a client that took it believed another key.
+    Clients prefer what the logs explain to any version that they do not, and refuse what follows
+    one of those: a forged version counts only where nothing is explained. So do models that are not
+    believed: a client that took one believed another key.
     """
     versions = [0]
     try:
@@ -76,11 +81,17 @@ def _highest(task: Task, settings: Settings, store: RedisStore) -> int:
         versions += [] if held is None else [held[0]]
     except StateError:
         say("the model in Redis is damaged and goes away")
-    for _, payload in read_all(settings, Topics.of(task.study).models.name):
+    releases = sum(log_ends(task, settings).values())
+    believed = Newest(task, lambda: releases, time.time)
+    for record in read_partition(settings, Topics.of(task.study).models.name, 0):
         try:
-            versions.append(read_model(task, payload or b"").version)
+            model = read_model(task, record.value or b"")
         except PayloadError:
             continue
+        believed.take(record.offset, model)
+        versions.append(model.version)
+    if believed.explained:
+        return believed.model.version
     now = time.time()
     return max(version for version in versions if is_possible(version, now))
 

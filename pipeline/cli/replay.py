@@ -25,6 +25,7 @@ from pipeline.release.task import Task
 from pipeline.replay.ranges import check_order, parse_bound, parse_rhythm
 from pipeline.replay.what_if import altered, parse_change, parse_forgetting
 from pipeline.settings import Settings
+from pipeline.words import counted
 
 NOTHING_SPENT = (
     "privacy spent: 0. The clients noised these releases before they sent them; whatever is "
@@ -174,7 +175,7 @@ def _say_summary(task: Task, outcome: Outcome) -> None:
     rate = outcome.records / outcome.seconds if outcome.seconds else 0.0
     say(
         f"replayed {outcome.replay.total} offsets, {outcome.records} of them now, in "
-        f"{outcome.seconds:.1f} s ({rate:.0f}/s): {outcome.estimates} estimates"
+        f"{outcome.seconds:.1f} s ({rate:.0f}/s): {counted(outcome.estimates, 'estimate')}"
     )
     for count, words in (
         (sum(head.duplicates for head in heads), "repeats dropped"),

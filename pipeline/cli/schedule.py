@@ -1,19 +1,29 @@
-"""`veilstream schedule`: what each client releases in a round and why, and other plans."""
+"""`veilstream schedule`: what each client releases in a round and why, other plans, and cards."""
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, TypeVar
 
 import click
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from infra.saying import say
 from pipeline.cli.context import AS_JSON, STUDY, live_task_of, put
 from pipeline.errors import ConfigError
+from pipeline.library.records import Records
 from pipeline.methods import method_of
 from pipeline.methods.facts import Timetable
 from pipeline.release.task import Task
+from pipeline.types import Vector
+
+T = TypeVar("T")
 
 
 class _ShowFirst(click.Group):
@@ -28,7 +38,7 @@ class _ShowFirst(click.Group):
 
 @click.group(cls=_ShowFirst)
 def schedule() -> None:
-    """Show what each client of STUDY releases in a round and why, or compare plans.
+    """Show what each client of STUDY releases in a round and why, compare plans, or make a card.
 
     `veilstream schedule STUDY` is short for `veilstream schedule show STUDY`. The plan follows from
     the study file alone: it needs neither Kafka nor data.
@@ -58,7 +68,77 @@ def compare(study: Path, as_json: bool) -> None:
     _print(_there(method_of(task.study).compared(task), task), False, as_json)
 
 
-def _there(found: Timetable | None, task: Task) -> Timetable:
+@schedule.command()
+@STUDY
+@click.option("--group", required=True, help="Group of the study whose clients these are.")
+@click.option(
+    "--source", "sources", multiple=True, required=True,
+    help="History of one client, as `produce` would read it; once for each client.",
+)  # fmt: skip
+@click.option(
+    "--epsilon", type=click.FloatRange(0, 20, min_open=True), required=True,
+    help="What the card costs each record, about its whole history.",
+)  # fmt: skip
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), required=True,
+    help="New file for the lines that go into the study.",
+)  # fmt: skip
+@AS_JSON
+def card(
+    study: Path, group: str, sources: tuple[str, ...], epsilon: float, out: Path, as_json: bool
+) -> None:
+    """Estimate, under privacy, how the records of a group change: a model card.
+
+    For whoever holds the histories of all its clients. Each call draws new noise and costs the
+    records epsilon once more.
+    """
+    task = live_task_of(study, "`veilstream schedule card`")
+    _there(method_of(task.study).timetable(task, 0), task)
+    histories = [_responses(task, source) for source in sources]
+    with _new(out) as file:
+        found = _there(method_of(task.study).model_card(task, group, histories, epsilon), task)
+        file.write(found.text)
+    if as_json:
+        put({**found.facts, "file": str(out), "notes": list(found.notes)})
+        return
+    click.echo(found.text, nl=False)
+    click.echo(f"saved: {out}; put it in place of the keys of group {group}")
+    for line in found.notes:
+        click.echo(line)
+
+
+def _responses(task: Task, source: str) -> Vector:
+    records = Records(task, source)
+    found = [math.nan if row is None else row.response for _, row in records]
+    records.check()
+    if records.faults_line:
+        say(f"{source}: {records.faults_line}")
+    return np.array(found)
+
+
+@contextmanager
+def _new(out: Path) -> Iterator[TextIO]:
+    """Open a file that is not there yet, before noise is drawn; take it away again on an error."""
+    try:
+        file = out.open("x")
+    except FileExistsError:
+        raise ConfigError(
+            f"--out: {out} is there already; use the card that it holds, or name a new file: "
+            "another estimate costs the records epsilon once more"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"--out: {out} cannot be written ({error.strerror})") from None
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        out.unlink()
+        raise
+
+
+def _there(found: T | None, task: Task) -> T:
     if found is None:
         raise ConfigError(
             f'estimator.kind: studies of kind "{task.study.estimator.kind}" have no schedule: '

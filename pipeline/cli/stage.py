@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.live import Live
 
-from infra.local.ports import free_port
+from infra.local.ports import HOST, free_port
 from infra.waiting import Waiting
 from pipeline.cli.admission import admit_here
 from pipeline.cli.context import say
@@ -137,6 +139,7 @@ class Stage:
     first_intervals: int | None = None
     _killed: bool = False
     _shown: float = 0.0
+    _page: int | None = None
     _newest: EstimateMessage | None = None
     _store: RedisStore = field(init=False)
 
@@ -155,9 +158,8 @@ class Stage:
         say(f"starting one worker and {len(self.sites)} clients as processes of their own ...")
         self._start_worker()
         if Console().is_terminal:
-            port = free_port()
-            self.processes.start("page", "page", self.study, "--port", str(port))
-            say(f"watch it in a browser: http://127.0.0.1:{port}/ (while the demonstration runs)")
+            self._page = free_port()
+            self.processes.start("page", "page", self.study, "--port", str(self._page))
         begin = [] if ahead is None else ["--begin", f"{time.time() + ahead:.3f}"]
         for site in self.sites:
             self.processes.start(
@@ -180,6 +182,7 @@ class Stage:
                 live.start()
             while True:
                 self.processes.check()
+                self._tell_page()
                 for message, _ in feed.poll(0.2):
                     self._newest = message
                     self._note_first(message)
@@ -203,6 +206,15 @@ class Stage:
             feed.close()
         say(privacy_line(newest))
         return newest
+
+    def _tell_page(self) -> None:
+        """Say where the page is, once it answers there."""
+        if self._page is None:
+            return
+        with suppress(OSError), socket.create_connection((HOST, self._page), timeout=0.2):
+            address = f"http://{HOST}:{self._page}/"
+            say(f"watch it in a browser: {address} (while the demonstration runs)")
+            self._page = None
 
     def _note_first(self, message: EstimateMessage) -> None:
         if self.first_intervals is None and any(row.interval for row in message.coefficients):

@@ -21,6 +21,7 @@ from pipeline.errors import OffsetGap, StateError
 from pipeline.reducer import Partition, differences, holds_releases
 from pipeline.release.task import Task
 from pipeline.settings import Settings
+from pipeline.words import counted
 from state import RedisStore
 from state.connection import redis_client
 from state.stored import REBUILD
@@ -39,7 +40,7 @@ def state() -> None:
 def show(study: Path, as_json: bool) -> None:
     """Print watermark and counters of each partition of STUDY."""
     task = live_task_of(study, DOING)
-    store = RedisStore(redis_client(connected(Settings.read())), task)
+    store = RedisStore(redis_client(connected(Settings.read(), redis=True)), task)
     rows = [_row(number, store.load(number)) for number in range(task.study.stream.partitions)]
     if as_json:
         put({"study": task.study.name, "revision": task.revision, "partitions": rows})
@@ -64,7 +65,7 @@ def verify(
     Exits with 40 if they differ. It may run beside a live worker. With --every it keeps the second
     state, and a difference is noted with the stored one: no worker goes on with it.
     """
-    task, settings = live_task_of(study, DOING), connected(Settings.read())
+    task, settings = live_task_of(study, DOING), connected(Settings.read(), redis=True)
     if every is not None:
         _keep_verifying(task, settings, seconds_of(every, "--every"), as_json, parent)
         return
@@ -95,7 +96,7 @@ def verify(
 )
 def rebuild(study: Path, accept_loss: bool) -> None:
     """Fold the log of STUDY from its start and store the result."""
-    task, settings = live_task_of(study, DOING), connected(Settings.read())
+    task, settings = live_task_of(study, DOING), connected(Settings.read(), redis=True)
     store = RedisStore(redis_client(settings), task)
     erased, progress = store.erased(), _progress()
     for number in range(task.study.stream.partitions):
@@ -216,7 +217,10 @@ def forget(study: Path, client: str, accept_loss: bool) -> None:
 
     The log is folded again without them; `state verify` and `state rebuild` leave them out too.
     """
-    task, settings = live_task_of(study, "`veilstream state`"), connected(Settings.read())
+    task, settings = (
+        live_task_of(study, "`veilstream state`"),
+        connected(Settings.read(), redis=True),
+    )
     store = RedisStore(redis_client(settings), task)
     if client in store.erased():
         say(f"{client} has been taken out before")
@@ -224,7 +228,10 @@ def forget(study: Path, client: str, accept_loss: bool) -> None:
     states = without(task, settings, store, client, accept_loss=accept_loss)
     store.erase(states, client)
     passed = sum(state.head.erased for state in states.values())
-    say(f"{client}: taken out; {passed} releases of erased clients, in all, count nowhere now")
+    say(
+        f"{client}: taken out; of erased clients, in all, "
+        f"{counted(passed, 'release')} without effect now"
+    )
     if not holds_releases(states.values()):
         say(
             "No release of any client is left: a worker of this study publishes an estimate that "

@@ -158,8 +158,12 @@ def init(path: Path, records: int, clients: int, kind: str | None) -> None:
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     few = found.own.outlook.usual > found.records
-    say(f"{'WARNING: ' if few else ''}{verdict(found)}")
-    say(f"wrote {path}; edit it, then run `veilstream study check {path}`")
+    whose = "with the features of the example, " if found.study.data.features else ""
+    say(f"{'WARNING: ' if few else ''}{whose}{verdict(found)}")
+    again = (
+        f"; with your own: `veilstream study design {path} --records {records}`" if whose else ""
+    )
+    say(f"wrote {path}; edit it, then run `veilstream study check {path}`{again}")
 
 
 def _readable(value: object) -> str:

@@ -14,9 +14,9 @@ from rich.text import Text
 from infra.addresses import connected
 from pipeline.cli.context import SAVE_MODEL, STUDY, live_task_of, save_model, say
 from pipeline.cli.progress import estimate_line
-from pipeline.library.feed import Feed, lacks_topics, newest_estimate
+from pipeline.library.feed import Feed, lacks_topics, newest_estimate, of_another_revision
 from pipeline.library.forecast import Forecast
-from pipeline.library.table import table
+from pipeline.library.table import short_table, table
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.methods import method_of
 from pipeline.settings import Settings
@@ -82,13 +82,18 @@ class _Shown:
         self._live = Live(console=console, auto_refresh=False) if drawn else None
         self._forecast, self.count = Forecast(), 0
         self._newest: EstimateMessage | None = None
+        self._silent, self._other = False, ""
         feed.say = self._silence
         if self._live:
             self._live.start()
 
     def show(self, message: EstimateMessage, raw: bytes, *, live: bool) -> None:
         """Show the next one."""
-        self._newest, self.count = message, self.count + 1
+        self._newest, self.count, self._silent = message, self.count + 1, False
+        if (live or not self._whole) and not self._other:
+            self._other = of_another_revision(self._study, message)
+            if self._other and not self._live:
+                say(f"WARNING: {self._other}")
         self._forecast.take(message, live=live)
         if self._as_json:
             sys.stdout.write(raw.decode() + "\n")
@@ -108,12 +113,20 @@ class _Shown:
     def _silence(self, line: str) -> None:
         if self._live:
             self._draw()
-        else:
+        # a log needs one line of a wait, however long it is
+        elif not self._silent:
+            self._silent = True
             say("; ".join(filter(None, [line, self._forecast.told()])))
 
     def _draw(self) -> None:
         if self._live and self._newest:
-            shown = Group(table(self._newest, self._study), Text(self._when()))
+            other = f"WARNING: {self._other}" if self._other else ""
+            words = "; ".join(filter(None, [other, self._when()]))
+            shown = Group(table(self._newest, self._study), Text(words))
+            console = self._live.console
+            if len(console.render_lines(shown, pad=False)) > console.height:
+                few = short_table(self._newest, self._study, console.height)
+                shown = Group(Text(words, no_wrap=True, overflow="ellipsis"), few)
             self._live.update(shown, refresh=True)
 
     def _when(self) -> str:

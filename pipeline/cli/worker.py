@@ -48,7 +48,7 @@ def worker(
     from agents.worker import run_worker  # noqa: PLC0415  Faust takes a second to import
 
     task = live_task_of(study, "a worker")
-    settings = connected(Settings.read())
+    settings = connected(Settings.read(), redis=True)
     if task.study.authenticated and is_local(settings):
         # the local runtime, whose operator makes no keys by hand
         study_keys(task.study, settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -121,15 +122,13 @@ class Declared:
                 "epsilon: must be given; there is no default budget; for example epsilon=1.0, or "
                 "epsilon=math.inf for no privacy at all"
             )
-        if math.isinf(self.epsilon):
+        epsilon = number(self.epsilon, "epsilon", "a number above 0, such as 1.0, or math.inf")
+        if math.isinf(epsilon):
             return {"mechanism": "none"}
         if self.delta is None:
-            return {"mechanism": "discrete-laplace", "epsilon": float(self.epsilon)}
-        return {
-            "mechanism": "discrete-gaussian",
-            "epsilon": float(self.epsilon),
-            "delta": float(self.delta),
-        }
+            return {"mechanism": "discrete-laplace", "epsilon": epsilon}
+        delta = number(self.delta, "delta", "a number from 0 to 1, such as 1e-5, or None")
+        return {"mechanism": "discrete-gaussian", "epsilon": epsilon, "delta": delta}
 
     def _names(self, features: int) -> list[str]:
         named = getattr(self, "feature_names_in_", None)
@@ -138,7 +137,16 @@ class Declared:
     @property
     def _repeats(self) -> bool:
         """Whether two fits of the same records are the same: without noise alone."""
-        return self.epsilon is not None and math.isinf(self.epsilon)
+        # whatever it is, conventions ask before a fit can refuse it
+        given: Any = self.epsilon
+        return isinstance(given, Real) and math.isinf(given)
+
+
+def number(given: Any, name: str, allowed: str) -> float:
+    """Return a parameter that is a number; ConfigError, with what is allowed, if it is none."""
+    if isinstance(given, Real) and given is not True and given is not False:
+        return float(given)
+    raise ConfigError(f"{name}: must be {allowed}; it is a {type(given).__name__}")
 
 
 def _is_pair(given: Any) -> bool:

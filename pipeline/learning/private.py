@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError
 from pipeline.learning.conventions import Classifier, Regressor, checked, checked_again
-from pipeline.learning.declared import RESPONSE, Declared, Ranges
+from pipeline.learning.declared import RESPONSE, Declared, Ranges, number
 from pipeline.learning.estimators import StreamClassifier, StreamRegressor
 from pipeline.records.columns import Table
 from pipeline.types import Matrix, Vector
@@ -154,7 +154,10 @@ class PrivateRegressor(Declared, Regressor):
                 "response_range: must be declared and never computed from the data; for example "
                 "response_range=(0, 100)"
             )
-        low, high = (float(end) for end in self.response_range)
+        ends = tuple(self.response_range) if hasattr(self.response_range, "__iter__") else ()
+        if len(ends) != 2:
+            raise ConfigError("response_range: must be a pair, such as (0, 100)")
+        low, high = (number(end, "response_range", "a pair of numbers") for end in ends)
         response: dict[str, object] = {"name": RESPONSE, "kind": "number", "min": low, "max": high}
         if self.loss == "poisson":
             response = {"name": RESPONSE, "kind": "count", "max": high}

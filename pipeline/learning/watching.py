@@ -78,7 +78,9 @@ class Watch:
         """
         if estimate.status != "ready" and self._new("status", [estimate.status]):
             _warn(
-                f"the estimate that predicts is {estimate.status}: {estimate.reason}",
+                f"the estimate that predicts is {estimate.status}: {estimate.reason}. Names with a "
+                "dot are keys of a study: `ridge` and `epsilon` are parameters of a learner, and "
+                "vs.fit and the Stream learners take a whole study",
                 NotReadyWarning,
             )
 

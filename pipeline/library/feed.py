@@ -15,12 +15,13 @@ from infra.connection import asking, log_reader
 from infra.roll import read_roll
 from infra.topics import are_there
 from infra.waiting import AGAIN, Waiting
-from pipeline.errors import BrokerError, NumericError, PayloadError
+from pipeline.errors import BrokerError, ConfigError, NumericError, PayloadError
 from pipeline.messages.estimate import EstimateMessage, read_estimate
 from pipeline.messages.topics import Topics
 from pipeline.settings import Settings
-from pipeline.study import Study
+from pipeline.study import Study, revision_of
 from pipeline.trust.signed import check_signed
+from pipeline.words import counted
 
 log = logging.getLogger("veilstream.trust")
 #: How long to wait for an estimate that may be there.
@@ -38,22 +39,28 @@ class Feed:
 
     beginning: Start from the oldest estimate; else from the newest that exists.
     topic: Another topic of estimates than the one that has them all.
-    back: How many from the end it starts, where it does not start from the oldest.
+    history: How many before the newest are wanted, too, where it does not start from the oldest.
 
     refused: How many were not signed by the study, where it signs.
+    repeated: How many were older than one before them: the study signed them, and somebody has
+        written them again.
 
     Raises ConfigError if the study's key is not known; BrokerError if Kafka does not answer.
     """
 
     def __init__(
         self, study: Study, settings: Settings, *, beginning: bool, topic: str | None = None,
-        back: int = 1,
+        history: int = 0,
     ) -> None:  # fmt: skip
         self._kept: list[tuple[EstimateMessage, bytes]] = []
         self._settings, self._study = settings, study
         # who looks before the first worker runs waits for its key as for its estimates
         self._roll = read_roll(study, settings, begun=False) if study.authenticated else None
-        self._asked, self.refused = time.monotonic(), 0
+        self._asked, self.refused, self.repeated = time.monotonic(), 0, 0
+        self._newest: EstimateMessage | None = None
+        #: Below it the newest alone is handed out, once all of them have been looked at.
+        self._past = 0
+        self._held: list[tuple[EstimateMessage, bytes]] = []
         self._waits = Waiting(first=AGAIN)
         #: Told, once a minute, that no estimate comes.
         self.say: Callable[[str], None] = lambda _: None
@@ -69,7 +76,8 @@ class Feed:
             else:
                 end = self._consumer.end_offsets([place])[place]
                 first = self._consumer.beginning_offsets([place])[place]
-                self._consumer.seek(place, max(first, end - back))
+                self._consumer.seek(place, max(first, end - (history or BACK)))
+                self._past = 0 if history else end
             undo.pop_all()
 
     def poll(self, seconds: float) -> list[tuple[EstimateMessage, bytes]]:
@@ -80,23 +88,50 @@ class Feed:
         for record in batches.get(self._topic_partition, []):
             try:
                 self._check(record.value or b"")
-                found.append((read_estimate(record.value), record.value))
+                message = read_estimate(record.value)
             except PayloadError:
                 self.refused += 1
                 if self.refused == 1:
                     log.warning(self.warning)
+                continue
             except (msgspec.DecodeError, TypeError):
                 continue
+            if self._is_past(message):
+                self.repeated += 1
+                if self.repeated == 1:
+                    log.warning(self.warning)
+            elif record.offset < self._past:
+                self._held = [(message, record.value)]
+            else:
+                found.append((message, record.value))
+        if self._held and not self._behind(self._past):
+            found, self._held = self._held + found, []
         return found
+
+    def _is_past(self, message: EstimateMessage) -> bool:
+        """Whether an estimate is older than one before it, by the log and by the clock.
+
+        After a rebuild the state is shorter, and the clock of the next worker may be behind.
+        """
+        known = self._newest
+        if known is not None and (
+            message.published_at < known.published_at
+            and message.state_version <= known.state_version
+        ):
+            return True
+        self._newest = message
+        return False
 
     @property
     def warning(self) -> str:
         """What people must know of estimates that are not shown; empty if there are none."""
-        if not self.refused:
+        kinds = {"not signed by this study": self.refused, "repeats of older ones": self.repeated}
+        if not any(kinds.values()):
             return ""
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
         return (
-            f"WARNING: {self.refused} estimates on {self._topic_partition.topic} are not signed by "
-            "this study and not shown: somebody else writes to it"
+            f"WARNING: not shown: {counted(sum(kinds.values()), 'estimate')} on "
+            f"{self._topic_partition.topic} ({counts}): somebody else writes to it"
         )
 
     def _check(self, payload: bytes) -> None:
@@ -174,10 +209,11 @@ def newest_estimate(study: Study, settings: Settings) -> EstimateMessage:
     """Return the newest estimate, from the topic that keeps it for ever.
 
     Raises BrokerError if Kafka does not answer or has no topics of it; NumericError if there is
-    none.
+    none; ConfigError if it is of another revision than the study: its names and numbers mean
+    something else.
     """
     check_topics(study, settings)
-    feed = Feed(study, settings, beginning=False, topic=Topics.of(study).latest.name, back=BACK)
+    feed = Feed(study, settings, beginning=False, topic=Topics.of(study).latest.name)
     try:
         messages = [message for message, _ in feed.until_now()]
         found = messages[-1] if messages else None
@@ -191,4 +227,18 @@ def newest_estimate(study: Study, settings: Settings) -> EstimateMessage:
             f"study {study.name!r} has no estimate yet: the operator must see that a worker of it "
             "runs and that a client has released, or name a file with --model"
         )
+    if said := of_another_revision(study, found):
+        raise ConfigError(said)
     return found
+
+
+def of_another_revision(study: Study, message: EstimateMessage) -> str:
+    """Return what to say where an estimate is of another revision than the study; else nothing."""
+    own, held = revision_of(study), message.study_revision
+    if held == own:
+        return ""
+    return (
+        f"study {study.name!r} runs under revision {held}, and this file is revision {own}: what "
+        "it estimates, and what it promises, is not what this file says. Use the study file of "
+        "the running one; a changed study needs a name of its own (`veilstream study change`)"
+    )

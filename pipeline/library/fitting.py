@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import ConfigError, DataWarning
+from pipeline.errors import ConfigError, DataWarning, RangeWarning
 from pipeline.library.exact import ExactFit
 from pipeline.library.records import Records, Rows
 from pipeline.library.results import Result
@@ -67,6 +67,8 @@ def fit(
     -----
     DataWarning
         If some records could not be used.
+    RangeWarning
+        If values lay outside their public range, naming their columns.
     """
     if isinstance(data, (str, Path)) and str(data) == "-":
         raise ConfigError("data: standard input belongs to the command line; name a file")
@@ -77,6 +79,14 @@ def fit(
     records.check()
     if records.faults_line:
         warnings.warn(records.faults_line, DataWarning, stacklevel=2)
+    if records.clipped:
+        columns = ", ".join(map(repr, sorted(records.clipped)))
+        warnings.warn(
+            f"values of {columns} lie outside the public range and were cut to it: declare the "
+            "range that the instrument or the form can show",
+            RangeWarning,
+            stacklevel=2,
+        )
     return Result(without_privacy(task.study) if exact else task.study, fitting.message())
 
 

@@ -7,6 +7,7 @@ of whoever holds the file.
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ RECORDS = 200_000
 WITHIN = (0.05, 0.95)
 #: A feature whose values span less of its encoded range is in a sliver, or its middle further off.
 SLIVER, OFF = 0.1, 0.5
+#: Where a larger share of its values is cut, the range is wrong, and nothing else of it matters.
+CUT = 0.05
 #: From this gain on a typical norm bound is worth a word.
 GAIN = 1.25
 
@@ -61,14 +64,30 @@ def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
     values, read = _values(features, path, form)
     inside = features.clip(values)
     columns = features.encode(inside)
+    wrong = _too_small(features, values)
     lengths = np.sqrt(1.0 + np.sum(columns * columns, axis=1))
     return {
         "records": read,
         "unusable": read - len(values),
         "outside_ranges": dict(features.outside(values)),
+        "ranges_that_cut_much": wrong,
         "share_shortened": _beyond(lengths, task.kept_norm),
         "norm_of_99_percent": float(np.quantile(lengths, 0.99)),
-        "features_to_declare_otherwise": _slivers(features, inside),
+        "features_to_declare_otherwise": _slivers(features, inside, wrong),
+    }
+
+
+def _too_small(features: Features, values: Matrix) -> dict[str, str]:
+    """Return what to do about features of which many values lie outside their range."""
+    outside = features.outside(values)
+    return {
+        name: (
+            f"{count} of {len(values)} values are outside {feature.ends[0]:g} to "
+            f"{feature.ends[1]:g} and would be cut: declare the range that the instrument or the "
+            "form can show, from what is public and not from these values"
+        )
+        for name, feature in features.encoding.features.items()
+        if (count := outside[name]) > CUT * len(values) and feature.kind == "number"
     }
 
 
@@ -95,12 +114,15 @@ def _values(features: Features, path: str, form: str) -> tuple[Matrix, int]:
     return values, read
 
 
-def _slivers(features: Features, inside: Matrix) -> dict[str, str]:
-    """Return what would spread the values of features that are in a sliver of their range."""
+def _slivers(features: Features, inside: Matrix, wrong: Container[str]) -> dict[str, str]:
+    """Return what would spread the values of features that are in a sliver of their range.
+
+    wrong: Features whose range itself is: nothing within it would be right.
+    """
     encoding, found = features.encoding, dict[str, str]()
     scaled = encoding.scale(inside)
     for index, (name, feature) in enumerate(encoding.features.items()):
-        if feature.kind != "number":
+        if feature.kind != "number" or name in wrong:
             continue
         low, high = (float(end[index]) for end in encoding.scaled_ends)
         least, middle, most = np.quantile(scaled[:, index], (WITHIN[0], 0.5, WITHIN[1])).tolist()

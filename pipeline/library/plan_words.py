@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.library.planning import Plan, Row
-from pipeline.library.words import counted
 from pipeline.methods.facts import Outlook
 from pipeline.study import Study
+from pipeline.words import counted
 
 #: What the typical size supposes, and what the ridge does not reach.
 IF = "if features are independent and as their ranges and typical values say"
 BUT = (
-    "but for those that go with the intercept, which has no ridge (of a feature that stays far "
-    "from its typical value, or of a level that most records have)"
+    "other than of a feature that stays far from its typical value, or of a level that most "
+    "records have (these go with the intercept, which no ridge helps)"
 )
+#: Smallest slope that most such studies tell from zero, above which next to nothing is seen: in
+#: log odds or logs over half a feature's range, and in half ranges of a response that is a number.
+BLIND = 1.0
 
 
 def when(outlook: Outlook, study: Study | None = None) -> str:
@@ -32,13 +35,13 @@ def when(outlook: Outlook, study: Study | None = None) -> str:
     latest, usual, intercept = outlook.latest, outlook.usual, outlook.intercept
     if latest is not None and latest <= usual:
         own = "perhaps later" if intercept is None else f"after about {intercept:,}, {IF}"
-        return f"after {latest:,} records for slopes, {BUT}; for the intercept {own}"
+        return f"after {latest:,} records for slopes {BUT}; for the intercept {own}"
     typical = f"after about {usual:,} records"
     if intercept is not None and intercept > usual:
         typical += f" for slopes and {intercept:,} for the intercept"
     if latest is None:
         return f"{typical}, {IF}; no number of records makes sure of it"
-    return f"{typical}, {IF}; for slopes after {latest:,} at the latest, {BUT}"
+    return f"{typical}, {IF}; after {latest:,} at the latest for slopes {BUT}"
 
 
 def verdict(found: Plan) -> str:
@@ -48,8 +51,14 @@ def verdict(found: Plan) -> str:
         sure = outlook.latest is not None and outlook.latest <= found.records
         enough = "are enough" if sure else "are enough as a rule"
         if outlook.intercept is not None and outlook.intercept > found.records:
-            enough += ", but for the intercept"
-        return f"{size} {enough}: intervals come {when(outlook, found.study)}"
+            enough += ", but for the intercept,"
+        come = f"intervals come {when(outlook, found.study)}"
+        if (blind := _blind(found)) is not None:
+            return (
+                f"{size} {enough} for wide intervals alone: slopes below {blind:.2g} over half a "
+                f"feature's range are hardly told from zero; {come}"
+            )
+        return f"{size} {enough.rstrip(',')}: {come}"
     ways = []
     if found.enough_records is not None:
         ways.append(f"about {found.enough_records:,} records")
@@ -64,6 +73,15 @@ def verdict(found: Plan) -> str:
         f"{size} are too few for intervals at epsilon {found.own.epsilon:g}; enough would be "
         f"{' or '.join(ways or ['larger clients'])}{best}"
     )
+
+
+def _blind(found: Plan) -> float | None:
+    """Return the smallest slope that is seen, if it is so large that next to nothing is."""
+    response, seen = found.study.data.response, found.own.detectable
+    if seen is None or not found.study.data.features:
+        return None
+    low, high = response.ends if response.kind == "number" else (-1.0, 1.0)
+    return seen if seen > BLIND * (high - low) / 2 else None
 
 
 def lacking(rows: Sequence[Row], records: int) -> str:

@@ -67,5 +67,4 @@ def _settings(kafka: str | None) -> Settings:
     settings = Settings.read()
     if kafka is not None:
         settings = dataclasses.replace(settings, kafka=kafka)
-    # estimates are read from Kafka alone, and the local runtime is asked only where nothing is said
-    return settings if settings.kafka else connected(settings)
+    return connected(settings)

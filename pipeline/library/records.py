@@ -11,10 +11,10 @@ import numpy as np
 
 from pipeline.backtest.history import table_batches
 from pipeline.errors import ConfigError, DataError, RecordError
-from pipeline.library.words import counted
 from pipeline.records.encode import Encoder, Row
 from pipeline.records.values import Record
 from pipeline.release.task import Task
+from pipeline.words import counted
 from producers.sources import open_once
 
 #: The client of records that name none, and of those whose column is empty.
@@ -130,6 +130,11 @@ class Records:
 
     def _of_table(self) -> Iterator[Record]:
         encoder, others = self._encoder, list[str]()
+        if self._y is None and isinstance(self._data, np.ndarray | list | tuple):
+            raise DataError(
+                "an array holds the features alone: give y, the values of "
+                f"{encoder.response.name!r}"
+            )
         table = self._data if self._y is None else self._joined()
         if self._client_column is not None:
             others = [self._client_column]

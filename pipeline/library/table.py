@@ -8,11 +8,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.library.words import counted
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.messages.fit import FitMessage
 from pipeline.methods import method_of
 from pipeline.study import Study
+from pipeline.words import counted
 
 #: From this share of its record slots on, an estimate is as precise as if all counted in full,
 #: and no word of it is needed.
@@ -25,13 +25,42 @@ IN_UNITS = ("linear", "expectile")
 
 def table(message: EstimateMessage, study: Study) -> RenderableType:
     """Return an estimate of a study as a table with its provenance below."""
+    below = [
+        *unit_lines(message),
+        target_line(message),
+        spread_line(message, study),
+        line(message),
+        information_line(message),
+        *method_of(study).told(study, message.details),
+    ]
+    told = [Text(text) for text in below if text]
+    dim = Text(privacy_line(message), style="dim")
+    return Group(_grid(message, study, len(message.coefficients)), *told, dim)
+
+
+def short_table(message: EstimateMessage, study: Study, height: int) -> RenderableType:
+    """Return the same for a screen of few lines: how it stands, and the first coefficients.
+
+    height: Of the screen, in lines; a table has five around its rows, and a note may take two.
+    """
+    count = len(message.coefficients)
+    rows = max(1, min(count, height - 10))
+    left = f"{counted(count - rows, 'more coefficient')}, " if count > rows else ""
+    return Group(
+        Text(line(message, brief=True)),
+        _grid(message, study, rows),
+        Text(f"{left}what the numbers mean and what is promised: in a taller window, or --json"),
+    )
+
+
+def _grid(message: EstimateMessage, study: Study, rows: int) -> Table:
     level = f"{message.level:.0%}"
     grid = Table(title=title(message, study), expand=False)
     # on a narrow screen names are folded, and numbers stay whole
     grid.add_column("coefficient", overflow="fold", min_width=4)
     for name in ("estimate", f"{level} interval", "sampling se", "privacy se"):
         grid.add_column(name, justify="right", no_wrap=True)
-    for row in message.coefficients:
+    for row in message.coefficients[:rows]:
         grid.add_row(
             row.name,
             value(message, row.value),
@@ -42,16 +71,7 @@ def table(message: EstimateMessage, study: Study) -> RenderableType:
             ),
             _number(message, row.privacy_se),
         )
-    below = [
-        *unit_lines(message),
-        target_line(message),
-        spread_line(message, study),
-        line(message),
-        information_line(message),
-        *method_of(study).told(study, message.details),
-    ]
-    told = [Text(text) for text in below if text]
-    return Group(grid, *told, Text(privacy_line(message), style="dim"))
+    return grid
 
 
 def intervals_table(message: EstimateMessage, study: Study) -> RenderableType:

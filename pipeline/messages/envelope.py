@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,6 +18,8 @@ BINARY = "application/octet-stream"
 JSON = "application/json"
 #: How the names of headers begin that say why a letter is dead, or what became of it.
 DLQ = "veil_dlq_"
+#: What is left of a key that is too long for a dead letter.
+LONGEST_KEY = 200
 
 
 def headers(
@@ -96,6 +98,18 @@ class DeadLetter:
             "partition": partition, "offset": self.offset,
         }  # fmt: skip
         return [*without_marks(self.headers), *dlq_headers(ours)]
+
+    def cut(self, most: int) -> DeadLetter:
+        """Return it as it came; or without value and headers, where all of it is too long.
+
+        What Kafka keeps compressed can be of any size once it is read.
+
+        most: Bytes of a record that the topic of dead letters takes.
+        """
+        texts = [self.key, self.value, *(part for pair in self.headers for part in pair)]
+        if sum(map(len, filter(None, texts))) <= most:
+            return self
+        return replace(self, key=(self.key or b"")[:LONGEST_KEY], value=None, headers=())
 
 
 class Marks(NamedTuple):

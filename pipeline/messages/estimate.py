@@ -161,4 +161,7 @@ def read_estimate(payload: bytes) -> EstimateMessage:
         check_plain(payload.rstrip(b"\n"))
     except PayloadError as error:
         raise msgspec.DecodeError(error.detail) from None
-    return msgspec.json.decode(payload, type=EstimateMessage)
+    try:
+        return msgspec.json.decode(payload, type=EstimateMessage)
+    except (UnicodeDecodeError, RecursionError):
+        raise msgspec.DecodeError("it is no text, or nested too deeply") from None

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.errors import ConfigError, PayloadError
-from pipeline.messages.topics import Topic
+from pipeline.messages.topics import PLAIN, Topic
 from pipeline.privacy import events
 from pipeline.privacy.accounting import event_of
 from pipeline.privacy.events import Event, NonPrivate
@@ -166,6 +166,8 @@ def read_spends(payload: bytes) -> SpendsMessage:
         message = _DECODER.decode(payload)
     except PayloadError as error:
         raise msgspec.DecodeError(error.detail) from None
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None
     except msgspec.ValidationError as error:
         if unknown := _UNKNOWN.search(str(error)):
             raise ConfigError(
@@ -234,6 +236,6 @@ def merge(entries: Iterable[SourceSpends]) -> list[SourceSpends]:
 
 def ledger_topics(study: Study, settings: Settings) -> list[Topic]:
     """Return the topic of all clients' accounts, replicated as a study's own; none if it is off."""
-    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", **PLAIN}
     topic = Topic(NAME, 1, study.stream.replication, config)
     return [topic] if settings.ledger_topic == "on" else []

@@ -10,6 +10,11 @@ from pipeline.study import Study
 
 #: How far a client's clock may be ahead of Kafka's where a study forgets by seconds.
 AHEAD_MS = 600_000
+#: What came, with its headers, is a dead letter as it is up to this size.
+MAX_LETTER_BYTES = MAX_RELEASE_BYTES + 2**20
+#: Kafka takes compressed records apart before it looks at their size, and readers get them plain:
+#: else 40 KB of a stranger could become gigabytes in a worker, or need a library that it has not.
+PLAIN = {"compression.type": "uncompressed"}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -45,7 +50,7 @@ class Topics:
         stream = study.stream
 
         def topic(kind: str, partitions: int, **config: str) -> Topic:
-            settings = {key.replace("_", "."): value for key, value in config.items()}
+            settings = {key.replace("_", "."): value for key, value in config.items()} | PLAIN
             if stream.replication > 1:
                 # what is acknowledged survives a broker; the topic is written without one
                 settings["min.insync.replicas"] = str(stream.replication - 1)

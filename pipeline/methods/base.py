@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.estimators.buckets import State
 from pipeline.estimators.estimate import Estimate
 from pipeline.messages.form import Rows
-from pipeline.methods.facts import Design, Missed, Outlook, Sizes, Timetable
+from pipeline.methods.facts import Design, Missed, ModelCard, Outlook, Sizes, Timetable
 from pipeline.release.model import Part
 from pipeline.release.task import Task
 from pipeline.study import Study
@@ -218,6 +218,19 @@ class Method(ABC, Generic[T]):
         Raises ConfigError if the study is too large for it.
         """
         del task
+        return None
+
+    def model_card(
+        self, task: T, group: str, histories: Sequence[Vector], epsilon: float
+    ) -> ModelCard | None:
+        """Estimate, under privacy, how a group's records change; None where nothing asks for it.
+
+        histories: Encoded responses of each client, NaN for an empty slot, each of shape (n,).
+        epsilon: Of one record's whole history.
+
+        Raises ConfigError, DataError or PrivacyError before anything is drawn.
+        """
+        del task, group, histories, epsilon
         return None
 
     def whole_log(self, task: T) -> str:

@@ -105,6 +105,20 @@ class Timetable:
     why: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """How records change, estimated under differential privacy.
+
+    text: Lines of a study file.
+    facts: Its numbers, for programs.
+    notes: What the reader should know, in words.
+    """
+
+    text: str
+    facts: Mapping[str, Any]
+    notes: Sequence[str]
+
+
 def least_epsilon(
     study: Study, records: int, needed: Callable[[Study], int], step: float = 1.1
 ) -> float | None:

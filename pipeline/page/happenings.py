@@ -6,8 +6,8 @@ from collections import deque
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from pipeline.library.words import counted
 from pipeline.messages.estimate import EstimateMessage
+from pipeline.words import counted
 
 #: Happenings that are kept.
 KEPT = 60

@@ -48,7 +48,7 @@ class Reading:
         # all of them once, here: who starts a page is told what is missing
         self._look_at_accounts()
         self._consumer: Any = self._follow()
-        self._feed: Feed | None = Feed(study, settings, beginning=False, back=BACK)
+        self._feed: Feed | None = Feed(study, settings, beginning=False, history=BACK)
         self._threads = [
             threading.Thread(target=self._again, args=(name, body), daemon=True)
             for name, body in (

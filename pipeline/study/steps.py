@@ -32,7 +32,7 @@ def described(encoding: Encoding) -> dict[str, str]:
     found = {}
     for name, columns in _mains(encoding).items():
         [words, *_] = columns.values()
-        found[name] = words
+        found[name] = f"its coefficient is for a step of {words}"
         if encoding.features[name].kind == "category":
             found[name] = f"{len(columns)} columns, each a level {words}"
     return {**found, **{f"{one}:{other}": TOGETHER for one, other in encoding.pairs}}

@@ -88,8 +88,8 @@ def _unknown(path: str, name: str, known: list[str]) -> str:
 def _explain(message: str, kind: type, at: str) -> str:
     """Turn a validation message into: key, what is wrong, what is allowed, an example."""
     found = _PATH.search(message)
-    # what is wrong with one item is wrong with its list
-    path = re.sub(r"\[\d+\]$", "", found.group(1)) if found else ""
+    # what is wrong with one item is wrong with its list, and with the list of that list
+    path = re.sub(r"(\[\d+\])+$", "", found.group(1)) if found else ""
     what = message[: found.start()] if found else message
     if unknown := _UNKNOWN.search(what):
         return _unknown(_joined(at, path), unknown.group(1), _fields(_child_at(path, kind)[0]))

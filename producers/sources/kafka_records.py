@@ -77,11 +77,14 @@ def hand_out_parked(consumer: Any) -> None:
 
 def _parsed(batch: Any) -> Iterable[Any]:
     """Return the records of a batch; CorruptRecordError if they cannot be read."""
-    header = list(batch._header_data)
     batch._maybe_uncompress()
+    header, begin = list(batch._header_data), batch._pos
     header[5] &= ~batch.CODEC_MASK
-    whole = batch.HEADER_STRUCT.pack(*header) + batch._buffer[batch._pos :]
+    whole = batch.HEADER_STRUCT.pack(*header) + batch._buffer[begin:]
     try:
         return list(DefaultRecordBatch(bytes(whole)))
+    except UnicodeDecodeError:
+        # a name of a header that is no text: `infra.header_names`
+        return list(batch)
     except (ReaderError, ValueError, IndexError) as error:
         raise CorruptRecordError("a batch of records cannot be read") from error

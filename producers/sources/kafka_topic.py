@@ -18,7 +18,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from infra.connection import asking, kafka_options
-from infra.preflight import check_servers
+from infra.preflight import Silence, check_servers
 from pipeline.errors import BrokerError, ConfigError, DataError
 from pipeline.settings import Settings
 from producers.sources.base import Elsewhere, Slot, read_position
@@ -83,6 +83,7 @@ class KafkaTopic(Elsewhere):
                 max_poll_records=_AHEAD,
             )
         compile_records(self._consumer)
+        self._silence = Silence(self._settings)
         try:
             with self._asking():
                 self._begin(dict(self._place.at))
@@ -189,6 +190,7 @@ class KafkaTopic(Elsewhere):
             self._consumer.pause(*full)
             hand_out_parked(self._consumer)
             batches = self._consumer.poll(timeout_ms=int(seconds * 1000))
+            self._silence.after(batches)
             self._consumer.resume(*full)
         for partition, records in batches.items():
             number = self._partitions[partition]

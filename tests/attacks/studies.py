@@ -188,7 +188,7 @@ class Attack:
         Whether the generator starts again for every window, as a copied process would have it.
     """
 
-    task: RenewableTask
+    task: Task
     model: Model
     left: tuple[Window, ...]
     right: tuple[Window, ...]

@@ -110,7 +110,9 @@ def test_commands_that_need_servers_say_how_to_name_them(bare: Stage, command: s
     }[command]
     done = bare.run(*arguments)
     assert done.returncode == 10
-    assert "run `veilstream up`, or set VEILSTREAM_KAFKA and VEILSTREAM_REDIS" in done.stderr
+    both = " and VEILSTREAM_REDIS" if command in ("worker", "state") else ""
+    assert f"set VEILSTREAM_KAFKA{both}, or run `veilstream up`" in done.stderr
+    assert "VEILSTREAM_FOLDER" in done.stderr
 
 
 def test_a_wrong_option_ends_with_2(bare: Stage) -> None:
@@ -151,6 +153,9 @@ def test_up_down_and_status_look_where_the_other_commands_look(
     assert shown.returncode == 0, shown.stderr
     rows = json.loads(bare.run("status", "--json").stdout)
     assert [row["running"] for row in rows] == [True, True]
+    again = bare.run("up", "--folder", local_runtime.folder)
+    assert again.stderr == "Kafka and Redis run already\n"
+    assert "VEILSTREAM_KAFKA=" in again.stdout
 
 
 def test_study_check_prints_what_the_study_means(bare: Stage) -> None:

@@ -41,7 +41,8 @@ def test_a_run_begins_and_ends_with_a_line(stage: Stage) -> None:
     [warning] = [line for line in again if "--from-start means nothing here" in line]
     assert "follows none" in warning
     assert "behind 108 record slots" in again[0]
-    assert "0 records used" in again[-1]
+    assert "0 records used" in again[-2]
+    assert "the source had nothing new" in again[-1]
     assert done.stdout == ""
 
 
@@ -57,9 +58,17 @@ def test_the_same_as_json_at_the_end_and_nothing_when_quiet(stage: Stage) -> Non
     assert (again["records_used"], again["in_all"]["records_used"]) == (0, 60)
 
 
+def test_a_source_without_records_is_said_to_be_one(stage: Stage) -> None:
+    (stage.folder / "e.csv").write_text("heat,load,failed\n")
+    done = produce(stage, "e")
+    assert done.exit_code == 0
+    assert "WARNING: nothing is released: the source had no records" in done.stderr
+
+
 def test_a_run_that_is_refused_says_what_stands_and_its_code(stage: Stage) -> None:
     (stage.folder / "c.csv").write_text("heat,load,failed\n" + "1,0,maybe\n" * 100)
     done = produce(stage, "c", "--json")
     facts = json.loads(done.stdout)
     assert (facts["exit_code"], facts["releases"], facts["epsilon"]["spent"]) == (20, 0, 0.0)
     assert "0 releases; epsilon 0 of 2 spent, 2 left" in done.stderr
+    assert "nothing is released" not in done.stderr

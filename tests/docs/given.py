@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+import json
 import random
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from adbc_driver_postgresql.dbapi import connect
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import NewTopic
 
+from infra.local import LocalRuntime
 from infra.local.ports import HOST
 from tests.broker import PASSWORD, broker
 from tests.docs.snippets import ROOT, snippets_of
@@ -40,6 +45,22 @@ def readings(folder: Path, _: dict[str, str]) -> AbstractContextManager[object]:
         for _ in range(1000)
     )
     (folder / "readings.csv").write_text("temperature,pressure,anomaly\n" + "".join(lines))
+    return nullcontext()
+
+
+def payments(folder: Path, words: dict[str, str]) -> AbstractContextManager[object]:
+    """Give a topic of nested messages, on the Kafka that the folder's commands use."""
+    kafka = LocalRuntime(folder / ".veilstream").addresses().kafka
+    topic = words["payments"] = f"payments-{uuid.uuid4().hex[:8]}"
+    with KafkaAdminClient(bootstrap_servers=kafka) as admin:
+        admin.create_topics([NewTopic(topic, 3, 1)])
+    chance, producer = random.Random(11), KafkaProducer(bootstrap_servers=kafka, linger_ms=20)
+    for number in range(10_000):
+        amount, hour = chance.uniform(0, 500), chance.randrange(24)
+        fraud = chance.gauss(amount / 200, 1) > 2
+        body = {"amount": {"value": round(amount, 2), "currency": "EUR"}, "hour": hour}
+        producer.send(topic, json.dumps({"id": number, "body": body, "fraud": fraud}).encode())
+    producer.close()
     return nullcontext()
 
 
@@ -95,6 +116,7 @@ def postgres(folder: Path, words: dict[str, str]) -> Iterator[None]:
 GIVEN: dict[str, Given] = {
     "tutorial": tutorial,
     "readings": readings,
+    "payments": payments,
     "mqtt": mqtt,
     "mqtts": mqtts,
     "certificate": certificate,

@@ -15,6 +15,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 import uuid
 from collections import Counter
@@ -36,6 +37,8 @@ from tests.stage import PATIENCE
 
 #: Pages that are tried in every run; the others are tried with the slow tests.
 QUICK = {"README.md", "docs/tutorial.md"}
+#: The page with a target of its own, in commands and in seconds.
+FIRST, COMMANDS, SECONDS = ROOT / "docs" / "guides" / "first-estimate.md", 5, 120
 #: Numbers in the documents that stand for ports.
 PORTS = ("8787", "8080", "8443", "9101", "9102")
 FOREVER = re.compile(
@@ -124,7 +127,9 @@ def test_every_study_file_is_one(snippet: Snippet):
 def pages():
     for page, snippets in ALL.items():
         name = str(page.relative_to(ROOT))
-        if any(s.runs and s.language != "toml" and ">>>" not in s.text for s in snippets):
+        if page != FIRST and any(
+            s.runs and s.language != "toml" and ">>>" not in s.text for s in snippets
+        ):
             marks = [] if name in QUICK else [pytest.mark.slow]
             yield pytest.param(page, id=name, marks=marks)
 
@@ -136,6 +141,24 @@ def pages():
 def test_the_blocks_of_a_page_run_in_their_order(
     page: Path, tmp_path: Path, local_runtime: LocalRuntime
 ):
+    play(page, tmp_path, local_runtime)
+
+
+@pytest.mark.takes("five starts of the program, as its reader has them")
+@pytest.mark.kafka
+@pytest.mark.redis
+def test_a_topic_comes_to_a_first_estimate_in_five_commands_and_two_minutes(
+    tmp_path: Path, local_runtime: LocalRuntime
+):
+    shown = [s.text.splitlines() for s in ALL[FIRST] if s.language == "bash"]
+    assert [len(commands) for commands in shown] == [COMMANDS]
+    seconds = play(FIRST, tmp_path, local_runtime)
+    print(f"\nthe five commands took {seconds:.1f} s")
+    assert seconds < SECONDS
+
+
+def play(page: Path, tmp_path: Path, local_runtime: LocalRuntime) -> float:
+    """Run the blocks of a page in a folder, and return how many seconds they took."""
     words = {"boilers": f"boilers-{uuid.uuid4().hex[:8]}", **{p: str(free_port()) for p in PORTS}}
     home = tmp_path / ".veilstream"
     home.mkdir()
@@ -148,7 +171,9 @@ def test_the_blocks_of_a_page_run_in_their_order(
                 stack.enter_context(GIVEN[name](tmp_path, words))
         script = tmp_path / "session.sh"
         script.write_text(session(ALL[page], [BEFORE.get(name, "") for name in given], words))
+        began = time.monotonic()
         run(script)
+        return time.monotonic() - began
 
 
 def session(snippets: list[Snippet], before: list[str], words: dict[str, str]) -> str:

@@ -16,11 +16,14 @@ from agents.refold import refold
 from infra.local import LocalRuntime
 from pipeline.messages.admission import Admission, write_signed
 from pipeline.messages.model import write_model
+from pipeline.messages.topics import partition_of
 from pipeline.privacy.randomness import SecureStream
 from pipeline.release.model import VERSION_LIMIT, Model
 from pipeline.releasing import release_of
 from pipeline.trust.keys import Pair
 from pipeline.trust.signed import signed
+from producers.counted import OLDER_KEY
+from producers.membership import Membership
 from state.keys import model as model_key
 from tests.stage import Stage, lent, send, study_text, until, write_csv
 from tests.trusted import TRUST
@@ -235,6 +238,76 @@ def test_a_client_whose_key_is_not_right_spends_nothing(stage: Stage, fault: str
     assert stage.ends() == [sum(1 for r in stage.releases() if r.partition == n) for n in (0, 1)]
 
 
+def test_a_client_that_has_lost_key_and_database_is_over_before_it_spends(stage: Stage) -> None:
+    opened(stage, "north")
+    stage.worker()
+    source = write_csv(stage.folder / "north.csv", 200)
+    stage.produce("north", source)
+    assert stage.code("north") == 0, stage.said("north")
+    before = stage.final_estimate()
+    for path in stage.database("north").parent.glob("north*"):
+        path.rename(stage.folder / f"lost-{path.name}")
+    done = admitted(stage, "north")
+    assert done.returncode == 0
+    assert "admitted under another key before" in done.stderr
+    stage.produce("north", source, "--epsilon-limit", "20")
+    assert stage.code("north") == 44, stage.said("north")
+    assert "put the key and the database back" in stage.said("north")
+    assert stage.query("north", "SELECT count(*) FROM ledger") == [(0,)]
+    assert stage.estimates()[-1] == before
+    found = status(stage, "north")
+    assert found["releases"]["counted"] == 0
+    assert found["not_counted"] == {OLDER_KEY: 10}
+
+
+def test_a_client_whose_key_was_stolen_goes_on_behind_what_the_thief_has_sent(stage: Stage) -> None:
+    opened(stage, "north")
+    stage.worker()
+    source = write_csv(stage.folder / "north.csv", 100)
+    stage.produce("north", source)
+    assert stage.code("north") == 0, stage.said("north")
+    task, stamp = stage.task, Membership(stage.task.study, stage.settings, "north", print).stamp
+    [(ledger,)] = stage.query("north", "SELECT ledger FROM identity")
+
+    def steal(*numbers: int) -> None:
+        stolen = [
+            release_of(
+                task, [], task.first_model, SecureStream(), client="north", ledger=ledger, seq=seq
+            )
+            for seq in numbers
+        ]
+        records = [{"key": b"north", "value": stamp(payload)} for payload in stolen]
+        for record in records:
+            record["partition"] = partition_of(b"north", 2)
+        send(stage.settings.kafka, stage.topics.releases.name, records)
+
+    steal(5, 6, 7)
+    # as the page says
+    assert stage.run("client", "revoke", stage.study, "north").returncode == 0
+    steal(8, 9)
+    done = stage.run("client", "enrol", "--client", "north", "--stolen")
+    (stage.folder / "new.json").write_text(done.stdout)
+    done = stage.run("client", "admit", stage.study, stage.folder / "new.json")
+    assert done.returncode == 0, done.stderr
+    steal(10)
+    write_csv(source, 300)
+    stage.produce("north", source)
+    assert stage.code("north") == 44
+    assert "has 5 releases" in stage.said("north")
+    assert "the releases topic has 8" in stage.said("north")
+    stage.produce("north", source, "--skip-lost", "--epsilon-limit", "20")
+    assert stage.code("north") == 0, stage.said("north")
+    stage.caught_up()
+    [state] = [state for state in stage.partitions() if state.clients]
+    # 300 records are 15 windows, of which the thief's three hold none that are released again
+    assert (state.head.folded, state.head.duplicates, state.head.missing) == (15, 0, 0)
+    assert state.head.dead_letters == 3
+    found = status(stage, "north")
+    assert found["releases"] == {
+        "made": 15, "acknowledged": 15, "counted": 15, "not_in_the_log": 0
+    }  # fmt: skip
+
+
 def test_a_new_key_while_the_worker_is_down_loses_nothing(stage: Stage) -> None:
     opened(stage, "north")
     stage.worker()
@@ -335,7 +408,7 @@ def test_who_follows_the_page_comes_from_a_stolen_key_to_a_sound_study(stage: St
     assert [state.head.next_offset for state in rest] == ends
 
 
-def test_forged_estimates_are_not_shown(stage: Stage) -> None:
+def test_forged_estimates_are_not_shown(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     opened(stage, "north")
     stage.worker()
     stage.produce("north", write_csv(stage.folder / "north.csv", 100))
@@ -358,6 +431,16 @@ def test_forged_estimates_are_not_shown(stage: Stage) -> None:
     done = stage.run("watch", stage.study, "--save-model", file)
     assert done.returncode == 0, done.stderr
     assert json.loads(file.read_text())["records"] == 100
+    # one that the study did sign, and that is old by now
+    first = stage.read(stage.topics.estimates.name)[0].value
+    for topic in (stage.topics.latest.name, stage.topics.estimates.name):
+        record = {"key": stage.task.study.name.encode(), "value": first}
+        send(stage.settings.kafka, topic, [record])
+    done = stage.run("watch", stage.study, "--save-model", file)
+    assert json.loads(file.read_text())["records"] == 100
+    done = stage.run("watch", stage.study, "--count", "1", "--json")
+    assert json.loads(done.stdout)["records"] == 100
+    assert "1 repeats of older ones" in caplog.text
     checked = stage.run("replay", stage.study, "--check")
     assert checked.returncode == 0, checked.stderr
     assert "4 not compared: not signed by this study" in checked.stdout + checked.stderr
@@ -399,3 +482,40 @@ def test_a_topic_that_forgets_who_was_admitted_is_refused(stage: Stage) -> None:
     stage.worker()
     assert stage.code("w0") == 10
     assert "needs compact" in stage.said("w0")
+
+
+def test_a_log_that_was_lost_has_its_clients_again_after_one_command(stage: Stage) -> None:
+    opened(stage, "north", "south")
+    stage.worker()
+    source = write_csv(stage.folder / "north.csv", 100)
+    stage.produce("north", source)
+    assert stage.code("north") == 0, stage.said("north")
+    assert stage.run("client", "revoke", stage.study, "south").returncode == 0
+    stage.caught_up()
+    assert stage.stop("w0") == 0
+    kafka, name = (
+        KafkaAdminClient(bootstrap_servers=stage.settings.kafka),
+        stage.topics.releases.name,
+    )
+    try:
+        kafka.delete_topics([name])
+        until(lambda: name not in kafka.list_topics(), "the topic is gone")
+    finally:
+        kafka.close()
+    stage.worker("w1")
+    assert stage.code("w1") == 40
+    assert "`veilstream study recover`" in stage.said("w1")
+    for said in ("said anew", "recovered"):
+        done = stage.run("study", "recover", stage.study, "--yes")
+        assert done.returncode == 0, done.stderr
+        assert said in done.stderr
+    words = [record for record in stage.releases() if (record.value or b"")[:1] == b"{"]
+    assert [record.key for record in words] == [b"north"]
+    stage.worker("w2")
+    write_csv(source, 200)
+    stage.produce("north", source)
+    assert stage.code("north") == 0, stage.said("north")
+    stage.caught_up()
+    assert sum(state.head.folded for state in stage.partitions()) == 5
+    assert stage.dead_letters() == []
+    assert stage.verified()

@@ -77,7 +77,8 @@ def test_rounds_live_through_crash_replay_and_backtest(stage: Stage, tmp_path: P
 
     seen = stage.run("watch", stage.study, "--json", "--from", "beginning", "--count", 1)
     assert json.loads(seen.stdout)["estimator"] == "age-aware"
-    seen = stage.run("watch", stage.study, "--from", "beginning", "--count", 1)
+    # the newest: a worker may publish before it has read all rounds
+    seen = stage.run("watch", stage.study, "--count", 1)
     assert "without any data the value would be" in seen.stdout
     replayed = stage.run("replay", stage.study, "--check", "--json")
     assert replayed.returncode == 0, replayed.stderr

@@ -226,8 +226,8 @@ def test_a_plan_knows_clients_that_were_away_and_never_goes_back(stage: Stage) -
     second = plain(stage, "b", "a")
     done = stage.run("study", "change", second, plain(stage, "c", "b", "a"))
     assert done.returncode == 0, done.stderr
-    assert "client away: 1 releases for a" in done.stdout
-    assert "client there: 1 releases for b" in done.stdout
+    assert "client away: 1 release for a" in done.stdout
+    assert "client there: 1 release for b" in done.stdout
     assert "in this folder not yet: away, there" in done.stderr
     refused = [
         (plain(stage, "c", "b"), 'follows = ["b", "a"]'),

@@ -326,7 +326,7 @@ def worker_at(store: RedisStore) -> None:
     store.summed([0, 1], {})
     store.store_model(1, b"m")
     store.newest_model()
-    store.watermark(0)
+    store.standing(0)
     store.doubt(1, "so")
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import NewTopic
 
+from infra import preflight
 from infra.local import LocalRuntime
 from pipeline.errors import BrokerError
 from pipeline.reducer import differences
-from producers import models
+from pipeline.settings import Settings
 from producers.models import ModelFeed
+from producers.sources import open_source
 from state import keys
-from tests.stage import Stage, lines, study_text, until, write_csv
+from tests.stage import OPEN, Stage, lines, send, study_text, until, write_csv
 
 CLIENTS = ("north", "south")
 RECORDS, SLOTS = 700, 20
@@ -215,6 +221,45 @@ def test_kafka_killed_in_mid_stream_holds_up_everybody_and_loses_nothing(
     complete(stage)
 
 
+@pytest.mark.takes("it waits for two Kafkas, of which one starts twice")
+def test_the_broker_of_a_topic_dies_while_another_has_the_study(
+    frail_runtime: LocalRuntime, kafka: str, redis_url: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    frail_runtime.up()
+    source_kafka, topic = frail_runtime.addresses().kafka, f"source-{uuid.uuid4().hex[:12]}"
+    with KafkaAdminClient(bootstrap_servers=source_kafka) as admin:
+        admin.create_topics([NewTopic(topic, 2, 1)])
+    _fill(source_kafka, topic, RECORDS, 0)
+    text = study_text(stream="max_in_flight_windows = 0", privacy=OPEN)
+    with Stage(tmp_path, kafka, redis_url, text) as stage:
+        stage.ensure_topics()
+        stage.environment["VEILSTREAM_SOURCE_KAFKA"] = source_kafka
+        stage.worker()
+        words = f"kafka://{topic}", "--follow", "--rate", 400
+        stage.produce("north", *words)
+        until(lambda: sum(stage.watermarks()) >= 5, "the stream runs")
+        there = Settings(kafka=kafka, source_kafka=source_kafka)
+        idle = open_source(f"kafka://{topic}", None, folder=tmp_path, settings=there, follow=True)
+        assert idle.read(1, 5.0)
+
+        frail_runtime.kill("kafka")
+        monkeypatch.setattr(preflight, "SILENCE_SECONDS", 0.0)
+        # one that waits for records finds out by asking, and names the Kafka that is gone
+        with pytest.raises(BrokerError, match="VEILSTREAM_SOURCE_KAFKA"):
+            until(lambda: idle.read(RECORDS, 0.5) and idle.ended, "the source's Kafka is missed")
+        idle.close()
+        # what was fetched before is released meanwhile; the study's own Kafka is another
+        assert stage.processes["north"].poll() is None, stage.said("north")
+        frail_runtime.restart("kafka")
+        _fill(source_kafka, topic, RECORDS, RECORDS)
+        until(lambda: sum(stage.watermarks()) == 2 * RECORDS // SLOTS, "all is folded")
+        assert stage.stop("north") == 0, stage.said("north")
+        estimate = stage.final_estimate()
+        assert (estimate.releases, estimate.records) == (2 * RECORDS // SLOTS, 2 * RECORDS)
+        assert (estimate.diagnostics.missing, estimate.diagnostics.dead_letters) == (0, 0)
+
+
 @pytest.mark.takes("it waits for an outbox of a thousand releases, and for Kafka to start again")
 def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
     frail_runtime: LocalRuntime, build: Build, monkeypatch: pytest.MonkeyPatch
@@ -239,7 +284,7 @@ def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
     assert stage.processes["north"].poll() is None
     assert stage.code("w0") == 50, stage.said("w0")
     print(f"\nthe worker gave up {time.monotonic() - began:.1f} s after Kafka")
-    monkeypatch.setattr(models, "SILENCE_SECONDS", time.monotonic() - began - 1.0)
+    monkeypatch.setattr(preflight, "SILENCE_SECONDS", time.monotonic() - began - 1.0)
     with pytest.raises(BrokerError):
         # a client with nothing to send finds out by asking
         until(lambda: idle.poll(0.1).version < 0, "Kafka is missed")
@@ -252,6 +297,14 @@ def test_an_outbox_is_bounded_while_kafka_is_away_and_empties_when_it_is_back(
     estimate = stage.final_estimate()
     assert (estimate.releases, estimate.diagnostics.missing) == (few + many, 0)
     assert stage.verified()
+
+
+def _fill(kafka: str, topic: str, count: int, start: int) -> None:
+    fields = (
+        {"heat": at % 100, "load": at % 3 - 1, "failed": "yes"}
+        for at in range(start, start + count)
+    )
+    send(kafka, topic, ({"value": json.dumps(one).encode()} for one in fields))
 
 
 def _answers(stage: Stage) -> bool:

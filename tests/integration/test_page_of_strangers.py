@@ -37,7 +37,7 @@ def test_what_strangers_write_is_neither_shown_nor_named(kafka, redis_url, tmp_p
             )
         finally:
             reading.stop()
-        assert "1 estimates" in around["warnings"][0]
+        assert "1 estimate" in around["warnings"][0]
         assert "not signed" in around["warnings"][0]
         assert watched.version == 0
         rows = {row["name"]: row["releases"] for row in around["clients"]["rows"]}

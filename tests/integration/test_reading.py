@@ -53,6 +53,11 @@ def test_estimates_of_a_topic_come_in_order_and_end_or_are_followed(
     latest = vs.estimates(study, latest=True)
     assert [one.message.state_version for one in latest] == [3]
     assert vs.newest_estimate(text).message.state_version == 3
+    # a file of the same name that says something else would lend its own words to these numbers
+    other = text.replace("records = ", "records = 9")
+    assert vs.parse_study(other) != study
+    with pytest.raises(vs.ConfigError, match="runs under revision"):
+        vs.newest_estimate(other)
     followed = vs.estimates(study, follow=True)
     assert [one.message.state_version for one in islice(followed, 3)] == [1, 2, 3]
     publish(4)

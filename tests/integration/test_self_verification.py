@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agents.shadow import Shadow
 from infra.local.ports import free_port
 from state import keys
 from tests.stage import Stage, lent, study_text, until, write_csv
@@ -105,3 +106,15 @@ def test_a_verification_ends_with_the_process_that_started_it(stage: Stage) -> N
     stage.ensure_topics()
     done = stage.run("state", "verify", stage.study, "--every", "1h", "--parent", "1", apart=True)
     assert done.returncode == 0
+
+
+def test_a_difference_that_another_machine_finds_ends_a_worker_that_runs(stage: Stage) -> None:
+    stage.worker()
+    stage.produce("north", write_csv(stage.folder / "a.csv", 100))
+    assert stage.code("north") == 0
+    stage.caught_up()
+    forge(stage, next(n for n, end in enumerate(stage.watermarks()) if end))
+    # as `state verify --every` does
+    Shadow(stage.task, stage.settings, lambda: False).compare()
+    assert stage.code("w0") == 40
+    assert "Nothing is published any more" in stage.said("w0")

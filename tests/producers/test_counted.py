@@ -19,13 +19,15 @@ from tests.trusted import TRUST, World
 class Member:
     """Its keys, as `Membership` has them."""
 
+    has_all_keys = True
+
     def __init__(self, world: World, client: str) -> None:
         self._world, self._client = world, client
         self.key = world.client(client).public
         self.word = world.authority.word
 
-    def made(self, payload: bytes) -> bool:
-        return self._world.stamp(self._client).fits(payload)
+    def maker(self, payload: bytes, _offset: int) -> bytes | None:
+        return self.key if self._world.stamp(self._client).fits(payload) else None
 
     def said_before(self, _partition: int, _offset: int) -> list[Any]:
         return []

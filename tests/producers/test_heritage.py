@@ -90,7 +90,7 @@ def test_what_was_imported_counts_against_the_limit(tmp_path: Path) -> None:
     with ClientStore(vault_path(tmp_path / "new", "site"), "site") as store:
         store.heritage.take_file(message)
         store.open_stream(task_of("later"), SOURCE)
-        with pytest.raises(BudgetExceeded, match="1 other studies"):
+        with pytest.raises(BudgetExceeded, match="1 other study"):
             release(store, task_of("later"))
         # a study of the same name under another ledger is another spend
         store.open_stream(task_of("first"), SOURCE)

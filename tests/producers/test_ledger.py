@@ -306,15 +306,20 @@ def test_one_file_has_one_name(path: Path) -> None:
     task, other = RECORD.task("one"), RECORD.task("two")
     with ClientStore(path, "site") as store:
         store.open_stream(task, SOURCE, location="/data.csv")
+        start(store, task)
         with pytest.raises(ConfigError, match=r"knows the file as source 'csv:data\.csv'"):
             store.open_stream(other, "alias", location="/data.csv")
         # nothing of the refused name stays behind
         assert rows(path, "SELECT source FROM sources") == [(SOURCE,)]
         assert rows(path, "SELECT study FROM streams") == [("one",)]
         # several files may share a name, and then share its budget
-        start(store, task)
         store.open_stream(other, SOURCE, location="/more.csv")
         refused(store, other, path)
+        # of a file nothing was released from, a name that was refused says nothing
+        store.open_stream(other, "more", location="/more.csv", rebind=True)
+        start(store, other, source="more")
+        with pytest.raises(ConfigError, match="knows the file as source 'more'"):
+            store.open_stream(RECORD.task("three"), SOURCE, location="/more.csv")
 
 
 def test_sources_and_clients_have_budgets_of_their_own(path: Path) -> None:

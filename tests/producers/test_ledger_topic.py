@@ -162,6 +162,21 @@ def test_messages_that_are_no_account_are_passed_over(stage: Stage, client: str)
     assert rows == [("claimed", encode(Gaussian(0.5)))]
 
 
+def test_whom_another_one_stops_by_an_account_of_no_version_is_told_the_way_on(
+    build: Build, client: str
+) -> None:
+    stage, quiet = build(), build("off")
+    source = write_csv(stage.folder / "data.csv", 20)
+    ensure_topics(stage.settings, ledger_topics(stage.task.study, stage.settings))
+    value = b'{"type":"spends/9"}'
+    send(stage.settings.kafka, NAME, [{"key": client.encode(), "value": value}])
+    code, said = produce(stage, client, source)
+    assert code == 10
+    assert "somebody else has written to veil.ledger.v1" in said
+    assert "VEILSTREAM_LEDGER_TOPIC=off" in said
+    assert produce(quiet, client, source)[0] == 0
+
+
 def test_an_account_is_told_once_and_again_when_the_topic_lacks_it(
     stage: Stage, client: str
 ) -> None:

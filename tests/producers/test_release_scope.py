@@ -122,7 +122,7 @@ def test_studies_of_both_scopes_share_a_limit(path: Path) -> None:
         store.open_stream(repeated, SOURCE)
         release(store, repeated, 0)
         store.open_stream(once, SOURCE)
-        with pytest.raises(BudgetExceeded, match=r"1 other studies .* the limit is 1;"):
+        with pytest.raises(BudgetExceeded, match=r"1 other study .* the limit is 1;"):
             release(store, once, 0)
         store.open_stream(once, SOURCE, Limit(epsilon=1.3))
         release(store, once, 0)

@@ -240,6 +240,14 @@ def test_what_cannot_be_is_refused_by_its_key(change: tuple[str, str], key: str)
         plans.plan_of(parse_study(text.replace(*change)))
 
 
+def test_a_card_with_an_impossible_probability_says_what_is_allowed() -> None:
+    card = 'mixing = "matrix"\nstates = [0, 180]\nmatrix = [[0.5, 1.2], [0.5, 0.5]]'
+    groups = f'[estimator.method.groups.all]\nclients = ["c"]\n{card}\n'
+    allowed = r"\.matrix: it must be a number, at most 1; allowed: .*one row for each state"
+    with pytest.raises(ConfigError, match=allowed):
+        ages.task_of(ages.study_text(groups=groups))
+
+
 def test_more_clients_than_places_are_refused() -> None:
     closed = ", ".join(map(str, range(3, 12)))
     text = ages.study_text(method=f"capacity = 1\nclosed = [{closed}]")

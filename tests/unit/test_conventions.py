@@ -134,6 +134,13 @@ records = 250
     [
         ({"epsilon": 1.0}, "ranges: must be declared"),
         ({"ranges": (-1, 1)}, "epsilon: must be given; there is no default budget"),
+        ({"ranges": (-1, 1), "epsilon": "a"}, "epsilon: must be a number above 0"),
+        ({"ranges": (-1, 1), "epsilon": True}, "epsilon: must be a number above 0"),
+        ({"ranges": (-1, 1), "epsilon": 1.0, "delta": "b"}, "delta: must be a number from 0"),
+        ({"ranges": (-1, 1), "epsilon": 1.0, "ridge": "c"}, "estimator.ridge: "),
+        ({"ranges": (-1, 1), "epsilon": 1.0, "window": "d"}, "window.records: "),
+        ({"ranges": (-1, 1), "epsilon": 1.0, "level": "e"}, "estimator.level: "),
+        ({"ranges": (-1, 1), "epsilon": 1.0, "loss": 3}, "estimator.loss: "),
         ({"ranges": [(-1, 1)] * 2, "epsilon": 1.0}, "or 3 of them"),
         ({"ranges": {"x0": (-1, 1)}, "epsilon": 1.0}, "there is none for 'x1', 'x2'"),
         ({"ranges": "wide", "epsilon": 1.0}, "one pair"),

@@ -315,7 +315,9 @@ def test_a_learner_takes_what_a_study_file_declares_of_a_feature() -> None:
 
 def test_the_check_says_what_features_are_and_whom_the_norm_shortens() -> None:
     facts: Any = check_study(study_of(interactions=PAIRS, norm_bound="typical"))
-    assert facts["features"]["amount"] == "4.952 of asinh(amount / 100), 0 at amount = 2000"
+    assert facts["features"]["amount"] == (
+        "its coefficient is for a step of 4.952 of asinh(amount / 100), 0 at amount = 2000"
+    )
     assert facts["features"]["region"].startswith("2 columns, each a level beside the base")
     norm = facts["norm"]
     assert norm["kept"] == typical_norm_bound(STUDY.encoding) < norm["longest"]
@@ -343,6 +345,7 @@ def test_a_sample_shows_the_features_that_lie_in_a_sliver(tmp_path: Path) -> Non
     task = make_task(study_of(a, A.replace("a =", "b ="), c))
     found: Any = of_sample(task, str(tmp_path / "sample.csv"))
     assert (found["records"], found["unusable"], found["share_shortened"]) == (2002, 2, 0.0)
+    assert found["ranges_that_cut_much"] == {}
     found = found["features_to_declare_otherwise"]
     assert list(found) == ["a"]
     advice = found["a"].partition("such as ")[2].partition(" }")[0] + " }"
@@ -351,6 +354,13 @@ def test_a_sample_shows_the_features_that_lie_in_a_sliver(tmp_path: Path) -> Non
     # what it advises is a study, and helps
     better = make_task(study_of(advice, A.replace("a =", "b ="), c))
     assert of_sample(better, str(tmp_path / "sample.csv"))["features_to_declare_otherwise"] == {}
+    # a range that cuts most of them is wrong, and nothing within it is advised
+    narrow: Any = of_sample(
+        make_task(study_of("a = { min = 0, max = 5 }", A.replace("a =", "b ="), c)),
+        str(tmp_path / "sample.csv"),
+    )
+    assert "declare the range that the instrument" in narrow["ranges_that_cut_much"]["a"]
+    assert "a" not in narrow["features_to_declare_otherwise"]
     with pytest.raises(DataError, match="no column 'd'"):
         of_sample(make_task(study_of("d = { min = 0, max = 1 }")), str(tmp_path / "sample.csv"))
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import StateError
+from pipeline.linalg import unpack_upper
 from pipeline.methods.renewable import exact
 
 TOP = 2**42 - 1
@@ -39,6 +40,27 @@ def test_gram_does_not_depend_on_order_or_on_the_split() -> None:
     whole = exact.gram(rows)
     assert np.array_equal(whole, exact.gram(rng.permutation(rows)))
     assert np.array_equal(whole, exact.gram(rows[:123]) + exact.gram(rows[123:]))
+
+
+@pytest.mark.parametrize(("n", "size"), [(0, 3), (1, 4), (700, 3), (3, 1001)])
+@pytest.mark.parametrize("limit", [2**21 + 1, TOP])
+def test_products_equal_integer_arithmetic(n: int, size: int, limit: int) -> None:
+    rng = np.random.default_rng(n)
+    packed = rng.integers(-limit, limit, size=(n, size * (size + 1) // 2), endpoint=True)
+    packed[-1:] = limit
+    vectors = rng.integers(-limit, limit, size=(n, size), endpoint=True)
+    vectors[-1:] = -limit
+    places = unpack_upper(np.arange(packed.shape[1], dtype=float), size).astype(int)
+    wanted = [
+        sum(
+            int(x) * int(y)
+            for row, vector in zip(packed, vectors, strict=True)
+            for x, y in zip(row[places[at]], vector, strict=True)
+        )
+        for at in (0, size - 1)
+    ]
+    found = exact.products(packed, vectors).tolist()
+    assert [found[0], found[-1]] == wanted
 
 
 def test_column_sums_equal_integer_arithmetic() -> None:

@@ -87,13 +87,16 @@ def test_what_cannot_be_used_is_said_by_name() -> None:
     assert found.message.records == 98
     for bad, error, words in [
         ({"x0": [1.0]}, vs.DataError, "no column 'x1'"),
-        ([[1.0, 2.0]], vs.DataError, "mapping from names to columns"),
+        ([[1.0, 2.0]], vs.DataError, "give y, the values of 'y'"),
+        (7, vs.DataError, "mapping from names to columns"),
         ({**columns, "x0": np.full(100, np.nan)}, vs.DataError, "none of its 100 records"),
         ({name: column[:0] for name, column in columns.items()}, vs.DataError, "no records"),
         ("-", vs.ConfigError, "standard input"),
     ]:
         with pytest.raises(error, match=words):
             vs.fit(OPEN, bad)
+    with pytest.warns(vs.RangeWarning, match="'x0' lie outside the public range"):
+        vs.fit(OPEN, {**table(100), "x0": np.full(100, 99.0)})
     with pytest.raises(vs.DataError, match=r"shape \(2, 2\).*x0, x1, x2"):
         vs.fit(OPEN, np.zeros((2, 2)), [0, 1])
     with pytest.raises(vs.ConfigError, match="leave y out"):

@@ -3,18 +3,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from pipeline.errors import NumericError, PayloadError
+from pipeline.errors import ConfigError, NumericError, PayloadError
 from pipeline.estimators.estimate import Estimate
 from pipeline.library.results import Result
 from pipeline.messages import envelope
 from pipeline.messages.composing import Provenance, coefficients_of, compose
 from pipeline.messages.estimate import read_estimate, write_estimate
 from pipeline.messages.model import read_model, write_model
+from pipeline.messages.spends import read_spends
 from pipeline.messages.topics import Topics, retention_ms
 from pipeline.methods.renewable import open_estimate, private_estimate, solution
 from pipeline.reducer import combine, estimate_of
@@ -103,6 +105,20 @@ def test_the_start_is_zero_with_unit_weights() -> None:
     model = start_model(3)
     assert model.coefficients.tolist() == [0, 0, 0]
     assert model.class_weights == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("read", [read_estimate, read_spends])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"a":' * 100_000,
+        b'{"type":"estimate/1","study":"\xff"}',
+        b'{"type":"spends/2","a":' * 9999,
+    ],
+)
+def test_what_is_no_text_or_nested_without_end_is_no_message(read: Any, payload: bytes) -> None:
+    with pytest.raises((msgspec.DecodeError, ConfigError)):
+        read(payload)
 
 
 @pytest.mark.parametrize("private", [True, False])

@@ -8,9 +8,10 @@ import pytest
 from pipeline.errors import ConfigError, StateError
 from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
-from pipeline.methods.noisy_mle import guards
+from pipeline.methods.noisy_mle import guards, solving
 from pipeline.methods.noisy_mle.facts import largest_move, least_records
-from pipeline.methods.noisy_mle.state import KEPT, Shape, SiteState, epochs_of
+from pipeline.methods.noisy_mle.rows import Shape
+from pipeline.methods.noisy_mle.state import KEPT, SiteState, epochs_of
 from pipeline.offline import OfflineRecord, OfflineRun
 from pipeline.records.encode import Arrays
 from pipeline.reducer import Partition, Reducer
@@ -204,6 +205,32 @@ def test_influence_is_bounded_and_falls_to_nothing() -> None:
     assert pulls.max() == pytest.approx(np.sqrt(limit))
     assert np.all(pulls[far > guards.FLAGGED * limit] == 0.0)
     assert np.all(guards.factors(far[far < limit], size) == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("share", "least", "most"), [(0.25, 0.5, 2), (1 / 3, 1, 3), (0.45, 2, 6), (0.5, 1e3, 1e6)]
+)
+def test_fewer_than_half_of_the_sites_move_an_estimate_by_a_bounded_way(
+    share: float, least: float, most: float
+) -> None:
+    """As `study check` says, in standard errors of a site, whatever lie all of them agree on."""
+    size, sites = 4, 40
+    honest = np.random.default_rng(6).standard_normal((sites, size))
+    found = []
+    for shift in np.geomspace(0.5, 1e5, 30):
+        said = honest.copy()
+        said[: round(share * sites)] = [shift, 0, 0, 0]
+        middle = np.median(said, axis=0)
+        for _ in range(solving.ROUNDS):
+            away = np.sum((said - middle) ** 2, axis=1)
+
+            def squared(variance: float, away: np.ndarray = away) -> np.ndarray:
+                return away / (1 + variance)
+
+            weights = guards.factors(squared(guards.difference(squared, size)), size)
+            middle = weights @ said / weights.sum()
+        found.append(float(np.linalg.norm(middle)))
+    assert least < max(found) < most
 
 
 def test_how_much_sites_differ_is_not_what_a_minority_says() -> None:

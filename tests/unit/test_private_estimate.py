@@ -16,6 +16,7 @@ from pipeline.methods.renewable.private_state import (
     Shape,
     epochs_by_version,
 )
+from pipeline.methods.renewable.solution import Solution
 from pipeline.reducer import differences, estimate_of
 from pipeline.release.task import Task
 from tests.builders import (
@@ -109,30 +110,27 @@ def over_last(task: Task, batch: PrivateBatch, number: int) -> dict[str, np.ndar
     values, vectors = np.linalg.eigh(curvature + penalty)
     bread = (vectors * np.maximum(values, s / 2)) @ vectors.T
     mean = t.mean(axis=0)
-    step = np.linalg.solve(bread, g.sum(axis=0) / slots + penalty @ mean)
+    # the curvature that a score follows is halfway between that of its release and the mean one
+    own = np.array([unpack_upper(row * part.unit, d) / n for row in batch.curvature[chosen]])
+    off = t - mean
+    unlike = np.mean([h @ o for h, o in zip(own, off, strict=True)], axis=0) / 2
+    step = np.linalg.solve(bread, g.sum(axis=0) / slots + penalty @ mean - unlike)
     centre = g.sum(axis=0) / slots - curvature @ mean
     residual = g - n * (centre + t @ curvature)
     meat = residual.T @ residual * count / max(count - d, 1)
-    # the noise E of the curvature moves E step: its entries have s^2 / d, and half of it beside
-    turned = np.array([
-        [s**2 / d / 2 * (step[i] * step[j] + (i == j) * step @ step) for j in range(d)]
-        for i in range(d)
-    ]) * slots**2  # fmt: skip
+
+    def noisy(x: np.ndarray) -> np.ndarray:
+        """The variance of E x: the noise E has s^2 / d on its diagonal, and half of it beside."""
+        return s**2 / d / 2 * (np.outer(x, x) + x @ x * np.eye(d))
+
+    chance = np.mean([noisy(o) for o in off], axis=0) / 4
+    turned = (noisy(step) + chance) * slots**2
     inverse = np.linalg.inv(slots * bread)
     noise = count * task.update_channels.gradient.standard_deviation**2 * np.eye(d)
-    off = t - (mean - step)
-    # one curvature for all epochs instead of each one's own, beyond what its noise does
-    pulled, chance = np.zeros(d), np.zeros((d, d))
-    for epoch in last:
-        own = epochs[chosen] == epoch
-        its = unpack_upper(batch.curvature[chosen][own].sum(axis=0) * part.unit, d) / slots
-        apart = t[own].mean(axis=0) - mean
-        pulled += its @ apart
-        v = own.sum() * (part.standard_deviation / slots) ** 2
-        chance += v / 2 * (np.outer(apart, apart) + apart @ apart * np.eye(d))
-    shift = np.linalg.solve(bread, pulled)
+    shift = np.linalg.solve(bread, unlike)
     by_chance = np.linalg.solve(bread, np.linalg.solve(bread, chance).T)
     beyond = shift @ curvature @ shift - np.trace(by_chance @ curvature)
+    off = t - (mean - step)
     return {
         "theta": mean - step,
         "covariance": inverse @ (meat + turned) @ inverse,
@@ -297,7 +295,7 @@ def test_releases_at_far_models_are_left_out_once_nearer_ones_are_there() -> Non
     assert held.coefficients.tobytes() != alone.coefficients.tobytes()
 
 
-def test_epochs_of_other_clients_show_where_one_curvature_does_not_fit_both(
+def test_half_of_how_curvature_goes_with_models_is_taken_off_and_half_may_be_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A third of the releases, at models delta away, has 4 H and the others H.
@@ -310,10 +308,35 @@ def test_epochs_of_other_clients_show_where_one_curvature_does_not_fit_both(
     points = np.rint(late.expansion / 100).astype(np.int64)
     late = replace(late, expansion=points)
     early = replace(early, expansion=points[:20] + 400)
-    alike, other = (
-        solution.solve_over(task, [(1.0, state_of(task, part, late))], 2)
-        for part in (early, replace(early, curvature=4 * early.curvature))
-    )
-    assert_allclose(other.bent, math.sqrt(3) * 400 / 4096 / 3, rtol=0.15)
+
+    def solved(part: PrivateBatch) -> Solution:
+        return solution.solve_over(task, [(1.0, state_of(task, part, late))], 2)
+
+    alike, other = solved(early), solved(replace(early, curvature=4 * early.curvature))
+    assert_allclose(other.bent, math.sqrt(3) * 400 / 4096 / 6, rtol=0.15)
     assert alike.bent < 0.01
-    assert [epoch.releases for epoch in other.epochs] == [40, 20]
+    monkeypatch.setattr(solution, "TRAPEZOID", 0.0)
+    plain = solved(replace(early, curvature=4 * early.curvature))
+    assert_allclose(plain.coefficients - other.coefficients, -400 / 4096 / 6, rtol=0.2)
+
+
+def test_a_score_whose_curvature_changes_evenly_is_followed_to_its_zero() -> None:
+    """Scores of a parabola's slope: the mean curvature misses the zero, half of each does not.
+
+    With one feature s(t) = a t + b t^2 in both directions, and models evenly about the zero.
+    """
+    task = task_of(p=1, epsilon=8.0, records=200, ridge=0.0)
+    part, curved = task.update_channels.gradient, task.update_channels.curvature
+    assert curved is not None
+    plain = batch_of(task, 5, [1] * 60)
+    t = np.tile(np.linspace(-0.5, 0.5, 60)[:, None], (1, 2))
+    slope, bend = 0.2 * t + 0.15 * t**2, 0.2 + 0.3 * t
+    packed = np.stack([bend[:, 0], np.zeros(60), bend[:, 1]], axis=1)
+    batch = replace(
+        plain,
+        expansion=np.rint(4096 * t).astype(np.int64),
+        gradient=np.rint(slope * task.slots / part.unit).astype(np.int64),
+        curvature=np.rint(packed * task.slots / curved.unit).astype(np.int64),
+    )
+    found = solution.solve_over(task, [(1.0, state_of(task, batch))], 1)
+    assert np.all(np.abs(found.coefficients) < 2e-3)

@@ -15,8 +15,8 @@ from pipeline.methods.noisy_mle import copies_estimate, copies_task, site_fit
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.facts import largest_move
 from pipeline.methods.noisy_mle.infembler import Copies
+from pipeline.methods.noisy_mle.rows import Shape
 from pipeline.methods.noisy_mle.site_fit import linear_fit
-from pipeline.methods.noisy_mle.state import Shape
 from pipeline.offline import OfflineRun
 from pipeline.privacy.accounting import total_epsilon
 from pipeline.privacy.events import TotalVariation, parts

@@ -24,8 +24,9 @@ from pipeline.methods.noisy_mle.copies_sent import Drawn, Sent
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.infembler import Assembled, Copies
 from pipeline.methods.noisy_mle.near import NEAR
+from pipeline.methods.noisy_mle.rows import Shape
 from pipeline.methods.noisy_mle.sites import Points, needed_sites
-from pipeline.methods.noisy_mle.state import Shape, SiteState, epochs_of
+from pipeline.methods.noisy_mle.state import SiteState, epochs_of
 from pipeline.offline import OfflineRun
 from pipeline.records.blocks import with_intercept
 from pipeline.study import parse_study

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from infra.waiting import FIRST, Waiting
-from pipeline.library.table import line, table, unit_lines
-from pipeline.library.words import clipped_line, counted
+from pipeline.library.table import line, short_table, table, unit_lines
 from pipeline.offline import OfflineRun
+from pipeline.words import clipped_line, counted
 from tests.builders import task_of
 
 
@@ -92,3 +92,17 @@ def test_a_table_says_what_step_a_coefficient_stands_for(scaling: str, words: st
     console.print(table(message, task.study))
     assert words in console.export_text()
     assert "0 releases, 0 clients" in line(message)
+
+
+@pytest.mark.parametrize("height", [12, 24])
+def test_a_low_screen_shows_how_it_stands_and_as_many_coefficients_as_fit(height: int) -> None:
+    task = task_of(p=20)
+    message = OfflineRun(task).estimate(0.0)[1]
+    console = Console(width=80, height=height)
+    shown = console.render_lines(short_table(message, task.study, height), pad=False)
+    lines = ["".join(part.text for part in line) for line in shown]
+    # a line is left for what the worker waits for
+    assert len(lines) < height
+    assert lines[0].startswith("0 record slots")
+    rows = max(1, height - 10)
+    assert f"{21 - rows} more coefficients" in lines[-2] + lines[-1]

@@ -6,6 +6,7 @@ against what, is in docs/methods/age-aware.md.
 
 - `chains`: how records change: Markov chains and their moments.
 - `mixing`: how much of a value is left after some slots.
+- `estimated`, `card`: the same of a card that is estimated, under privacy, and how that is done.
 - `guarantee`: noise at collection and protection of the present, one from the other.
 - `nested`: what several releases of one client say together about its value at any time.
 - `objective`: the expected loss of a schedule.

@@ -10,6 +10,7 @@ from scipy.special import ndtri
 from pipeline.methods.age_aware.mixing import odds
 from pipeline.methods.age_aware.task import AgedTask
 from pipeline.methods.facts import Outlook, Sizes
+from pipeline.words import counted
 
 #: Rounds that stand for ever: what they cost together grows no more, or without an end.
 FOR_EVER = 10_000
@@ -93,8 +94,9 @@ def warnings(task: AgedTask) -> tuple[str, ...]:
     rounds = rounds_that_fit(task)
     if rounds is not None:
         found.append(
-            f"after {rounds} rounds the first client's releases reach privacy.epsilon, and it "
-            "stops: use longer rounds, a smaller estimator.method.cap, or a larger privacy.epsilon"
+            f"after {counted(rounds, 'round')} the first client's releases reach privacy.epsilon, "
+            "and it stops: use longer rounds, a smaller estimator.method.cap, or a larger "
+            "privacy.epsilon"
         )
     found += [
         f"the model card of group {name!r} has been estimated: check its lower bound of mixing, as "

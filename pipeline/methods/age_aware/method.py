@@ -8,8 +8,8 @@ from typing import ClassVar
 import msgspec
 
 from pipeline.methods.age_aware import beginning as start
+from pipeline.methods.age_aware import card, spec, telling
 from pipeline.methods.age_aware import facts as known
-from pipeline.methods.age_aware import spec, telling
 from pipeline.methods.age_aware import timetable as plans
 from pipeline.methods.age_aware.server import RoundServer
 from pipeline.methods.age_aware.task import AgedTask
@@ -44,6 +44,7 @@ class AgeAware(Method[AgedTask]):
     warnings = staticmethod(known.warnings)
     timetable = staticmethod(plans.timetable)
     compared = staticmethod(plans.compared)
+    model_card = staticmethod(card.model_card)
     sizes = staticmethod(known.sizes)
     outlook = staticmethod(known.outlook)
     told = staticmethod(telling.told)

@@ -51,7 +51,12 @@ def deltas(
                 "delta: a law that knows the value asks for no noise at all; use prior-free"
             )
         found = np.array([_widest(_reversed(law, kernel)) for kernel in chain.powers(ages)])
-    return np.minimum(1.0, found * _UP + _MORE)
+    return rounded_up(found)
+
+
+def rounded_up(found: Vector) -> Vector:
+    """Return computed Deltas without what rounding may have taken from them, at most 1."""
+    return np.asarray(np.minimum(1.0, found * _UP + _MORE))
 
 
 def constant(rate: float, ages: Integers) -> Vector:
@@ -83,8 +88,7 @@ def forward(chain: Chain, ages: Integers) -> Vector:
 
     The Dobrushin coefficient of the steps; it needs no law.
     """
-    found = np.array([_widest(kernel) for kernel in chain.powers(ages)])
-    return np.minimum(1.0, found * _UP + _MORE)
+    return rounded_up(np.array([_widest(kernel) for kernel in chain.powers(ages)]))
 
 
 def _widest(rows: Matrix) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.errors import ConfigError, PrivacyError
 from pipeline.methods.age_aware.assignment import Schedule, schedule
 from pipeline.methods.age_aware.chains import Chain, Start, laws, moments
+from pipeline.methods.age_aware.estimated import safe_deltas
 from pipeline.methods.age_aware.guarantee import classical_epsilon, sensitivity
 from pipeline.methods.age_aware.mixing import constant, deltas, forward
 from pipeline.methods.age_aware.objective import Costs, Estimator, Reporter, costs
@@ -21,9 +22,10 @@ from pipeline.methods.age_aware.schemes import Round
 from pipeline.methods.age_aware.spec import Group, Spec, chain_of, clients_of, spec_of
 from pipeline.study import Study
 from pipeline.types import Integers, Matrix, Vector
+from pipeline.words import counted
 
 #: Where more than this share of a value is left, its age is no help.
-_KEPT = 0.99
+KEPT = 0.99
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Plan:
     @property
     def no_age_credit(self) -> list[str]:
         """Groups that age spares no noise: next to nothing is forgotten within a round."""
-        return [name for name, card in self.cards.items() if float(card.backward[-2]) > _KEPT]
+        return [name for name, card in self.cards.items() if float(card.backward[-2]) > KEPT]
 
 
 def plan_of(study: Study) -> Plan:
@@ -190,6 +192,8 @@ def card_of(group: Group, spec: Spec, ends: tuple[float, float]) -> Card:
     if group.rate is not None:
         left = constant(group.rate, ages)
         return Card(group, chain, law, left, left)
+    if group.error:
+        return Card(group, chain, law, *safe_deltas(chain, spec.slots, group.error))
     return Card(group, chain, law, deltas(chain, ages, spec.delta), forward(chain, ages))
 
 
@@ -251,8 +255,9 @@ def _places(spec: Spec, clients: int, each: int) -> Integers:
         )
     if len(slots) * (spec.capacity or clients) < clients:
         raise ConfigError(
-            f"estimator.method.capacity: {clients} clients do not fit {len(slots)} open slots with "
-            f"{spec.capacity or clients} places each; raise it, use more slots, or close fewer"
+            f"estimator.method.capacity: {counted(clients, 'client')} and "
+            f"{counted(len(slots), 'open slot')} with {counted(spec.capacity or clients, 'place')} "
+            "each do not fit; raise it, use more slots, or close fewer"
         )
     return np.repeat(slots, min(each, clients)).astype(np.int64)
 

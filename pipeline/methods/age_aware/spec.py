@@ -73,6 +73,15 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         list[_Share] | None,
         Meta(description="law of a record in the first slot of a round; default: stationary"),
     ] = None
+    error: Annotated[
+        float,
+        Meta(
+            ge=0,
+            lt=1,
+            description="most that a row of matrix may be from the true one, as a "
+            "total variation distance: `veilstream schedule card` says it",
+        ),
+    ] = 0.0
     card_epsilon: Annotated[
         float,
         Meta(ge=0, le=20, description="what it cost to estimate the card from these records"),
@@ -200,6 +209,8 @@ def check_group(name: str, group: Group, study: Study) -> None:
         if (getattr(group, key) is not None) != (key in needed):
             wants = " and ".join(sorted(needed))
             raise ConfigError(f'{at}.{key}: mixing = "{group.mixing}" has {wants}, and no others')
+    if group.error and (group.mixing != "matrix" or spec.delta != "prior-free"):
+        raise ConfigError(f'{at}.error: goes with mixing = "matrix" and delta = "prior-free"')
     if group.q == 0:
         raise ConfigError(
             f"{at}.q: must be above 0: with 0 a value never changes, age spares it no noise, and "

@@ -18,6 +18,7 @@ from pipeline.estimators.estimate import Estimate, Progress
 from pipeline.estimators.forgetting import effective
 from pipeline.linalg import condition_number, floor_eigenvalues
 from pipeline.methods.noisy_mle import guards, infembler
+from pipeline.methods.noisy_mle.copies_bound import selected, slack
 from pipeline.methods.noisy_mle.copies_near import FAR, Fit, askew, left_out
 from pipeline.methods.noisy_mle.copies_ridge import penalised
 from pipeline.methods.noisy_mle.copies_sent import Sent, sent_of
@@ -126,13 +127,16 @@ def _solution(task: CopiesTask, sent: Sent) -> Solution:
     fit = settled(task, sent)
     found, copies = fit.found, sent.copies
     drawn, (apart, noise) = penalised(task, sent, fit), variances(sent, fit)
+    bent, moved = left_out(task, sent, fit, apart)
+    clear = slack(task, sent, fit)
+    if clear > 0:
+        apart = apart + selected(task, sent, fit, clear, apart)
     covariance, privacy = drawn.covariance(apart), drawn.covariance(noise)
     # a bound, whose square keeps 95 % intervals at 95 % or more, however large it is
     covariance = covariance + np.diag(askew(task, fit) ** 2)
     least = float(np.linalg.eigvalsh(found.information)[0])
     error = math.sqrt(task.size / max(float(fit.weights @ copies.degrees), 1.0))
     share = min(1.0, (least / (READY * error * (least + copies.ridge))) ** 2)
-    bent, moved = left_out(task, sent, fit, apart)
     reason = ""
     if share < 1:
         reason = (
@@ -141,11 +145,12 @@ def _solution(task: CopiesTask, sent: Sent) -> Solution:
         )
     elif found.step > CLOSE:
         reason = f"no estimate has settled within {ROUNDS} rounds: sites contradict each other"
-    elif not task.moving and _reach(sent, fit) >= task.radius:
+    elif clear <= 0:
         reason = (
             "fits of sites come within their noise to the bound of their norm, "
             f"estimator.method.coefficient_bound = {task.radius:g}: intervals would miss what lies "
-            "beyond it. Wait for more releases, or begin a study with a larger bound"
+            "beyond it. Wait for more releases, or begin a study with a larger bound; its noise is "
+            "larger, and `veilstream study check` prints by how much (noise_over_sampling)"
         )
     elif not np.all(moved <= NEAR * np.sqrt(np.diag(covariance))):
         reason = FAR
@@ -180,25 +185,6 @@ def variances(sent: Sent, fit: Fit) -> tuple[Matrix, Matrix]:
     """Return the covariance of the coefficients, and the part of it that noise causes."""
     repeated = sent.squared / sent.windows
     return infembler.covariance(sent.copies, None, fit.found, fit.weights, repeated)
-
-
-def _reach(sent: Sent, fit: Fit) -> float:
-    """Return how long the fits of windows are, with two deviations of what can make them longer.
-
-    That is their noise, what they vary, and what sites differ by. Fits that were cut at a bound
-    lie on it all together, however far beyond it the truth is.
-    """
-    copies, size = sent.copies, len(fit.found.theta)
-    mass = fit.weights * copies.records / float(fit.weights @ copies.records)
-    full = fit.found.information + copies.ridge * np.eye(size)
-    alone = float(np.trace(np.linalg.inv(full))) / copies.records
-    repeated = sent.squared / sent.windows
-    noise = repeated * (copies.noise * alone + size * copies.rounding)
-    middle = mass @ copies.means
-    squares = ((copies.means - middle) ** 2).sum(axis=1)
-    varied = max(float(mass @ (sent.windows * alone)), float(mass @ (squares - noise)))
-    unsure = float(mass**2 @ (noise + repeated * alone))
-    return float(np.linalg.norm(middle)) + 2 * math.sqrt(varied + unsure)
 
 
 def _middle(copies: Copies, kept: Vector) -> Assembled:

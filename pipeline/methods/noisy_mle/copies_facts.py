@@ -16,8 +16,7 @@ from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.facts import Design, Outlook, Sizes, least_epsilon
 from pipeline.methods.noisy_mle.copies_estimate import READY
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.facts import BEND, largest_move
-from pipeline.methods.noisy_mle.guards import LEAST_SITES
+from pipeline.methods.noisy_mle.facts import BEND, influence
 from pipeline.study import Study, with_keys
 from pipeline.study.reference import moments
 from pipeline.types import Matrix
@@ -44,12 +43,8 @@ def facts(task: CopiesTask) -> dict[str, object]:
             "release": task.release,
             "because": "estimator.method.release says so",
             "largest_share": task.spec.largest_share,
-            "one_site_moves_at_most": largest_move(task),
-            "in": "standard errors of all coefficients jointly, where sites do not truly differ; "
-            f"with fewer than {LEAST_SITES} sites nothing bounds it",
-            "one_release_moves_at_most": largest_move(task),
-            "size": task.size,
-        },
+        }
+        | influence(task),
     } | ({} if task.classes else {"coefficients": _bound(task)})
 
 

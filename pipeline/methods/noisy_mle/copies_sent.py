@@ -10,8 +10,9 @@ import numpy as np
 from pipeline.linalg import packed_indices
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.infembler import Copies
+from pipeline.methods.noisy_mle.rows import Shape
 from pipeline.methods.noisy_mle.sites import gathered
-from pipeline.methods.noisy_mle.state import Shape, SiteState
+from pipeline.methods.noisy_mle.state import SiteState
 from pipeline.release.model import COEFFICIENT_EXPONENT
 from pipeline.types import Integers, Matrix, Vector
 

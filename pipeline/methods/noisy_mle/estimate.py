@@ -124,7 +124,7 @@ def _chosen(task: SiteTask, parts: Sequence[tuple[float, SiteState]]) -> tuple[S
 
 def _solution(task: SiteTask, sites: Sites) -> Solution:
     fit, squared, misplaced = settled(task, sites)
-    covariance, privacy = variances(sites, fit)
+    covariance, privacy = variances(task, sites, fit)
     least = float(np.linalg.eigvalsh(fit.curvature + np.diag(task.penalty))[0])
     share = min(1.0, (max(least, 0.0) / (READY * fit.size)) ** 2)
     rows = positive(fit.curvature)

@@ -33,8 +33,8 @@ LEAST_RIDGE = 1e-3
 #: one more, which a tenth to four fifths of the streams of steep slopes and rare levels need
 #: (benchmarks.sites_coverage).
 NEAR_WINDOWS = 4
-#: A ridge makes the variance of a level's coefficient at most 1.2 times what the model says where
-#: the level's share of the records is so many times the ridge (docs/methods/noisy-mle.md).
+#: A ridge draws a level's coefficient to 0 by a tenth or more where the level's share of the
+#: records is less than so many times the ridge.
 OUTWEIGHED = 10
 #: Levels with a smaller share are rare.
 RARE = 0.05
@@ -42,7 +42,7 @@ RARE = 0.05
 
 def facts(task: SiteTask) -> dict[str, object]:
     """As `Method.facts`."""
-    later, size = task.channels(1), task.size
+    later = task.channels(1)
     noise = {
         "gradient_sd": later.gradient.standard_deviation,
         "curvature_sd": later.curvature.standard_deviation,
@@ -61,12 +61,8 @@ def facts(task: SiteTask) -> dict[str, object]:
             f"{task.spec.sites} sites is more precise than what one of them could compute of its "
             "own records without noise",
             "largest_share": task.spec.largest_share,
-            "one_site_moves_at_most": largest_move(task),
-            "in": "standard errors of all coefficients jointly, where sites do not truly differ; "
-            f"with fewer than {LEAST_SITES} sites nothing bounds it",
-            "one_release_moves_at_most": largest_move(task),
-            "size": size,
-        },
+        }
+        | influence(task),
     }
 
 
@@ -84,6 +80,23 @@ def because(task: SiteTask) -> str:
 def largest_move(task: SiteTask | CopiesTask) -> float:
     """Return how far one site moves an estimate that has `LEAST_SITES` or more, at most."""
     return math.sqrt(limit_of(task.size) * task.spec.largest_share)
+
+
+def influence(task: SiteTask | CopiesTask) -> dict[str, object]:
+    """Return how far sites that lie can move an estimate, and from how many on without limit."""
+    sites, move = task.spec.sites, largest_move(task)
+    # estimates start from medians over sites
+    many = math.ceil(sites / 2) if sites >= LEAST_SITES else 1
+    return {
+        "one_site_moves_at_most": move,
+        "in": "standard errors of all coefficients jointly, where sites do not truly differ; "
+        f"with fewer than {LEAST_SITES} sites nothing bounds it",
+        "sites_that_lie_together": f"{many} or more of {sites} move estimates without limit. Fewer "
+        "do by a bounded way, and may not be flagged: a quarter by about 2 standard errors of one "
+        "site alone, a third by 3, and 45 % by 6",
+        "one_release_moves_at_most": move,
+        "size": task.size,
+    }
 
 
 def least_records(task: SiteTask) -> int:
@@ -110,8 +123,8 @@ def warnings(task: SiteTask) -> tuple[str, ...]:
     if levels and OUTWEIGHED * ridge > min(RARE, 1 / levels):
         said.append(
             f"estimator.ridge: {ridge:g} outweighs what records say of levels that fewer than "
-            f"{OUTWEIGHED * ridge:.2g} of them have, so that intervals of these can be too short "
-            "where one class is rare; use a smaller one, or put rare levels together"
+            f"{OUTWEIGHED * ridge:.2g} of them have: it draws their coefficients to 0 by a tenth "
+            "or more, and intervals are for these; use a smaller one, or put rare levels together"
         )
     return tuple(said)
 

@@ -9,8 +9,12 @@ from pipeline.messages.form import Rows
 from pipeline.methods.base import Server
 from pipeline.methods.noisy_mle import copies_estimate, estimate, telling
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
-from pipeline.methods.noisy_mle.state import Shape, SiteState, epochs_of
+from pipeline.methods.noisy_mle.rows import Room, Shape
+from pipeline.methods.noisy_mle.state import SiteState, epochs_of
 from pipeline.methods.noisy_mle.task import SiteTask
+
+#: Releases that are added at once, in memory that is kept.
+BLOCK = 1024
 
 
 class SiteServer(Server[SiteState]):
@@ -21,6 +25,7 @@ class SiteServer(Server[SiteState]):
 
     def __init__(self, task: SiteTask | CopiesTask) -> None:
         self._task = task
+        self._room = Room()
         self._shape = Shape(task.size, task.squares, moving=task.moving)
 
     def slots(self, rows: Rows) -> int:
@@ -38,12 +43,13 @@ class SiteServer(Server[SiteState]):
 
     def fold(self, state: SiteState, rows: Rows) -> None:
         """As `Server.fold`; any order gives the same bits."""
-        if len(rows):
-            found = self._shape.rows_of(rows["point"], rows["sums"])
-            epochs = epochs_of(rows["version"]) * (
+        for first in range(0, len(rows), BLOCK):
+            some = rows[first : first + BLOCK]
+            found = self._shape.rows_of(some["point"], some["sums"], self._room)
+            epochs = epochs_of(some["version"]) * (
                 self._task.release != "sufficient" and self._task.moving
             )
-            state.fold(rows["client"], epochs, found)
+            state.fold(some["client"], epochs, found, self._room)
 
     def estimate(
         self, parts: Sequence[tuple[float, SiteState]], partitions: Sequence[int]

@@ -13,6 +13,7 @@ import numpy as np
 
 from pipeline.linalg import Floored, floor_eigenvalues, sandwiches, solve_positive
 from pipeline.methods.noisy_mle import guards, near
+from pipeline.methods.noisy_mle.levels import held_back
 from pipeline.methods.noisy_mle.sites import Sites
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.types import Matrix, Vector
@@ -76,7 +77,7 @@ def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector, near.Mask]:
     return fit, squared, misplaced
 
 
-def variances(sites: Sites, fit: Fit) -> tuple[Matrix, Matrix]:
+def variances(task: SiteTask, sites: Sites, fit: Fit) -> tuple[Matrix, Matrix]:
     """Return the covariance of the coefficients, and the part of it that noise causes."""
     size, squares = len(fit.coefficients), fit.weights**2
     points = sites.points
@@ -85,7 +86,8 @@ def variances(sites: Sites, fit: Fit) -> tuple[Matrix, Matrix]:
     way = float(half @ (np.sum(away**2, axis=1) + 2 * points.scatter))
     noise = (float(squares @ sites.score_noise) + way) * np.eye(size)
     noise += np.einsum("k,ki,kj->ij", half, away, away)
-    sampling = float(squares @ sites.squared) * fit.dispersion * positive(fit.curvature)
+    varied = fit.dispersion * positive(fit.curvature) + held_back(task, fit)
+    sampling = float(squares @ sites.squared) * varied
     bread = float(fit.weights @ sites.records) * fit.bread.matrix
     covariance, privacy = sandwiches(bread, sampling + noise, noise)
     return covariance, privacy

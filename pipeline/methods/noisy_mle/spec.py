@@ -57,6 +57,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             float,
             Meta(
                 gt=0,
+                le=1e12,
                 description="ridge of a site's own fit, in units of its information; default: "
                 "twice the least that the budget allows",
                 examples=[30.0],
@@ -69,6 +70,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             float,
             Meta(
                 gt=0,
+                le=1e12,
                 description="variance of a copy, in units of a site's inverse information; "
                 "default: the least that the budget allows",
                 examples=[50.0],

@@ -1,10 +1,8 @@
 """The state at the worker: integer sums of each site, the same bits in any order of arrival.
 
-A release at the point t has the score g, the curvature J and the squares s. A site's sums of
-(1, g, J, s, t, J t, |t|^2) are kept apart by epoch, two for each doubling of the version, and the
-public start. Of each site the newest `KEPT` epochs are kept; which those are depends on the epochs
-that have come, not on their order. J t has up to 80 bits, and is kept in parts of 22, 32 and the
-other bits; |t|^2 in one of 32 and the others.
+A site's sums are kept apart by epoch, two for each doubling of the version, and the public start.
+Of each site the newest `KEPT` epochs are kept; which those are depends on the epochs that have
+come, not on their order.
 """
 
 from __future__ import annotations
@@ -16,104 +14,12 @@ import numpy as np
 
 from pipeline.errors import StateError
 from pipeline.estimators.buckets import State
-from pipeline.linalg import packed_indices
-from pipeline.types import Integers, Vector
+from pipeline.methods.noisy_mle.rows import Room, Shape
+from pipeline.types import Integers
 
 #: Epochs that are kept of a site: older releases were taken too far from the newest models.
 KEPT = 5
 HEAD = "head"
-_LOW, _MIDDLE, _SQUARED = 22, 32, 32
-#: Of so many numbers below 2^22 times some up to 2^24 a float holds the sum.
-_EXACT = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How many numbers a release holds: d coefficients, and squares (1) or none (0).
-
-    moving: Whether it matters at which point it was taken; else t, J t and |t|^2 are left out.
-    """
-
-    size: int
-    squares: int
-    moving: bool = True
-
-    @property
-    def packed(self) -> int:
-        """Entries of a packed curvature."""
-        return self.size * (self.size + 1) // 2
-
-    @property
-    def points(self) -> int:
-        """Where the sum of the points begins in a row."""
-        return 1 + self.size + self.packed + self.squares
-
-    @property
-    def width(self) -> int:
-        """Length of the sums of one epoch."""
-        return self.points + (4 * self.size + 2) * self.moving
-
-    def rows_of(self, points: Integers, numbers: Integers) -> Integers:
-        """Return releases as rows of sums, of points (n, d) and the numbers behind them.
-
-        Numbers are below 2^42 and points up to 2^24, so that no product of parts passes 2^57. The
-        parts are not carried yet: one row may be added to carried ones, not many.
-        """
-        rows = np.zeros((len(points), self.width), dtype=np.int64)
-        rows[:, 0] = 1
-        rows[:, 1 : self.points] = numbers[:, : self.points - 1]
-        if not self.moving:
-            return rows
-        low, middle, _ = self._products(rows)
-        rows[:, self.points : self.points + self.size] = points
-        rows[:, -2] = np.einsum("ij,ij->i", points, points, dtype=np.int64)
-        packed = numbers[:, self.size : self.size + self.packed]
-        one = self.size <= _EXACT and len(points) > 0 and bool((points == points[0]).all())
-        times = self._times_one if one else self._times
-        low[:] = times(packed & ((1 << _LOW) - 1), points)
-        middle[:] = times(packed >> _LOW, points)
-        return rows
-
-    def _times(self, packed: Integers, points: Integers) -> Integers:
-        """Return symmetric matrices times points, shape (n, d)."""
-        found: Integers = np.matmul(packed[:, packed_indices(self.size)], points[:, :, None])
-        return found[:, :, 0]
-
-    def _times_one(self, packed: Integers, points: Integers) -> Vector:
-        """As `_times` where all points are one: a product of floats, none of which is rounded."""
-        spread = np.zeros((self.packed, self.size))
-        spread[packed_indices(self.size), np.arange(self.size)[:, None]] = points[0]
-        found: Vector = packed.astype(np.float64) @ spread
-        return found
-
-    def carry(self, rows: Integers) -> None:
-        """Give the parts of J t and |t|^2 their own bits again, in place, shape (n, width)."""
-        if not self.moving:
-            return
-        low, middle, high = self._products(rows)
-        middle += low >> _LOW
-        low &= (1 << _LOW) - 1
-        high += middle >> _MIDDLE
-        middle &= (1 << _MIDDLE) - 1
-        rows[:, -1] += rows[:, -2] >> _SQUARED
-        rows[:, -2] &= (1 << _SQUARED) - 1
-
-    def products(self, rows: Integers) -> Vector:
-        """Return the sums of J t as floats, shape (n, d)."""
-        low, middle, high = (part.astype(np.float64) for part in self._products(rows))
-        return (np.ldexp(high, _LOW + _MIDDLE) + np.ldexp(middle, _LOW)) + low
-
-    def squared(self, rows: Integers) -> Vector:
-        """Return the sums of |t|^2 as floats, shape (n,)."""
-        found: Vector = np.ldexp(rows[:, -1].astype(np.float64), _SQUARED) + rows[:, -2]
-        return found
-
-    def _products(self, rows: Integers) -> tuple[Integers, Integers, Integers]:
-        first = self.points + self.size
-        low, middle, high = (
-            rows[:, first + k * self.size : first + (k + 1) * self.size] for k in range(3)
-        )
-        return low, middle, high
 
 
 def epochs_of(versions: Integers) -> Integers:
@@ -180,13 +86,14 @@ class SiteState(State):
         epochs, places = self.epochs[self.sites[name]], self.places[self.sites[name]]
         return {int(epochs[k]): self.rows[places[k]] for k in np.argsort(epochs) if places[k] >= 0}
 
-    def fold(self, ids: Integers, epochs: Integers, rows: Integers) -> None:
+    def fold(
+        self, ids: Integers, epochs: Integers, rows: Integers, room: Room | None = None
+    ) -> None:
         """Add releases: digests (n, 2), epochs (n,) and rows of `Shape.rows_of`."""
-        text = ids.tobytes().hex()
-        names = [text[first : first + 32] for first in range(0, len(text), 32)]
+        names = ids.tobytes().hex(" ", 16).split()
         which = self._places_of(names)
         np.add.at(self.counts, which, 1)
-        self._add(which, epochs, rows)
+        self._add(which, epochs, rows, room or Room())
         self.releases += len(rows)
         self.dirty.update(names, (HEAD,))
 
@@ -195,35 +102,48 @@ class SiteState(State):
         theirs = self._places_of(list(other.sites))
         self.counts[theirs] += other.counts[: len(theirs)]
         which, epochs, rows = other.held()
-        self._add(theirs[which], epochs, rows)
+        self._add(theirs[which], epochs, rows, Room())
         self.releases += other.releases
 
     def _places_of(self, names: Sequence[str]) -> Integers:
         """Return the places of sites, which new ones get here."""
         sites = self.sites
-        found = [sites.setdefault(name, len(sites)) for name in names]
+        try:
+            found = np.fromiter(map(sites.__getitem__, names), np.int64, len(names))
+        except KeyError:
+            each = [sites.setdefault(name, len(sites)) for name in names]
+            found = np.array(each, dtype=np.int64)
         self.counts = _grown(self.counts, len(sites), 0)
         self.epochs, self.places = (
             _grown(held, len(sites), -1) for held in (self.epochs, self.places)
         )
-        return np.array(found, dtype=np.int64)
+        return found
 
-    def _add(self, which: Integers, epochs: Integers, rows: Integers) -> None:
+    def _add(self, which: Integers, epochs: Integers, rows: Integers, room: Room) -> None:
         for epoch in np.unique(epochs).tolist():
             own = epochs == epoch
-            self._add_epoch(which[own], epoch, rows if own.all() else rows[own])
+            of_all = bool(own.all())
+            self._add_epoch(
+                which if of_all else which[own], epoch, rows if of_all else rows[own], room
+            )
 
-    def _add_epoch(self, which: Integers, epoch: int, rows: Integers) -> None:
+    def _add_epoch(self, which: Integers, epoch: int, rows: Integers, room: Room) -> None:
         if np.bincount(which).max() > 1:
             order = np.argsort(which, kind="stable")
             which, starts = np.unique(which[order], return_index=True)
             self.shape.carry(rows := rows[order])
             rows = np.add.reduceat(rows, starts, axis=0)
-        self._begin(which[np.all(self.epochs[which] != epoch, axis=1)], epoch)
         own = self.epochs[which] == epoch
-        kept, at = own.any(axis=1), self.places[which][own]
-        sums = self.rows[at]
-        sums += rows if kept.all() else rows[kept]
+        # a site has an epoch once, or not at all
+        if np.count_nonzero(own) < len(which):
+            self._begin(which[~own.any(axis=1)], epoch)
+            own = self.epochs[which] == epoch
+            kept = own.any(axis=1)
+            rows = rows[kept]
+        at, sums = self.places[which][own], room.integers("sums", len(rows), self.shape.width)
+        # numpy copies what it fills unless it has a mode
+        self.rows.take(at, axis=0, out=sums, mode="clip")
+        sums += rows
         self.shape.carry(sums)
         self.rows[at] = sums
 
@@ -260,7 +180,7 @@ class SiteState(State):
         for name, place in zip(names, which, strict=True):
             numbers = _numbers(shape, name, fields[name])
             state.counts[place], rows = numbers[0], numbers[1:].reshape(-1, 1 + shape.width)
-            state._add(np.full(len(rows), place), rows[:, 0], rows[:, 1:])
+            state._add(np.full(len(rows), place), rows[:, 0], rows[:, 1:], Room())
         if len(fields.get(HEAD, b"")) != 16:
             raise StateError(
                 "the stored sums of sites lack their head; run `veilstream state rebuild`"

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import StateError
-from pipeline.linalg import pack_upper
+from pipeline.linalg import pack_upper, unpack_upper
 from pipeline.types import Integers, Vector
 
 WIDTH = 16
 _LIMB = 22
 _ROWS = 512
+_WHOLE = 32
 _HALF = 64
 
 
@@ -105,21 +106,68 @@ def gram(rows: Integers) -> BigIntegers:
     return total
 
 
+def products(matrices: Integers, vectors: Integers) -> BigIntegers:
+    """Return the sum of symmetric matrices times vectors, exactly.
+
+    matrices: Packed upper triangles, shape (n, m (m + 1) / 2).
+    vectors: Shape (n, m), m <= 1024. All absolute values below 2^42.
+
+    Matrices of one vector are added up first. Parts are those of `gram`: products of 512 rows stay
+    below 2^61.
+    """
+    size = vectors.shape[1]
+    places = unpack_upper(np.arange(matrices.shape[1], dtype=np.float64), size).astype(np.int64)
+    total = zeros(size)
+    for start in range(0, len(vectors), _ROWS):
+        rows = vectors[start : start + _ROWS]
+        # equal ones side by side: a sum of integers does not know the order
+        order = np.argsort(rows[:, 0], kind="stable")
+        rows = rows[order]
+        first = np.flatnonzero(np.append(True, np.any(rows[1:] != rows[:-1], axis=1)))
+        added = matrices[start : start + _ROWS][order]
+        if len(first) < len(rows):
+            added = np.array([run.sum(axis=0) for run in np.split(added, first[1:])])
+        # so many whole matrices at a time as a cache holds
+        for at in range(0, len(first), _WHOLE):
+            (high, low) = _limbs(added[at : at + _WHOLE])
+            (upper, lower) = _limbs(rows[first[at : at + _WHOLE]])
+            highs, lows = (part.take(places, axis=1) for part in (high, low))
+            crosses = _times(lows, upper) + _times(highs, lower)
+            total = total + _joined(_times(lows, lower), crosses, _times(highs, upper))
+    return total
+
+
+def _times(matrices: Integers, vectors: Integers) -> Integers:
+    if not (vectors.any() and matrices.any()):
+        return np.zeros(vectors.shape[1], dtype=np.int64)
+    product: Integers = np.einsum("nij,nj->i", matrices, vectors)
+    return product
+
+
+def _limbs(values: Integers) -> tuple[Integers, Integers]:
+    """Return high and low of high 2^22 + low, |low| <= 2^21."""
+    high = (values + (np.int64(1) << (_LIMB - 1))) >> _LIMB
+    return high, values - (high << _LIMB)
+
+
 def _gram_block(rows: Integers) -> BigIntegers:
-    half = np.int64(1) << (_LIMB - 1)
-    high = (rows + half) >> _LIMB
-    low = (rows - (high << _LIMB)).astype(np.float64)
+    high, rest = _limbs(rows)
+    low = rest.astype(np.float64)
     lows = pack_upper(low.T @ low).astype(np.int64)
     if not high.any():
         return _widened(lows)
     upper = high.astype(np.float64)
     cross = upper.T @ low
     crosses = pack_upper(cross + cross.T).astype(np.int64)
-    highs = pack_upper(upper.T @ upper).astype(np.int64)
+    return _joined(lows, crosses, pack_upper(upper.T @ upper).astype(np.int64))
+
+
+def _joined(lows: Integers, crosses: Integers, highs: Integers) -> BigIntegers:
+    """Return lows + crosses 2^22 + highs 2^44."""
     # what a limb has beyond 22 bits goes to the next one, which stays below 2^54
     limb = (1 << _LIMB) - 1
-    crosses += lows >> _LIMB
-    highs += crosses >> _LIMB
+    crosses = crosses + (lows >> _LIMB)
+    highs = highs + (crosses >> _LIMB)
     rest = ((crosses & limb) << _LIMB) | (lows & limb)
     return BigIntegers(((highs << 2 * _LIMB) | rest).view(np.uint64), highs >> (_HALF - 2 * _LIMB))
 

@@ -3,10 +3,11 @@
 Class counts are summed over all releases. Releases at the public start (model 0) add their
 gradients, one for each group. A later release with gradient g, curvature H, expansion point t, sum
 of squared slopes s (of a regression that estimates its noise scale), n slots and model version k
-adds the Gram matrix of z = (g, n t, s, n, 1), and H, to the sums of epoch floor(log2 k). The last
-column of that matrix holds the sums of g, n t, s, n and the number of releases; the rest gives the
-spread between releases. So that clients with different records do not count as spread, (g, n t, 1)
-is summed by groups of clients as well. What is made of them is in `private_estimate`.
+adds the Gram matrix of z = (g, n t, s, n, 1), H and H t to the sums of epoch floor(log2 k). The
+last column of that matrix holds the sums of g, n t, s, n and the number of releases; the rest gives
+the spread between releases. H t says how curvature goes with the models. So that clients with
+different records do not count as spread, (g, n t, 1) is summed by groups of clients as well. What
+is made of them is in `private_estimate`.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ class PrivateState(State):
     shape: How many numbers the parts hold.
     counts: Sum of the class counts, then the number of releases, then of their slots.
     start: Sum of the gradients at the start, then the number of those releases.
-    epochs: Epoch to packed Gram matrix of (g, n t, s, n, 1), behind it the packed curvature, and
-        the sums of (g, n t, 1) of each group of clients.
+    epochs: Epoch to packed Gram matrix of (g, n t, s, n, 1), behind it the packed curvature, H t,
+        and the sums of (g, n t, 1) of each group of clients.
     dirty: Names of the fields that changed since they were last stored.
     """
 
@@ -134,7 +135,7 @@ class PrivateState(State):
     def epoch_length(self) -> int:
         """Length of the sums of one epoch."""
         size = self.shape.size
-        return self.gram_length + size * (size + 1) // 2 + GROUPS * (2 * size + 1)
+        return self.gram_length + size * (size + 1) // 2 + size + GROUPS * (2 * size + 1)
 
     def fold(self, batch: PrivateBatch) -> None:
         """Add releases; adding them one by one, in any order, gives the same bits."""
@@ -154,10 +155,11 @@ class PrivateState(State):
         for epoch in np.unique(epochs).tolist():
             own = epochs == epoch
             curvature = exact.column_sums(batch.curvature[own])
+            along = exact.products(batch.curvature[own], batch.expansion[own])
             grouped = np.zeros((GROUPS, clients.shape[1]), dtype=np.int64)
             np.add.at(grouped, batch.groups[own], clients[own])
             apart = exact.column_sums(grouped.reshape(1, -1))
-            self._add_epoch(epoch, exact.join(exact.gram(rows[own]), curvature, apart))
+            self._add_epoch(epoch, exact.join(exact.gram(rows[own]), curvature, along, apart))
             self.dirty.add(f"{EPOCH}{epoch}")
 
     def add(self, other: PrivateState) -> None:

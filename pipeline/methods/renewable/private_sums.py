@@ -59,6 +59,20 @@ class Moments:
     clients: tuple[Matrix, Matrix]
 
 
+@dataclass(frozen=True, slots=True)
+class Curvature:
+    """The noisy curvature of one record in some releases; nothing is repaired.
+
+    mean: Shape (d, d), symmetric.
+    unlike: Mean of (H - mean) (t - mean t), shape (d,): how curvature goes with the models.
+    releases: Effective number of releases.
+    """
+
+    mean: Matrix
+    unlike: Vector
+    releases: float
+
+
 def sums_of_newest(parts: Weighed) -> Iterator[Sums]:
     """Yield the sums of the newest epoch, of the two newest, and so on, of all parts."""
     held: list[BigIntegers | None] = [None] * len(parts)
@@ -102,20 +116,22 @@ def moments_of(task: RenewableTask, shape: Shape, sums: Sums) -> Moments:
     )
 
 
-def curvature_of(task: RenewableTask, shape: Shape, sums: Sums) -> tuple[Matrix, float]:
-    """Return the mean noisy curvature in some sums, and the effective number of releases.
+def curvature_of(task: RenewableTask, shape: Shape, sums: Sums, point: Vector) -> Curvature:
+    """Return the curvature in some sums, whose mean model is `point`.
 
-    Of one record, shape (d, d), symmetric; nothing is repaired. Older ones are left out: where the
-    first models were far away, so was the curvature.
+    Older ones are left out: where the first models were far away, so was the curvature.
     """
     channel = task.update_channels.curvature
     unit = channel.unit if channel else 0.0
     length = shape.rows * (shape.rows + 1) // 2
     packed = task.size * (task.size + 1) // 2
-    tails = [(w, vector[length - 1 : length + packed]) for w, vector in sums]
+    tails = [(w, vector[length - 1 : length + packed + task.size]) for w, vector in sums]
     total = _weighted(tails)
-    mean = unpack_upper(total[1:] * unit, task.size) / (total[0] * task.slots)
-    return mean, effective(float(total[0]), sum(w * w * float(tail[0]) for w, tail in tails))
+    means = total[1:] * unit / (total[0] * task.slots)
+    mean = unpack_upper(means[:packed], task.size)
+    along = means[packed:] * math.ldexp(1.0, COEFFICIENT_EXPONENT)
+    releases = effective(float(total[0]), sum(w * w * float(tail[0]) for w, tail in tails))
+    return Curvature(mean, along - mean @ point, releases)
 
 
 def epochs_of(parts: Weighed) -> list[int]:
@@ -144,14 +160,14 @@ def between_releases(moments: Moments, curvature: Matrix) -> Matrix:
     return spread * moments.releases / (moments.releases - lost)
 
 
-def distance_of(moments: Moments, coefficients: Vector, bread: Matrix) -> float:
-    """Return the mean square distance of predictors at the releases' models from the estimate's."""
-    size = len(coefficients)
+def spread_about(moments: Moments, point: Vector) -> Matrix:
+    """Return the mean of (t - point) (t - point)' over the releases' models, shape (d, d)."""
+    size = len(point)
     sums, count = moments.second, moments.second[-1, -1]
     points = sums[size : 2 * size, size : 2 * size] / count
-    cross = np.outer(sums[size : 2 * size, -1] / count, coefficients)
-    spread = points - cross - cross.T + np.outer(coefficients, coefficients)
-    return float(np.sum(bread * spread)) / (float(bread[0, 0]) or 1.0)
+    cross = np.outer(sums[size : 2 * size, -1] / count, point)
+    spread: Matrix = points - cross - cross.T + np.outer(point, point)
+    return spread
 
 
 def total_of(parts: Weighed, of: Callable[[PrivateState], BigIntegers]) -> Vector:

@@ -85,8 +85,8 @@ def _ways(task: RenewableTask, share: float, lacking: float, slots: int) -> str:
     if shorter > 1.1:
         ways.append(f"estimator.norm_bound = {math.floor(100 * shorter) / 100:g}")
     return (
-        f"What would give one: {', or '.join(ways)}. A larger ridge pulls coefficients towards 0 "
-        "and can be tried on the same log (`veilstream replay --ridge`)"
+        f"What would give one: {', or '.join(ways)}. A larger ridge pulls coefficients towards "
+        "0; of a study that runs, its log shows what would come out (`veilstream replay --ridge`)"
     )
 
 

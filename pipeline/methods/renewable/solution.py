@@ -1,9 +1,10 @@
 """The coefficients from the sums of the newest epochs, and of how many of them they are best made.
 
-theta = tbar - M^-1 (G / N + ridge R tbar) has two errors: chance in G, which falls with the
-releases, and what linearised scores leave out, which grows with the square of the distance of
-their models. The first models of a stream are far off. So older epochs enter as long as both
-errors together become smaller.
+theta = tbar - M^-1 (G / N + ridge R tbar - C / 2), where C is the mean of (H - Abar) (t - tbar): a
+score between t and theta follows the mean of the curvatures at both ends, and Abar stands for that
+at theta. It has two errors: chance in G, which falls with the releases, and what is left out, which
+grows with the square of the distance of their models. The first models of a stream are far off. So
+older epochs enter as long as both errors together become smaller.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from pipeline.linalg import sandwiches, solve_positive
 from pipeline.methods.renewable.bread import Bread, bread_of
-from pipeline.methods.renewable.precision import Noise, noise_of, releases_needed
+from pipeline.methods.renewable.precision import noise_of, releases_needed
 from pipeline.methods.renewable.private_state import Shape
 from pipeline.methods.renewable.private_sums import (
     Moments,
@@ -25,8 +26,8 @@ from pipeline.methods.renewable.private_sums import (
     Weighed,
     between_releases,
     curvature_of,
-    distance_of,
     moments_of,
+    spread_about,
     sums_of_newest,
 )
 from pipeline.methods.renewable.task import RenewableTask
@@ -39,20 +40,12 @@ LONGEST_STEP = 2.0
 SECOND_ORDER = 0.5
 #: It counts so many times as much as chance: intervals know chance and not the bend.
 CAUTION = 2.0
+#: Share of the curvature at a release's own model in the one that its score follows.
+TRAPEZOID = 0.5
 #: Coefficients that are so many standard errors from the mean model of their releases still move.
 MOVING = 5.0
 #: So many of the newest epochs say how much releases differ by chance: most of all releases.
 SPREAD = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """What one epoch alone adds: its slots, releases, n t, and its noisy curvature summed."""
-
-    slots: float
-    releases: float
-    expansion: Vector
-    curvature: Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +55,20 @@ class Solution:
     moments, bread: Of these releases.
     step: From their mean model to the coefficients, before it was shortened, shape (d,).
     coefficients: Shape (d,).
+    unlike: What was taken off the mean score, shape (d,).
     turned: Variance of the summed score that the noise of the curvature makes, shape (d, d).
     noise: The same with that of the gradients' noise.
     bent: About how far linearised scores bend predictors.
-    epochs: The epochs of these releases, newest first; none where releases are weighed by age.
     """
 
     moments: Moments
     bread: Bread
     step: Vector
     coefficients: Vector
+    unlike: Vector
     turned: Matrix
     noise: Matrix
     bent: float
-    epochs: tuple[Epoch, ...]
 
     @property
     def spread(self) -> Matrix:
@@ -133,80 +126,59 @@ def solve_over(task: RenewableTask, parts: Weighed, epochs: int) -> Solution:
 
 def _solutions(task: RenewableTask, parts: Weighed) -> Iterator[Solution]:
     """Yield what the newest epoch says, the two newest, and so on."""
-    epochs: tuple[Epoch, ...] = ()
-    for sums in sums_of_newest(parts):
-        found = _solved(task, parts[0][1].shape, sums, epochs)
-        epochs = found.epochs
-        yield found
+    return (_solved(task, parts[0][1].shape, sums) for sums in sums_of_newest(parts))
 
 
-def _solved(task: RenewableTask, shape: Shape, sums: Sums, newer: tuple[Epoch, ...]) -> Solution:
+def _solved(task: RenewableTask, shape: Shape, sums: Sums) -> Solution:
     noise, moments = noise_of(task), moments_of(task, shape, sums)
-    curvature, releases = curvature_of(task, shape, sums)
-    bread = bread_of(curvature, releases, task.penalty, noise)
     mean = moments.expansion / moments.slots
-    score = moments.gradient / moments.slots + task.penalty * mean
+    found = curvature_of(task, shape, sums, mean)
+    bread = bread_of(found.mean, found.releases, task.penalty, noise)
+    unlike = TRAPEZOID * found.unlike
+    score = moments.gradient / moments.slots + task.penalty * mean - unlike
     whole = solve_positive(bread.matrix, score)
     step = shortened(task, whole)
-    turned = moments.slots**2 * _turned(noise.of_curvature(releases), step)
-    distance = distance_of(moments, mean - step, bread.curvature)
-    epochs: tuple[Epoch, ...] = ()
-    # with weights, what an old epoch adds is lost in the digits of the sums
-    if task.study.estimator.forgetting is None:
-        epochs = (*newer, _added(newer, moments, releases, moments.slots * curvature))
-    bent = SECOND_ORDER * task.loss.remainder * max(distance, 0.0)
+    size = noise.of_curvature(found.releases)
+    chance = _turned(size, TRAPEZOID**2 * spread_about(moments, mean))
+    turned = moments.slots**2 * (_turned(size, np.outer(step, step)) + chance)
+    distance = np.sum(bread.curvature * spread_about(moments, mean - step)) / _scale(bread)
+    bent = SECOND_ORDER * task.loss.remainder * max(float(distance), 0.0)
     return Solution(
         moments=moments,
         bread=bread,
         step=whole,
         coefficients=mean - step,
+        unlike=unlike,
         turned=turned,
         noise=moments.squares * noise.gradient**2 * np.eye(task.size) + turned,
-        bent=bent + _mixed(bread, noise, epochs),
-        epochs=epochs,
+        bent=bent + _beyond(bread, unlike, chance),
     )
 
 
-def _added(newer: tuple[Epoch, ...], moments: Moments, releases: float, curvature: Matrix) -> Epoch:
-    """Return what the oldest epoch adds to the newer ones."""
-    return Epoch(
-        moments.slots - sum(epoch.slots for epoch in newer),
-        max(releases - sum(epoch.releases for epoch in newer), 1.0),
-        moments.expansion - sum((epoch.expansion for epoch in newer), np.zeros(len(curvature))),
-        curvature - sum((epoch.curvature for epoch in newer), np.zeros_like(curvature)),
-    )
+def _beyond(bread: Bread, score: Vector, chance: Matrix) -> float:
+    """Return how far a score moves predictors, beyond what its variance by chance does.
 
-
-def _mixed(bread: Bread, noise: Noise, epochs: tuple[Epoch, ...]) -> float:
-    """Return how far predictors move since all epochs share one curvature, beyond its noise.
-
-    Scores are linearised with the mean curvature. Where clients differ and send unlike shares of
-    each epoch, curvature goes with the models, and that is an error of the first order. Nothing is
-    said of it where the noise hides a direction: what moves along it may be noise alone.
+    Half of how curvature goes with the models is taken off, and as much may be left: all of it is
+    one of the first order where clients differ, and half where curvature follows the model. Nothing
+    is said of it where the noise hides a direction: what moves along it may be noise alone.
     """
-    if bread.hidden or len(epochs) < 2:
+    if bread.hidden:
         return 0.0
-    slots = sum(epoch.slots for epoch in epochs)
-    mean = np.sum([epoch.expansion for epoch in epochs], axis=0) / slots
-    score, meat = np.zeros(len(mean)), np.zeros_like(bread.matrix)
-    for epoch in epochs:
-        apart = epoch.expansion / epoch.slots - mean
-        score = score + epoch.curvature @ apart / slots
-        size = noise.of_curvature(epoch.releases) * epoch.slots / slots
-        meat = meat + _turned(size, apart)
-    [by_chance] = sandwiches(bread.matrix, meat)
     shift = solve_positive(bread.matrix, score)
+    [by_chance] = sandwiches(bread.matrix, chance)
     excess = np.outer(shift, shift) - by_chance
     return math.sqrt(max(float(np.sum(excess * bread.curvature)), 0.0) / _scale(bread))
 
 
-def _turned(size: float, step: Vector) -> Matrix:
-    """Return the variance of E step, for noise E of a curvature with the spectral size `size`.
+def _turned(size: float, spread: Matrix) -> Matrix:
+    """Return the variance of E x, for noise E of a curvature with the spectral size `size`.
 
-    Its diagonal has the variance v = size^2 / d, and what is beside it v / 2.
+    spread: x x', or its mean where each of the curvatures is turned by an x of its own.
+
+    The diagonal of E has the variance v = size^2 / d, and what is beside it v / 2.
     """
-    half = size**2 / len(step) / 2
-    carried: Matrix = half * (float(step @ step) * np.eye(len(step)) + np.outer(step, step))
+    half = size**2 / len(spread) / 2
+    carried: Matrix = half * (float(np.trace(spread)) * np.eye(len(spread)) + spread)
     return carried
 
 

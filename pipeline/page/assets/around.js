@@ -2,6 +2,8 @@
 
 import { byId, count, lasted, make, moment, number, percent, say } from "./words.js";
 
+const SPENT = "What all studies have spent on this client's source. Where each record enters one release, a study is charged once, with its first release: more of them cost no record more.";
+
 function pairs(box, entries) {
   if (box.children.length !== entries.length) {
     box.replaceChildren(...entries.map(([name]) => {
@@ -81,7 +83,7 @@ function drawClients(clients, clock) {
   const budgets = clients.rows.some((row) => row.budget);
   const head = make("tr");
   const names = ["client", "share", "releases", "lag", "last release", "dead letters", ...(budgets ? ["ε spent"] : [])];
-  head.append(...names.map((name) => make("th", name)));
+  head.append(...names.map((name) => make("th", name, name === "ε spent" ? { title: SPENT } : {})));
   const body = clients.rows.map((row) => {
     const line = make("tr");
     const share = make("span");

@@ -10,7 +10,11 @@ const MOST = 2400;
 // The server sends what comes often up to three times a second; most of a page's cost is painting.
 const PAUSE_MS = 200;
 
-const stream = { points: [], names: [], now: null, happenings: [], came: performance.now(), count: 0 };
+// What is beside the coefficients is drawn as often as the server tells it. Each frame paints all
+// between the first and the last thing that changed, and the counts are far above the rows.
+const BESIDE_MS = 1000;
+
+const stream = { points: [], names: [], now: null, around: null, happenings: [], came: performance.now(), count: 0 };
 const view = { chosen: 0, seconds: null, beside: 3600 };
 
 function age() {
@@ -20,8 +24,7 @@ function age() {
 function draw() {
   const { points, now } = stream;
   if (!now) return;
-  age();
-  drawNow(now);
+  if (stream.around || byId("status").dataset.status !== now.status) drawBeside();
   const name = stream.names[view.chosen];
   say(byId("chosen"), `${name} over time`);
   drawChart(points, view.chosen, view.seconds, stream.happenings);
@@ -30,6 +33,13 @@ function draw() {
   const oldest = view.beside && old < view.beside ? ", the oldest kept" : "";
   say(byId("legend"), `● estimate, ━ ${Math.round(100 * now.level)} % interval (filled where it leaves 0 out), ┃ ${lasted(old)} before${oldest}; Δ since then, marked where the interval of then and that of now do not overlap`);
   document.body.dataset.points = String(stream.count);
+}
+
+function drawBeside() {
+  age();
+  if (stream.now) drawNow(stream.now);
+  if (stream.around) drawAround(stream.around);
+  stream.around = null;
 }
 
 let due = false;
@@ -90,12 +100,11 @@ function connect() {
     // by the server's count: clocks of this browser and of workers may be anything
     if (around.age !== null) stream.came = performance.now() - 1000 * around.age;
     // a stream that has ended says so without another estimate
-    if (stream.now) {
-      stream.now.missing = around.missing;
-      drawNow(stream.now);
-    }
-    drawAround(around);
+    if (stream.now) stream.now.missing = around.missing;
+    stream.around = around;
     if (more) soon();
+    // where estimates come often, in the frame of the next one
+    if (performance.now() - last >= BESIDE_MS) drawBeside();
   });
   events.addEventListener("error", () => {
     byId("status").dataset.status = "away";
@@ -106,8 +115,8 @@ function connect() {
 
 // Ages grow without estimates; where some come, drawing them has done it.
 setInterval(() => {
-  if (performance.now() - last >= 1000) age();
-}, 1000);
+  if (performance.now() - last >= BESIDE_MS) age();
+}, BESIDE_MS);
 
 byId("spans").addEventListener("click", (event) => {
   const button = event.target.closest("button");

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as "1 record" and "2 records"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def counted(number: int, noun: str, several: str | None = None) -> str:
+    """Return a number with its noun, such as "1 record" and "2 records".
+
+    several: The noun of several, where it is not the first with an s.
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {several or noun + 's'}"
 
 
 def clipped_line(clipped: Mapping[str, int]) -> str:

@@ -1,0 +1,94 @@
+"""What is said again and again is said calmly."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.cli import produce, stage, watch
+from pipeline.cli.privacy import _lines
+from pipeline.study import parse_study, revision_of
+from producers.client import Progress
+from tests.stage import study_text
+
+
+def test_at_a_terminal_a_client_says_how_far_it_is_each_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, told = [1000.0], list[str]()
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(produce, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    report = produce._report(parse_study(study_text()), told.append)
+    for second in range(31):
+        now[0] = 1000.0 + second
+        report(Progress(records=second, releases=0, waiting_for=""), None)
+    assert [line.split()[0] for line in told] == ["0", "10", "20", "30"]
+
+
+def test_estimates_of_another_revision_are_said_to_be_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told, feed = list[str](), SimpleNamespace(say=None, warning="")
+    monkeypatch.setattr(watch, "say", told.append)
+    monkeypatch.setattr(watch, "estimate_line", lambda message: str(message.state_version))
+    study = parse_study(study_text())
+    shown = watch._Shown(study, feed, as_json=True, whole=False)  # type: ignore[arg-type]
+    shown._forecast.take = lambda *_, **__: None  # type: ignore[method-assign]
+    for revision in (revision_of(study), "0" * 16, "0" * 16):
+        message: Any = SimpleNamespace(study_revision=revision, details={}, state_version=1)
+        shown.show(message, b"{}", live=True)
+    assert [line.startswith("WARNING: study 't-") for line in told] == [True], told
+
+
+def test_where_nobody_looks_a_wait_for_estimates_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told, feed = list[str](), SimpleNamespace(say=None, warning="")
+    monkeypatch.setattr(watch, "say", told.append)
+    study = parse_study(study_text())
+    shown = watch._Shown(study, feed, as_json=True, whole=False)  # type: ignore[arg-type]
+    for _ in range(5):
+        feed.say("waiting for an estimate")
+    assert len(told) == 1
+    message: Any = SimpleNamespace(study_revision=revision_of(study))
+    monkeypatch.setattr(shown._forecast, "take", lambda *_, **__: None)
+    shown.show(message, b"{}", live=True)
+    feed.say("waiting for an estimate")
+    assert len(told) == 2
+
+
+def test_a_demonstration_tells_its_page_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[str]()
+    monkeypatch.setattr(stage, "say", told.append)
+    shown: Any = object.__new__(stage.Stage)
+    with socket.socket() as page:
+        page.bind(("127.0.0.1", 0))
+        shown._page = page.getsockname()[1]
+        address = f"http://127.0.0.1:{shown._page}/"
+        shown._tell_page()
+        assert told == []
+        page.listen()
+        shown._tell_page()
+        shown._tell_page()
+    assert len(told) == 1
+    assert address in told[0]
+
+
+def test_times_of_an_account_are_told_to_the_second() -> None:
+    at = "2026-01-02T03:04:05.000000Z"
+    study = {
+        "study": "s", "mechanism": "m", "mu": None, "releases": 1, "releases_lost": 0,
+        "first": at, "last": at,
+    }  # fmt: skip
+    facts = {
+        "protects": "one record", "limit": None, "spent": None, "studies": [study],
+        "elsewhere": [], "warnings": [],
+        "refusals": [{"study": "s", "at": at, "reason": "spent"}],
+    }  # fmt: skip
+    said = "\n".join(_lines("c", "csv:a", facts))
+    assert "2026-01-02T03:04:05Z to 2026-01-02T03:04:05Z" in said
+    assert ".000000" not in said
