@@ -6,6 +6,8 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import faust
@@ -18,9 +20,10 @@ from infra import saying
 from infra.admissions import announce_keys, say_again
 from infra.connection import told
 from infra.keyring import read_study
+from infra.local.state import hold
 from infra.study_record import announce
 from infra.topics import check_broker, check_copies, ensure_topics
-from pipeline.errors import VeilstreamError
+from pipeline.errors import AlreadyRunning, LocalStoreError, VeilstreamError
 from pipeline.messages.topics import Topics
 from pipeline.release.task import Task
 from pipeline.settings import Settings
@@ -47,9 +50,21 @@ def run_worker(
     """Run one worker until a signal or a fault ends it; it does not return.
 
     BrokerError, StoreError, ConfigError if Kafka or Redis is not usable at the start, or
-    another revision of the study runs.
+    another revision of the study runs; AlreadyRunning, LocalStoreError as `alone`.
     """
     require_live(task.study, "a worker")
+    with alone(task.study.name, instance, folder):
+        _run(task, settings, instance, folder, health, verify)
+
+
+def _run(
+    task: Task,
+    settings: Settings,
+    instance: str,
+    folder: Path,
+    health: tuple[str, int] | None,
+    verify: tuple[Path, float] | None,
+) -> None:
     store = RedisStore(redis_client(settings), task)
     # a state that this worker must refuse is refused before it joins the group, where it would
     # hold partitions that others could serve
@@ -76,7 +91,6 @@ def run_worker(
         _say(OPEN)
     # its errors come many times a second; what they mean is said once, when the worker ends
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    folder.mkdir(parents=True, exist_ok=True)
     saying.say(
         f"veilstream worker {instance}: folding study {task.study.name} (revision {task.revision})"
     )
@@ -104,6 +118,32 @@ def run_worker(
     # what lives now lives for ever; the collector need not look at it again
     gc.freeze()
     begin(worker, settings)
+
+
+@contextmanager
+def alone(study: str, instance: str, folder: Path) -> Iterator[None]:
+    """Hold the name of a worker of a study in its folder, until the process ends, however it does.
+
+    Kafka gives the partitions of one name to whoever came last: two workers of one name would take
+    them from each other without a word.
+
+    AlreadyRunning if another process has it; LocalStoreError if the folder cannot be written.
+    """
+    with ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(hold(folder, f"{study}.lock", wait=False))
+        except AlreadyRunning:
+            raise AlreadyRunning(
+                f"a worker {instance} of study {study!r} runs already on this machine; stop it, or "
+                "give this one an --instance of its own"
+            ) from None
+        except OSError as error:
+            raise LocalStoreError(
+                f"{folder} cannot be written ({error.strerror}): see to the disk and the folder, "
+                "or name another folder in VEILSTREAM_FOLDER"
+            ) from error
+        yield
 
 
 def begin(worker: mode.Worker, settings: Settings) -> None:

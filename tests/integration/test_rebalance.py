@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from tests.stage import HEADER, Stage, lent, lines, study_text, until
+from tests.stage import HEADER, Stage, lent, lines, study_text, until, write_csv
 
 #: Kafka puts these keys on all four partitions.
 CLIENTS = ("client-0", "client-1", "client-2", "client-3", "client-7", "client-8")
@@ -55,6 +55,22 @@ def test_partitions_survive_workers_that_join_die_and_leave(stage: Stage) -> Non
     assert estimate.diagnostics.duplicates == 0
     assert len(estimate.watermark) == PARTITIONS
     assert stage.verified()
+
+
+def test_a_second_worker_of_one_name_is_refused_and_a_killed_one_is_followed_at_once(
+    stage: Stage,
+) -> None:
+    stage.ensure_topics()
+    stage.worker("w0")
+    until(lambda: "w0" in members(stage), "the first worker has joined")
+    again = stage.run_beside("worker", stage.study, "--instance", "w0")
+    assert again.returncode == 43
+    assert "--instance" in again.stderr
+    stage.kill("w0")
+    stage.worker("w0")
+    stage.produce("north", write_csv(stage.folder / "north.csv", 2 * SLOTS))
+    stage.caught_up()
+    assert stage.processes["w0"].poll() is None, stage.said("w0")
 
 
 def source(stage: Stage, client: str) -> Path:
