@@ -58,6 +58,10 @@ class ClientStore:
         """Close the file and give up the lock."""
         self._db.close()
 
+    def leave_nothing(self) -> None:
+        """Remove a file that was made here and never written into; see `Database`."""
+        self._db.leave_nothing()
+
     @property
     def missing(self) -> dict[str, int]:
         """How many releases of a study this folder remembers and the database has not."""

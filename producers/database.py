@@ -6,7 +6,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,22 @@ class Database:
         """Close the file and give up the lock."""
         self._db.close()
         self.memory.close()
+
+    def leave_nothing(self) -> None:
+        """Remove a file that was made here, if nothing was ever written into it, and its lock.
+
+        Whoever comes in between finds at its first transaction that the files are not in place.
+        """
+        # what cannot be removed is as good as new: the folder has forgotten it
+        with suppress(OSError, sqlite3.Error, LocalStoreError):
+            if not self._made or not self._whole.is_empty():
+                return
+            self._check_place()
+            self._db.close()
+            self.memory.forget()
+            for end in ("", "-wal", "-shm"):
+                self._path.with_name(self._path.name + end).unlink(missing_ok=True)
+            self.memory.remove()
 
     def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Return all rows of a query."""
@@ -150,6 +166,7 @@ class Database:
                     "ledger --import` says was spent"
                 )
             self._whole.check()
+            self._made = row is None
             if row is None:
                 row = (SCHEMA, self.client, secrets.token_hex(8), time.time())
                 self.write("INSERT INTO identity VALUES (1, ?, ?, ?, ?, 0)", *row)

@@ -55,8 +55,7 @@ class EventTimes:
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Refuse a source that lacks the column; DataError, naming it."""
-        if self.column not in columns:
-            raise DataError(f"the source has no column {self.column!r} (--event-time)")
+        check_column(self.column, columns)
 
     def note(self, record: Record) -> None:
         """Take the time of the next record of the open window.
@@ -95,3 +94,12 @@ class EventTimes:
             )
         self.closed = self._latest
         return self._latest
+
+
+def check_column(column: str, columns: Sequence[str]) -> None:
+    """Refuse a source without the column that holds its times; DataError, naming it."""
+    if column not in columns:
+        raise DataError(
+            f"the source has no column {column!r} (--event-time); name the one that holds the "
+            "times of its records"
+        )

@@ -63,6 +63,15 @@ class Memory:
         )
         os.pwrite(self._file.fileno(), text.encode(), 0)
 
+    def forget(self) -> None:
+        """Remember nothing any more."""
+        self.says = Remembered()
+        os.ftruncate(self._file.fileno(), 0)
+
+    def remove(self) -> None:
+        """Remove the file, which is in place."""
+        self._path.unlink()
+
     def in_place(self) -> bool:
         """Whether the path still leads to the file that this process holds."""
         return same(self._path, os.fstat(self._file.fileno()))

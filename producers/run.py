@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -25,7 +25,7 @@ from producers.admission import Admission
 from producers.client import Client, Progress
 from producers.client_id import check_id, vault_path
 from producers.client_store import NO_LIMIT, ClientStore
-from producers.event_time import EventTimes
+from producers.event_time import EventTimes, check_column
 from producers.followed import check_followed
 from producers.later_test import LaterTest
 from producers.ledger import Limit
@@ -106,13 +106,14 @@ def run_client(
     stopping = Stopping()
     with ExitStack() as closing:
         store = closing.enter_context(ClientStore(path, job.client))
+        # a start that is refused before it registers anything is no client yet
+        closing.callback(store.leave_nothing)
         name = job.source_name or name_of(job.source, job.form)
         admission = Admission(
             path.parent, job.client, name, job.source, follow=job.follow, other_data=job.other_data
         )
         # a source that cannot be opened, or is another's, must not bind the study to it
-        usable = Encoder(task.study).check_columns
-        admission.enter(check=usable, say=say)
+        admission.enter(check=lambda columns: _check_columns(task, job, columns), say=say)
         # of the others, which it does not use, it may know nothing
         ensure_topics(settings, [*topics.of_clients, *ledger_topics(task.study, settings)])
         membership = _membership(task, settings, store.client, say, admit)
@@ -205,6 +206,13 @@ def run_client(
         finally:
             sender.close()
         return client.progress
+
+
+def _check_columns(task: Task, job: Job, columns: Sequence[str]) -> None:
+    """Refuse columns that the study, or the times of its records, cannot be read from."""
+    Encoder(task.study).check_columns(columns)
+    if job.event_time is not None:
+        check_column(job.event_time, columns)
 
 
 def _membership(

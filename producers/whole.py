@@ -43,6 +43,11 @@ class Whole:
         """Write the sum of what is about to be committed."""
         self._db.execute("UPDATE identity SET tables_sum = ?", (self._sum(),))
 
+    def is_empty(self) -> bool:
+        """Whether there is no row but the database's identity."""
+        # every row of a table that stands apart belongs to one of a short table
+        return not any(self._rows(table) for table in self._short)
+
     def check(self) -> None:
         """Refuse rows that do not agree with each other; LocalStoreError."""
         ledger = self._by_study("SELECT study, count(*), max(seq) FROM ledger GROUP BY study")

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
+from pipeline.errors import DataError
 from tests.stage import Stage, lent, study_text, write_csv
 
 
@@ -63,6 +64,31 @@ def test_a_source_without_records_is_said_to_be_one(stage: Stage) -> None:
     done = produce(stage, "e")
     assert done.exit_code == 0
     assert "WARNING: nothing is released: the source had no records" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("header", "options"),
+    [
+        ("heat,failed\n", ()),
+        ("heat,load,failed\n", ("--event-time", "then")),
+        ("heat,load,failed\n", ("--source-name", "x", "--skip-lost", "--source", "absent.csv")),
+    ],
+)
+def test_a_start_that_is_refused_leaves_no_client(
+    stage: Stage, header: str, options: tuple[str, ...]
+) -> None:
+    (stage.folder / "f.csv").write_text(header + "1,0,yes\n" * 100)
+    assert isinstance(produce(stage, "f", *options).exception, DataError)
+    assert not list((stage.folder / "home" / "clients").glob("f.*"))
+
+
+def test_a_refused_start_keeps_what_an_earlier_one_has_made(stage: Stage) -> None:
+    write_csv(stage.folder / "g.csv", 60, 2)
+    assert produce(stage, "g").exit_code == 0
+    kept = (stage.folder / "home" / "clients" / "g.db").read_bytes()
+    for options in (("--event-time", "then"), ("--source", "absent.csv")):
+        assert isinstance(produce(stage, "g", *options).exception, DataError)
+    assert (stage.folder / "home" / "clients" / "g.db").read_bytes() == kept
 
 
 def test_a_run_that_is_refused_says_what_stands_and_its_code(stage: Stage) -> None:

@@ -252,6 +252,34 @@ def test_a_crash_before_the_folder_remembers_keeps_the_ledger(path: Path) -> Non
     assert rows(path, "SELECT ledger FROM identity") == [(ledger,)]
 
 
+def test_only_a_file_that_was_made_here_and_is_empty_is_removed(path: Path) -> None:
+    with ClientStore(path, "site") as store:
+        store.leave_nothing()
+    assert not list(path.parent.iterdir())
+    use(path)
+    with ClientStore(path, "site") as store:  # another made it
+        store.leave_nothing()
+    assert path.exists()
+    assert path.with_name("site.lock").exists()
+    remove(path)
+    path.with_name("site.lock").unlink()
+    with ClientStore(path, "site") as store:  # a test of a source counts, whatever else is missing
+        store.tests.refuse("study", 1, "stamp")
+        store.leave_nothing()
+    use(path)
+    assert rows(path, "SELECT tries FROM source_tests") == [(1,)]
+
+
+def test_a_removal_leaves_the_files_of_whoever_comes_in_between(path: Path) -> None:
+    with ClientStore(path, "site") as store:
+        path.with_name("site.lock").rename(path.with_name("old.lock"))
+        with ClientStore(path, "site") as other:
+            other.tests.refuse("study", 1, "stamp")
+        store.leave_nothing()
+    use(path)
+    assert rows(path, "SELECT tries FROM source_tests") == [(1,)]
+
+
 def test_clients_whose_names_look_alike_do_not_share_a_lock(path: Path) -> None:
     names = ["a", "a.b", "a.c", ".a"]
     stores = [ClientStore(path.with_name(f"{name}.db"), name) for name in names]
