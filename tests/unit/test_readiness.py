@@ -72,6 +72,20 @@ def test_collinear_coefficients_have_no_interval_and_the_others_do() -> None:
     assert ends is not None
     assert np.isnan(ends[0]).tolist() == [False, True, True]
     assert "no interval for x0, x1: " in found.reason
+
+
+def test_features_at_an_end_of_their_range_are_named_when_they_hide_the_intercept() -> None:
+    rng = np.random.default_rng(6)
+    features, responses = classes(rng, 25_000, 0.3)
+    features[:, 1] = 0.02 * features[:, 1] - 0.95
+    text = study_text(
+        p=2, loss="logistic", mechanism="insecure-simulation", epsilon=1.0, delta=1e-6,
+        ridge=0.003, records=250,
+    )  # fmt: skip
+    found = streamed(text, features, responses)
+    assert found.status == "ready"
+    assert "no interval for intercept" in found.reason
+    assert "The intercept goes with x1: " in found.reason
     assert "more records, or estimator.ridge = " in found.reason
     assert found.progress is not None
     assert 0 < found.progress.share < 1

@@ -31,6 +31,7 @@ class Bread:
     loadings: The share of each coefficient's variance that can lie in directions that are not
         known, in [0, 1], shape (d,). A direction counts by what is certain of it: one that is
         spread evenly over all coefficients can rule the variance of each.
+    turned: How much of each coefficient's axis lies in those directions, in [0, 1], shape (d,).
     noise: s.
     """
 
@@ -38,6 +39,7 @@ class Bread:
     curvature: Matrix
     certain: Vector
     loadings: Vector
+    turned: Vector
     noise: float
 
     @property
@@ -71,6 +73,7 @@ def bread_of(mean: Matrix, releases: float, penalty: Vector, noise: Noise) -> Br
         curvature=curvature,
         certain=certain,
         loadings=shares[:, hidden].sum(axis=1) / shares.sum(axis=1),
+        turned=(vectors[:, hidden] ** 2).sum(axis=1),
         noise=size,
     )
 

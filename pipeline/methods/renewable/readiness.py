@@ -17,6 +17,9 @@ from pipeline.methods.renewable.bread import Bread
 from pipeline.methods.renewable.precision import READY, releases_needed
 from pipeline.methods.renewable.task import RenewableTask
 
+#: Slopes that lie in hidden directions at least so much as the one that does most are named.
+ALONG = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -64,7 +67,24 @@ def known_curvature(task: RenewableTask, bread: Bread, slots: int) -> Condition:
         f"no interval for {names}: the noise of the curvature still hides what the records say of "
         f"{bread.hidden} of {task.size} combinations of features."
     )
-    return Condition(share, f"{told} {_ways(task, share, wanted - least, slots)}")
+    ways = _ways(task, share, wanted - least, slots)
+    return Condition(share, f"{told} {ways}{_ends(task, bread)}")
+
+
+def _ends(task: RenewableTask, bread: Bread) -> str:
+    """Name the features that go with an intercept without an interval; empty if it has one.
+
+    A feature that stays near one end of its range is as good as constant beside the intercept. Of
+    several hidden directions noise says which features they hold.
+    """
+    if not bread.unknown[0] or bread.hidden > 1:
+        return ""
+    along = bread.turned[1:] >= ALONG * bread.turned[1:].max()
+    names = ", ".join(np.array(task.study.coefficient_names[1:])[along])
+    return (
+        f". The intercept goes with {names}: values that stay near one end of a range do that, and "
+        "a typical value (data.features) or a narrower range ends it, in a new study"
+    )
 
 
 def _ways(task: RenewableTask, share: float, lacking: float, slots: int) -> str:
