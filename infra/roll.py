@@ -121,8 +121,9 @@ def read_roll(
         pin(settings, study.name, newest)
         if known is None and (study.trust is None or study.trust.key is None):
             say(
-                f"the key of study {study.name!r} is pinned on first use: {newest.hex()[:16]}...; "
-                "trust.key in the study file says it for sure"
+                f"from now on study {study.name!r} is believed under key {newest.hex()[:16]}... "
+                "alone, which Kafka has named: whoever runs the study can say if it is theirs "
+                "(`veilstream study keys`), or put it into the study file as trust.key"
             )
     return roll
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -32,6 +33,7 @@ class Reading:
 
     names: The clients by number.
     records, unusable: Record slots within the range of time, and those without a sound record.
+    faults: How many records have a value that cannot be read, by column.
     clipped: How many values of each feature of sound records were clipped, shape (p,).
     classes: Sound records with a negative and with a positive response.
     span: When the first and the last record arrived; None before any.
@@ -53,6 +55,7 @@ class Reading:
             raise ConfigError("--from and --to: the first must lie before the second")
         self.names = self._clients.names
         self.records = self.unusable = self._read = 0
+        self.faults: Counter[str] = Counter()
         self.clipped = np.zeros(len(study.data.features), dtype=np.int64)
         self.classes = [0, 0]
         self.span: tuple[float, float] | None = None
@@ -100,6 +103,10 @@ class Reading:
                 held = part.usable & (part.responses == sign)
                 self.classes[index] += int(np.count_nonzero(held))
             self.clipped += encoded.clipped(usable & inside)
+            unread = np.count_nonzero(encoded.unread[inside], axis=0).tolist()
+            self.faults.update(
+                {n: c for n, c in zip(self._encoder.columns, unread, strict=True) if c}
+            )
             yield part
         self._check()
 
@@ -154,9 +161,16 @@ class Reading:
             )
         if self.unusable == self.records:
             raise DataError(
-                f"none of its {self.records} records could be used; their columns or values are "
-                "not those that the study file declares"
+                f"none of its {self.records} records could be used: "
+                f"{worded_faults(self.faults) or 'they cannot be read'}. The study file must "
+                "declare what its values are, or the history be mended"
             )
+
+
+def worded_faults(faults: Mapping[str, int]) -> str:
+    """Return in how many records which columns cannot be read, the worst first; "" of none."""
+    worst = sorted(faults, key=lambda name: -faults[name])
+    return ", ".join(f"column {name!r} cannot be read in {faults[name]}" for name in worst)
 
 
 def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:

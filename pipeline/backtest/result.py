@@ -119,6 +119,8 @@ class BacktestResult:
     records, unusable, late, untimed, unscored, clients
         Record slots; those without a sound record; those whose time lay before an earlier one's;
         those without a readable time; sound ones before the first estimate; clients that released.
+    faults
+        In how many records which column cannot be read.
     first, last
         When the first and the last record arrived.
     scores
@@ -150,6 +152,7 @@ class BacktestResult:
     timed: bool
     records: int
     unusable: int
+    faults: dict[str, int]
     late: int
     untimed: int
     unscored: int

@@ -116,6 +116,7 @@ def run_backtest(
         timed=options.event_time is not None,
         records=reading.records,
         unusable=reading.unusable,
+        faults=dict(reading.faults),
         late=reading.late,
         untimed=reading.untimed,
         unscored=sum(span.unscored for span in spans),

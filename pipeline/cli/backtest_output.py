@@ -16,6 +16,7 @@ from rich.text import Text
 
 from pipeline.backtest import NOT_PRIVATE, BacktestResult
 from pipeline.backtest.advice import WORDS
+from pipeline.backtest.history import worded_faults
 from pipeline.backtest.report import coefficients_of
 from pipeline.backtest.scoring import Scores
 from pipeline.errors import ConfigError
@@ -25,6 +26,15 @@ from pipeline.words import counted
 
 #: Names of the scores for people.
 SCORES = {**WORDS, "mean_absolute_error": "MAE", "root_mean_square_error": "RMSE"}
+#: What the columns of the tables mean.
+HELD = (
+    "pooled fit, its own: the fit to all records at once without privacy, and its interval; inside:"
+    " whether the private interval holds it"
+)
+OVER_TIME = (
+    "width: median length of the intervals; covered: share of them that hold the pooled fit; "
+    "privacy: share of the variance that is noise; status: warming has no intervals yet"
+)
 #: Bins that a terminal shows, at most.
 SHOWN = 12
 
@@ -34,7 +44,9 @@ def tables(result: BacktestResult) -> RenderableType:
     told = [Text(text) for text in _lines(result) if text]
     units = [Text(text) for text in unit_lines(result.estimate)]
     tail = [*told, beside_table(result), Text(NOT_PRIVATE, style="bold")]
-    return Group(_coefficients(result), *units, _over_time(result), *tail)
+    beside = () if result.pooled.coefficients is None else (Text(HELD),)
+    over_time = _over_time(result), Text(OVER_TIME)
+    return Group(_coefficients(result), *beside, *units, *over_time, *tail)
 
 
 def check_file(path: Path, source: str, option: str, endings: tuple[str, ...]) -> None:
@@ -151,8 +163,9 @@ def _lines(result: BacktestResult) -> Iterator[str]:
             f"a live study would charge each of {counted(budget.clients, 'client')} epsilon "
             f"{budget.epsilon:g}, delta {budget.delta:g} for each {budget.unit}"
         )
+    why = f" ({said})" if (said := worded_faults(result.faults)) else ""
     for count, what in (
-        (result.unusable, "records could not be used; their slots stayed empty"),
+        (result.unusable, f"records could not be used; their slots stayed empty{why}"),
         (result.untimed, "of them had no readable time"),
         (result.late, "records were late, and count when they stand"),
         (result.failures, "times no estimate could be formed"),

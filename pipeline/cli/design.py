@@ -31,10 +31,12 @@ CLIENTS = click.option(
 COLUMNS = ("epsilon", "window", "ridge", "typical", "sure", "+- typical", "+- at most", "finds")
 LEGEND = (
     "Each row has a design of its own. typical, sure: records after which intervals come, if "
-    "features are independent and as their ranges and typical values say, and for all slopes that "
-    "do not go with the intercept (-: not within these records); +- typical, +- at most: half the "
-    f"interval of a slope at the end, likewise; finds: the smallest slope that {POWER:.0%} of such "
-    "studies tell from zero."
+    "features are independent and their values spread over the whole range, most of them near "
+    "`typical`, and for all slopes that do not go with the intercept (-: not within these "
+    "records); +- typical, +- at most: half the interval of a slope at the end, likewise; finds: "
+    f"the smallest slope that {POWER:.0%} of such studies tell from zero. Values that use a part "
+    "of their range need more records: `veilstream study check STUDY --sample FILE` holds old "
+    "records against the ranges."
 )
 
 
@@ -56,10 +58,10 @@ def design(
     """Propose settings for STUDY at an expected size, and say what it can find with them.
 
     No data are read: when intervals come and how long they are follows from the public ranges,
-    bounds and budget alone. "typical" is for independent features that are as their ranges and
-    typical values say. "sure" is for other records, too, as the ridge alone is enough for slopes.
-    The intercept has no ridge: it, and slopes that go with it (of a feature that stays far from its
-    typical value, or of a level that most records have), may need more.
+    bounds and budget alone. "typical" is for independent features whose values spread over the
+    whole range, most of them near `typical`. "sure" is for other records, too, as the ridge alone
+    is enough for slopes. The intercept has no ridge: it, and slopes that go with it (of a feature
+    that stays far from its typical value, or of a level that most records have), may need more.
     """
     if (study is None) == (features is None):
         raise ConfigError("give a study file, or --features and a number, and not both")

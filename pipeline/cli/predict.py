@@ -132,6 +132,9 @@ class Summary:
         """Yield the summary for people; nothing of responses if none is known."""
         without = self.records - self.predicted
         tail = f", {without} without (the output says why)" if without else ""
+        if not self.records:
+            yield "WARNING: the input holds no records, so there is nothing to predict"
+            return
         said = counted(self.predicted, "prediction")
         yield f"{counted(self.records, 'record')}: {said}{tail}"
         if self.outside:

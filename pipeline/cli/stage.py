@@ -24,7 +24,7 @@ from pipeline.errors import VeilstreamError
 from pipeline.library.comparing import counts
 from pipeline.library.exact import ExactFit
 from pipeline.library.feed import Feed
-from pipeline.library.table import line, privacy_line, table
+from pipeline.library.table import line, privacy_line, table, value
 from pipeline.messages.estimate import EstimateMessage
 from pipeline.offline import by_client, run_windows
 from pipeline.records.encode import Row
@@ -37,6 +37,14 @@ from state.connection import redis_client
 KILL_AFTER = 0.45
 #: Nothing in a demonstration takes longer than this.
 PATIENCE_SECONDS = 300.0
+#: So many coefficients stand in such a line.
+NAMED = 4
+#: What such lines mean, said before the first.
+HOW_TO_READ = (
+    "each line: what has been added up, the newest model (the point at which clients sum up their "
+    "records next), the status (starting, warming: no intervals yet; ready) and coefficients. "
+    "In a terminal there is a table, and a page for the browser"
+)
 #: A line about the estimate comes no sooner than this, where no table can be shown.
 LINE_SECONDS = 3.0
 
@@ -259,7 +267,13 @@ class Stage:
     def _say_now_and_then(self) -> None:
         if self._newest is None or time.monotonic() - self._shown < LINE_SECONDS:
             return
+        if not self._shown:
+            say(HOW_TO_READ)
         self._shown = time.monotonic()
-        values = " ".join(f"{c.value:+.2f}" for c in self._newest.coefficients)
-        sys.stdout.write(f"{line(self._newest, brief=True)}; coefficients {values}\n")
+        rows = self._newest.coefficients
+        values = ", ".join(
+            f"{row.name} {value(self._newest, row.value, 2)}" for row in rows[:NAMED]
+        )
+        more = f", {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+        sys.stdout.write(f"{line(self._newest, brief=True)}; {values}{more}\n")
         sys.stdout.flush()

@@ -43,8 +43,11 @@ PLAIN = {
     "l1_bound": "largest sum of absolute values of a record",
     "largest_weight": "largest weight of a class; all noise grows in proportion",
     "come": "they come",
-    "latest": "records, by the ridge alone",
-    "usual": "records, usually",
+    "latest": "at the latest, in records",
+    "usual": "usually, in records",
+    "influence": "influence of a client that lies",
+    "less_than_an_interval": "less than half an interval",
+    "against_it": "what helps",
 }
 
 
@@ -127,7 +130,7 @@ def check(study: Path, as_json: bool, sample: str | None, form: str) -> None:
         return
     for name, value in facts.items():
         if isinstance(value, dict):
-            click.echo(f"{name}:")
+            click.echo(f"{PLAIN.get(name, name)}:")
             for key, inner in value.items():
                 if inner is not None:
                     click.echo(f"  {PLAIN.get(key, key.replace('_', ' '))}: {_readable(inner)}")

@@ -14,6 +14,7 @@ from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.records.encode import Encoder, Row
 from pipeline.records.values import Record
 from pipeline.release.task import Task
+from pipeline.release.usable import worded
 from pipeline.words import counted
 from producers.sources import open_once
 
@@ -86,9 +87,10 @@ class Records:
         if self.count == 0:
             raise DataError(f"{self.name} holds no records")
         if self.faults == self.count:
+            kinds = worded(self._reasons) or "they cannot be read"
             raise DataError(
-                f"{self.name}: none of its {counted(self.count, 'record')} could be used; their "
-                "columns or values are not those that the study file declares"
+                f"{self.name}: none of its {counted(self.count, 'record')} could be used: {kinds}. "
+                "The study file must declare what its values are, or the records be mended"
             )
 
     @property

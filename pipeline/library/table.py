@@ -222,7 +222,7 @@ def information_line(message: EstimateMessage) -> str:
         parts.append(f"{found.privacy_share:.0%} of the variance comes from the privacy noise")
     if found.floor_active:
         of = f"{found.floored} of {len(message.coefficients)}"
-        parts.append(f"the noise still hides what the records say in {of} directions")
+        parts.append(f"the noise still hides {of} combinations of coefficients")
     return ", ".join(parts)
 
 

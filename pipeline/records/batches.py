@@ -39,6 +39,7 @@ class Encoded:
     features: Clipped and encoded, shape (n, p); rows that are not usable hold anything.
     responses, written: The response encoded, and as it was written in its own unit; shape (n,).
     usable: Which slots hold a sound record, shape (n,).
+    unread: Which values cannot be read, of features and then of the response, shape (n, k + 1).
     beyond: Which values lay outside the public range of their feature, shape (n, k).
     """
 
@@ -46,6 +47,7 @@ class Encoded:
     responses: Vector
     written: Vector
     usable: NDArray[np.bool_]
+    unread: NDArray[np.bool_]
     beyond: NDArray[np.bool_]
 
     def clipped(self, rows: NDArray[np.bool_]) -> Integers:
@@ -72,7 +74,8 @@ class BatchEncoder:
         for place, name in enumerate(self.features.names):
             values[:, place] = self.features.column(name, batch.columns[name])
         responses, written = self.response.of_column(batch.columns[self.response.name])
-        usable = ~batch.lost & np.isfinite(responses) & np.isfinite(values).all(axis=1)
+        unread = ~np.isfinite(np.column_stack([values, responses])) & ~batch.lost[:, None]
+        usable = ~batch.lost & ~unread.any(axis=1)
         inside = self.features.clip(values)
         columns = self.features.encode(inside)
-        return Encoded(columns, responses, written, usable, inside != values)
+        return Encoded(columns, responses, written, usable, unread, inside != values)

@@ -36,9 +36,11 @@ pressure = { min = 0, max = 10 }
 
 [estimator]
 # kind = "ldp-sgd"     # or a published method for `veilstream fit`: docs/methods/published.md
-# "gdwd" draws a line between two classes, as support vector machines do (distance-weighted
-# discrimination): signs and sizes beside each other, no probabilities. "logistic" has log odds and
-# probabilities. Of numbers "linear" and "expectile", of counts "poisson".
+# Of two classes "logistic" if you need probabilities, or what a feature does to the odds. "gdwd", a
+# line between them as support vector machines draw it (distance-weighted discrimination), if it is
+# enough which class, which features and in which direction: it has signs and relative sizes, and
+# shorter intervals where noise is large (`veilstream study design` says how long either's are).
+# Of numbers "linear" and "expectile", of counts "poisson".
 loss = "gdwd"
 q = 1.0
 # ridge: a number, part of what is estimated; without it, with privacy, as much as intervals need

@@ -154,6 +154,15 @@ def test_bad_records_get_a_reason_without_their_value_and_the_code_stays_0(bare:
     assert not (bare.folder / "home").exists()  # of standard input nothing is kept
 
 
+def test_a_file_without_records_is_said_to_be_one(bare: Stage) -> None:
+    source = bare.folder / "none.csv"
+    source.write_text(HEADER)
+    done = bare.run("predict", bare.study, "--input", source, "--model", model_of(bare))
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == ["line,decision,class,probability,reason"]
+    assert done.stderr.splitlines()[-1].startswith("WARNING: the input holds no records")
+
+
 def test_csv_lines_of_bad_records_are_empty_but_for_the_reason(bare: Stage) -> None:
     model = LinearClassifier.load(model_of(bare))
     assert written(HEADER + "x,1,yes\n", model).splitlines()[1] == (

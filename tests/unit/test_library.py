@@ -89,7 +89,8 @@ def test_what_cannot_be_used_is_said_by_name() -> None:
         ({"x0": [1.0]}, vs.DataError, "no column 'x1'"),
         ([[1.0, 2.0]], vs.DataError, "give y, the values of 'y'"),
         (7, vs.DataError, "mapping from names to columns"),
-        ({**columns, "x0": np.full(100, np.nan)}, vs.DataError, "none of its 100 records"),
+        ({**columns, "x0": np.full(100, np.nan)}, vs.DataError, "100 x column 'x0': "),
+        ({**columns, "y": ["maybe"] * 100}, vs.DataError, "98 x column 'y': unknown class; allow"),
         ({name: column[:0] for name, column in columns.items()}, vs.DataError, "no records"),
         ("-", vs.ConfigError, "standard input"),
     ]:

@@ -40,7 +40,7 @@ def lacking(share: float, *, known: bool) -> str:
     """
     if share < 1:
         return (
-            "the noise of the curvature still hides what the records say: intervals need more "
+            "under the noise the features' effects cannot be told apart yet: intervals need more "
             "releases, larger windows (window.records), or a larger estimator.ridge"
         )
     if not known:

@@ -116,8 +116,9 @@ def design(study: Study, records: int, clients: int) -> Design:
     if width:
         changes["estimator.method"] = {**(study.estimator.method or {}), "secant_width": width}
         reasons["estimator.method"] = (
-            f"the narrowest of {', '.join(f'{each:g}' for each in WIDTHS)} with which the noise of "
-            "the curvature is small enough: narrower ones give lengths that are nearer to right"
+            f"secant_width: of {', '.join(f'{each:g}' for each in WIDTHS)} the smallest for which "
+            "the noise at this size is small enough. The larger it is, the further the lengths of "
+            "intervals may be off: more records or a larger epsilon let it be smaller"
         )
     changes["estimator.ridge"] = min(max(_up(certain), LEAST_RIDGE), LARGEST_RIDGE)
     reasons["estimator.ridge"] = (

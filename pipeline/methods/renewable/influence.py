@@ -26,11 +26,12 @@ def influence(task: RenewableTask) -> dict[str, object]:
         "one_release_moves_at_most": largest_move(
             task, counted_slots(task.study, usual) / task.slots
         ),
-        "after": f"{usual:,} records, when intervals usually come; with more in proportion less",
+        "after": f"{usual:,} records, when intervals usually come; with twice as many half as far",
         "less_than_an_interval": "never" if least is None else f"from about {least:,} records on",
-        "in": "the length of the change of all coefficients together, features encoded to [-1, 1], "
-        "by one release of the worst numbers that a client can make up; where features are as "
-        "their ranges and typical values say and models are at the estimate",
+        "in": "how far all coefficients move together (the root of their squared changes, for "
+        "features encoded to [-1, 1]), by the worst numbers that a client can make up",
+        "against_it": "admit whom you trust (trust.releases), watch each client's share "
+        "(`veilstream page`), and take out who has lied (`veilstream state forget`)",
     }
 
 
