@@ -11,7 +11,7 @@ from typing import BinaryIO
 from infra.study_record import check_running
 from infra.topics import ensure_topics, time_rules
 from infra.waiting import Stopping
-from pipeline.errors import ConfigError
+from pipeline.errors import BudgetExceeded, ConfigError
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
@@ -291,8 +291,13 @@ def _paced(report: Callable[[], None], progress: Progress) -> Callable[[int], No
 
 def _loop(client: Client, stopping: Stopping, report: Callable[[], None]) -> None:
     reported = time.monotonic()
-    while not stopping.asked and client.turn():
-        if time.monotonic() - reported >= REPORT_SECONDS:
-            report()
-            reported = time.monotonic()
+    try:
+        while not stopping.asked and client.turn():
+            if time.monotonic() - reported >= REPORT_SECONDS:
+                report()
+                reported = time.monotonic()
+    except BudgetExceeded:
+        # what has been paid for leaves now: who is refused has no reason to start again
+        client.finish()
+        raise
     report()

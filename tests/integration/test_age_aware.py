@@ -91,6 +91,16 @@ def test_rounds_live_through_crash_replay_and_backtest(stage: Stage, tmp_path: P
     )
     assert tested.returncode == 0, tested.stderr
 
+    # who is refused has sent all that it has paid for
+    ended = tmp_path / "ended.toml"
+    ended.write_text(
+        TEXT.replace('"meters-', '"ended-', 1).replace("q = 0.4", "q = 0.4\nlast_round = 1")
+    )
+    refused = stage.run("produce", ended, "--client", "west", "--source", sources["west"])
+    assert (refused.returncode, "up to round 1" in refused.stderr) == (31, True)
+    assert stage.query("west", "SELECT count(*) FROM outbox") == [(0,)]
+    assert stage.query("west", "SELECT seq FROM spends WHERE study LIKE 'ended-%'") == [(0,), (1,)]
+
     # whoever is in no group has no slot, and what the owner does not allow is not spent
     other = stage.run("produce", stage.study, "--client", "east", "--source", sources["west"])
     assert other.returncode != 0

@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.messages.incoming import SEQ_LIMIT
 from pipeline.methods.age_aware.task import AgedTask, WhenOver
 from pipeline.offline import OfflineRun
 from pipeline.records.encode import Arrays
 from pipeline.scheduling.policy import Directive, OpenWindow, Send, Wait
 from tests import ages
+from tests.wire import edited
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("task", "client", "state", "plan", "budget", "rounds")
@@ -113,3 +115,21 @@ def test_rounds_in_any_order_and_batches_give_the_same(task: AgedTask) -> None:
     assert (details(other)["round"], details(other)["missing"]) == (1, ["b"])
     other.fold_all([one for one in sent if one[0] == "b"])
     assert details(other) == details(run)
+
+
+def test_a_member_that_says_it_has_had_any_number_of_rounds_keeps_nobody_waiting() -> None:
+    """Where rounds add up for ever, what they say together is not followed through all of them.
+
+    Nor is it told that the promise were broken: who pays so much has stopped before.
+    """
+    task = ages.task_of(ages.study_text(groups=ages.GROUPS.replace("q = 0.4", "q = 0.001")))
+    run = OfflineRun(task)
+    first = [(name, released(run, task, name, 1)) for name in task.plan.names]
+    last = SEQ_LIMIT - 1
+    forged = [(name, edited(task, payload, seq=last)) for name, payload in first if name == "b"]
+    run.fold_all([*first, *forged])
+    said = details(run)
+    assert (said["round"], said["ahead"]) == (0, 1)
+    assert said["epsilon_at_any_time"] == task.study.privacy.epsilon
+    paid = task.plan.epsilons[task.plan.number("b")]
+    assert said["epsilon_of_all_rounds"] == pytest.approx(paid * SEQ_LIMIT)

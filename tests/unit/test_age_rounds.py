@@ -145,6 +145,12 @@ def test_equal_rounds_cost_what_brute_force_finds(epsilon: float) -> None:
             assert found == pytest.approx(worst, rel=1e-9)
         longer = [repeated_epsilon(n, epsilon, behind, ahead) for n in (8, 63, 64, 65, 5000)]
         assert longer == sorted(longer)
+    # more than are followed one by one: never less than they say, and each no more than in full
+    still = np.linspace(1.0, 0.9999, 13)
+    exact = [repeated_epsilon(n, epsilon, still, still) for n in (9_999, 10_000)]
+    beyond = [repeated_epsilon(n, epsilon, still, still) for n in (10_001, 2**40)]
+    assert beyond == pytest.approx([exact[1] + (n - 10_000) * epsilon for n in (10_001, 2**40)])
+    assert 0 < exact[1] - exact[0] <= epsilon
     promise = ages.task_of(ages.study_text(groups=ages.ALONE))
     assert promise.budget.after(5000) < 2 * promise.budget.per_record
 
@@ -398,9 +404,61 @@ def test_who_watches_is_told_of_the_round_and_of_what_no_data_give() -> None:
     assert f"without any data the value would be 90, error {np.sqrt(alone):.4g}" in said
     assert ("data do not help" in said) is not message.details["data_help"]
     assert "round 2 is due after slot 35 of each source" in said
+    assert "behind" not in said
     unknown = ages.task_of(ages.study_text(groups=ages.ALONE))
     run = OfflineRun(unknown)
     run.fold("c", run.release("c", window(np.full(unknown.slots, 60.0)), run.model))
     said = " ".join(method_of(unknown.study).told(unknown.study, run.estimate(0.0)[1].details))
     assert "would be unknown" in said
     assert "not yet of" not in said
+
+
+def test_who_watches_is_told_who_comes_too_late_to_count_and_whose_card_has_ended() -> None:
+    def said(groups: str, **rounds: int) -> str:
+        task = ages.task_of(ages.study_text(groups=groups))
+        run, rng = OfflineRun(task), np.random.default_rng(8)
+        for key, each in rounds.items():
+            name = key.replace("_", "-")
+            for values in ages.rounds_of(task, name, each, rng):
+                run.fold(name, run.release(name, window(values), run.model))
+        message = run.estimate(0.0)[1]
+        return " ".join(method_of(task.study).told(task.study, message.details))
+
+    # one whose source began later releases, and its rounds are over
+    found = said(ages.GROUPS, c=5, a_1=5, a_2=5, b=2)
+    assert "not yet of 'b'; 1 client more than a round behind" in found
+    ended = ages.GROUPS.replace("q = 0.4", "q = 0.4\nlast_round = 1")
+    found = said(ended, c=5, a_1=5, a_2=5, b=2)
+    assert "no more of 'b', whose model card has ended" in found
+    assert "not yet of" not in found
+    assert "behind" not in found
+    found = said(ended.replace("q = 0.9", "q = 0.9\nlast_round = 1"), c=2, a_1=2, a_2=2, b=2)
+    assert "no later round comes" in found
+
+
+def test_a_member_whose_card_expects_the_opposite_moves_a_round_as_far() -> None:
+    """With two states that always change places a gain is below 0, and so much of a lie counts."""
+    swap = '[estimator.method.groups.all]\nclients = ["c"]\nmixing = "matrix"\n'
+    swap += "states = [0, 180]\nmatrix = [[0.1, 0.9], [0.9, 0.1]]\n"
+    task = ages.task_of(
+        ages.study_text(groups=swap, slots=2, method='use = "wiener"\nclosed = [1]\ncap = 8.0')
+    )
+    assert task.plan.gains[0] < 0
+    [field] = task.layout.later
+    moved = 2 * abs(task.plan.gains[0]) * field.largest * task.unit
+    assert facts.largest_move(task) == pytest.approx(moved)
+
+
+def test_details_that_a_stranger_wrote_end_nobody_who_reads() -> None:
+    task = ages.task_of(ages.study_text())
+    run, rng = OfflineRun(task), np.random.default_rng(8)
+    for name in task.plan.names:
+        [values] = ages.rounds_of(task, name, 1, rng)
+        run.fold(name, run.release(name, window(values), run.model))
+    details, told = dict(run.estimate(0.0)[1].details), method_of(task.study).told
+    assert told(task.study, details)
+    for key in ("round", "missing", "expected_loss", "loss_without_data", "epsilon_now"):
+        for value in ("x", -1.0, [1], 1e400, True):
+            told(task.study, details | {key: value})
+        assert told(task.study, {k: v for k, v in details.items() if k != key}) == []
+    assert told(task.study, details | {"missing": ["nobody"]})

@@ -31,7 +31,8 @@ use = "wiener"                # weigh uploads and cards; "debiased" where their 
 # change more slowly than this says, values are protected less: take the slowest that you know.
 [estimator.method.groups.all]
 clients = ["client-{{1..{clients}}}"]
-mixing = "cyclic"             # one state up or down, with probability q; or "matrix", "constant"
+mixing = "birth-death"        # one state up or down, with probability q; "cyclic": always up, from
+                              # the last state to the first; or "matrix", "constant"
 states = [0, 60, 120, 180]
 q = 0.4
 """,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import numpy as np
 from scipy.special import ndtri
 
 from pipeline.methods.age_aware.mixing import odds
@@ -53,7 +54,8 @@ def largest_move(task: AgedTask) -> float:
     Whatever number within its bounds it sends, in the place of any other.
     """
     [field] = task.layout.later
-    gain = 1.0 if task.plan.spec.use == "debiased" else float(task.plan.gains.max())
+    # where a card expects the opposite by the end of the round, a gain is below 0
+    gain = float(np.abs(task.plan.gains).max())
     return 2 * gain * field.largest * task.unit / len(task.plan.names)
 
 

@@ -21,6 +21,9 @@ Mixing = Callable[[int], float]
 
 #: So many rounds are followed one by one; more say no more than rounds for ever, where that ends.
 _ROUNDS = 64
+#: Where it does not end, so many are, and each further one counts in full. How many there were, a
+#: client says itself: an answer must not take as long as it likes.
+_MOST = 10_000
 
 
 class Upload(NamedTuple):
@@ -76,11 +79,15 @@ def bounded_rounds(delta: float, epsilon: float) -> float:
 def repeated_epsilon(count: int, epsilon: float, backward: Vector, ahead: Vector) -> float:
     """Return what so many equal rounds say of a record's value in any one slot, at most.
 
+    Exact up to 10,000 rounds, and above that never too small.
+
     count: Rounds with a release each, in the same slot of each, at least 1.
     epsilon: Classical, of each.
     backward, ahead: Delta of 0 to H slots, shape (H + 1,), H those of a round.
     """
     past, future = (_grown(count, epsilon, float(left[-1])) for left in (backward, ahead))
+    if count > _MOST == max(len(past), len(future)):
+        return repeated_epsilon(_MOST, epsilon, backward, ahead) + (count - _MOST) * epsilon
     slots = len(backward) - 1
     # the slots from a release on, until the next: what came before, and what comes after
     before = present_epsilon(past[:, None], backward[None, :-1])
@@ -99,7 +106,7 @@ def repeated_epsilon(count: int, epsilon: float, backward: Vector, ahead: Vector
 def _grown(count: int, epsilon: float, delta: float) -> Vector:
     """Return the epsilon of 1, 2, ... releases at the last of them, until it grows no more."""
     known = [epsilon]
-    while len(known) < count:
+    while len(known) < min(count, _MOST):
         known.append(epsilon + _fade(known[-1], delta))
         if len(known) >= _ROUNDS and delta * np.exp(epsilon) < 1:
             # what is left to come is known: no more than for ever

@@ -6,6 +6,7 @@ their own study file, so that nobody can hand a client another one.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -100,6 +101,11 @@ class Plan:
     def card(self, number: int) -> Card:
         """Return the model card of a client."""
         return self.cards[self.groups[number]]
+
+    def last_round(self, number: int) -> float:
+        """Return the last round of a client for which its card holds; infinite without an end."""
+        last = self.card(number).group.last_round
+        return math.inf if last is None else last
 
     @property
     def knows_level(self) -> bool:

@@ -78,8 +78,11 @@ def estimate(task: AgedTask, state: RoundState, members: Members) -> Estimate:
     gone = {i for i, uploads in sent.items() if uploads.dropped(found.number)}
     late = [name for i, name in enumerate(plan.names) if i not in {*who.tolist(), *gone}]
     # releases that were never folded have been seen, too: numbers have no gaps
-    rounds = max(max(max(uploads.sums) + 1, uploads.releases) for uploads in sent.values())
-    card = max(one.group.card_epsilon for one in plan.cards.values())
+    rounds = {i: max(max(uploads.sums) + 1, uploads.releases) for i, uploads in sent.items()}
+    history = [
+        float(plan.epsilons[i]) * count + plan.card(i).group.card_epsilon
+        for i, count in rounds.items()
+    ]
     details = {
         "round": found.number,
         "value": value,
@@ -95,11 +98,15 @@ def estimate(task: AgedTask, state: RoundState, members: Members) -> Estimate:
         "clients_too_far_ahead": len(gone),
         "missing": late[:_LISTED],
         "ahead": sum(max(uploads.sums) > found.number + 1 for uploads in sent.values()),
+        "behind": sum(
+            max(uploads.sums) < min(found.number, plan.last_round(i)) - 1
+            for i, uploads in sent.items()
+        ),
         "not_in_the_plan": len(state.clients) - len(sent),
         "epsilon_now": plan.spec.epsilon_now,
         "epsilon_when_collected": float(plan.epsilons[who].max()),
-        "epsilon_at_any_time": task.worst(rounds),
-        "epsilon_of_all_rounds": float(plan.epsilons.max()) * rounds + card,
+        "epsilon_at_any_time": task.at_any_time(max(rounds.values())),
+        "epsilon_of_all_rounds": max(history),
         "gap": plan.schedule.gap,
     }
     return Estimate(

@@ -271,7 +271,7 @@ def clients_of(spec: Spec) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for group, card in spec.groups.items():
-        for client in _spelled(card):
+        for client in _spelled(f"estimator.method.groups.{group}.clients", card):
             if client in found:
                 raise ConfigError(
                     f"estimator.method.groups.{group}.clients: {client!r} is named twice"
@@ -282,7 +282,7 @@ def clients_of(spec: Spec) -> dict[str, str]:
     return found
 
 
-def _spelled(card: Group) -> list[str]:
+def _spelled(at: str, card: Group) -> list[str]:
     names = []
     for text in card.clients:
         parts = _RANGE.fullmatch(text)
@@ -292,7 +292,7 @@ def _spelled(card: Group) -> list[str]:
         before, first, last, after = parts.groups()
         if not 0 <= int(last) - int(first) < MOST_CLIENTS:
             raise ConfigError(
-                f"clients: {text!r} must count upwards, over {MOST_CLIENTS} names at most"
+                f"{at}: {text!r} must count upwards, over {MOST_CLIENTS} names at most"
             )
         names += [f"{before}{number}{after}" for number in range(int(first), int(last) + 1)]
     return names

@@ -57,6 +57,7 @@ class AgedTask(Task):
         self.plan = plan_of(study) if plan is None else plan
         self._number = None if client is None else self.plan.number(client)
         self._of: dict[str, AgedTask] = {}
+        self._after: dict[int, float] = {}
         super().__init__(study, level)
 
     def make_budget(self, level: str | None) -> AgedBudget:
@@ -108,7 +109,14 @@ class AgedTask(Task):
 
     def worst(self, rounds: int) -> float:
         """Return what so many rounds say of any client's record at any one time, as an epsilon."""
-        return max(budget.after(rounds) for budget in self._worst)
+        if rounds not in self._after:
+            # each estimate asks, mostly for the same rounds as the one before
+            self._after = {rounds: max(budget.after(rounds) for budget in self._worst)}
+        return self._after[rounds]
+
+    def at_any_time(self, rounds: int) -> float:
+        """Return `worst`, at most privacy.epsilon: clients that would pay more have stopped."""
+        return min(self.worst(rounds), self.study.privacy.epsilon or math.inf)
 
     @cached_property
     def _worst(self) -> list[AgedBudget]:

@@ -70,7 +70,7 @@ def timetable(task: AgedTask, number: int) -> Timetable:
         "loss_without_data": loss_without_data(task),
         "lower_bound": plan.schedule.lower_bound,
         "gap": plan.schedule.gap,
-        "epsilon_at_any_time": task.worst(number + 1),
+        "epsilon_at_any_time": task.at_any_time(number + 1),
         "rounds_that_fit": rounds_that_fit(task),
     }
     expired = [
