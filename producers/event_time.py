@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from infra.topics import TimeRules
+from infra.topics import TimeRules, time_rules
 from pipeline.errors import ConfigError, DataError, RecordError
 from pipeline.messages.envelope import rfc3339
-from pipeline.messages.topics import AHEAD_MS
+from pipeline.messages.topics import AHEAD_MS, Topics
 from pipeline.records.values import Record, time_of
+from pipeline.settings import Settings
 from pipeline.study import Study
 
 
@@ -89,11 +90,23 @@ class EventTimes:
                 f"--event-time: this window is of {rfc3339(self._latest / 1000)}, and the releases "
                 f"topic removes what is older than {self._keeps / 86_400_000:g} days, at once and "
                 'perhaps before it is folded: the operator must set stream.retention = "forever" '
-                "before the topics are made, or retention.ms = -1 of a topic that is there; "
-                "nothing of this window was spent"
+                "and, as the topic is there already, give the study a new name, or set its "
+                "retention.ms = -1 with Kafka's kafka-configs.sh; nothing of this window was spent"
             )
         self.closed = self._latest
         return self._latest
+
+
+def event_times_of(
+    study: Study, settings: Settings, column: str | None, latest: int | None
+) -> EventTimes | None:
+    """Return the times of the records as the releases topic keeps them; None without a column.
+
+    Raises as `EventTimes`; BrokerError if Kafka cannot be asked.
+    """
+    if column is None:
+        return None
+    return EventTimes(study, column, latest, time_rules(settings, Topics.of(study).releases.name))
 
 
 def check_column(column: str, columns: Sequence[str]) -> None:

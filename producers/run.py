@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from infra.study_record import check_running
-from infra.topics import ensure_topics, time_rules
+from infra.topics import ensure_topics
 from infra.waiting import Stopping
 from pipeline.errors import BudgetExceeded, ConfigError
 from pipeline.messages.spends import ledger_topics
@@ -25,7 +25,7 @@ from producers.admission import Admission
 from producers.client import Client, Progress
 from producers.client_id import check_id, vault_path
 from producers.client_store import NO_LIMIT, ClientStore
-from producers.event_time import EventTimes, check_column
+from producers.event_time import check_column, event_times_of
 from producers.followed import check_followed
 from producers.later_test import LaterTest
 from producers.ledger import Limit
@@ -128,7 +128,7 @@ def run_client(
         check_followed(task, settings, store, name, lost, say, lambda: stopping.asked)
         if (lost.seqs or store.missing) and not job.skip_lost:
             raise refuse(task, lost, store.missing)
-        times = _event_times(task, settings, job, known.latest)
+        times = event_times_of(task.study, settings, job.event_time, known.latest)
         account = LedgerTopic(settings, job.client, store.heritage, say)
         account.take_over(name, begun=known.next_seq > 0, other_data=job.other_data)
         stream_state = store.open_stream(
@@ -170,7 +170,7 @@ def run_client(
             source,
             store.tests,
             name=name,
-            stamp=source_test.stamp_of(job.source, task.revision),
+            stamp=source_test.stamp_of(job.source, task.revision, job.event_time),
             accept=job.accept,
             times=times,
             stopped=lambda: stopping.asked,
@@ -263,14 +263,6 @@ def _warn_of_missing(store: ClientStore, say: Callable[[str], None]) -> None:
             f"WARNING: {counted(sum(store.missing.values()), 'release')} of this client still "
             f"unknown to its database: start {named(store.missing)} with --skip-lost too"
         )
-
-
-def _event_times(task: Task, settings: Settings, job: Job, latest: int | None) -> EventTimes | None:
-    """Return the times of the records, where the job asks for them."""
-    if job.event_time is None:
-        return None
-    rules = time_rules(settings, Topics.of(task.study).releases.name)
-    return EventTimes(task.study, job.event_time, latest, rules)
 
 
 def _paced(report: Callable[[], None], progress: Progress) -> Callable[[int], None]:

@@ -127,13 +127,14 @@ class Trials:
             self._db.write("UPDATE streams SET tested = ? WHERE study = ?", max(1, slots), study)
 
 
-def stamp_of(source: str, revision: str) -> str:
-    """Return what tells whether a file was written since, or the study changed; "" of no file."""
+def stamp_of(source: str, revision: str, event_time: str | None = None) -> str:
+    """Return what tells whether a file was written since, or is read otherwise; "" of no file."""
     try:
         found = Path(source).stat()
     except (OSError, ValueError):
         return ""
-    return f"{revision}:{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+    stamp = f"{revision}:{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+    return stamp if event_time is None else f"{stamp}:{event_time}"
 
 
 def look(

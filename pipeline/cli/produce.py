@@ -49,7 +49,8 @@ LINE_SECONDS = 10.0
 @click.option("--follow", is_flag=True, help="Wait for a file or topic to grow, as tail -f does.")
 @click.option(
     "--event-time", metavar="COLUMN",
-    help="For histories: releases carry the times in this column. Those times become public.",
+    help="For histories: releases carry the times in this column. Those times become public, and "
+    "stream.retention = \"forever\" keeps releases that are old from the start.",
 )  # fmt: skip
 @click.option("--source-name", help="Name of the source in the ledger; default: the source's own.")
 @click.option(

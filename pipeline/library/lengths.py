@@ -7,6 +7,7 @@ of whoever holds the file.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Container
 from typing import Any
 
@@ -61,7 +62,7 @@ def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
     read, lacks a column, or has no record that can be used.
     """
     features = Features.of(task.study)
-    values, read = _values(features, path, form)
+    values, read, faults = _values(features, path, form)
     inside = features.clip(values)
     columns = features.encode(inside)
     wrong = _too_small(features, values)
@@ -69,6 +70,7 @@ def of_sample(task: Task, path: str, form: str = "csv") -> dict[str, object]:
     return {
         "records": read,
         "unusable": read - len(values),
+        "cannot_be_read": faults,
         "outside_ranges": dict(features.outside(values)),
         "ranges_that_cut_much": wrong,
         "share_shortened": _beyond(lengths, task.kept_norm),
@@ -96,13 +98,20 @@ def _beyond(lengths: Vector, limit: float) -> float:
     return float(np.mean(lengths > limit * (1.0 + 2.0**-40)))
 
 
-def _values(features: Features, path: str, form: str) -> tuple[Matrix, int]:
-    """Return the values of the usable records of a file, shape (n, k), and how many were read."""
+def _values(features: Features, path: str, form: str) -> tuple[Matrix, int, dict[str, int]]:
+    """Return the values of the usable records of a file, shape (n, k), and what was read.
+
+    That is how many records, and in how many of them which column cannot be read.
+    """
     parts, read = [], 0
+    faults: Counter[str] = Counter()
     for batch in read_batches(path, features.names, form=form):
         found = [features.column(name, batch.columns[name]) for name in features.names]
         part = np.column_stack(found)
-        parts.append(part[np.isfinite(part).all(axis=1) & ~batch.lost])
+        known = np.isfinite(part)
+        parts.append(part[known.all(axis=1) & ~batch.lost])
+        for name, column in zip(features.names, known.T, strict=True):
+            faults[name] += int(np.count_nonzero(~column & ~batch.lost))
         read += len(batch)
         if read >= RECORDS:
             break
@@ -111,7 +120,7 @@ def _values(features: Features, path: str, form: str) -> tuple[Matrix, int]:
         raise DataError(
             f"{path}: none of its {read} records has a value for every feature of the study"
         )
-    return values, read
+    return values, read, {name: count for name, count in faults.items() if count}
 
 
 def _slivers(features: Features, inside: Matrix, wrong: Container[str]) -> dict[str, str]:

@@ -18,6 +18,8 @@ from pipeline.study.data_tables import Feature
 from pipeline.study.encoding import Encoding
 from pipeline.types import Matrix, Vector
 
+#: What separates columns in files that are no CSV file for this program.
+OTHER_MARKS = (";", "\t", "|")
 #: Names are alike from this share of their letters on, as difflib counts them.
 LIKE = 0.75
 
@@ -73,7 +75,7 @@ class Features:
         if missing:
             raise DataError(
                 f"the source has no column {', '.join(map(repr, missing))}; the study needs "
-                f"{', '.join(needed)}{_there(columns, missing)}"
+                f"{', '.join(needed)}{there(columns, missing)}"
             )
 
     def value(self, name: str, given: object) -> float:
@@ -149,12 +151,17 @@ class Features:
         return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
 
 
-def _there(columns: Sequence[str], missing: Sequence[str]) -> str:
+def there(columns: Sequence[str], missing: Sequence[str]) -> str:
     """Return in words which columns a source has in place of those that are missing.
 
     Only names like those of the study are named: the first line of a file without a header is a
     record.
     """
+    if len(columns) == 1 and any(mark in str(columns[0]) for mark in OTHER_MARKS):
+        return (
+            "; its columns are not separated by commas, as those of a CSV file must be, with "
+            "points in numbers: docs/guides/files.md converts it in one line"
+        )
     plain = {str(name).strip().casefold(): str(name) for name in columns}
     near = {
         plain[found]: None
@@ -163,6 +170,5 @@ def _there(columns: Sequence[str], missing: Sequence[str]) -> str:
     }
     if near:
         return f"; it has {', '.join(map(repr, near))}: names are compared letter by letter"
-    return (
-        f"; the first line of a CSV file is its header, and this source has {len(columns)} others"
-    )
+    others = f"{len(columns)} other{'s' if len(columns) != 1 else ''}"
+    return f"; the first line of a CSV file is its header, and this source has {others}"

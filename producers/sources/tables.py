@@ -9,6 +9,7 @@ import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.records.batches import Batch
+from pipeline.records.features import there
 from producers.sources import open_once
 from producers.sources.base import Slot
 from producers.sources.parquet_file import parquet_batches
@@ -34,9 +35,12 @@ def read_batches(spec: str, columns: Sequence[str], *, form: str = "csv") -> Ite
         return
     source = open_once(spec, form=form)
     try:
-        missing = [name for name in columns if name not in (source.columns or columns)]
+        found = source.columns or columns
+        missing = [name for name in columns if name not in found]
         if missing:
-            raise DataError(f"{spec} has no column {', '.join(map(repr, missing))}")
+            raise DataError(
+                f"{spec} has no column {', '.join(map(repr, missing))}{there(found, missing)}"
+            )
         while not source.ended:
             slots = source.read(TEXT_RECORDS, 1.0)
             if slots:

@@ -95,6 +95,12 @@ def test_a_bad_source_is_refused_with_its_faults_by_kind_and_never_a_value(
     assert not store.tests.passed(task.study.name)
 
 
+def test_a_file_that_is_read_otherwise_is_tested_anew(tmp_path: Path) -> None:
+    path = write_bad(tmp_path / "bad.jsonl", 5)
+    stamps = [stamp_of(str(path), "r"), stamp_of(str(path), "r", "at"), stamp_of(str(path), "s")]
+    assert len(set(stamps)) == 3
+
+
 @pytest.mark.parametrize("privacy", [None, OPEN])
 def test_a_class_that_is_spelt_otherwise_is_a_refusal_although_most_records_can_be_used(
     tmp_path: Path, privacy: str | None

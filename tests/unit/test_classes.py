@@ -123,3 +123,4 @@ def test_a_column_is_named_only_if_it_is_like_one_of_the_study() -> None:
     # a file without a header begins with a record
     assert told("0.5", "Smith", "yes").endswith("its header, and this source has 3 others")
     assert "Smith" not in told("Smith", "failure")
+    assert "not separated by commas" in told("amount;failed")

@@ -94,7 +94,8 @@ def design(study: Study, records: int, clients: int) -> Design:
         return Design({}, {})
     changes: dict[str, object] = {"privacy.split": dict(SPLIT), "estimator.norm_bound": "typical"}
     reasons = {
-        "privacy.split": "the curvature decides when intervals come, the gradient their length",
+        "privacy.split": "shares of the budget: the curvature's decides when intervals come, the "
+        "gradient's how long they are",
         "estimator.norm_bound": f"{typical_norm_bound(task.encoding):g} instead of "
         f"{task.longest:.3g}, the longest that the ranges allow: 99 % of records that are as their "
         "typical values say are shorter, and all noise grows with it",

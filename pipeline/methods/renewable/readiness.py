@@ -64,8 +64,8 @@ def known_curvature(task: RenewableTask, bread: Bread, slots: int) -> Condition:
     unknown = np.array(task.study.coefficient_names)[bread.unknown]
     names = "any coefficient" if bread.unknown.all() else ", ".join(unknown)
     told = (
-        f"no interval for {names}: under the noise its effect cannot be told from that of other "
-        f"features yet, in {bread.hidden} of {task.size} combinations of them."
+        f"no interval for {names}: the noise is still larger than what the records say of "
+        f"{bread.hidden} of {task.size} combinations of coefficients."
     )
     ways = _ways(task, share, wanted - least, slots)
     return Condition(share, f"{told} {ways}{_ends(task, bread)}")
