@@ -157,9 +157,13 @@ def _tell(found: Coverage, verdict: Verdict) -> None:
     )
 
 
-def _assumed(task: Task) -> str:
-    levels = "; levels of privacy in equal shares" if len(task.budget.levels) > 1 else ""
-    return f"{ASSUMED[law_of(task.encoding)]}, {TOGETHER}{levels}"
+def _assumed(population: Population) -> str:
+    task = population.task
+    told = f"{ASSUMED[law_of(task.encoding)]}, {TOGETHER}"
+    if task.study.data.response.kind == "number":
+        scale = population.residual * task.response_scale[1]
+        told += f"; residuals with a standard deviation of {scale:.3g}"
+    return told + ("; levels of privacy in equal shares" if len(task.budget.levels) > 1 else "")
 
 
 def _printed(task: Task, coefficients: np.ndarray) -> list[float]:
@@ -177,7 +181,7 @@ def _facts(
     return {
         "study": task.study.name,
         "kind": task.study.estimator.kind,
-        "assumed": _assumed(task),
+        "assumed": _assumed(population),
         "records": size.windows(task) * task.slots,
         "clients": size.clients,
         "seed": seed,
@@ -206,7 +210,7 @@ def _show(
         f"{task.study.name} ({task.study.estimator.kind}, {task.study.estimator.loss}): "
         f"{found.replications} simulated streams of {records:,} records, {size.clients} clients"
     )
-    click.echo(f"assumed: {_assumed(task)}")
+    click.echo(f"assumed: {_assumed(population)}")
     click.echo(f"coefficients: {truth}{more}; the target is known to {known}")
     click.echo(
         f"ready: {found.ready:.0%} of the streams (+-{found.ready_error:.1%}); intervals: "

@@ -22,6 +22,15 @@ WHOLE = 0.9
 #: Errors on either side that count as chance: of one share, and of the worst of several.
 CHANCE, CHANCE_WORST = 2.0, 3.5
 
+#: An expectile of this level weighs both sides alike.
+EVEN = 0.5
+#: What to do where a yes holds for residuals of the assumed size alone.
+SMALLER = (
+    "nothing, if residuals are as large: noise bends an expectile more where they are smaller, or "
+    "crowd at zero; ask again with the smallest --residual-scale that you expect, or lower "
+    "estimator.residual_bound"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -62,10 +71,15 @@ def judge(
             f"to {found.intervals[0].error if found.intervals else 1.0:.1%} only",
             "more --replications, or fewer --records",
         )  # fmt: skip
-    right = _right(found)
-    if outlook is None or _by_ridge(outlook, records):
+    right, assumed = _right(found), list[str]()
+    if outlook is not None and not _by_ridge(outlook, records):
+        assumed.append("independent features")
+    if _leans(task):
+        assumed.append("residuals")
+        right = replace(right, advice=SMALLER)
+    if not assumed:
         return right
-    return replace(right, verdict=f"{right.verdict}, for independent features as assumed")
+    return replace(right, verdict=f"{right.verdict}, for {' and '.join(assumed)} as assumed")
 
 
 def limits(outlook: Outlook, records: int) -> str:
@@ -84,6 +98,12 @@ def limits(outlook: Outlook, records: int) -> str:
         f"{least}, so at this size intervals rest on features that are independent as assumed; "
         "those of correlated features, or of some that use a part of their range, may be missing"
     )
+
+
+def _leans(task: Task) -> bool:
+    """Whether noise bends estimates the more the smaller residuals are."""
+    estimator = task.study.estimator
+    return task.study.noised and estimator.loss == "expectile" and estimator.tau != EVEN
 
 
 def _by_ridge(outlook: Outlook, records: int) -> bool:

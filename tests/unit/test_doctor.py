@@ -166,6 +166,17 @@ def test_a_yes_says_whether_it_needs_independent_features(
     assert judge(LOGISTIC, wrong, SIZES, 10_000, outlook) == judge(LOGISTIC, wrong, SIZES, 10_000)
 
 
+@pytest.mark.parametrize(("tau", "wanted"), [(0.8, "yes, for residuals as assumed"), (0.5, "yes")])
+def test_a_yes_of_an_expectile_holds_for_residuals_of_the_assumed_size(
+    tau: float, wanted: str
+) -> None:
+    task = task_of(gradients(loss="expectile", estimator=f"residual_bound = 1\ntau = {tau}"))
+    found = sum_up(task, results(task, 200, width=1.96), np.zeros(task.size))
+    said = judge(task, found, SIZES, 10_000)
+    assert (said.trusted, said.verdict) == (True, wanted)
+    assert ("--residual-scale" in said.advice) == (tau != 0.5)
+
+
 def test_one_coefficient_that_is_not_covered_is_named() -> None:
     planted = results(LOGISTIC, 200, width=2.3)
     for one in planted:

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, StateError
 from pipeline.estimators.estimate import Estimate
-from pipeline.methods import server_of, task_of
+from pipeline.methods import method_of, server_of, task_of
 from pipeline.methods.renewable.replacing import ReplacingState
 from pipeline.methods.renewable.task import RenewableTask
 from pipeline.records.encode import Arrays
@@ -219,3 +219,20 @@ def test_studies_that_cannot_are_refused(settings: dict[str, object], words: str
     with pytest.raises(ConfigError, match=r"estimator\.method\.reexpand") as told:
         task_of(parse_study(study_text(method="reexpand = true", **settings)))  # type: ignore[arg-type]
     assert words in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"private": False}, True),
+        ({"private": False, "loss": "logistic"}, False),
+        ({"private": True}, False),
+        ({"private": False, "method": "reexpand = true"}, False),
+    ],
+)
+def test_an_open_study_hears_of_sums_that_keep_early_curvatures(
+    settings: dict[str, object], *, told: bool
+) -> None:
+    task = task_of(parse_study(study_text(**settings)))  # type: ignore[arg-type]
+    words = " ".join(method_of(task.study).warnings(task))
+    assert ("early models" in words) == told

@@ -32,6 +32,14 @@ KEPT = (
 )
 
 
+#: What the operator of an open study of a loss whose curvature jumps should know.
+EARLY = (
+    "estimator.method.reexpand: without it the sums keep curvatures that were taken at early "
+    "models, and intervals of gdwd can be too short where features have few levels: those of 95 % "
+    "have held 86 % there. Set it to true, or fit at the end"
+)
+
+
 class Renewable(Method[RenewableTask]):
     """As `methods.base.Method`."""
 
@@ -76,7 +84,12 @@ class Renewable(Method[RenewableTask]):
 
     def warnings(self, task: RenewableTask) -> tuple[str, ...]:
         """As `Method.warnings`."""
-        return (KEPT,) if task.reexpands else ()
+        if task.reexpands:
+            return (KEPT,)
+        estimator = task.study.estimator
+        kept = not task.study.noised and estimator.forgetting is None
+        jumps = estimator.loss in spec.JUMPS and estimator.smoothing is None
+        return (EARLY,) if kept and jumps else ()
 
     sizes = staticmethod(known.sizes)
     outlook = staticmethod(plans.outlook)
