@@ -98,11 +98,10 @@ class Records:
         """How many records could not be used, in words; empty if all could."""
         if not self.faults:
             return ""
-        [(reason, number)] = self._reasons.most_common(1) or [("", 0)]
-        most = f"; {number} of them: {reason}" if reason else ""
+        kinds = f": {worded(self._reasons)}" if self._reasons else ""
         return (
             f"{self.faults} of {counted(self.count, 'record')} could not be used, and such slots "
-            f"stayed empty{most}"
+            f"stayed empty{kinds}"
         )
 
     def _encoded(self, record: Record) -> Row | None:

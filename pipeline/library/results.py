@@ -111,7 +111,7 @@ class Result:
         if method not in known:
             raise ConfigError(
                 f"method: the estimate has no interval {method!r}; allowed: "
-                f"{', '.join(map(repr, known)) or 'none yet'}"
+                f"{', '.join(map(repr, known)) or 'none, leave it out for those that it shows'}"
             )
         names = (row.name for row in message.coefficients)
         return dict(zip(names, known[method], strict=True))

@@ -56,5 +56,5 @@ def test_nearest_values_are_named() -> None:
 def test_the_commonest_reason_of_unusable_records_is_named() -> None:
     x = ["0.1"] * 400 + ["odd"] * 5 + ["0.2"] * 2
     table = {"x0": np.array(x, dtype=object), "y": np.array(["1"] * 203 + ["0"] * 202 + ["2"] * 2)}
-    with pytest.warns(vs.DataWarning, match=r"5 of them: column 'x0'"):
+    with pytest.warns(vs.DataWarning, match=r"5 x column 'x0'"):
         vs.fit(study_text(p=1, private=False, loss="logistic"), table)

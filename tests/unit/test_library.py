@@ -127,7 +127,7 @@ def test_intervals_come_by_name_and_by_method() -> None:
     shown = [(row.value - 1.0, row.value + 1.0) for row in found.message.coefficients]
     other = msgspec.structs.replace(found.message, intervals={"another method": shown})
     assert [*vs.Result(OPEN, other).conf_int("another method").values()] == shown
-    with pytest.raises(vs.ConfigError, match="no interval 'nothing'; allowed: none yet"):
+    with pytest.raises(vs.ConfigError, match="no interval 'nothing'; allowed: none, leave it out"):
         found.conf_int("nothing")
     early = vs.fit(PRIVATE, table(50))
     assert early.status != "ready"
