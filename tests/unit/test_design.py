@@ -40,6 +40,18 @@ def designed(study: Study, records: int = RECORDS) -> tuple[Study, Outlook]:
     return found, method.outlook(task_of(found), records)
 
 
+@pytest.mark.parametrize("ridge", [5e-324, 1e-160])
+@pytest.mark.parametrize("kind", ["renewable", "noisy-mle"])
+def test_a_ridge_next_to_nothing_makes_sure_of_nothing_and_ends_no_plan(
+    kind: str, ridge: float
+) -> None:
+    text = study_text(p=2, loss="logistic", ridge=ridge)
+    study = parse_study(text.replace("[estimator]\n", f'[estimator]\nkind = "{kind}"\n'))
+    found = method_of(study).outlook(task_of(study), RECORDS)
+    assert found.latest is None or found.latest > 10**20
+    assert found.usual < 10**20
+
+
 def test_the_bounds_are_the_formulas_of_the_page() -> None:
     study = parse_study(study_text(loss="linear", ridge=0.2, norm_bound=1.5, residual_bound=0.5))
     task, method = task_of(study), method_of(study)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, StateError
+from pipeline.estimators.estimate import Estimate
 from pipeline.methods import server_of
 from pipeline.methods import task_of as make_task
 from pipeline.methods.noisy_mle import guards, solving
@@ -18,7 +21,7 @@ from pipeline.reducer import Partition, Reducer
 from pipeline.release.model import round_model
 from pipeline.releasing import release_of
 from pipeline.study import parse_study
-from tests.sites import TRUTH, name_of, run, study_text, task_of, truth_in, window
+from tests.sites import SPREAD, TRUTH, name_of, run, study_text, task_of, truth_in, window
 
 SHAPE = Shape(3, 1)
 LARGEST = 2**42 - 1
@@ -195,6 +198,9 @@ def test_one_site_with_nearly_all_records_weighs_its_share_alone() -> None:
     assert guards.capped(mass[:2], 0.4).tolist() == [1.0, 1.0]
     even = guards.capped(np.ones(4), 0.25)
     assert even.tolist() == [1.0] * 4
+    # a share that so few sites cannot keep: no more than twice that of all others
+    kept = mass * guards.capped(mass, 0.01)
+    assert kept[0] == pytest.approx(0.5 * kept.sum())
 
 
 def test_influence_is_bounded_and_falls_to_nothing() -> None:
@@ -220,17 +226,65 @@ def test_fewer_than_half_of_the_sites_move_an_estimate_by_a_bounded_way(
     for shift in np.geomspace(0.5, 1e5, 30):
         said = honest.copy()
         said[: round(share * sites)] = [shift, 0, 0, 0]
-        middle = np.median(said, axis=0)
+        middle, differ = np.median(said, axis=0), np.inf
         for _ in range(solving.ROUNDS):
             away = np.sum((said - middle) ** 2, axis=1)
 
             def squared(variance: float, away: np.ndarray = away) -> np.ndarray:
                 return away / (1 + variance)
 
-            weights = guards.factors(squared(guards.difference(squared, size)), size)
+            differ = guards.difference(squared, size, differ)
+            weights = guards.factors(squared(differ), size)
             middle = weights @ said / weights.sum()
         found.append(float(np.linalg.norm(middle)))
     assert least < max(found) < most
+
+
+def lied(
+    windows: list[int], *, seed: int = 0, shift: float = 0.0, squares: float = 1.0
+) -> Estimate:
+    """Return the estimate of sums at 0 of sites with so many windows of 2,000 records each.
+
+    shift: Of the first site's score along one coefficient, in its standard deviations.
+    squares: What the first site's sum of squares is multiplied by.
+    """
+    text = study_text(p=3, loss="linear", records=2000, epsilon=8.0, ridge=0.0, seed=seed,
+                      mechanism="insecure-simulation", norm_bound="typical")  # fmt: skip
+    task, rng = task_of(text), np.random.default_rng(seed)
+    stream = OfflineRun(task)
+    for site, count in enumerate(windows):
+        for _ in range(count):
+            some = stream.release(f"site-{site}", window("linear", 2000, rng), stream.model)
+            stream.fold(f"site-{site}", some)
+    state, channel = stream.partition.sums.at(0), task.initial_channels.gradient
+    sums = state.sums_of(name_of(0))[0]
+    deviation = math.sqrt(windows[0] * (2000 * SPREAD**2 / 3 + channel.standard_deviation**2))
+    sums[2] += round(shift * deviation / channel.unit)
+    sums[Shape(4, 1).points - 1] *= squares
+    return server_of(task).estimate([(1.0, state)], [0])
+
+
+@pytest.mark.parametrize("factor", [-100, 0, 10, 1000])
+def test_a_lie_about_squares_alone_changes_no_interval(factor: int) -> None:
+    honest, other = (lied([1] * 8, squares=one).standard_errors() for one in (1, factor))
+    assert honest is not None
+    assert other is not None
+    # once there were none, shorter ones, or ones 22 times as long
+    assert other[0] == pytest.approx(honest[0], rel=0.05)
+
+
+def test_a_site_with_half_of_the_records_does_not_excuse_itself() -> None:
+    """Were it measured from where it draws the estimate, all others would seem to differ."""
+    moved = []
+    for seed in range(3):
+        honest = lied([4, 1, 1, 1, 1], seed=seed)
+        for shift in (5.0, 10.0, 15.0, 20.0, 25.0):
+            other = lied([4, 1, 1, 1, 1], seed=seed, shift=shift)
+            away = other.coefficients - honest.coefficients
+            assert other.covariance is not None
+            moved.append(math.sqrt(away @ np.linalg.solve(other.covariance, away)))
+    # that of the others' noise; once 12.5
+    assert max(moved) < 9
 
 
 def test_how_much_sites_differ_is_not_what_a_minority_says() -> None:
@@ -342,6 +396,8 @@ def test_more_sites_need_fewer_records_of_each_and_a_smaller_share_moves_less() 
     )
     assert least_records(few) == pytest.approx(5 * least_records(many), rel=0.01)
     assert largest_move(few) == pytest.approx(2 * largest_move(many))
+    least = task_of(study_text("sites = 4, largest_share = 1e-9", p=3, loss="logistic"))
+    assert largest_move(least) == pytest.approx(largest_move(few))
 
 
 @pytest.mark.parametrize(

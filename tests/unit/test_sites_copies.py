@@ -78,6 +78,11 @@ def test_a_scale_or_a_ridge_below_the_budget_s_is_refused() -> None:
     assert task(f"{COPIES}, psi = {2 * least.scale}").scale == 2 * least.scale
 
 
+def test_residuals_too_small_for_any_noise_are_refused_by_their_own_key() -> None:
+    with pytest.raises(PrivacyError, match=r"^estimator.noise_scale: 1e-30 is so small"):
+        task(loss="linear", noise_scale=1e-30)
+
+
 @pytest.mark.parametrize("key", ["psi", "site_ridge"])
 def test_what_is_no_scale_or_ridge_is_told_what_one_is(key: str) -> None:
     wrong = "it must be a number, more than 0"

@@ -166,8 +166,9 @@ def settled(task: CopiesTask, sent: Sent) -> Fit:
     copies, size = sent.copies, task.size
     kept = _plausible(copies)
     found, weights = _middle(copies, kept), kept
+    differ = math.inf if len(kept) >= guards.LEAST_SITES else 0.0
     while found.rounds < ROUNDS:
-        squared = _distances(sent, found)
+        squared, differ = _distances(sent, found, differ)
         weights = kept * guards.factors(squared, size)
         weights *= guards.capped(weights * copies.records, task.spec.largest_share)
         if not weights.any():
@@ -206,10 +207,11 @@ def _middle(copies: Copies, kept: Vector) -> Assembled:
     return Assembled(theta, information, np.eye(size), np.zeros_like(copies.scatters))
 
 
-def _distances(sent: Sent, found: Assembled) -> Vector:
+def _distances(sent: Sent, found: Assembled, most: float) -> tuple[Vector, float]:
     """Return the squared distance of each site's mean from what the others imply, shape (M,).
 
-    By what a mean varies where all sites have the common information, and by what sites differ.
+    And by what variance sites differ, in [0, most]. By what a mean varies where all sites have the
+    common information, and by what sites differ.
     """
     copies, size = sent.copies, len(found.theta)
     full = found.information + copies.ridge * np.eye(size)
@@ -223,8 +225,8 @@ def _distances(sent: Sent, found: Assembled) -> Vector:
         each: Vector = squares / (own + variance)
         return each
 
-    few = len(squares) < guards.LEAST_SITES
-    return squared(0.0 if few else guards.difference(squared, size))
+    differ = guards.difference(squared, size, most)
+    return squared(differ), differ
 
 
 def _plausible(copies: Copies) -> Vector:

@@ -143,6 +143,12 @@ class CopiesTask(WeighedTask):
                 "whatever their ridge; use a larger one, fewer estimator.method.copies, or a "
                 "smaller privacy.records where the unit is a user"
             )
+        if not math.isfinite(self.least_scale) and self.spec.site_ridge is None:
+            raise PrivacyError(
+                f"estimator.noise_scale: {self.deviation * self.response_scale[1]:g} is so small "
+                "beside what residuals can be that no noise keeps this budget; give the standard "
+                "deviation that residuals have"
+            )
         if not math.isfinite(self.least_scale):
             raise PrivacyError(
                 f"estimator.method.site_ridge: {self.ridge:.4g} is too small for this budget and "

@@ -14,7 +14,7 @@ from pipeline.estimators.forgetting import counted_slots
 from pipeline.methods.facts import Design, Outlook, Sizes, least_epsilon
 from pipeline.methods.noisy_mle.copies_task import CopiesTask
 from pipeline.methods.noisy_mle.estimate import READY
-from pipeline.methods.noisy_mle.guards import LEAST_SITES, limit_of
+from pipeline.methods.noisy_mle.guards import LEAST_SITES, limit_of, possible
 from pipeline.methods.noisy_mle.solving import KNOWN
 from pipeline.methods.noisy_mle.task import SiteTask
 from pipeline.study import Study, with_keys
@@ -38,6 +38,8 @@ NEAR_WINDOWS = 4
 OUTWEIGHED = 10
 #: Levels with a smaller share are rare.
 RARE = 0.05
+#: No least eigenvalue is said to be further below the noise of one release.
+FARTHEST = 1e15
 
 
 def facts(task: SiteTask) -> dict[str, object]:
@@ -79,7 +81,8 @@ def because(task: SiteTask) -> str:
 
 def largest_move(task: SiteTask | CopiesTask) -> float:
     """Return how far one site moves an estimate that has `LEAST_SITES` or more, at most."""
-    return math.sqrt(limit_of(task.size) * task.spec.largest_share)
+    share = possible(task.spec.largest_share, task.spec.sites)
+    return math.sqrt(limit_of(task.size) * share)
 
 
 def influence(task: SiteTask | CopiesTask) -> dict[str, object]:
@@ -89,8 +92,9 @@ def influence(task: SiteTask | CopiesTask) -> dict[str, object]:
     many = math.ceil(sites / 2) if sites >= LEAST_SITES else 1
     return {
         "one_site_moves_at_most": move,
-        "in": "standard errors of all coefficients jointly, where sites do not truly differ; "
-        f"with fewer than {LEAST_SITES} sites nothing bounds it",
+        "in": "standard errors of all coefficients jointly, where many sites of about equal size "
+        "do not truly differ; one of a handful, or one with most of the records, can move it by "
+        f"several times that, and with fewer than {LEAST_SITES} sites nothing bounds it",
         "sites_that_lie_together": f"{many} or more of {sites} move estimates without limit. Fewer "
         "do by a bounded way, and may not be flagged: a quarter by about 2 standard errors of one "
         "site alone, a third by 3, and 45 % by 6",
@@ -202,7 +206,7 @@ def design(study: Study, records: int, clients: int) -> Design:
 def _until(task: SiteTask, least: float) -> int:
     """Return from how many record slots on the least eigenvalue stands out of the noise."""
     channels, slots = task.channels(1), task.slots
-    releases = (_spectral(task) / least) ** 2
+    releases = min(_spectral(task) / max(least, 1e-300), FARTHEST) ** 2
     if channels.squares is not None:
         square = _dispersion(task) * slots
         releases = max(releases, (KNOWN * channels.squares.standard_deviation / square) ** 2)

@@ -33,10 +33,12 @@ def limit_of(numbers: int) -> float:
     return float(chdtri(numbers, BEYOND))
 
 
-def difference(squared: Callable[[float], Vector], numbers: int) -> float:
-    """Return the variance by which sites differ, >= 0.
+def difference(squared: Callable[[float], Vector], numbers: int, most: float = math.inf) -> float:
+    """Return the variance by which sites differ, in [0, most].
 
     squared: Returns their squared distances, (M,), for such a variance; falling in it, to zero.
+    most: What it was from the middle of all sites. A site with many records draws the estimate away
+        from all others, which then look as if they differed, and it no longer does.
     """
     usual = float(chdtri(numbers, 0.5))
 
@@ -52,7 +54,7 @@ def difference(squared: Callable[[float], Vector], numbers: int) -> float:
     for _ in range(10):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if differ(middle) else (low, middle)
-    return high
+    return min(high, most)
 
 
 def factors(squared: Vector, numbers: int) -> Vector:
@@ -64,14 +66,15 @@ def factors(squared: Vector, numbers: int) -> Vector:
     return np.where(squared > FLAGGED * limit, 0.0, np.sqrt(limit / least))
 
 
-def capped(mass: Vector, share: float) -> Vector:
-    """Return factors in (0, 1] with which no mass is more than a share of their sum, shape (M,).
+def possible(share: float, count: int) -> float:
+    """Return the share, or where so few sites cannot all keep it, twice that of equal ones."""
+    return share if count * share > 1 else min(1.0, 2 / max(count, 1))
 
-    Where there are too few sites for that, nothing is cut.
-    """
+
+def capped(mass: Vector, share: float) -> Vector:
+    """Return factors in (0, 1] with which no mass is more than a share of their sum, shape (M,)."""
     some = mass > 0
-    if np.count_nonzero(some) * share <= 1:
-        return np.ones(len(mass))
+    share = possible(share, int(np.count_nonzero(some)))
     largest = np.sort(mass)[::-1]
     rest = float(largest.sum())
     for cut, value in enumerate(largest.tolist()):

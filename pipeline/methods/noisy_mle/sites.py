@@ -54,7 +54,7 @@ class Sites:
     records, squared: Sums of w n and of w^2 n over releases of n slots, shape (M,).
     score_noise, curvature_noise: Variance of the noise of an entry of the score, and of the
         curvature's diagonal; shape (M,).
-    squares_noise: That of all squares together.
+    squares_noise: That of the squares, shape (M,).
     point: Mean point of the releases, shape (M, d).
     points: The same by epoch.
     """
@@ -68,7 +68,7 @@ class Sites:
     squared: Vector
     score_noise: Vector
     curvature_noise: Vector
-    squares_noise: float
+    squares_noise: Vector
     point: Matrix
     points: Points
 
@@ -102,11 +102,11 @@ def sites_of(
     twice = weights * counts
     gradient = (weights * unit(c.gradient.unit for c in both))[:, None] * rows[:, 1:first]
     packed = (weights * curved.unit)[:, None] * rows[:, first : first + shape.packed]
-    squares, squares_noise = np.zeros(len(rows)), 0.0
+    squares, squares_noise = np.zeros(len(rows)), np.zeros(len(rows))
     if shape.squares:
         channels = [c.squares for c in both if c.squares is not None]
         squares = weights * unit(c.unit for c in channels) * rows[:, first + shape.packed]
-        squares_noise = float(twice @ unit(c.standard_deviation**2 for c in channels))
+        squares_noise = twice * unit(c.standard_deviation**2 for c in channels)
     means = point_unit * rows[:, shape.points : shape.points + size] / rows[:, :1]
     lengths = point_unit**2 * shape.squared(integers) / rows[:, 0]
     curvature_noise = twice * curved.standard_deviation**2
@@ -122,7 +122,7 @@ def sites_of(
         squared=summed(twice) * task.slots,
         score_noise=summed(twice * unit(c.gradient.standard_deviation**2 for c in both)),
         curvature_noise=summed(curvature_noise),
-        squares_noise=squares_noise,
+        squares_noise=summed(squares_noise),
         point=summed(counts[:, None] * means) / releases[:, None],
         points=Points(
             site=which,

@@ -21,6 +21,8 @@ from pipeline.types import Matrix, Vector
 #: What the least eigenvalue of the mean curvature is raised to, in units of its noise's spectral
 #: size.
 FLOOR = 0.5
+#: Steps to the middle of all sites: far from it scores differ by what curvatures do.
+MEDIANS = 3
 #: Rounds of weighing sites by their distance.
 ROUNDS = 8
 #: A dispersion is known when it is so many standard deviations of its noise.
@@ -53,22 +55,25 @@ def settled(task: SiteTask, sites: Sites) -> tuple[Fit, Vector, near.Mask]:
     """
     size, count = task.size, len(sites.names)
     kept = _plausible_curvature(sites)
-    middle = np.median(sites.point, axis=0)
     # from the middle of all sites, which no minority of them moves far
-    each = sites.residuals(middle) / sites.records[:, None]
+    coefficients = np.median(sites.point, axis=0)
     half = np.median(sites.curvature / sites.records[:, None, None], axis=0)
     noise = math.sqrt(size * float(np.median(sites.curvature_noise / sites.records**2)))
     least = max(FLOOR * noise, 1e-12)
     bread = floor_eigenvalues(half + np.diag(task.penalty), least)
-    score = np.median(each, axis=0) - task.penalty * middle
-    coefficients = middle + solve_positive(bread.matrix, score)
+    for _ in range(MEDIANS):
+        each = np.median(sites.residuals(coefficients) / sites.records[:, None], axis=0)
+        score = each - task.penalty * coefficients
+        coefficients = coefficients + solve_positive(bread.matrix, score)
     misplaced = near.misplaced(task, sites, coefficients, half)
     kept = np.where(misplaced, 0.0, kept)
     guard, known = kept, _dispersion(task, sites, kept, coefficients)
-    squared = np.zeros(count)
+    squared, differ = np.zeros(count), math.inf if count >= guards.LEAST_SITES else 0.0
     for _ in range(ROUNDS):
         curvature = _mean_curvature(sites, guard) if guard.any() else half
-        squared = _distances(sites, coefficients, task.penalty, known[0], curvature, least)
+        squared, differ = _distances(
+            sites, coefficients, task.penalty, known[0], curvature, least, differ
+        )
         guard = kept * guards.factors(squared, size)
         guard *= guards.capped(guard * sites.records, task.spec.largest_share)
         known = _dispersion(task, sites, guard, coefficients)
@@ -146,8 +151,11 @@ def _distances(
     dispersion: float,
     curvature: Matrix,
     least: float,
-) -> Vector:
+    most: float,
+) -> tuple[Vector, float]:
     """Return the squared distance of each site's penalised score from zero, shape (M,).
+
+    And by what variance sites differ, in [0, most].
 
     By the variance of its records, of its noise, and the one by which sites differ, which all but
     the noise's part have the shape of the curvature.
@@ -168,8 +176,8 @@ def _distances(
         found: Vector = np.sum(squares / (own + variance * records * shape), axis=1)
         return found
 
-    few = len(squares) < guards.LEAST_SITES
-    return squared(0.0 if few else guards.difference(squared, size))
+    differ = guards.difference(squared, size, most)
+    return squared(differ), differ
 
 
 def positive(curvature: Matrix) -> Matrix:
@@ -190,7 +198,29 @@ def _dispersion(
         - 2 * np.einsum("mi,mi->m", away, sites.score)
         + np.einsum("mi,mij,mj->m", away, sites.curvature, away)
     )
-    weighed = float(guard @ sites.curvature[:, 0, 0])
-    total, noise = float(guard @ left), math.sqrt(sites.squares_noise)
+    left, weighed = left - _beyond(sites, guard, left), float(guard @ sites.curvature[:, 0, 0])
+    total, noise = float(guard @ left), math.sqrt(float(sites.squares_noise.sum()))
     known = total > KNOWN * noise and weighed > 0
     return (max(total, noise) / weighed if weighed > 0 else 1.0), known
+
+
+def _beyond(sites: Sites, guard: Vector, left: Vector) -> Vector:
+    """Return what sites say of their squared residuals beyond the limit, shape (M,).
+
+    A site could make all intervals as short or as long as it likes by its squares alone.
+    """
+    some, slots = guard > 0, sites.curvature[:, 0, 0]
+    if np.count_nonzero(some) < guards.LEAST_SITES:
+        return np.zeros(len(left))
+    usual = float(np.median((left / np.maximum(slots, 1.0))[some]))
+    apart = left - usual * slots
+    own = sites.squares_noise + 2 * usual**2 * sites.squared
+
+    def squared(variance: float) -> Vector:
+        found: Vector = (apart**2 / (own + variance * sites.records**2))[some]
+        return found
+
+    varied = own + guards.difference(squared, 1) * sites.records**2
+    most = np.sqrt(guards.limit_of(1) * varied)
+    found: Vector = apart - np.clip(apart, -most, most)
+    return found

@@ -25,6 +25,8 @@ AMPLE = 1.5
 RELEASES_PER_COEFFICIENT, LEAST_RELEASES = 4, 20
 #: Share of the releases that the epochs of an estimate hold, in plans: usually more.
 RECENT = 0.75
+#: No least eigenvalue is said to be further below the noise of one release.
+FARTHEST = 1e15
 
 
 def releases_needed(size: int) -> int:
@@ -84,7 +86,9 @@ class Noise:
         return self.of_gradient(RECENT * releases) * norm_bound / ridge if ridge else math.inf
 
     def _squared(self, least: float) -> float:
-        return (READY * self.of_curvature(1.0) / least) ** 2 if least > 0 else math.inf
+        # whose square is finite, however small the ridge is
+        further = min(READY * self.of_curvature(1.0) / max(least, 1e-300), FARTHEST)
+        return further**2 if least > 0 else math.inf
 
 
 def noise_of(task: RenewableTask) -> Noise:
