@@ -22,11 +22,18 @@ Details = dict[str, Plain | list[Plain | dict[str, Plain]]]
 class Coefficient(msgspec.Struct, frozen=True):
     """One coefficient on the study's scaling of the features, in the unit of the response.
 
-    Errors and interval are null until "ready". `sampling_se` is null beside an interval, too, where
-    the noise hides it: what was measured is no more than the noise alone, `privacy_se`. `step` is
-    what it is a change for, in words; empty for the intercept, and for a step of half the feature's
-    range, or of its unit. `kept` is about which share of its size without the ridge it keeps; null
-    where the method does not know it.
+    Errors and interval are null until "ready".
+
+    value: The estimate.
+    standard_error: Of all that varies: records and noise.
+    interval: Its lower and upper end, at the study's level.
+    sampling_se: Standard error of the records alone; null beside an interval, too, where the noise
+        hides it: what was measured is no more than the noise alone.
+    privacy_se: Standard error of the noise alone.
+    step: What it is a change for, in words; empty for the intercept, and for a step of half the
+        feature's range, or of its unit.
+    kept: About which share of its size without the ridge it keeps; null where the method does not
+        know it.
     """
 
     name: str
