@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,30 @@ from state import RedisStore
 from state.connection import redis_client
 
 
-async def tell_of_waits(folding: Folding, say: Callable[[str], None]) -> None:
-    """Say what is waited for until cancelled."""
-    waits, before = Waiting(first=AGAIN), folding.releases
+async def tell_of_waits(
+    folding: Folding,
+    say: Callable[[str], None],
+    faults: Callable[[], list[str]],
+    is_there: Callable[[], Awaitable[object]],
+) -> None:
+    """Say what is waited for, and once that this worker does not get on, until cancelled.
+
+    faults: Returns why it does not get on.
+    is_there: Fails where there is no log, and so no partition.
+    """
+    waits, before, stalled = Waiting(first=AGAIN), folding.releases, False
     while True:
         await asyncio.sleep(1.0)
+        if (found := faults()) and not stalled:
+            say(f"WARNING: this worker does not get on: {'; '.join(found)}")
+        stalled = bool(found)
         if folding.releases != before:
             before = folding.releases
             waits.hint("")
         elif line := waits.hint("releases" if folding.partitions else "partitions to fold"):
             say(line)
+            if not folding.partitions:
+                await is_there()
 
 
 #: Told of an error that the worker cannot survive; it does not return.
@@ -73,7 +87,7 @@ def create_app(
 
     folding = Folding(task, topics, store, link.send, log.reread, log.bounds, trust)
     publishing = Publishing(
-        task, topics, store, folding, link.send, link.read, link.ends, trust=trust
+        task, topics, store, folding, link.send, link.read, link.extent, trust=trust
     )
     progress = Progress(folding, log.left)
     verifying = (
@@ -138,9 +152,16 @@ def create_app(
     @app.task  # type: ignore[untyped-decorator]
     async def watch() -> None:
         try:
-            watched = [link.watch(), progress.run(), folding.watch_store()]
-            beside = [verifying.run()] if verifying else []
-            await asyncio.gather(*watched, tell_of_waits(folding, say), *beside)
+            await asyncio.gather(
+                *(link.watch(), progress.run(), folding.watch_store()),
+                tell_of_waits(
+                    folding,
+                    say,
+                    lambda: [*progress.faults(), *publishing.faults()],
+                    lambda: link.extent(topics.releases.name, topics.releases.partitions),
+                ),
+                *([verifying.run()] if verifying else []),
+            )
         except asyncio.CancelledError:
             raise
         except BaseException as error:

@@ -169,14 +169,15 @@ class Link:
                     values += [(record.offset, record.value) for record in records]
         return values
 
-    async def ends(self, topic: str, partitions: int) -> int:
-        """Return the sum of the next offsets of a topic's partitions.
+    async def extent(self, topic: str, partitions: int) -> tuple[int, int]:
+        """Return the sums of the first and of the next offsets of a topic's partitions.
 
         BrokerError if Kafka does not answer in time.
         """
         topic_partitions = [aiokafka.TopicPartition(topic, number) for number in range(partitions)]
         async with self._reader(topic, f"does not say where {topic} ends", "Describe") as consumer:
-            return sum((await consumer.end_offsets(topic_partitions)).values())
+            first = await consumer.beginning_offsets(topic_partitions)
+            return sum(first.values()), sum((await consumer.end_offsets(topic_partitions)).values())
 
     async def watch(self) -> None:
         """Ask Kafka for its metadata now and then; a consumer alone would wait for ever.

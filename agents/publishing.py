@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 
 from agents.folding import Folding, Send
+from agents.newest_model import Extent, NewestModel, Read
 from agents.pace import Pace
 from agents.progress import STALLED_SECONDS
-from pipeline.errors import NumericError, PayloadError, StateError
+from pipeline.errors import NumericError
 from pipeline.messages.authentic import Authenticator
 from pipeline.messages.envelope import json_headers, rfc3339
 from pipeline.messages.estimate import EstimateMessage, write_estimate
-from pipeline.messages.model import read_model, write_model
-from pipeline.messages.newest import Newest, is_possible
+from pipeline.messages.model import write_model
 from pipeline.messages.topics import Topics
 from pipeline.reducer import (
     Summed,
@@ -25,16 +25,12 @@ from pipeline.reducer import (
     slots_seen,
     start_is_over,
 )
-from pipeline.release.model import Model
 from pipeline.release.task import Task
 from state import Held, RedisStore
-from state.keys import model as model_key
 
 log = logging.getLogger("veilstream.publishing")
-#: Reads a topic of one partition: name to offsets and values.
-Read = Callable[[str], Awaitable[Sequence[tuple[int, bytes | None]]]]
-#: How far a topic of so many partitions reaches: the sum of their next offsets.
-Ends = Callable[[str, int], Awaitable[int]]
+#: Seconds between two looks at whether the models topic still has the newest one.
+LOOK_SECONDS = 20.0
 
 
 class Publishing:
@@ -44,7 +40,7 @@ class Publishing:
         partitions.
     send: As in `agents.folding`.
     read: Returns all messages that a small topic holds.
-    ends: Tells how long the releases topic is.
+    extent: Tells where topics begin and end.
     now: A clock in seconds that never goes back.
     trust: The study's keys, which sign what it publishes where releases are authenticated.
     """
@@ -57,18 +53,18 @@ class Publishing:
         folding: Folding,
         send: Send,
         read: Read,
-        ends: Ends,
+        extent: Extent,
         now: Callable[[], float] = time.monotonic,
         trust: Authenticator | None = None,
     ) -> None:
         self._task, self._topics, self._store = task, topics, store
-        self._folding, self._send, self._read, self._ends = folding, send, read, ends
-        self._now, self._trust = now, trust
-        self._resent, self._pace = False, Pace()
+        self._folding, self._send, self._now, self._trust = folding, send, now, trust
+        self._models = NewestModel(task, topics, store, send, read, extent, trust)
+        self._pace = Pace()
+        #: When it was last seen that the models topic has the newest one; None: not yet.
+        self._looked: float | None = None
         #: What the last estimate stood for, and when it was made, in seconds since 1970.
         self._releases, self._at = -1, 0.0
-        #: The newest model as this worker left it in Redis.
-        self._held: tuple[int, bytes] | None = None
         #: Partitions of other workers as they were last read, with the bytes of their heads.
         self._others: dict[int, Held] = {}
         #: This worker's last estimate; None before the first.
@@ -98,16 +94,30 @@ class Publishing:
         """Publish at the study's rhythm until cancelled."""
         rhythm = self._task.study.stream.publish
         while True:
-            await self._wait(rhythm.seconds)
+            await self._wait(min(rhythm.seconds, LOOK_SECONDS))
             if not self.owner:
-                self._resent, self._failing = False, None
+                self._looked, self._failing = None, None
                 continue
             self._begun = self._now()
-            if not self._resent:
-                await self._send_again()
+            await self._look_at_models()
             await self.publish_if_due(time.time())
             self._begun = None
             await asyncio.sleep(rhythm.pause)
+
+    async def _look_at_models(self) -> None:
+        """Have the newest model in its topic: where that was made anew, clients wait for it."""
+        now = self._now()
+        if self._looked is None:
+            await self._models.send_again()
+        elif now - self._looked < LOOK_SECONDS:
+            return
+        elif await self._models.is_lost():
+            log.warning(
+                "%s was made anew, or has lost what it held: the newest model is sent again",
+                self._topics.models.name,
+            )
+            await self._models.send_again()
+        self._looked = now
 
     async def publish_if_due(self, now: float) -> bool:
         """Publish if enough releases or enough time have passed; return whether it did."""
@@ -130,10 +140,10 @@ class Publishing:
         return done
 
     async def _publish(self, partitions: dict[int, Summed], now: float) -> bool:
-        if self._store.newest_model() != self._held:
+        if self._store.newest_model() != self._models.held:
             # Redis may have lost it since, and clients that have it wait for a newer one
-            await self._send_again()
-        version, watermark, known = self._next(partitions)
+            await self._models.send_again()
+        version, watermark, known = self._models.after(slots_seen(partitions.values()))
         # the estimate goes out in any case; the first model may have to wait for more releases, and
         # where all clients were taken out there is nothing to make a model of
         moves = holds_releases(partitions.values()) and (
@@ -156,127 +166,27 @@ class Publishing:
             since = self._now() if self._failing is None else self._failing[0]
             self._failing = since, str(error)
             return False
-        study, written = self._task.study.name, self._signed(write_estimate(message))
+        study, written = self._task.study.name, self._models.signed(write_estimate(message))
         identity = f"{self._task.revision}/{message.state_version}"
         marks = json_headers("estimate/1", study, identity, rfc3339(now))
         if self._trust is not None:
             model = self._trust.ticketed(model)
-        payload = self._signed(write_model(self._task, model, rfc3339(now))) if moves else b""
+        payload = (
+            self._models.signed(write_model(self._task, model, rfc3339(now))) if moves else b""
+        )
         if moves:
-            # stored first: a crash before it is sent is mended by the next owner, see _send_again
-            self._store.store_model(version, payload)
-            self._held = version, payload
+            # stored first: a crash before it is sent is mended by the next owner
+            self._models.keep(version, payload)
         sends = [
             self._send(topic.name, study.encode(), written, marks)
             for topic in (self._topics.estimates, self._topics.latest)
         ]
         if moves:
-            sends.append(self._send_model(version, payload, now))
+            sends.append(self._models.send(now))
         await asyncio.gather(*sends)
         self.message = message
         self._folding.meters.published(message.event_time)
         return True
-
-    def _next(self, partitions: dict[int, Summed]) -> tuple[int, int, bool]:
-        """Return version and watermark of the next model; whether clients can read the held one.
-
-        Neither number goes back if Redis was lost.
-        """
-        watermark, held = slots_seen(partitions.values()), self._held
-        if held is None:
-            return 1, watermark, False
-        try:
-            before = self._read_model(held[1]).watermark
-        except PayloadError:
-            # of an earlier revision of the study, whose buckets are gone with its state
-            return 1 + held[0], watermark, False
-        return 1 + held[0], max(watermark, before), True
-
-    async def _send_again(self) -> None:
-        """Bring Redis and the models topic to the same newest model.
-
-        The last owner may have died between storing a model and sending it. Redis may have lost
-        its last second, or everything; clients take newer versions only, so none may be given
-        twice. The topic is believed as far as clients believe it, and no release is asked: a client
-        can claim any version.
-
-        StateError if Redis holds a model that nobody can have published.
-        """
-        held = self._store.newest_model()
-        if held is not None and not is_possible(held[0], time.time()):
-            raise StateError(
-                f"Redis holds a model of study {self._task.study.name!r} with version {held[0]}, "
-                "which no worker can have come to: somebody else wrote it. The operator must see "
-                f"to who may, remove the key {model_key(self._task.study.name)!r} and start the "
-                "worker again"
-            )
-        if held is not None and self._trust is not None:
-            self._check_held(held[1])
-        messages = await self._read(self._topics.models.name)
-        releases = self._topics.releases
-        length = await self._ends(releases.name, releases.partitions)
-        sent = self._newest_of(messages, length, known=held is not None)
-        if sent is not None and (held is None or sent[0] > held[0]):
-            self._store.store_model(*sent)
-            held = sent
-        elif held is not None:
-            await self._send_model(*held, time.time())
-        self._held, self._resent = held, True
-
-    def _newest_of(
-        self, messages: Sequence[tuple[int, bytes | None]], releases: int, *, known: bool
-    ) -> tuple[int, bytes] | None:
-        """Return version and payload of the newest believable model among some messages.
-
-        releases: Length of the releases topic.
-        known: Whether Redis has a model as well: then they must be explained by the logs.
-        """
-        newest: tuple[int, bytes] | None = None
-        believed = Newest(self._task, lambda: releases, time.time)
-        for offset, payload in messages:
-            try:
-                model = self._read_model(payload or b"")
-            except PayloadError:
-                continue
-            outcome = believed.take(offset, model)
-            if outcome == "taken":
-                newest = model.version, payload or b""
-            elif outcome == "refused":
-                log.warning(
-                    "%s has a model of version %d, which no worker can have come to: somebody else "
-                    "writes to the topic; the operator must see to who may",
-                    self._topics.models.name, model.version,
-                )  # fmt: skip
-        return newest if believed.explained or not known else None
-
-    def _signed(self, payload: bytes) -> bytes:
-        return payload if self._trust is None else self._trust.sign(payload)
-
-    def _read_model(self, payload: bytes) -> Model:
-        """Read a model that this study has published; PayloadError if it is none."""
-        if self._trust is not None:
-            self._trust.check(payload)
-        return read_model(self._task, payload)
-
-    def _check_held(self, payload: bytes) -> None:
-        try:
-            self._read_model(payload)
-        except PayloadError as error:
-            if error.reason in {"unsigned", "forged"}:
-                raise StateError(
-                    f"Redis holds a model of study {self._task.study.name!r} that its key has not "
-                    "signed: somebody else wrote it. The operator must see to who may write to "
-                    "Redis, and run `veilstream study recover` with all workers stopped"
-                ) from error
-
-    async def _send_model(self, version: int, payload: bytes, now: float) -> None:
-        study = self._task.study.name
-        await self._send(
-            self._topics.models.name,
-            study.encode(),
-            payload,
-            json_headers("model/2", study, f"{self._task.revision}/model/{version}", rfc3339(now)),
-        )
 
     def _partitions(self) -> dict[int, Summed]:
         """Return the sums of every partition: this worker's own, the others' as committed."""

@@ -91,6 +91,9 @@ def _run(
         _say(OPEN)
     # its errors come many times a second; what they mean is said once, when the worker ends
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    # what these guess at for pages is said in a line, see `agents.app.tell_of_waits`
+    for name in ("faust.transport.drivers.aiokafka", "faust.assignor.partition_assignor"):
+        logging.getLogger(name).addFilter(lambda record: bool(record.exc_info))
     saying.say(
         f"veilstream worker {instance}: folding study {task.study.name} (revision {task.revision})"
     )

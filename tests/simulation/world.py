@@ -229,7 +229,7 @@ class World:
         )
         member = Member(folding)
         publisher = Publishing(
-            self.task, self.topics, store, member.folding, self._send, self._read, self._ends,
+            self.task, self.topics, store, member.folding, self._send, self._read, self._extent,
             now=self.clock.time, trust=trust,
         )  # fmt: skip
         self.members.append(member)
@@ -308,9 +308,9 @@ class World:
         await self._pause()
         return [(record.offset, record.value) for record in self.servers.records(topic, 0)]
 
-    async def _ends(self, topic: str, partitions: int) -> int:
+    async def _extent(self, topic: str, partitions: int) -> tuple[int, int]:
         await self._pause()
-        return sum(len(self.servers.records(topic, number)) for number in range(partitions))
+        return 0, sum(len(self.servers.records(topic, number)) for number in range(partitions))
 
     def _end_of(self, number: int) -> int:
         return len(self.servers.records(self.topics.releases.name, number))

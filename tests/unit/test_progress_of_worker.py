@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agents import publishing as publishing_module
+from agents.app import tell_of_waits
 from agents.folding import Folding
 from agents.health import Health
 from agents.meters import Meters
@@ -111,7 +112,7 @@ class Steps:
         )
         self.publishing = Publishing(
             *(TASK, TOPICS, store, self.folding),
-            *(self.send, self.read, self.ends, lambda: self.now),
+            *(self.send, self.read, self.extent, lambda: self.now),
         )
         Reducer(TASK).fold(state, sample_log(TASK, releases=20, clients=2))
 
@@ -121,8 +122,8 @@ class Steps:
     async def read(self, _topic: str) -> list[Any]:
         return []
 
-    async def ends(self, _topic: str, _count: int) -> int:
-        return 0
+    async def extent(self, _topic: str, _count: int) -> tuple[int, int]:
+        return 0, 0
 
 
 def test_an_estimate_step_that_fails_for_long_is_a_stall_and_publishes_nothing(
@@ -155,7 +156,7 @@ def test_an_estimate_step_that_hangs_is_a_stall() -> None:
         async def hang(*_: object) -> None:
             await never.wait()
 
-        steps.publishing._send_again = hang  # type: ignore[method-assign]
+        steps.publishing._models.send_again = hang  # type: ignore[method-assign]
         steps.folding.moved = asyncio.Event()
         steps.folding.moved.set()
         task = asyncio.create_task(steps.publishing.run())
@@ -197,3 +198,19 @@ def test_repeats_bad_records_and_old_ones_are_not_counted_as_applied() -> None:
         return folding.releases
 
     assert asyncio.run(run()) == 6
+
+
+def test_that_a_worker_does_not_get_on_is_said_once_for_each_time() -> None:
+    said: list[str] = []
+    folding: Any = SimpleNamespace(partitions={0: None}, releases=0)
+    states = iter([[], ["it hangs"], ["it hangs"], [], ["it hangs"]])
+
+    async def at_once(_: float) -> None:
+        return
+
+    told = tell_of_waits(folding, said.append, lambda: next(states), asyncio.Event().wait)
+    with pytest.MonkeyPatch.context() as quick:
+        quick.setattr("agents.app.asyncio.sleep", at_once)
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            asyncio.run(told)
+    assert said == ["WARNING: this worker does not get on: it hangs"] * 2

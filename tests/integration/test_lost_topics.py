@@ -1,0 +1,73 @@
+"""Topics of a study that are lost, cut or made anew under clients and workers that run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from pipeline.messages.topics import Topic
+from tests.integration.test_admission import opened
+from tests.stage import Stage, lent, lines, study_text, until, write_csv
+from tests.trusted import TRUST
+
+SHARE = TRUST + "largest_share = { share = 0.75, after = 4 }\n"
+SLOTS = 20
+
+
+@pytest.fixture
+def stage(kafka: str, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
+    yield from lent(Stage(tmp_path, kafka, redis_url, study_text(partitions=1) + SHARE))
+
+
+def anew(stage: Stage, topic: Topic) -> None:
+    """Lose a topic, and make it again as whoever mends it would."""
+    with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
+        admin.delete_topics([topic.name])
+        until(lambda: topic.name not in admin.list_topics(), "the topic is gone")
+    stage.ensure_topics()
+
+
+@pytest.mark.takes("the worker looks at its topics every 20 seconds")
+def test_clients_go_on_where_the_models_topic_was_made_anew(stage: Stage) -> None:
+    """Without a model none of them knows how many have come, and all are at their share."""
+    clients = ("north", "south")
+    opened(stage, *clients)
+    stage.worker()
+    files = [
+        write_csv(stage.folder / f"{name}.csv", 200, seed) for seed, name in enumerate(clients)
+    ]
+    for client, file in zip(clients, files, strict=True):
+        stage.produce(client, file)
+    for client in clients:
+        assert stage.code(client) == 0, stage.said(client)
+    stage.final_estimate()
+    anew(stage, stage.topics.models)
+    for seed, (client, file) in enumerate(zip(clients, files, strict=True)):
+        with file.open("a") as more:
+            more.write("".join(lines(200, 5 + seed)))
+        stage.produce(client, file)
+    for client in clients:
+        assert stage.code(client, 60) == 0, stage.said(client)
+    assert stage.final_estimate().releases == 40
+    assert "was made anew" in stage.said("w0")
+    assert stage.verified()
+
+
+@pytest.mark.takes("a worker says after a minute that it waits, and looks then")
+def test_a_worker_whose_log_was_removed_ends_and_the_next_says_what_to_do(stage: Stage) -> None:
+    opened(stage, "north")
+    stage.worker()
+    stage.produce("north", write_csv(stage.folder / "north.csv", 20))
+    assert stage.code("north") == 0, stage.said("north")
+    stage.final_estimate()
+    with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
+        admin.delete_topics([stage.topics.releases.name])
+    assert stage.code("w0") in (40, 50), stage.said("w0")
+    assert "Ignoring missing topic" not in stage.said("w0")
+    assert stage.topics.releases.name in stage.said("w0")
+    stage.worker("w1")
+    assert stage.code("w1") == 40, stage.said("w1")
+    assert "veilstream study recover" in stage.said("w1")
