@@ -14,6 +14,7 @@ from infra.header_names import read_any_name
 from infra.preflight import check_servers
 from infra.tls import ssl_context
 from pipeline.errors import BrokerError, ConfigError, VeilstreamError
+from pipeline.messages.envelope import rfc3339
 from pipeline.settings import Settings
 
 #: How long Kafka may take for what a small topic holds, and for a record, in seconds.
@@ -45,6 +46,13 @@ def told(
         return ConfigError(
             f"Kafka does not permit {user} {operation} on {what}: the operator of Kafka must add "
             "it to the access control list, or VEILSTREAM_KAFKA_USERNAME name somebody who may"
+        )
+    if type(error).__name__ == "InvalidTimestampError":
+        return ConfigError(
+            f"Kafka refuses times that are too far from its own clock ({what}), and the clock of "
+            f"this machine says {rfc3339(time.time() // 1)}: set it right and start again. Where "
+            "it is right, the operator of Kafka must look at that of the brokers, and at "
+            "message.timestamp.before.max.ms and after.max.ms of the topic"
         )
     try:
         check_servers(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -131,6 +132,9 @@ class Sender:
 
 
 def _time_of(item: Outgoing) -> int | None:
-    """Return the time that the release itself states, which is no finer than it should be."""
-    time = header(item.headers, "ce_time")
-    return None if time is None else milliseconds(time.decode())
+    """Return the time that the release itself states, which is no finer than it should be.
+
+    Kafka refuses the future: what was made while the clock was ahead is of the second it is sent.
+    """
+    stated = header(item.headers, "ce_time")
+    return None if stated is None else min(milliseconds(stated.decode()), int(time.time()) * 1000)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kafka.admin import (
@@ -31,6 +32,7 @@ from infra.local.ports import HOST, free_port
 from infra.topics import check_broker, check_partitions, ensure_topics
 from pipeline.errors import BrokerError, ConfigError, VeilstreamError
 from pipeline.library.feed import Feed
+from pipeline.messages.envelope import Headers, rfc3339
 from pipeline.messages.topics import Topics
 from pipeline.methods import task_of
 from pipeline.settings import Settings
@@ -248,6 +250,28 @@ def test_a_topic_that_may_not_be_made_is_named(reader: Settings) -> None:
         check_partitions(reader, others.releases.name, 1)
 
 
+def test_a_clock_that_is_ahead_is_named_and_what_was_made_then_leaves_once_it_is_right(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stated time stays as it is: Kafka would have refused that for another day."""
+    tomorrow = rfc3339(int(time.time()) + 86_400)
+    with ClientStore(tmp_path / "north.db", "north") as store:
+        one_release(store, headers=[("ce_time", tomorrow.encode())])
+        with monkeypatch.context() as wrong:
+            wrong.setattr(
+                "producers.sender.time", SimpleNamespace(time=lambda: time.time() + 86_400)
+            )
+            sender = Sender(store, TASK.study.name, secured.plain, TOPICS)
+            with pytest.raises(ConfigError, match=r"clock of this machine says .*set it right"):
+                sender.drain()
+            sender.close()
+        assert store.waiting(TASK.study.name) == 1
+        sender = Sender(store, TASK.study.name, secured.plain, TOPICS)
+        sender.drain()
+        sender.close()
+        assert store.waiting(TASK.study.name) == 0
+
+
 def test_a_kafka_that_is_away_does_not_hide_why_a_client_ends(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,11 +334,11 @@ def test_a_worker_that_may_not_be_in_its_group_ends(
         assert "Traceback" not in stage.said("w0")
 
 
-def one_release(store: ClientStore, seq: int = 0) -> None:
+def one_release(store: ClientStore, seq: int = 0, headers: Headers | None = None) -> None:
     """Put a release into an outbox."""
     store.open_stream(TASK, "records")
     store.release(
-        TASK, "records", [Outgoing(seq, b"bytes", [])],
+        TASK, "records", [Outgoing(seq, b"bytes", headers or [])],
         position=b"", tally=Tally(records=1, rejected={}, clipped=0), now=1e9,
     )  # fmt: skip
 
