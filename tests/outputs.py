@@ -23,6 +23,9 @@ from tests.stage import PATIENCE, Stage
 #: Makes every logger of a process, the libraries' as well, say all that it can.
 LOUD = "import logging\nlogging.basicConfig(level=logging.DEBUG)\nlogging.captureWarnings(True)\n"
 
+#: That of processes which are started without another.
+UMASK = 0o022
+
 
 def launch(
     stage: Stage,
@@ -30,10 +33,13 @@ def launch(
     *arguments: object,
     stdin: BinaryIO | None = None,
     terminal: int | None = None,
-    umask: int = 0o022,
+    umask: int = UMASK,
     loud: bool = False,
 ) -> None:
     """Start `veilstream ARGUMENTS` as `Stage.start` does, with other streams or environment."""
+    if not (stdin or terminal or loud) and umask == UMASK:
+        stage.start(name, *arguments)
+        return
     with stage.log(name).open("ab") as log:
         stage.processes[name] = subprocess.Popen(
             [sys.executable, "-m", "pipeline.cli.main", *map(str, arguments)],

@@ -192,7 +192,11 @@ class Stage:
         return self.processes[name]
 
     def worker(self, instance: str = "w0") -> Process:
-        """Start a worker under its instance name."""
+        """Start a worker under its instance name.
+
+        One that comes back under its name goes on at once: Kafka holds the partitions of another
+        for ten seconds.
+        """
         return self.start(instance, "worker", self.study, "--instance", instance)
 
     def produce(

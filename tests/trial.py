@@ -135,7 +135,7 @@ def produce(
     source: str,
     *options: str,
     stdin: Path | None = None,
-    umask: int = 0o022,
+    umask: int = outputs.UMASK,
 ) -> None:
     """Start a producer that may say what leaves its machine."""
     path = source if source == "-" else stage.folder / "sources" / source

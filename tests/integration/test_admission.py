@@ -130,7 +130,7 @@ def test_a_rate_holds_over_kills_and_everybody_counts_the_same(
     text = study_text(partitions=1, stream="max_in_flight_windows = 0") + TRUST + rate
     with Stage(tmp_path, kafka, redis_url, text) as stage:
         opened(stage, "north", "south")
-        stage.worker("w0")
+        stage.worker()
         source = write_csv(stage.folder / "north.csv", 100)
         stage.produce("north", source)
         assert stage.code("north") == 0, stage.said("north")
@@ -141,7 +141,7 @@ def test_a_rate_holds_over_kills_and_everybody_counts_the_same(
         stage.produce("north", source)
         stage.produce("south", write_csv(stage.folder / "south.csv", 40, 2))
         assert (stage.code("north"), stage.code("south")) == (0, 0), stage.said("north")
-        stage.worker("w1")
+        stage.worker()
         stage.caught_up()
         [state] = stage.partitions()
         assert (state.head.folded, state.head.dead_letters, state.head.missing) == (5, 7, 0)
@@ -502,16 +502,16 @@ def test_a_log_that_was_lost_has_its_clients_again_after_one_command(stage: Stag
         until(lambda: name not in kafka.list_topics(), "the topic is gone")
     finally:
         kafka.close()
-    stage.worker("w1")
-    assert stage.code("w1") == 40
-    assert "`veilstream study recover`" in stage.said("w1")
+    stage.worker()
+    assert stage.code("w0") == 40
+    assert "`veilstream study recover`" in stage.said("w0")
     for said in ("said anew", "recovered"):
         done = stage.run("study", "recover", stage.study, "--yes")
         assert done.returncode == 0, done.stderr
         assert said in done.stderr
     words = [record for record in stage.releases() if (record.value or b"")[:1] == b"{"]
     assert [record.key for record in words] == [b"north"]
-    stage.worker("w2")
+    stage.worker()
     write_csv(source, 200)
     stage.produce("north", source)
     assert stage.code("north") == 0, stage.said("north")

@@ -41,7 +41,7 @@ def stage(
 
 def filled(stage: Stage) -> None:
     """Let three clients release, and a worker fold it and stop."""
-    stage.worker("w0")
+    stage.worker()
     for seed, client in enumerate(CLIENTS):
         stage.produce(client, write_csv(stage.folder / f"{client}.csv", 200, seed))
     for client in CLIENTS:
@@ -88,7 +88,7 @@ def test_a_client_is_taken_out_and_stays_out(stage: Stage) -> None:
     letters = len(stage.dead_letters())
     repeats = [{"key": r.key, "value": r.value} for r in mine[:3]]
     send(stage.settings.kafka, stage.topics.releases.name, repeats)
-    stage.worker("w1")
+    stage.worker()
     with (stage.folder / "south.csv").open("a") as file:
         file.write("".join(write_csv(stage.folder / "x.csv", 60, 9).read_text().split("\n", 1)[1]))
     stage.produce("south", stage.folder / "south.csv")
@@ -98,7 +98,7 @@ def test_a_client_is_taken_out_and_stays_out(stage: Stage) -> None:
     assert len(sent) >= len(mine) + 3 + 3
     assert stage.final_estimate().diagnostics.erased == len(sent)
     assert stage.final_estimate().clients == 2
-    assert stage.stop("w1") == 0
+    assert stage.stop("w0") == 0
     assert sums(stage) == wanted
     assert len(stage.dead_letters()) == letters
     assert stage.verified()
@@ -129,11 +129,11 @@ def test_when_all_clients_are_out_the_newest_estimate_says_that_none_is_left(
         done = forget(stage, client)
         assert done.returncode == 0, done.stderr
         assert ("No release of any client is left" in done.stderr) == (client == CLIENTS[-1])
-    stage.worker("w1")
+    stage.worker()
     found = until(lambda: empty(stage), "an estimate that says so")
     assert "were taken out" in found.reason
     assert (found.releases, found.clients, found.model_version) == (0, 0, None)
-    assert stage.stop("w1") == 0
+    assert stage.stop("w0") == 0
     assert {record.value for record in stage.read(stage.topics.models.name)} == models
     done = stage.run("predict", stage.study, "--input", stage.folder / "north.csv")
     assert done.returncode != 0

@@ -96,7 +96,7 @@ def test_an_open_study_goes_on_after_one_command_whatever_models_were_forged(
         put(stage, stage.topics.models.name, write_model(stage.task, far, "2026-01-01T00:00:00Z"))
         done = stage.run("study", "recover", stage.study, "--yes")
         assert done.returncode == 0, done.stderr
-        stage.worker("w1")
+        stage.worker()
         write_csv(source, 400)
         stage.produce("north", source)
         # it waits for a newer model on its way

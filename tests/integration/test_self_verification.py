@@ -65,9 +65,9 @@ def test_a_worker_verifies_itself_and_a_difference_stops_publishing(stage: Stage
     assert "not what the log folds to" in stage.said("w0")
     assert "Nothing is published any more" in stage.said("w0")
 
-    stage.worker("w1")
-    assert stage.code("w1") == 40
-    assert "a verification has found" in stage.said("w1")
+    stage.worker()
+    assert stage.code("w0") == 40
+    assert "a verification has found" in stage.said("w0")
     shown = stage.run("state", "verify", stage.study, "--json")
     assert shown.returncode == 40
     found = json.loads(shown.stdout)["partitions"][number]["differences"]
@@ -76,7 +76,7 @@ def test_a_worker_verifies_itself_and_a_difference_stops_publishing(stage: Stage
 
     assert stage.run("state", "rebuild", stage.study, "--yes").returncode == 0
     assert stage.verified()
-    stage.start("w2", "worker", stage.study, "--instance", "w2", *options)
+    stage.start("w0", "worker", stage.study, "--instance", "w0", *options)
     until(lambda: verified(port).get("partitions") == ends, "it verifies what was rebuilt")
 
 

@@ -30,12 +30,12 @@ def test_a_path_survives_its_worker_and_is_what_an_offline_fold_gives(
     text = study_text(records=SLOTS, publish=8, path=path, name=name)
     with Stage(tmp_path, kafka, redis_url, text) as stage:
         stage.ensure_topics()
-        stage.worker("w0")
+        stage.worker()
         for k in range(CLIENTS):
             stage.produce(f"client-{k}", write_csv(stage.folder / f"client-{k}.csv", k))
         until(lambda: stage.watermarks()[0] > 20, "the worker folds")
         stage.kill("w0")
-        stage.worker("w1")
+        stage.worker()
         for k in range(CLIENTS):
             assert stage.code(f"client-{k}") == 0, stage.said(f"client-{k}")
         stage.caught_up()

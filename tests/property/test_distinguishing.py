@@ -29,7 +29,7 @@ from tests.attacks.windows import Streams, few_at_a_time, measure, one_by_one, s
 from tests.builders import SeededStream
 
 #: Of each release and neighbour; what tells Laplace noise apart is rarer, and cheaper to draw.
-DRAWS = {"discrete-gaussian": 40_000, "discrete-laplace": 80_000}
+DRAWS = {"discrete-gaussian": 20_000, "discrete-laplace": 40_000}
 NEIGHBOURS: tuple[Neighbours, ...] = ("zero-out", "replace-one")
 #: The least share of the claim that an attack must reach, lest it prove nothing.
 STRONG = {"discrete-gaussian": 0.7, "discrete-laplace": 0.6}
@@ -39,6 +39,12 @@ WEAKER = {
     ("start, clipped", "discrete-gaussian", "replace-one"): 0.5,
     ("step, mostly curvature", "discrete-laplace", "replace-one"): 0.35,
     ("step, mostly levelled", "discrete-laplace", "replace-one"): 0.35,
+}
+#: Those that reach their floor only with twice as many draws.
+SLOWER = {
+    ("start, clipped", "discrete-gaussian", "replace-one"),
+    ("step, weighted", "discrete-gaussian", "replace-one"),
+    ("step, weighted", "discrete-laplace", "replace-one"),
 }
 every_mechanism = pytest.mark.parametrize("mechanism", BOTH)
 every_neighbours = pytest.mark.parametrize("neighbours", NEIGHBOURS)
@@ -59,7 +65,8 @@ def share_of(mechanism: Mechanism, found: float) -> float:
 def test_no_attack_learns_more_than_was_promised(
     name: str, neighbours: Neighbours, mechanism: Mechanism
 ) -> None:
-    found = measure(attack_of(name, mechanism, neighbours), DRAWS[mechanism], streams(0))
+    draws = DRAWS[mechanism] * (2 if (name, mechanism, neighbours) in SLOWER else 1)
+    found = measure(attack_of(name, mechanism, neighbours), draws, streams(0))
     assert share_of(mechanism, found.events) <= 1
     floor = WEAKER.get((name, mechanism, neighbours), STRONG[mechanism])
     assert floor < share_of(mechanism, found.claimed) <= 1
@@ -69,10 +76,10 @@ def test_no_attack_learns_more_than_was_promised(
 @every_mechanism
 @every_neighbours
 @every_release
-def test_no_attack_with_ten_times_the_draws_learns_more_than_was_promised(
+def test_no_attack_with_twenty_times_the_draws_learns_more_than_was_promised(
     name: str, neighbours: Neighbours, mechanism: Mechanism
 ) -> None:
-    found = measure(attack_of(name, mechanism, neighbours), 10 * DRAWS[mechanism], streams(1))
+    found = measure(attack_of(name, mechanism, neighbours), 20 * DRAWS[mechanism], streams(1))
     floor = WEAKER.get((name, mechanism, neighbours), STRONG[mechanism])
     assert floor < share_of(mechanism, found.claimed) <= 1
 

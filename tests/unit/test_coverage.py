@@ -80,7 +80,7 @@ def quarter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 OPEN = study_text(p=3, private=False, records=200)
 PRIVATE = study_text(p=3, epsilon=2.0, records=200)
-OPEN_RUN, PRIVATE_RUN = (OPEN, 48, 12, 4), (PRIVATE, 36, 20, 8)
+OPEN_RUN, PRIVATE_RUN = (OPEN, 30, 12, 4), (PRIVATE, 20, 20, 8)
 
 
 def test_open_intervals_cover() -> None:
@@ -130,6 +130,9 @@ REGRESSIONS = {
     for private in (False, True)
 }
 
+#: Streams, rounds and clients: enough of them to tell an interval from one half as wide.
+REGRESSION_RUN = (16, 20, 6)
+
 
 @lru_cache(maxsize=4)
 def ends_of(case: str, streams: int, rounds: int, clients: int) -> list[Estimate]:
@@ -159,13 +162,13 @@ def hits_of(estimates: list[Estimate], shrink: float = 1.0) -> np.ndarray:
 
 @pytest.mark.parametrize("case", REGRESSIONS)
 def test_intervals_of_a_regression_cover(case: str) -> None:
-    check_coverage(hits_of(ends_of(case, 28, 20, 6)), 4)
+    check_coverage(hits_of(ends_of(case, *REGRESSION_RUN)), 4)
 
 
 @pytest.mark.parametrize("case", REGRESSIONS)
 def test_the_check_finds_intervals_of_a_regression_that_are_half_as_wide(case: str) -> None:
     with pytest.raises(AssertionError, match="coverage"):
-        check_coverage(hits_of(ends_of(case, 28, 20, 6), shrink=4.0), 4)
+        check_coverage(hits_of(ends_of(case, *REGRESSION_RUN), shrink=4.0), 4)
 
 
 @pytest.mark.slow
