@@ -16,6 +16,7 @@ from pipeline.backtest.windows import Part
 from pipeline.errors import ConfigError, DataError
 from pipeline.records.batches import Batch, BatchEncoder, Encoded
 from pipeline.records.encode import Arrays
+from pipeline.records.features import there
 from pipeline.study import Study
 from producers.sources.tables import read_batches
 
@@ -188,7 +189,8 @@ def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:
         )
     missing = [name for name in columns if name not in names]
     if missing:
-        raise DataError(f"the history has no column {', '.join(map(repr, missing))}")
+        lacks = ", ".join(map(repr, missing))
+        raise DataError(f"the table has no column {lacks}{there(names, missing, of_file=False)}")
     found = {name: _column(name, table[name]) for name in columns}
     lengths = {len(values) for values in found.values()}
     if len(lengths) > 1 or any(values.ndim != 1 for values in found.values()):

@@ -17,6 +17,8 @@ from pipeline.words import counted
 #: From this share of its record slots on, an estimate is as precise as if all counted in full,
 #: and no word of it is needed.
 IN_FULL = 0.99
+#: More missing records than these will not come.
+MOST_RECORDS = 10**9
 #: So many coefficients of one kind are named.
 NAMED = 4
 #: Losses whose coefficients have the response's unit.
@@ -241,7 +243,7 @@ def progress_line(message: EstimateMessage) -> str:
     if found is None or found.share >= 1:
         return ""
     said = f"{math.floor(100 * found.share)}% of the way to all intervals"
-    if found.missing_records is None:
+    if found.missing_records is None or found.missing_records > MOST_RECORDS:
         return f"{said}, and more records alone will not give them"
     return f"{said}, about {_in_two_digits(found.missing_records):,} more records"
 

@@ -151,11 +151,13 @@ class Features:
         return Counter({n: count for n, count in zip(self.names, beyond, strict=True) if count})
 
 
-def there(columns: Sequence[str], missing: Sequence[str]) -> str:
+def there(columns: Sequence[str], missing: Sequence[str], *, of_file: bool = True) -> str:
     """Return in words which columns a source has in place of those that are missing.
 
     Only names like those of the study are named: the first line of a file without a header is a
     record.
+
+    of_file: Whether it may be a file without a header, or with other marks between its columns.
     """
     if len(columns) == 1 and any(mark in str(columns[0]) for mark in OTHER_MARKS):
         return (
@@ -163,12 +165,14 @@ def there(columns: Sequence[str], missing: Sequence[str]) -> str:
             "points in numbers: docs/guides/files.md converts it in one line"
         )
     plain = {str(name).strip().casefold(): str(name) for name in columns}
-    near = {
+    like = {
         plain[found]: None
         for name in missing
         for found in get_close_matches(name.casefold(), plain, n=1, cutoff=LIKE)
     }
-    if near:
-        return f"; it has {', '.join(map(repr, near))}: names are compared letter by letter"
+    if like:
+        return f"; it has {', '.join(map(repr, like))}: names are compared letter by letter"
+    if not of_file:
+        return ""
     others = f"{len(columns)} other{'s' if len(columns) != 1 else ''}"
     return f"; the first line of a CSV file is its header, and this source has {others}"

@@ -59,7 +59,10 @@ def parse_study(text: str, *, name: str = "study file") -> Study:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name} is not valid TOML: {error}") from error
+        raise ConfigError(
+            f"{name} is not valid TOML: {error}; texts are written in quotes, as are names with "
+            "spaces, dots or accents; numbers have a point, and commas separate what is in { }"
+        ) from error
     return study_of(tables, name=name)
 
 
