@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from infra.header_names import read_any_name
 from infra.preflight import check_servers
@@ -174,7 +174,12 @@ def read_partition(
     ):
         consumer.assign([place])
         consumer.seek_to_beginning(place)
-        end = consumer.end_offsets([place])[place]
+        try:
+            end = consumer.end_offsets([place])[place]
+        except KafkaTimeoutError:
+            if topic in consumer.topics():
+                raise
+            raise no_topic(settings, topic) from None
         while consumer.position(place) < end:
             records = consumer.poll(timeout_ms=200, max_records=5000).get(place, [])
             if records:
@@ -182,6 +187,15 @@ def read_partition(
             elif time.monotonic() > deadline:
                 raise BrokerError(f"{topic} gives nothing of what it has")
             yield from records
+
+
+def no_topic(settings: Settings, name: str) -> ConfigError:
+    """Return the error of a topic that is to be read and is not there."""
+    return ConfigError(
+        f"there is no topic {name} at {settings.kafka}, or this user may not see it: see to the "
+        "study's name, VEILSTREAM_KAFKA and VEILSTREAM_KAFKA_USERNAME; a worker of the study, or "
+        "`veilstream topics`, makes its topics"
+    )
 
 
 def close_producer(producer: KafkaProducer) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import TopicAlreadyExistsError, TopicAuthorizationFailedError
 
-from infra.connection import asking, kafka_options
+from infra.connection import asking, kafka_options, no_topic
 from infra.preflight import check_servers
 from pipeline.errors import ConfigError
 from pipeline.messages.topics import PLAIN, Topic
@@ -58,11 +58,7 @@ def check_partitions(settings: Settings, name: str, partitions: int) -> None:
     """
     with asking(settings, f"topic {name}", "Describe"), administrator(settings) as admin:
         if name not in admin.list_topics():
-            raise ConfigError(
-                f"there is no topic {name} at {settings.kafka}, or this user may not see it: see "
-                "to the study's name, VEILSTREAM_KAFKA and VEILSTREAM_KAFKA_USERNAME; a worker or "
-                "a producer of the study makes its topics"
-            )
+            raise no_topic(settings, name)
         found = len(admin.describe_topics([name])[0]["partitions"])
     if found != partitions:
         raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from agents.authority import authenticator
 from agents.refold import log_ends, refold
@@ -35,6 +35,20 @@ OPEN = (
 )
 
 
+#: Where releases that were numbered are gone.
+SHARES = (
+    "WARNING: trust.largest_share: clients go on with their numbers, and count as large as ever "
+    "beside a log that begins anew: those above their share of it wait, all of them perhaps for "
+    "ever. If that is so, give the study a new name"
+)
+
+
+def named(clients: Sequence[str]) -> str:
+    """Return how many clients there are, and the first of them by name."""
+    first = ", ".join(sorted(clients)[:10])
+    return f"{counted(len(clients), 'client')}: {first}{', ...' if len(clients) > 10 else ''}"
+
+
 def recovered(task: Task, settings: Settings) -> None:
     """Bring a study back; VeilstreamError if Kafka, Redis or the study's keys are not usable."""
     topics, store = Topics.of(task.study), RedisStore(redis_client(settings), task)
@@ -46,9 +60,9 @@ def recovered(task: Task, settings: Settings) -> None:
         announce_keys(task.study, settings, held)
         admitted = {n: state.admissions.clients for n, state in states.items()}
         if lost := tell_again(task.study, settings, held, admitted):
-            say(f"the log had lost it that {len(lost)} clients are admitted or revoked: said anew")
-        found = say_again(task.study, settings, held, admitted)
-        say(f"said anew of {counted(len(found), 'client')} whether admitted admitted")
+            say(f"the log had lost who may release: said anew of {named(lost)}")
+        if found := say_again(task.study, settings, held, admitted):
+            say(f"the clients topic had lost who may release: said anew of {named(found)}")
     _publish(task, store, states, trust, _highest(task, settings, store))
     say(CLOSED if trust is not None else OPEN)
 
@@ -63,6 +77,10 @@ def _folded(task: Task, settings: Settings, store: RedisStore) -> dict[int, Part
             states[number] = store.load(number)
             say(f"partition {number}: the log has lost its beginning; its state stays as it is")
             continue
+        if store.watermark(number) > states[number].head.next_offset:
+            say(f"partition {number}: the log was made anew, and what it held is lost")
+            if task.study.largest_share is not None:
+                say(SHARES)
         store.replace(number, states[number])
         say(f"partition {number}: folded again up to {states[number].head.next_offset}")
     return states

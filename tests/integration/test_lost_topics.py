@@ -71,3 +71,44 @@ def test_a_worker_whose_log_was_removed_ends_and_the_next_says_what_to_do(stage:
     stage.worker("w1")
     assert stage.code("w1") == 40, stage.said("w1")
     assert "veilstream study recover" in stage.said("w1")
+
+
+def test_a_lost_topic_of_admissions_is_named_and_a_worker_says_them_again(stage: Stage) -> None:
+    opened(stage, "north")
+    stage.worker()
+    stage.produce("north", write_csv(stage.folder / "north.csv", 20))
+    assert stage.code("north") == 0, stage.said("north")
+    stage.final_estimate()
+    stage.kill("w0")
+    with KafkaAdminClient(bootstrap_servers=stage.settings.kafka) as admin:
+        admin.delete_topics([stage.topics.clients.name])
+        until(lambda: stage.topics.clients.name not in admin.list_topics(), "the topic is gone")
+    lost = stage.run("client", "list", stage.study)
+    assert (lost.returncode, "there is no topic" in lost.stderr) == (10, True)
+    stage.ensure_topics()
+    empty = stage.run("client", "list", stage.study)
+    assert (empty.returncode, "start a worker" in empty.stderr) == (10, True)
+    stage.worker()
+    until(lambda: "does so again" in stage.said("w0"), "they are said")
+    assert "north" in stage.run("client", "list", stage.study).stdout
+    with (stage.folder / "north.csv").open("a") as more:
+        more.write("".join(lines(20, 3)))
+    stage.produce("north", stage.folder / "north.csv")
+    assert stage.code("north") == 0, stage.said("north")
+
+
+def test_recovering_a_lost_log_warns_where_clients_have_a_share(stage: Stage) -> None:
+    opened(stage, "north", "south")
+    stage.worker()
+    for seed, client in enumerate(("north", "south")):
+        stage.produce(client, write_csv(stage.folder / f"{client}.csv", 100, seed))
+    for client in ("north", "south"):
+        assert stage.code(client) == 0, stage.said(client)
+    stage.caught_up()
+    stage.kill("w0")
+    anew(stage, stage.topics.releases)
+    done = stage.run("study", "recover", stage.study, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "what it held is lost" in done.stderr
+    assert "trust.largest_share" in done.stderr
+    assert "2 clients: north, south" in done.stderr
