@@ -90,9 +90,10 @@ class Budget:
     """What a live study of these records would have been charged for; nothing was charged here.
 
     epsilon, delta, unit, neighbours: Of the study: what all its releases together may cost one
-        unit. A client spends it with its first release, and later ones cost nothing more, as a
-        record enters one release. None where the study keeps no guarantee.
-    clients: How many have spent it.
+        unit. None where the study keeps no guarantee.
+    scope: "record": a client spends it with its first release, and later ones cost nothing more, as
+        a record enters one release; else each release costs a part.
+    clients: How many have spent of it.
     releases: The fewest, median and most releases of a client.
     """
 
@@ -100,6 +101,7 @@ class Budget:
     delta: float | None
     unit: str
     neighbours: str
+    scope: str
     clients: int
     releases: tuple[int, float, int]
 

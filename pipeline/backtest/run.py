@@ -21,7 +21,7 @@ from pipeline.errors import ConfigError, NumericError
 from pipeline.estimators.estimate import Estimate, class_weights
 from pipeline.estimators.exact import counted_fit
 from pipeline.messages.estimate import EstimateMessage
-from pipeline.methods import task_of
+from pipeline.methods import method_of, task_of
 from pipeline.release.task import Task
 from pipeline.study import StudySource, read_study
 from pipeline.types import Vector
@@ -152,6 +152,8 @@ def _exact(
         return None, "not asked for"
     if task.study.estimator.forgetting is not None:
         return None, "the study forgets, and aims at no fit of the whole history"
+    if why := method_of(task.study).no_pooled:
+        return None, why
     if task.classes and 0 in reading.classes:
         return None, "the history has one class only, so there is no pooled fit"
     usable = reading.records - reading.unusable
@@ -247,6 +249,7 @@ def _budget(task: Task, engine: Engine) -> Budget:
         delta=(privacy.delta or 0.0) if task.study.private else None,
         unit=privacy.unit,
         neighbours=privacy.neighbours,
+        scope=task.budget.scope,
         clients=len(releases) if task.study.private else 0,
         releases=counts,
     )

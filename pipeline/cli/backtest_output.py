@@ -159,8 +159,9 @@ def _lines(result: BacktestResult) -> Iterator[str]:
     yield f"releases of a client: {fewest} to {most}, median {median:g}"
     if result.budget.epsilon is not None:
         budget = result.budget
+        each = "" if budget.scope == "record" else "with each release, in all at most "
         yield (
-            f"a live study would charge each of {counted(budget.clients, 'client')} epsilon "
+            f"a live study would charge each of {counted(budget.clients, 'client')} {each}epsilon "
             f"{budget.epsilon:g}, delta {budget.delta:g} for each {budget.unit}"
         )
     why = f" ({said})" if (said := worded_faults(result.faults)) else ""

@@ -90,6 +90,10 @@ def test_rounds_live_through_crash_replay_and_backtest(stage: Stage, tmp_path: P
         "backtest", stage.study, "--input", whole, "--client-column", "meter", "--json"
     )
     assert tested.returncode == 0, tested.stderr
+    # all records are of all slots, and no fit of them is what an estimate aims at
+    result = json.loads(tested.stdout)
+    assert (result["budget"]["scope"], result["pooled"]["coefficients"]) == ("individual", None)
+    assert "end of a round" in result["pooled"]["reason"]
 
     # who is refused has sent all that it has paid for
     ended = tmp_path / "ended.toml"

@@ -94,7 +94,8 @@ class Plan:
         if found is None:
             raise ConfigError(
                 f"--client: {client!r} is in no group of this study (estimator.method.groups), so "
-                "that its plan has no slot for it; use a name that it has, or ask the operator"
+                "that its plan has no slot for it; use a name that it has, or ask the operator "
+                "(of a backtest, --client-column names the column with them)"
             )
         return found
 
