@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO
 
 from infra.study_record import check_running
 from infra.topics import ensure_topics
 from infra.waiting import Stopping
-from pipeline.errors import BudgetExceeded, ConfigError
+from pipeline.errors import BudgetExceeded, ConfigError, LedgerBehind
 from pipeline.messages.spends import ledger_topics
 from pipeline.messages.topics import Topics
 from pipeline.privacy.policy import loose_delta
@@ -106,8 +107,7 @@ def run_client(
     stopping = Stopping()
     with ExitStack() as closing:
         store = closing.enter_context(ClientStore(path, job.client))
-        # a start that is refused before it registers anything is no client yet
-        closing.callback(store.leave_nothing)
+        closing.push(partial(_leave, store))
         name = job.source_name or name_of(job.source, job.form)
         admission = Admission(
             path.parent, job.client, name, job.source, follow=job.follow, other_data=job.other_data
@@ -213,6 +213,12 @@ def _check_columns(task: Task, job: Job, columns: Sequence[str]) -> None:
     Encoder(task.study).check_columns(columns)
     if job.event_time is not None:
         check_column(job.event_time, columns)
+
+
+def _leave(store: ClientStore, _: object, error: object, __: object) -> None:
+    # who registers nothing is no client, but one whose releases the log has: `client status` looks
+    if not isinstance(error, LedgerBehind):
+        store.leave_nothing()
 
 
 def _membership(

@@ -254,7 +254,7 @@ def test_a_client_that_has_lost_key_and_database_is_over_before_it_spends(stage:
     stage.produce("north", source, "--epsilon-limit", "20")
     assert stage.code("north") == 44, stage.said("north")
     assert "put the key and the database back" in stage.said("north")
-    assert not stage.database("north").exists()
+    assert stage.query("north", "SELECT count(*) FROM ledger") == [(0,)]
     assert stage.estimates()[-1] == before
     found = status(stage, "north")
     assert found["releases"]["counted"] == 0
