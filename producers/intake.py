@@ -28,12 +28,7 @@ def encoded(
         is public, so no other column may decide whether it counts. It may refuse the record.
     """
     records = [encoder.dummy if slot.record is None else slot.record for slot in slots]
-    # the reason without its line: a count for each line would grow without bound
-    lost = {
-        at: (slot.fault or "unreadable").split(": ", maxsplit=1)[-1]
-        for at, slot in enumerate(slots)
-        if slot.record is None
-    }
+    lost = {at: slot.kind for at, slot in enumerate(slots) if slot.record is None}
     if note is not None:
         for at, slot in enumerate(slots):
             try:

@@ -24,6 +24,8 @@ from producers.sources.tables import read_batches
 History: TypeAlias = Any
 #: Records of a table that are worked on at once.
 RECORDS = 65_536
+#: Stands in the place of a column where a whole record cannot be read.
+LINE = "(line)"
 
 
 class Reading:
@@ -34,7 +36,8 @@ class Reading:
 
     names: The clients by number.
     records, unusable: Record slots within the range of time, and those without a sound record.
-    faults: How many records have a value that cannot be read, by column.
+    faults: How many records have a value that cannot be read, by column; under `LINE`, how many
+        slots hold no record at all.
     clipped: How many values of each feature of sound records were clipped, shape (p,).
     classes: Sound records with a negative and with a positive response.
     span: When the first and the last record arrived; None before any.
@@ -105,9 +108,9 @@ class Reading:
                 self.classes[index] += int(np.count_nonzero(held))
             self.clipped += encoded.clipped(usable & inside)
             unread = np.count_nonzero(encoded.unread[inside], axis=0).tolist()
-            self.faults.update(
-                {n: c for n, c in zip(self._encoder.columns, unread, strict=True) if c}
-            )
+            faults = [(LINE, int(np.count_nonzero(batch.lost & inside)))]
+            faults += zip(self._encoder.columns, unread, strict=True)
+            self.faults.update({name: count for name, count in faults if count})
             yield part
         self._check()
 
@@ -171,7 +174,8 @@ class Reading:
 def worded_faults(faults: Mapping[str, int]) -> str:
     """Return in how many records which columns cannot be read, the worst first; "" of none."""
     worst = sorted(faults, key=lambda name: -faults[name])
-    return ", ".join(f"column {name!r} cannot be read in {faults[name]}" for name in worst)
+    named = {name: "the line" if name == LINE else f"column {name!r}" for name in worst}
+    return ", ".join(f"{named[name]} cannot be read in {faults[name]}" for name in worst)
 
 
 def table_batches(table: History, columns: Sequence[str]) -> Iterator[Batch]:

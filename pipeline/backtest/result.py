@@ -122,7 +122,7 @@ class BacktestResult:
         Record slots; those without a sound record; those whose time lay before an earlier one's;
         those without a readable time; sound ones before the first estimate; clients that released.
     faults
-        In how many records which column cannot be read.
+        In how many records which column cannot be read; "(line)" is a record as a whole.
     first, last
         When the first and the last record arrived.
     scores

@@ -125,6 +125,8 @@ class Records:
                     )
             while not source.ended:
                 for slot in source.read(1000, 1.0):
+                    if slot.record is None:
+                        self._reasons[slot.kind] += 1
                     yield slot.record
         finally:
             source.close()

@@ -31,6 +31,11 @@ class Slot(msgspec.Struct, frozen=True):
     position: bytes
     line: int
 
+    @property
+    def kind(self) -> str:
+        """Of the fault, without its line: counts for each line would grow without bound."""
+        return (self.fault or "unreadable").split(": ", maxsplit=1)[-1]
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:

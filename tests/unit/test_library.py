@@ -79,6 +79,17 @@ def test_records_belong_to_the_clients_of_their_column() -> None:
     assert vs.fit(OPEN, frame, client_column="ward").message.clients == 3
 
 
+def test_lines_that_hold_no_record_are_among_the_reasons(tmp_path: Path) -> None:
+    path, columns = tmp_path / "all.csv", table(100)
+    rows = zip(*(columns[name] for name in ("x0", "x1", "x2", "y")), strict=True)
+    lines = [",".join(map(str, row)).encode() for row in rows]
+    lines[7], lines[9] = b"1,2", b"\xff" + lines[9]
+    path.write_bytes(b"\n".join([b"x0,x1,x2,y", *lines]))
+    with pytest.warns(vs.DataWarning, match=r"1 x 2 fields where 4 are needed; 1 x not UTF-8"):
+        vs.fit(OPEN, path)
+    assert vs.backtest(OPEN, path).faults == {"(line)": 2}
+
+
 def test_what_cannot_be_used_is_said_by_name() -> None:
     columns = table(100)
     columns["x1"][[3, 9]] = np.nan
