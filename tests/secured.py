@@ -31,19 +31,20 @@ ROLES = ("client", "worker", "reader", "operator")
 
 @dataclass(frozen=True)
 class Secured:
-    """How to reach each listener as it wants to be reached."""
+    """How to reach each listener as it wants to be reached; `bare` is `scram` without TLS."""
 
     plain: Settings
     users: Settings
     tls: Settings
     mutual: Settings
     scram: Settings
+    bare: Settings
     other_authority: str
     pid: int
 
 
 class SecuredKafka(Kafka):
-    """The local Kafka with three more listeners, users, and rights."""
+    """The local Kafka with more listeners, users, and rights."""
 
     def __init__(self, folder: Path, extra: dict[str, str]) -> None:
         super().__init__(folder, ProgramPaths(), MEMORY)
@@ -69,21 +70,19 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
     stranger.write(folder / "other.pem")
     authority.issue(folder / "server.pem", HOST)
     ports: list[int] = []
-    for _ in range(5):
+    for _ in range(6):
         ports.append(free_port(avoid=set(ports)))
-    plain, users, tls, mutual, scram = ports
+    plain, users, tls, mutual, scram, bare = ports
     jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     known = f'user_{OWNER}="{PASSWORD}" user_{READER}="{LATE_PASSWORD}" '
     known += f'user_{WORKER}="{LATE_PASSWORD}"'
     extra = {
         "listeners": f",USERS://{HOST}:{users},TLS://{HOST}:{tls},MUTUAL://{HOST}:{mutual}"
-        f",SCRAM://{HOST}:{scram}",
-        "listener.security.protocol.map": ",USERS:SASL_PLAINTEXT,TLS:SSL,MUTUAL:SSL,SCRAM:SASL_SSL",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
-        "listener.name.scram.scram-sha-512.sasl.jaas.config": (
-            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        f",SCRAM://{HOST}:{scram},BARE://{HOST}:{bare}",
+        "listener.security.protocol.map": (
+            ",USERS:SASL_PLAINTEXT,TLS:SSL,MUTUAL:SSL,SCRAM:SASL_SSL,BARE:SASL_PLAINTEXT"
         ),
+        "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.users.plain.sasl.jaas.config": f"{jaas} {known};",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(folder / "server.pem"),
@@ -93,6 +92,11 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:ANONYMOUS;User:{OWNER};User:CN=server",
     }
+    for listener in ("scram", "bare"):
+        extra[f"listener.name.{listener}.sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
+        extra[f"listener.name.{listener}.scram-sha-512.sasl.jaas.config"] = (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        )
     service = SecuredKafka(folder / "kafka", extra)
     service.log.parent.mkdir(parents=True)
     command = service.command(plain)
@@ -102,6 +106,7 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
         until(lambda: service.answers(plain), "Kafka answers")
         base = Settings(kafka=f"{HOST}:{plain}", folder=str(folder / "home"))
         _add_users(base)
+        checked = replace(base, kafka_sasl="SCRAM-SHA-512", kafka_password=LATE_PASSWORD)
         encrypted = replace(base, kafka_security="SSL", kafka_ca=str(folder / "ca.pem"))
         yield Secured(
             plain=base,
@@ -120,12 +125,12 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
                 kafka_certificate=str(folder / "server.pem"),
             ),
             scram=replace(
-                encrypted,
+                checked,
                 kafka=f"{HOST}:{scram}",
                 kafka_security="SASL_SSL",
-                kafka_sasl="SCRAM-SHA-512",
-                kafka_password=LATE_PASSWORD,
+                kafka_ca=str(folder / "ca.pem"),
             ),
+            bare=replace(checked, kafka=f"{HOST}:{bare}", kafka_security="SASL_PLAINTEXT"),
             other_authority=str(folder / "other.pem"),
             pid=process.pid,
         )

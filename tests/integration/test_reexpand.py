@@ -35,13 +35,13 @@ def test_live_estimates_become_the_exact_fit_through_crashes(
     pooled.write_text(HEADER + "".join("".join(lines(RECORDS, seed)) for seed in (0, 1)))
     with Stage(tmp_path, kafka, redis_url, text()) as stage:
         stage.ensure_topics()
-        stage.worker("w0")
+        stage.worker()
         for client, path in files.items():
             stage.produce(client, path, "--rate", 600)
         until(lambda: sum(stage.watermarks()) > 10, "the worker folds")
         stage.kill("w0")
         stage.kill("south")
-        stage.worker("w1")
+        stage.worker()
         stage.produce("south", files["south"])
         for client in CLIENTS:
             assert stage.code(client) == 0, stage.said(client)
