@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -108,7 +109,7 @@ def _run(
         say=_say,
         verify=verify,
     )
-    worker = faust.Worker(
+    worker = _Worker(
         app,
         loglevel="warning",
         quiet=True,
@@ -121,6 +122,14 @@ def _run(
     # what lives now lives for ever; the collector need not look at it again
     gc.freeze()
     begin(worker, settings)
+
+
+class _Worker(faust.Worker):  # type: ignore[misc]
+    """Ends as soon as all is closed."""
+
+    async def _sentinel_task(self) -> None:
+        # Mode would sleep a second, in which nothing is left to happen
+        await asyncio.sleep(0)
 
 
 @contextmanager
